@@ -12,6 +12,7 @@ import pytest
 from distributed import Client
 
 import psnb
+from psnb._src.checkpoint.checkpoint import Checkpoint, ModelParts
 from psnb._src.checkpoint.folder_manager import FolderManager
 from psnb._src.parameters import Variable, shards_of
 from psnb.errors import CheckpointError, ConfigurationError
@@ -291,3 +292,30 @@ def test_recovery_leaves_out_what_only_the_checkpoint_has(cluster: Client, tmp_p
         w = strategy.variable(np.ones((5, 2), np.float32), name="deep.w", optimizer=psnb.Adam())
         assert strategy.recover(path) == {"step": 7}
         assert w.read()[0, 0] == 3
+
+
+def parameters_of(tmp_path: Path, *names: str) -> dict[str, Any]:
+    return Model(tmp_path, **{name: filled(name, 2) for name in names}).parameters()
+
+
+def test_what_nobody_needs_later_may_be_missing_on_either_side(old: Model, tmp_path: Path) -> None:
+    path = tmp_path / "ckpt-000001"
+    more = parameters_of(tmp_path, "deep.0", "deep.1", "new")
+    same = parameters_of(tmp_path, "deep.0", "deep.1", "head")
+    for parameters, here, there in (
+        (more, {"new"}, {"head"}),
+        (same, {"head"}, {}),  # an earlier psnb saved it
+    ):
+        parts = ModelParts(lambda now, before: "", here, there)
+        found = Checkpoint(path, parameters, models=lambda run, parts=parts: parts)  # type: ignore[misc]
+        assert found.restored.restored == ("deep.0", "deep.1")
+        assert found.complete
+    with pytest.raises(CheckpointError, match="missing in it: 'new'"):
+        Checkpoint(path, more)
+
+
+def test_what_lies_elsewhere_is_different(old: Model, tmp_path: Path) -> None:
+    parts = ModelParts(lambda now, before: "it has moved" * (now == before == "head"), (), ())
+    parameters = parameters_of(tmp_path, "deep.0", "deep.1", "head")
+    with pytest.raises(CheckpointError, match="different: 'head': it has moved\n"):
+        Checkpoint(tmp_path / "ckpt-000001", parameters, models=lambda run: parts)

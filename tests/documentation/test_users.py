@@ -139,10 +139,10 @@ def test_each_example_has_a_test() -> None:
 # Frameworks are imported where they are used: to collect this file needs none.
 
 
-def test_torch(given: Namespace) -> None:
+def wide_deep() -> type:
+    """Return the class of the examples' module."""
     import torch
     from torch import Tensor, nn
-    from torch.nn import functional
 
     class WideDeep(nn.Module):
         def __init__(self) -> None:
@@ -153,7 +153,26 @@ def test_torch(given: Namespace) -> None:
             found: Tensor = self.dense(torch.cat([self.table(ids), x], 1))[:, 0]
             return found
 
-    given |= {"WideDeep": WideDeep, "F": functional}
+    return WideDeep
+
+
+def keras_given() -> Namespace:
+    """Return the model of the examples, and what it is trained with."""
+    import keras
+
+    data = [batch(seed) for seed in range(4)]
+    return {
+        "keras": keras,
+        "keras_model": keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")]),
+        "x": np.concatenate([each["x"] for each in data]),
+        "y": np.concatenate([each["y"] for each in data])[:, None],
+    }
+
+
+def test_torch(given: Namespace) -> None:
+    from torch.nn import functional
+
+    given |= {"WideDeep": wide_deep(), "F": functional}
     run(given, "model = psnb.torch.distribute(")
     given["coordinator"].schedule(given["step"], (iter([batch()]),))
     given["coordinator"].join()
@@ -169,16 +188,7 @@ def test_jax(given: Namespace) -> None:
 
 
 def test_keras(given: Namespace) -> None:
-    import keras
-
-    layers = [keras.Input((3,)), keras.layers.Dense(1, "sigmoid")]
-    data = [batch(seed) for seed in range(4)]
-    given |= {
-        "keras": keras,
-        "keras_model": keras.Sequential(layers),
-        "x": np.concatenate([each["x"] for each in data]),
-        "y": np.concatenate([each["y"] for each in data])[:, None],
-    }
+    given |= keras_given()
     run(given, "model = psnb.keras.distribute(")
     assert len(given["history"].history["val_loss"]) >= 1
     assert Path("model.keras").exists()
@@ -237,10 +247,31 @@ def test_a_kernel_that_died(given: Namespace, capsys: pytest.CaptureFixture[str]
     coordinator.join()
     psnb.CheckpointManager(coordinator, "run-1").save()
     given |= {"client": given["strategy"].client, "clicks": clicks, "step": line_step}
-    run(given, "resumed = psnb.resume(")
+    run(given, 'resumed = psnb.resume("run-1"')
     given["resumed"].strategy.close()
     assert sum(seen) == 40
     assert capsys.readouterr().out.split() == ["1", np.__version__]
+
+
+def test_models_after_a_restart(given: Namespace) -> None:
+    import psnb.jax
+    import psnb.keras
+    import psnb.torch
+
+    given |= {"WideDeep": wide_deep(), "tree": {"w": np.ones(3, np.float32)}} | keras_given()
+    strategy, adam = given["strategy"], psnb.Adam(1e-3)
+    net = psnb.torch.distribute(given["WideDeep"](), strategy, sparse=adam, dense=adam)
+    psnb.jax.variables(strategy, given["tree"], adam)
+    strategy.embedding("ads", 4)
+    psnb.keras.distribute(given["keras_model"], strategy).compile("adam", "binary_crossentropy")
+    psnb.CheckpointManager(given["coordinator"], "runs/day-17").save({"epoch": 8})
+    given["client"], given["keras_model"] = strategy.client, keras_given()["keras_model"]
+    run(given, 'resumed = psnb.resume("runs/day-17"')
+    for name, value in net.state_dict().items():
+        assert (given["net"].state_dict()[name] == value).all()
+    assert given["params"].read()["w"].tolist() == [1.0] * 3
+    assert given["model"].history.epoch == [8, 9]
+    given["resumed"].strategy.close()
 
 
 def test_the_daily_loop(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,3 +170,28 @@ def test_a_checkpoint_that_knows_no_models_has_none_to_adopt(
         pytest.raises(ConfigurationError, match="of no model that was placed wholly"),
     ):
         psnb.torch.distribute(Layers("a"), resumed.strategy, dense=psnb.SGD(0.1))
+
+
+def test_metrics_of_keras_do_not_keep_a_checkpoint_from_fitting(
+    cluster: Client, tmp_path: Path
+) -> None:
+    x, y = keras_data()
+    found = []
+    for restores in (False, True):
+        keras.utils.clear_session()  # layers are called as before
+        with psnb.ParameterServerStrategy(cluster) as strategy:
+            manager = psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), tmp_path)
+            model = psnb.keras.distribute(keras_model(0), strategy, name="net")
+            model.compile("adam", "binary_crossentropy")
+            if restores:
+                manager.restore()  # it has metrics, and the strategy has not
+            else:
+                manager.save()
+                model.fit(x, y, batch_size=16, epochs=1, verbose=0)
+                weights = model.get_weights()
+                manager.restore()  # the other way round
+                assert not np.array_equal(model.get_weights()[0], weights[0])
+                model.set_weights(weights)
+                manager.save()
+            found.append(model.get_weights())
+    assert all(map(np.array_equal, *found))

@@ -91,16 +91,14 @@ def test_layers_that_have_names_are_found_by_these_alone(names: tuple[str, str])
 
 
 def test_a_model_that_keras_has_numbered_is_found_unless_several_may_be_meant() -> None:
-    strategy = InProcessStrategy()
-    models = strategy.__psnb_models__
-    placed(strategy, pair("a", "b"), name="functional_3")
-    assert name_there(pair("a", "b"), models) == pair("a", "b").name  # it is of this process
+    strategy, model = InProcessStrategy(), pair("a", "b")
+    placed(strategy, model, name="functional_3")
     again = strategy.again().__psnb_models__
-    assert name_there(pair("a", "b"), again) == "functional_3"
+    assert name_there(model, again) == "functional_3"
     named = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)], name="mine_1")
     assert name_there(named, again) == "mine_1"
-    placed(strategy, pair("a", "b"), name="functional_4")
-    model = pair("a", "b")
+    assert name_there(model, strategy.__psnb_models__) == model.name  # that one is in use
+    placed(strategy, model, name="functional_4")
     assert name_there(model, strategy.again().__psnb_models__) == model.name
 
 

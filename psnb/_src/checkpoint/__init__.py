@@ -1,6 +1,6 @@
 """Checkpoints on disk: atomic, pickle-free, independent of the number of servers."""
 
-from psnb._src.checkpoint.checkpoint import Checkpoint
+from psnb._src.checkpoint.checkpoint import Checkpoint, ModelParts
 from psnb._src.checkpoint.folder_listing import folder_listing, prune_verified
 from psnb._src.checkpoint.folder_manager import FolderManager
 from psnb._src.checkpoint.folder_of import folder_of
@@ -22,6 +22,7 @@ __all__ = [
     "Checkpoint",
     "FolderManager",
     "LayeredRows",
+    "ModelParts",
     "NewerCheckpoint",
     "RestoreChoice",
     "Restored",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,14 +33,31 @@ class Parameter(Loads, Protocol):
 
 _ALL = RestoreChoice()
 
-Moved = Callable[[Mapping[str, Any]], Callable[[str, str], str]]
-"""Takes what psnb saved of a run. Returns what takes the name of a parameter, and that of one in
-the checkpoint, and returns what lies elsewhere in it; empty if nothing does."""
+
+class ModelParts(NamedTuple):
+    """What is known of the models that parameters are of.
+
+    Attributes
+    ----------
+    moved : callable
+        Takes the name of a parameter, and that of one in the checkpoint; returns what lies
+        elsewhere in it, empty if nothing does.
+    scratch, saved_scratch : collection of str
+        The parameters here, and in the checkpoint, whose values nobody needs later.
+    """
+
+    moved: Callable[[str, str], str]
+    scratch: Collection[str]
+    saved_scratch: Collection[str]
 
 
-def stays(run: Mapping[str, Any]) -> Callable[[str, str], str]:
-    """Tell that nothing lies elsewhere."""
-    return lambda now, before: ""
+ModelPartsOf = Callable[[Mapping[str, Any]], ModelParts]
+"""Takes what psnb saved of a run."""
+
+
+def no_models(run: Mapping[str, Any]) -> ModelParts:
+    """Return that parameters are of no models."""
+    return ModelParts(lambda now, before: "", (), ())
 
 
 class Checkpoint:
@@ -58,8 +75,8 @@ class Checkpoint:
         Which of them to load.
     strict : bool
         Whether all that is chosen must fit; otherwise only what fits is loaded.
-    moved : callable
-        Tells what lies elsewhere in a parameter than it did; by default nothing.
+    models : callable
+        Returns what is known of models; by default there are none.
 
     Attributes
     ----------
@@ -68,7 +85,7 @@ class Checkpoint:
     restored : Restored
         What `load` loads, and what does not fit.
     complete : bool
-        Whether `load` loads all parameters, each from what has its name.
+        Whether `load` loads all parameters that are needed later, each from what has its name.
 
     Raises
     ------
@@ -86,26 +103,27 @@ class Checkpoint:
         choice: RestoreChoice = _ALL,
         *,
         strict: bool = True,
-        moved: Moved = stays,
+        models: ModelPartsOf = no_models,
     ) -> None:
         self.path = path
         self._stored = use(path)
         weakref.finalize(self, self._stored.release)
         manifest = self._stored.manifest()
+        known = models(manifest.run)
         saved = {new: manifest.entries[old] for new, old in choice.among(manifest.entries).items()}
-        wanted = {name: each for name, each in parameters.items() if choice.takes(name)}
+        needed = {name: each for name, each in parameters.items() if name not in known.scratch}
+        wanted = {name: each for name, each in needed.items() if choice.takes(name)}
         both = {name: (saved[name], each) for name, each in wanted.items() if name in saved}
-        tell = moved(manifest.run)
         different = {
             name: "; ".join(differences)
             for name, (entry, parameter) in both.items()
             if (
                 differences := list(_differences(name, entry, parameter.describe()))
-                or [*filter(None, [tell(name, entry.name)])]
+                or [*filter(None, [known.moved(name, entry.name)])]
             )
         }
         self._parts = {name: part for name, part in both.items() if name not in different}
-        self.complete = self._parts.keys() == parameters.keys() and all(
+        self.complete = self._parts.keys() == needed.keys() and all(
             entry.name == name for name, (entry, _) in self._parts.items()
         )
         self.restored = Restored(
@@ -122,6 +140,7 @@ class Checkpoint:
                 entry.name: f"found {_told(entry.description)}"
                 for name, entry in saved.items()
                 if name not in wanted
+                if name not in known.scratch and entry.name not in known.saved_scratch
             },
             different,
         )

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from html import escape
 from typing import Any, Protocol
 
-from psnb._src.checkpoint.checkpoint import Checkpoint, Moved, Parameter, stays
+from psnb._src.checkpoint.checkpoint import Checkpoint, ModelPartsOf, Parameter, no_models
 from psnb._src.checkpoint.delta_base import DeltaBase, ShardKey, UsedBase, in_use
 from psnb._src.checkpoint.folder_of import checkpoints_in, folder_of, not_read
 from psnb._src.checkpoint.manifest import checked_metadata
@@ -81,8 +81,8 @@ class FolderManager:
         Returns metadata.
     run : callable
         Returns what psnb needs to go on with what is saved; it is called as ``state`` is.
-    moved : callable
-        Tells what lies elsewhere in a parameter than in what was saved; see `Moved`.
+    models : callable
+        Returns what is known of models, here and in what was saved.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class FolderManager:
         held: Held | None = None,
         state: State | None = None,
         run: State = dict,
-        moved: Moved = stays,
+        models: ModelPartsOf = no_models,
     ) -> None:
         max_to_keep = integer("max_to_keep", max_to_keep, 1)
         self._full_every = integer("full_every", full_every, 1)
@@ -104,7 +104,7 @@ class FolderManager:
         self._folder = folder_of(self.directory)
         self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
         self._held = held
-        self._state, self._run, self._moved = state, run, moved
+        self._state, self._run, self._models = state, run, models
         self._more: list[State] = []  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
         # Held while parameters are restored, also by a restore that nobody waits for any more; by
@@ -269,7 +269,7 @@ class FolderManager:
             saved = self._newest(choice, strict)
         else:
             place = as_place(path)
-            saved = Checkpoint(place, parameters, choice, strict=strict, moved=self._moved)
+            saved = Checkpoint(place, parameters, choice, strict=strict, models=self._models)
         unheard = threading.Event()
         try:
             # In another thread: an interrupt must not leave a part restored.
@@ -356,7 +356,7 @@ class FolderManager:
         while path := self.latest_checkpoint:
             try:
                 parameters = self._strategy.parameters()
-                return Checkpoint(path, parameters, choice, strict=strict, moved=self._moved)
+                return Checkpoint(path, parameters, choice, strict=strict, models=self._models)
             except CheckpointError:
                 if path.exists():
                     raise

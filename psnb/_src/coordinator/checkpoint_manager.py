@@ -128,6 +128,6 @@ class CheckpointManager(FolderManager):
             view.held if consistent else None,
             state,
             lambda: saved_run(coordinator, settings).described(),
-            core_of(coordinator.strategy).moved,
+            core_of(coordinator.strategy).model_parts,
         )
         view.saving.use(self, rhythm)

@@ -174,8 +174,8 @@ class ModelRecords:
         """Return whether this process has a handle of a model."""
         return name in self._used
 
-    def moved(self, saved: Any) -> Callable[[str, str], str]:
-        """Return what tells of two variables whether arrays have moved: see `placed_otherwise`.
+    def compared(self, saved: Any) -> tuple[Callable[[str, str], str], set[str], set[str]]:
+        """Compare with the models of a checkpoint.
 
         Parameters
         ----------
@@ -184,18 +184,21 @@ class ModelRecords:
 
         Returns
         -------
-        callable
-            Takes the name of a variable, and that of one in the checkpoint.
+        tuple
+            What takes the name of a variable, and that of one in the checkpoint, and returns what
+            has moved, as `placed_otherwise`; and the variables here and there whose values nobody
+            needs later.
         """
-        here = _contents(self.all().values())
-        there = _contents(_readable(saved if isinstance(saved, dict) else {}))
+        own = list(self.all().values())
+        others = list(_readable(saved if isinstance(saved, dict) else {}))
+        here, there = _contents(own), _contents(others)
 
         def tell(now: str, before: str) -> str:
             if now not in here or before not in there:
                 return ""
             return placed_otherwise(here[now], there[before])
 
-        return tell
+        return tell, _scratch(own), _scratch(others)
 
     def waiting(self) -> list[str]:
         """Return the models that others have placed and that nobody here has taken up."""
@@ -205,6 +208,10 @@ class ModelRecords:
 
 def _contents(records: Iterable[ModelRecord]) -> dict[str, Arrays]:
     return {name: each for record in records for name, each in record.variables.items()}
+
+
+def _scratch(records: Iterable[ModelRecord]) -> set[str]:
+    return {name for record in records for name in record.scratch.values()}
 
 
 def _readable(saved: Mapping[str, Any]) -> Iterator[ModelRecord]:

@@ -31,7 +31,8 @@ def bring_back(
         )
     parameters = core.parameters()
     own = RestoreChoice(takes=parameters.__contains__)  # what only the checkpoint has is no loss
-    saved = Checkpoint(path, parameters, own)  # first: it raises if it cannot be loaded
+    # First: it raises if it cannot be loaded.
+    saved = Checkpoint(path, parameters, own, models=core.model_parts)
     with _at_rest(core):
         core.host_lost(restart_timeout)
         lost_now = frozenset(core.lost)

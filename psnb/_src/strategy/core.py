@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from distributed import Client
 
+from psnb._src.checkpoint import ModelParts
 from psnb._src.cluster import CLIENT_ENDED, WorkerNames, closure_workers
 from psnb._src.dask_internals import cloudpickled, event_loop, has_ended, pool_of, unpickled
 from psnb._src.parameters import (
@@ -192,9 +193,9 @@ class StrategyCore:
         """Return how each parameter is spread over the servers, by name."""
         return {name: shards_of(handle) for name, handle in self.registry.all().items()}
 
-    def moved(self, run: Mapping[str, Any]) -> Callable[[str, str], str]:
-        """Tell which arrays of models lie elsewhere in their variables than in what was saved."""
-        return self.models.moved(run.get("models"))
+    def model_parts(self, run: Mapping[str, Any]) -> ModelParts:
+        """Return what is known of the models here, and of those in what was saved of a run."""
+        return ModelParts(*self.models.compared(run.get("models")))
 
     def take(self) -> None:
         """Take the parameters and models over that an owner before this process has made.
