@@ -95,6 +95,5 @@ def distribute(
     called = name or type(module).__name__
     values = place_values(strategy, parts, sparse, dense, called, adopt)
     keep_here(module, "the module that psnb.torch.distribute was given")
-    model = DistributedModel(PlacedModule(parts.graph, values, where))
-    model.note_local = partial(note_local, strategy.__psnb_models__, called)
-    return model
+    note = partial(note_local, strategy.__psnb_models__, called)
+    return DistributedModel(PlacedModule(parts.graph, values, where), note_local=note)

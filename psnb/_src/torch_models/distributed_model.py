@@ -84,6 +84,8 @@ class DistributedModel:
         Where in the inputs ids are, as far as that is known.
     modes : dict, optional
         The modes of the modules within it; by default those of ``placed``.
+    note_local : callable, optional
+        Notes what identifies the values that are not on servers; stays in the notebook.
     """
 
     def __init__(
@@ -91,11 +93,11 @@ class DistributedModel:
         placed: PlacedModule,
         plan: tuple[PlannedIds, ...] = (),
         modes: Modes | None = None,
+        note_local: Callable[[Mapping[str, str]], object] | None = None,
     ) -> None:
         self._placed, self._plan = placed, plan
         self._replicas = Replicas(placed, modes)
-        # Of the notebook alone: notes what identifies the values that are not on servers.
-        self.note_local: Callable[[Mapping[str, str]], object] = dict
+        self._note_local = note_local
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DistributedModel, (self._placed, self._plan, self._replicas.modes())
@@ -214,7 +216,8 @@ class DistributedModel:
         """
         self._placed, keys = self._placed.loaded(state_dict, strict=strict)
         self._replicas = Replicas(self._placed, self._replicas.modes())
-        self.note_local(self._placed.values.local(self._placed.template))
+        if self._note_local is not None:
+            self._note_local(self._placed.values.local(self._placed.template))
         return keys
 
     def to_export(self, example: Any) -> Exported:
