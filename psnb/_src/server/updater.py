@@ -25,7 +25,7 @@ class Updater:
     optimizer : Optimizer or None
         The optimizer; without one, pushes are refused.
     make_workspace : callable
-        Makes the memory in which gradients are clipped.
+        Makes the memory in which gradients are clipped or negated.
     gaps : bool
         Whether some rows may be below 0: their gradients are left out.
 
@@ -60,8 +60,8 @@ class Updater:
 
     @optimizer.setter
     def optimizer(self, optimizer: Optimizer | None) -> None:
-        # First: there may be no memory. What clips has it before it is used.
-        if self._workspace is None and optimizer and (self._gaps or optimizer.clips):
+        # First: there may be no memory. What changes gradients has it before it is used.
+        if self._workspace is None and optimizer and (self._gaps or optimizer.changes_gradients):
             self._workspace = self._make_workspace()
         self._optimizer = optimizer
 

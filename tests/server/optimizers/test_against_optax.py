@@ -39,8 +39,10 @@ RULES: dict[str, tuple[Optimizer, Callable[[Any], optax.GradientTransformation]]
     "sgd": (SGD(0.1), optax.sgd),
     "momentum": (Momentum(0.05), lambda rate: optax.sgd(rate, 0.9)),
     "nesterov": (Momentum(0.05, 0.8, True), lambda rate: optax.sgd(rate, 0.8, nesterov=True)),
-    # Where epsilon is added differs between the two; at this size it does not count.
-    "adagrad": (Adagrad(0.1, epsilon=1e-30), lambda rate: optax.adagrad(rate, eps=1e-30)),
+    "adagrad": (
+        Adagrad(0.1, epsilon=1e-2, epsilon_in_root=True),
+        lambda rate: optax.adagrad(rate, eps=1e-2),
+    ),
     "adagrad from 1": (Adagrad(0.1, 1.0, 1e-30), lambda rate: optax.adagrad(rate, 1.0, 1e-30)),
     "adam": (Adam(0.01), optax.adam),
     "adam of other betas": (
@@ -59,6 +61,10 @@ RULES: dict[str, tuple[Optimizer, Callable[[Any], optax.GradientTransformation]]
     "rmsprop centered with momentum": (
         RMSProp(0.01, 0.9, 0.5, 1e-3, centered=True),
         lambda rate: optax.rmsprop(rate, 0.9, 1e-3, momentum=0.5, centered=True),
+    ),
+    "rmsprop with epsilon outside": (
+        RMSProp(0.01, epsilon=1e-2, epsilon_in_root=False),
+        lambda rate: optax.rmsprop(rate, eps=1e-2, eps_in_sqrt=False),
     ),
 }
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import math
 import pickle
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -25,7 +27,11 @@ from psnb._src.server.tables import DenseTable, SparseTable
 from psnb.errors import ConfigurationError
 
 KINDS: list[type[Optimizer]] = [SGD, Momentum, Adagrad, Adam, RMSProp, FTRL]
-ALL = [*(kind(0.1) for kind in KINDS), RMSProp(0.1, momentum=0.5, centered=True)]
+ALL = [
+    *(kind(0.1) for kind in KINDS),
+    RMSProp(0.1, momentum=0.5, centered=True),
+    Adam(0.1, amsgrad=True),
+]
 HUGE = pytest.param(10**400, id="more than a float holds")
 EACH = pytest.mark.parametrize("optimizer", ALL, ids=lambda each: type(each).__name__)
 
@@ -52,6 +58,10 @@ BAD: dict[str, Callable[[], Optimizer]] = {
     r"Adagrad\(epsilon=nan.* above 0": lambda: Adagrad(epsilon=math.nan),
     r"initial_accumulator_value=-0.1.* not below 0": lambda: Adagrad(0.1, -0.1),
     r"initial_accumulator_value=inf": lambda: Adagrad(0.1, math.inf),
+    r"dampening=1.5.* 1 at most": lambda: Momentum(dampening=1.5),
+    r"dampening=0.5.* 0 with nesterov=True": lambda: Momentum(0.1, 0.9, True, 0.5),
+    r"learning_rate_decay=-1": lambda: Adagrad(learning_rate_decay=-1),
+    r"SGD\(maximize=1.* True or False": lambda: SGD(maximize=1),  # type: ignore[arg-type]
     r"Momentum\(momentum=1.* below 1": lambda: Momentum(momentum=1),
     r"Momentum\(nesterov='yes'.* True or False": lambda: Momentum(nesterov="yes"),  # type: ignore[arg-type]
     r"Adam\(beta_1=1.0.* below 1": lambda: Adam(beta_1=1.0),
@@ -81,9 +91,21 @@ def test_describe_is_json_with_name_and_hyperparameters(number: float) -> None:
         "weight_decay": 0.0,
         "clipnorm": 0.5,
         "clipvalue": None,
+        "maximize": False,
         "initial_accumulator_value": 0.1,
         "epsilon": 1e-7,
+        "learning_rate_decay": 0.0,
+        "epsilon_in_root": False,
     }
+
+
+@pytest.mark.parametrize("kind", [Momentum, Adagrad, Adam, RMSProp])
+def test_the_example_in_its_docstring_runs(kind: type[Optimizer]) -> None:
+    (found,) = doctest.DocTestFinder(recurse=False).find(
+        kind, kind.__name__, sys.modules[kind.__module__]
+    )
+    assert found.examples
+    assert not doctest.DocTestRunner(verbose=False).run(found).failed
 
 
 def test_describe_has_the_schedule_in_it() -> None:

@@ -83,7 +83,8 @@ class Rates:
 
 def test_a_function_is_described_by_its_name_without_an_address() -> None:
     assert repr(SGD(halving)) == (
-        f"SGD(learning_rate={__name__}.halving, weight_decay=0.0, clipnorm=None, clipvalue=None)"
+        f"SGD(learning_rate={__name__}.halving, weight_decay=0.0, clipnorm=None, clipvalue=None, "
+        "maximize=False)"
     )
     described = json.loads(json.dumps(SGD(Warmup(Rates(), 4)).describe()))
     assert described["learning_rate"]["learning_rate"] == {

@@ -20,7 +20,7 @@ from psnb._src.descriptions import described
 from psnb._src.first_rows import read_only
 from psnb._src.server import kernels
 from psnb._src.server.memory import scratch
-from psnb._src.server.optimizers.hyperparameters import require_number
+from psnb._src.server.optimizers.hyperparameters import require_flag, require_number
 from psnb._src.server.optimizers.schedules import LearningRate, rate_at, require_rate
 
 _BLOCK = 1 << 16
@@ -109,6 +109,8 @@ class Optimizer(ABC):
     clipvalue : float, optional
         Each element of the (summed) gradient is clipped to ``[-clipvalue, clipvalue]``, after
         ``clipnorm``.
+    maximize : bool
+        Follow gradients upwards: they are negated, before weights decay (as in PyTorch).
 
     Raises
     ------
@@ -133,10 +135,12 @@ class Optimizer(ABC):
     weight_decay: float = 0.0
     clipnorm: float | None = None
     clipvalue: float | None = None
+    maximize: bool = False
 
     def __post_init__(self) -> None:
         require_rate(self)
         require_number(self, "weight_decay")
+        require_flag(self, "maximize")
         for name in ("clipnorm", "clipvalue"):
             if getattr(self, name) is not None:
                 require_number(self, name, positive=True)
@@ -151,9 +155,9 @@ class Optimizer(ABC):
         return 0.0
 
     @property
-    def clips(self) -> bool:
-        """Whether gradients may have to be changed first."""
-        return self.clipnorm is not None or self.clipvalue is not None
+    def changes_gradients(self) -> bool:
+        """Whether gradients may have to be clipped or negated first."""
+        return self.clipnorm is not None or self.clipvalue is not None or self.maximize
 
     def apply(
         self,
@@ -188,7 +192,7 @@ class Optimizer(ABC):
         rate : float, optional
             The learning rate of this update, if it was computed before.
         workspace : Workspace, optional
-            Needed if it `clips`, or with ``gaps``.
+            Needed if it `changes_gradients`, or with ``gaps``.
         gaps : bool
             Whether some of ``rows`` are below 0: their gradients are left out.
 
@@ -199,21 +203,21 @@ class Optimizer(ABC):
         """
         if rate is None:
             rate = rate_at(self.learning_rate, step)
-        if workspace is None or not (gaps or self.clips):
+        if workspace is None or not (gaps or self.changes_gradients):
             self._update(values, slots, rows, read_only(gradients), rate, step)
             return
-        scale = None
+        scale = -1.0 if self.maximize else 1.0
         if self.clipnorm is not None:
             if norm is None:
                 norm = _norm(rows, gradients, workspace) if gaps else kernels.norm(gradients)
             if norm > self.clipnorm:
-                scale = values.dtype.type(self.clipnorm / norm)
-        if scale is None and self.clipvalue is None and not gaps:
+                scale *= self.clipnorm / norm
+        if scale == 1.0 and self.clipvalue is None and not gaps:
             self._update(values, slots, rows, read_only(gradients), rate, step)
             return
         for columns, some, part, room in workspace.parts(rows, gradients, gaps=gaps):
-            if scale is not None:
-                part = np.multiply(part, scale, out=room)
+            if scale != 1.0:
+                part = np.multiply(part, values.dtype.type(scale), out=room)
             if self.clipvalue is not None:
                 bound = values.dtype.type(self.clipvalue)
                 part = np.clip(part, -bound, bound, out=room)
@@ -255,3 +259,11 @@ def above_zero(value: float, scalar: type[np.floating[Any]]) -> np.floating[Any]
     An epsilon of 0 would let a row without gradient divide 0 by 0.
     """
     return max(scalar(value), np.finfo(scalar).tiny)
+
+
+def epsilons(
+    value: float, scalar: type[np.floating[Any]], *, in_root: bool
+) -> tuple[np.floating[Any], np.floating[Any]]:
+    """Return what is added in the root and outside of it: an epsilon, `above_zero`, and nothing."""
+    epsilon = above_zero(value, scalar)
+    return (epsilon, scalar(0)) if in_root else (scalar(0), epsilon)

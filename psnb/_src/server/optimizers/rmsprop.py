@@ -10,7 +10,7 @@ from numba import njit
 
 from psnb._src.server import prefetching
 from psnb._src.server.optimizers.hyperparameters import require_flag, require_number
-from psnb._src.server.optimizers.optimizer import Optimizer, above_zero
+from psnb._src.server.optimizers.optimizer import Optimizer, epsilons
 from psnb._src.server.optimizers.schedules import LearningRate
 
 
@@ -27,7 +27,8 @@ def _rmsprop_rows(  # type: ignore[no-untyped-def]
     kept,
     new,
     momentum,
-    epsilon,
+    inside,
+    outside,
     decay,
     centered,
     moving,
@@ -49,7 +50,7 @@ def _rmsprop_rows(  # type: ignore[no-untyped-def]
                 mean[row, j] = average
                 # Rounding may make a tiny variance negative.
                 variance = max(variance - average * average, kept * 0)
-            step = rate * gradient / np.sqrt(variance + epsilon)
+            step = rate * gradient / (np.sqrt(variance + inside) + outside)
             if moving:
                 step += momentum * velocity[row, j]
                 velocity[row, j] = step
@@ -61,8 +62,9 @@ class RMSProp(Optimizer):
     """RMSProp (Tieleman, Hinton, 2012; centered: Graves, 2013), as in TensorFlow and Paddle.
 
     ``s = rho * s + (1 - rho) * g * g; v = momentum * v + learning_rate * g / sqrt(s + epsilon);``
-    ``w -= v``. Centered, the square of the mean gradient is taken from ``s`` in the root. (PyTorch
-    adds epsilon outside of the root.)
+    ``w -= v``. Centered, the square of the mean gradient is taken from ``s`` in the root. The
+    velocity has the learning rate of its time in it, PyTorch's and optax's the present one: the
+    same as long as the learning rate is.
 
     Parameters
     ----------
@@ -76,6 +78,18 @@ class RMSProp(Optimizer):
         Keeps the division defined; above 0.
     centered : bool
         Divide by the deviation of the gradients instead of their root mean square.
+    epsilon_in_root : bool
+        If not, divide by ``sqrt(s) + epsilon``, as PyTorch does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import psnb
+    >>> optimizer = psnb.RMSProp(1.0, rho=0.75, epsilon=0.5, epsilon_in_root=False)
+    >>> w, square = np.zeros((1, 1)), np.zeros((1, 1))
+    >>> optimizer.apply(w, {"mean_square": square}, np.array([0]), np.ones((1, 1)), 0)
+    >>> w.item()  # -1 / (sqrt(0.25) + 0.5)
+    -1.0
     """
 
     learning_rate: LearningRate = 0.001
@@ -83,6 +97,7 @@ class RMSProp(Optimizer):
     momentum: float = 0.0
     epsilon: float = 1e-7
     centered: bool = False
+    epsilon_in_root: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,6 +105,7 @@ class RMSProp(Optimizer):
         require_number(self, "momentum", below=1)
         require_number(self, "epsilon", positive=True)
         require_flag(self, "centered")
+        require_flag(self, "epsilon_in_root")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -119,7 +135,7 @@ class RMSProp(Optimizer):
             scalar(self.rho),
             scalar(1.0 - self.rho),
             scalar(self.momentum),
-            above_zero(self.epsilon, scalar),
+            *epsilons(self.epsilon, scalar, in_root=self.epsilon_in_root),
             scalar(self.weight_decay),
             self.centered,
             self.momentum > 0,

@@ -1,0 +1,110 @@
+"""The hyperparameters that PyTorch's optimizers have, against PyTorch in double precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from psnb._src.first_rows.initializers import Constant
+from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers.adam import Adam
+from psnb._src.server.optimizers.momentum import Momentum
+from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizers.rmsprop import RMSProp
+from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.tables import DenseTable, SparseTable
+
+STEPS, ROWS, DIM = 25, 6, 3
+DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("float64", 1e-12)])
+
+RULES: dict[str, tuple[Optimizer, Callable[[Any], torch.optim.Optimizer]]] = {
+    "dampening": (
+        Momentum(0.05, dampening=0.3),
+        lambda p: torch.optim.SGD(p, 0.05, 0.9, dampening=0.3),
+    ),
+    "maximize": (
+        SGD(0.05, weight_decay=0.1, maximize=True),
+        lambda p: torch.optim.SGD(p, 0.05, weight_decay=0.1, maximize=True),
+    ),
+    "maximize with momentum": (
+        Momentum(0.05, maximize=True),
+        lambda p: torch.optim.SGD(p, 0.05, 0.9, maximize=True),
+    ),
+    "decay of the rate": (
+        Adagrad(0.1, 0.0, 1e-4, learning_rate_decay=0.2),
+        lambda p: torch.optim.Adagrad(p, 0.1, 0.2, eps=1e-4),
+    ),
+    "weight decay in the gradient": (
+        Adam(0.01, decoupled=False, weight_decay=0.3),
+        lambda p: torch.optim.Adam(p, 0.01, weight_decay=0.3),
+    ),
+    "amsgrad": (
+        Adam(0.01, 0.8, 0.9, 1e-3, amsgrad=True),
+        lambda p: torch.optim.Adam(p, 0.01, (0.8, 0.9), 1e-3, amsgrad=True),
+    ),
+    "amsgrad with decoupled decay": (
+        Adam(0.01, amsgrad=True, weight_decay=0.2),
+        lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.2, amsgrad=True),
+    ),
+    "epsilon outside of the root": (
+        RMSProp(0.01, 0.9, 0.5, 1e-2, centered=True, epsilon_in_root=False),
+        lambda p: torch.optim.RMSprop(p, 0.01, 0.9, 1e-2, momentum=0.5, centered=True),
+    ),
+}
+
+
+def gradients() -> list[np.ndarray]:
+    """Return a gradient for each step; of sizes that differ, so that amsgrad has a maximum."""
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(ROWS, DIM)) * rng.choice([0.05, 1.0, 3.0]) for _ in range(STEPS)]
+
+
+def by_torch(make: Callable[[Any], torch.optim.Optimizer]) -> np.ndarray:
+    parameter = torch.nn.Parameter(torch.full((ROWS, DIM), 0.25, dtype=torch.float64))
+    optimizer = make([parameter])
+    for gradient in gradients():
+        parameter.grad = torch.from_numpy(gradient)
+        optimizer.step()
+    return parameter.detach().numpy()
+
+
+@DTYPES
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", RULES)
+def test_hyperparameter_is_that_of_torch(
+    name: str, sparse: bool, dtype: str, tolerance: float
+) -> None:
+    optimizer, make = RULES[name]
+    dense = DenseTable("v", np.full((ROWS, DIM), 0.25, dtype), optimizer)
+    table = SparseTable("e", DIM, ROWS, 0, 1, dtype, Constant(0.25), 0, optimizer)
+    ids = np.arange(ROWS, dtype=np.uint64)
+    for gradient in gradients():
+        if sparse:
+            table.push(ids, gradient.astype(dtype))
+        else:
+            dense.push(gradient.astype(dtype))
+    found = table.lookup(ids) if sparse else dense.read()
+    np.testing.assert_allclose(found, by_torch(make), rtol=0, atol=tolerance)
+
+
+def test_epsilon_of_adagrad_may_be_in_the_root() -> None:
+    table = DenseTable("v", np.zeros(1), Adagrad(1.0, 0.0, 0.25, epsilon_in_root=True))
+    table.push(np.array([0.5]))
+    assert table.read() == pytest.approx([-0.5 / np.sqrt(0.25 + 0.25)], rel=1e-12)
+
+
+def test_maximize_negates_what_is_clipped() -> None:
+    table = DenseTable("v", np.zeros(2), SGD(1.0, clipnorm=5.0, clipvalue=3.5, maximize=True))
+    table.push(np.array([6.0, -8.0]))
+    assert table.read().tolist() == [3.0, -3.5]
+
+
+def test_maximize_can_be_set_live() -> None:
+    table = DenseTable("v", np.zeros(1), SGD(1.0))
+    table.tune({"maximize": True})
+    table.push(np.ones(1))
+    assert table.read().tolist() == [1.0]
