@@ -219,8 +219,9 @@ def optimizer_for(choice: OptimizerChoice, name: str) -> Optimizer:
     if not isinstance(found, Optimizer):
         raise ConfigurationError(
             f"parameter {name!r}: expected an optimizer of psnb, such as psnb.Adam(1e-3), or a "
-            f"function from the parameter's name to one; found {found!r}. The servers apply "
-            "gradients, so optimizers of other packages cannot do it"
+            f"function from the parameter's name to one; found {found!r:.200}. The servers apply "
+            "gradients, so optimizers of other packages cannot do it; those of PyTorch and Keras "
+            "are taken over by psnb.torch.distribute(optimizer=) and compile of psnb.keras"
         )
     return found
 

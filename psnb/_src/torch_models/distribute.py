@@ -13,6 +13,7 @@ from psnb._src.torch_models.model_values import place_values
 from psnb._src.torch_models.module_graph import keep_here
 from psnb._src.torch_models.placed_module import PlacedModule, device_name
 from psnb._src.torch_models.split_module import split
+from psnb._src.torch_models.torch_optimizers import TorchOptimizers, take_over
 from psnb.errors import ConfigurationError
 
 
@@ -20,6 +21,7 @@ def distribute(
     module: nn.Module,
     strategy: Strategy,
     *,
+    optimizer: TorchOptimizers | None = None,
     sparse: OptimizerChoice | None = None,
     dense: OptimizerChoice | None = None,
     name: str | None = None,
@@ -46,15 +48,19 @@ def distribute(
         Any module that can be pickled.
     strategy : ParameterServerStrategy
         Whose servers.
+    optimizer : torch.optim.Optimizer or list of them, optional
+        Taken over with hyperparameters and groups of parameters, before its first step: SGD,
+        Adagrad, Adam, AdamW, RMSprop, and SparseAdam for tables. Servers then compute what torch's
+        step would; in a training step there is no ``optimizer.step()``. See below.
     sparse : Optimizer or callable
         Not needed to adopt: servers keep their optimizers, with the hyperparameters that they have
         now. One of another kind is refused, and a warning says which hyperparameters are others.
         What the servers do with the gradients of rows; or a function from the name of a parameter
         (``"ads.weight"``) to an optimizer. Only rows of the batch change: no others decay, or move
-        by their momentum.
+        by their momentum. With ``optimizer``, for tables that it does not have.
     dense : Optimizer or callable
         The same for all other parameters. ``clipnorm`` counts the norm of all parameters with the
-        same optimizer together.
+        same optimizer together. With ``optimizer``, for parameters that it does not have.
     name : str, optional
         Before the names of tables and variables on the servers; by default that of the module's
         class. Unique within the strategy.
@@ -79,12 +85,38 @@ def distribute(
         If an embedding has ``max_norm``, or a bag ``scale_grad_by_freq``; a parameter is of half
         precision or has no shape yet, or is referred to in a way that cannot be followed; a
         BatchNorm has ``momentum=None`` in another mode than `psnb.Sync`; there is no optimizer for
-        a parameter; a name is taken; what is to be adopted does not fit, which the message lists;
-        or there is no such kind of device. Nothing was placed.
+        a parameter; torch's has been used, is of another kind, or has a scheduler, hooks or
+        parameters of another module; a name is taken; what is to be adopted does not fit, which
+        the message lists; or there is no such kind of device. Nothing was placed.
     SerializationError
         If the module cannot be pickled; the message names the part that cannot.
     ServerLostError
         If a server is gone.
+
+    Notes
+    -----
+    psnb's own optimizers have TensorFlow's defaults, what ``optimizer`` takes over has torch's:
+
+    ========  ==========================================  ==========================================
+    ..        psnb                                        torch
+    ========  ==========================================  ==========================================
+    SGD       ``SGD(0.01)``, ``Momentum(0.01, 0.9)``      rate 0.001, momentum 0
+    Adagrad   rate 0.01, accumulator from 0.1,            rate 0.01, accumulator from 0,
+              ``sqrt(a) + 1e-7``                          ``sqrt(a) + 1e-10``
+    Adam      rate 0.001, ``sqrt(v̂) + 1e-8``,             the same; decay is added to the gradient
+              decay decoupled                             (AdamW: decoupled, 0.01)
+    RMSprop   rate 0.001, ``rho=0.9``,                    rate 0.01, ``alpha=0.99``,
+              ``sqrt(s + 1e-7)``                          ``sqrt(s) + 1e-8``
+    ========  ==========================================  ==========================================
+
+    So ``psnb.Adagrad(0.1)`` takes much smaller first steps than ``torch.optim.Adagrad(...,
+    lr=0.1)``.
+
+    Rows of tables change only with batches that have them: torch alone would move the others, too,
+    by momentum, moments and decay, unless it is ``SparseAdam``; with SGD and Adagrad without decay
+    there is no difference. Moments of rows that come back are those that they had. Corrections and
+    decays of rates count a table's updates, on each server. ``foreach``, ``fused`` and
+    ``capturable`` change no numbers, and nothing here.
     """
     if not isinstance(module, nn.Module):
         raise ConfigurationError(
@@ -92,6 +124,8 @@ def distribute(
         )
     where = device_name(device)
     parts = split(module)
+    if optimizer is not None:
+        sparse, dense = take_over(optimizer, module, parts, sparse, dense)
     called = name or type(module).__name__
     values = place_values(strategy, parts, sparse, dense, called, adopt)
     keep_here(module, "the module that psnb.torch.distribute was given")

@@ -32,15 +32,15 @@ def _adam_rows(  # type: ignore[no-untyped-def]
     epsilon,
     decay,
     shrink,
-    amsgrad,
 ):
+    # `highest` is an array or None: numba compiles a loop for each, so the usual one has no test.
     for i in range(rows.size):
         ahead = rows[min(i + prefetching.AHEAD, rows.size - 1)]
         for line in range(prefetching.lines(values)):
             prefetching.ask_for(values, ahead, line)
             prefetching.ask_for(first, ahead, line)
             prefetching.ask_for(second, ahead, line)
-            if amsgrad:
+            if highest is not None:
                 prefetching.ask_for(highest, ahead, line)
         row = rows[i]
         for j in range(values.shape[1]):
@@ -49,7 +49,7 @@ def _adam_rows(  # type: ignore[no-untyped-def]
             square = second_kept * second[row, j] + second_new * gradient * gradient
             first[row, j] = mean
             second[row, j] = square
-            if amsgrad:
+            if highest is not None:
                 square = max(square, highest[row, j])
                 highest[row, j] = square
             step = rate * mean / (np.sqrt(square) * root_correction + epsilon)
@@ -135,7 +135,7 @@ class Adam(Optimizer):
             values,
             slots["first_moment"],
             slots["second_moment"],
-            slots.get("highest_second_moment", np.empty((0, 0), values.dtype)),
+            slots.get("highest_second_moment"),
             rows,
             gradients,
             scalar(rate / first_correction),
@@ -147,5 +147,4 @@ class Adam(Optimizer):
             above_zero(self.epsilon * (root_correction if self.epsilon_hat else 1.0), scalar),
             scalar(0.0 if self.decoupled else self.weight_decay),
             scalar(rate * self.weight_decay if self.decoupled else 0.0),
-            self.amsgrad,
         )
