@@ -41,17 +41,19 @@ def test_objects_keep_their_hyperparameters() -> None:
         lambda: keras.optimizers.SGD(0.1, momentum=0.5, nesterov=True),
         lambda: keras.optimizers.RMSprop(0.01, momentum=0.3),
         lambda: keras.optimizers.Adagrad(0.1),
+        lambda: keras.optimizers.Adagrad(0.1, 0.0, 1e-2),
+        lambda: keras.optimizers.Adam(0.01, beta_2=0.5, amsgrad=True),
         lambda: keras.optimizers.SGD(0.5, clipnorm=0.02),
     ],
-    ids=["adam", "adamw", "momentum", "rmsprop", "adagrad", "clipnorm"],
+    ids=["adam", "adamw", "momentum", "rmsprop", "adagrad", "adagrad from 0", "amsgrad", "clipnorm"],
 )
 def test_they_give_the_numbers_of_keras(make: Any) -> None:
     rng = np.random.default_rng(0)
     start = rng.normal(size=(4, 3)).astype(np.float32)
     alone, optimizer = keras.Variable(start), make()
     found = InProcessStrategy().variable(start, name="v", optimizer=as_optimizer(make()))
-    for _ in range(3):
-        gradient = rng.normal(size=start.shape).astype(np.float32)
+    for scale in (1, 0.5, 0.1):
+        gradient = (scale * rng.normal(size=start.shape)).astype(np.float32)
         optimizer.apply([keras.ops.convert_to_tensor(gradient)], [alone])
         found.push(gradient)
     expected = keras.ops.convert_to_numpy(alone)
@@ -62,7 +64,7 @@ def test_they_give_the_numbers_of_keras(make: Any) -> None:
     ("make", "message"),
     [
         (lambda: "nadam", "psnb has no such one"),
-        (lambda: keras.optimizers.Adam(amsgrad=True), "psnb has no such one"),
+        (lambda: keras.optimizers.SGD(weight_decay=0.1), "psnb has no such one"),
         (lambda: keras.optimizers.Adam(use_ema=True), "use_ema"),
         (
             lambda: keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 10)),

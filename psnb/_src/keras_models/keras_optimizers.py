@@ -44,12 +44,11 @@ def as_optimizer(given: Any) -> Optimizer:
             return SGD(rate, **own)
         case "Adagrad" if not decay:
             start = config["initial_accumulator_value"]
-            return Adagrad(rate, start, config["epsilon"], **own)
-        case "Adam" | "AdamW" if not config["amsgrad"]:
-            betas = config["beta_1"], config["beta_2"]
-            return Adam(
-                rate, *betas, config["epsilon"], epsilon_hat=True, weight_decay=decay, **own
-            )
+            return Adagrad(rate, start, config["epsilon"], epsilon_in_root=True, **own)
+        case "Adam" | "AdamW":
+            names = ("beta_1", "beta_2", "epsilon", "amsgrad")
+            options = {name: config[name] for name in names}
+            return Adam(rate, epsilon_hat=True, weight_decay=decay, **options, **own)
         case "RMSprop" if not decay:
             options = {name: config[name] for name in ("rho", "momentum", "epsilon", "centered")}
             return RMSProp(rate, **options, **own)
