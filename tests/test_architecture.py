@@ -97,6 +97,7 @@ KNOWN_PRIVATE = {
         "_inject_property",
     ),  # of torch: classes of modules with computed weights
     "_weight_norm",  # an operator of torch
+    *("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),  # of its optimizers
     *("_strip_protocol", "_get_kwargs_from_urls", "_parent"),  # of fsspec
 }
 """Private names that psnb does not define and uses all the same."""

@@ -170,10 +170,11 @@ def keras_given() -> Namespace:
 
 
 def test_torch(given: Namespace) -> None:
+    import torch
     from torch.nn import functional
 
-    given |= {"WideDeep": wide_deep(), "F": functional}
-    run(given, "model = psnb.torch.distribute(")
+    given |= {"WideDeep": wide_deep(), "F": functional, "torch": torch}
+    run(given, "module = WideDeep()")
     given["coordinator"].schedule(given["step"], (iter([batch()]),))
     given["coordinator"].join()
     assert given["coordinator"].statistics().completed == 1

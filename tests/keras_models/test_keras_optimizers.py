@@ -45,7 +45,16 @@ def test_objects_keep_their_hyperparameters() -> None:
         lambda: keras.optimizers.Adam(0.01, beta_2=0.5, amsgrad=True),
         lambda: keras.optimizers.SGD(0.5, clipnorm=0.02),
     ],
-    ids=["adam", "adamw", "momentum", "rmsprop", "adagrad", "adagrad from 0", "amsgrad", "clipnorm"],
+    ids=[
+        "adam",
+        "adamw",
+        "momentum",
+        "rmsprop",
+        "adagrad",
+        "adagrad from 0",
+        "amsgrad",
+        "clipnorm",
+    ],
 )
 def test_they_give_the_numbers_of_keras(make: Any) -> None:
     rng = np.random.default_rng(0)

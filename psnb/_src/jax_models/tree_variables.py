@@ -173,6 +173,20 @@ def variables(
         what is to be adopted does not fit, which the message lists; nothing was placed.
     ServerLostError
         If a server is gone.
+
+    Notes
+    -----
+    The optimizers of psnb have TensorFlow's defaults, of which some are not optax's:
+
+    ========  =======================================  =======================================
+    ..        psnb                                     optax
+    ========  =======================================  =======================================
+    SGD       rate 0.01; ``Momentum``: 0.9             no default rate; no momentum
+    Adagrad   accumulator from 0.1,                    accumulator from 0.1,
+              ``sqrt(a) + 1e-7``                       ``sqrt(a + 1e-7)``
+    Adam      ``sqrt(v̂) + 1e-8``, no decay             the same; adamw: decay 1e-4
+    RMSProp   ``rho=0.9``, ``sqrt(s + 1e-7)``          ``decay=0.9``, ``sqrt(s + 1e-8)``
+    ========  =======================================  =======================================
     """
     _check_linen(tree)
     arrays, form = _parted(tree)
