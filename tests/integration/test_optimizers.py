@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from distributed import Client
 
 import psnb
+import psnb.jax
 from psnb.errors import ConfigurationError, GradientError
 from tests.conftest import DEADLINE
 
@@ -139,3 +145,61 @@ def test_how_many_updates_were_applied_can_be_read_and_not_set(
     assert v.optimizer.iterations == e.optimizer.iterations == 7
     with pytest.raises(ConfigurationError, match="no hyperparameter 'iterations'"):
         v.optimizer.iterations = 3
+
+
+def test_rounds_with_optax_are_steps_of_optax_alone(cluster: Client, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    tree = {"w": rng.normal(size=(4, 2)).astype(np.float32), "b": np.zeros(2, np.float32)}
+    data = [rng.normal(size=(16, 4)).astype(np.float32) for _ in range(20)]
+    rule = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(0.05))
+
+    def loss(params: dict[str, jax.Array], rows: object, x: jax.Array) -> jax.Array:
+        return jnp.square(jnp.tanh(x @ params["w"] + params["b"]) - x[:, :2]).mean()
+
+    with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(2)) as strategy:
+        params = psnb.jax.variables(strategy, tree, rule)
+        coordinator = psnb.ClusterCoordinator(strategy)
+        manager = psnb.CheckpointManager(coordinator, tmp_path)
+        step = psnb.jax.step(loss, params=params)
+
+        def trained(batches: list[np.ndarray]) -> None:
+            for x in batches:
+                for half in (x[:8], x[8:]):
+                    coordinator.schedule(step, (iter([half]),))
+                coordinator.join(DEADLINE)
+
+        trained(data[:10])
+        manager.save()
+        trained(data[:3])  # goes back with the checkpoint, the state of optax too
+        manager.restore()
+        trained(data[10:])
+        found = params.read()
+    alone, state = tree, rule.init(tree)
+    for x in data:
+        gradients = jax.grad(loss)(alone, {}, x)
+        updates, state = rule.update(gradients, state, alone)
+        alone = optax.apply_updates(alone, updates)
+    for name, value in alone.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+        assert np.abs(value - tree[name]).max() > 0.1
+
+
+def test_what_needs_the_whole_of_a_parameter_is_refused_where_it_has_parts(
+    cluster: Client,
+) -> None:
+    whole = psnb.jax.optimizer(optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1)))
+    by_element = psnb.jax.optimizer(optax.sgd(0.1))
+    with psnb.ParameterServerStrategy(cluster, partitioner=psnb.FixedShards(2)) as strategy:
+        with pytest.raises(ConfigurationError, match=r"variable 'v', in 2 parts, cannot have psnb"):
+            strategy.variable(np.zeros(4, np.float32), "v", whole)
+        with pytest.raises(ConfigurationError, match=r"embedding 'e' cannot have psnb\.jax\."):
+            strategy.embedding("e", 2, optimizer=whole)
+        with pytest.raises(ConfigurationError, match=r"psnb\.jax\.optimizer makes one"):
+            strategy.embedding("e", 2, optimizer=optax.sgd(0.1))  # type: ignore[arg-type]
+        assert not strategy.parameters
+        v = strategy.variable(np.zeros(4, np.float32), "v", by_element)
+        e = strategy.embedding("e", 2, initializer=0.0, optimizer=by_element)
+        v.push(np.ones(4, np.float32))
+        e.push([3, 5, 8], np.ones((3, 2), np.float32))
+        np.testing.assert_allclose(v.read(), -0.1)
+        np.testing.assert_allclose(e.lookup([3, 8, 9]), [[-0.1, -0.1], [-0.1, -0.1], [0, 0]])

@@ -3,6 +3,7 @@
 from psnb._src.jax_models.batch_function import batch_function
 from psnb._src.jax_models.forward_pass import ForwardPass, forward
 from psnb._src.jax_models.jax_export import exported
+from psnb._src.jax_models.optax_optimizer import optimizer
 from psnb._src.jax_models.pipeline_part import PipelinePart, stage
 from psnb._src.jax_models.train_step import TrainStep, step
 from psnb._src.jax_models.tree_variables import TreeVariables, by_name, variables
@@ -16,6 +17,7 @@ __all__ = [
     "by_name",
     "exported",
     "forward",
+    "optimizer",
     "stage",
     "step",
     "variables",

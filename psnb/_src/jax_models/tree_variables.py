@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from psnb._src.export import DenseSources
+from psnb._src.jax_models.optax_optimizer import as_optimizer
 from psnb._src.models import (
     LEARNING,
     FlatVariables,
@@ -21,6 +22,7 @@ from psnb._src.models import (
     place_record,
 )
 from psnb._src.parameters import Variable
+from psnb._src.server import Optimizer
 from psnb.errors import ConfigurationError
 
 
@@ -125,7 +127,7 @@ class TreeVariables:
 def variables(
     strategy: Strategy,
     tree: Any,
-    optimizer: OptimizerChoice | None = None,
+    optimizer: OptimizerChoice | Any | None = None,
     name: str = "params",
     *,
     adopt: bool | None = None,
@@ -146,12 +148,12 @@ def variables(
         nnx.Param, ...)[1]``) and Equinox. What JAX would differentiate by goes to the servers:
         floats, arrays and Python's. Bools and what is no number stay in the tree; of modules of
         Equinox all that is no array of floats, as with ``equinox.filter_grad``.
-    optimizer : Optimizer or callable
+    optimizer : Optimizer, optax.GradientTransformation or callable
         Not needed to adopt: servers keep their optimizers, with the hyperparameters that they have
         now. One of another kind is refused, and a warning says which hyperparameters are others.
-        What the servers do with gradients; or a function from a leaf's name, such as
-        ``"['dense']['kernel']"``, to an optimizer. ``clipnorm`` counts the norm of all leaves with
-        the same optimizer together.
+        What the servers do with gradients, see also `psnb.jax.optimizer`; or a function from a
+        leaf's name, such as ``"['dense']['kernel']"``, to an optimizer. ``clipnorm`` counts the
+        norm of all leaves with the same optimizer together.
     name : str
         The name of the variable on the servers; unique within the strategy.
     adopt : bool, optional
@@ -195,13 +197,22 @@ def variables(
             f"psnb.jax.variables: there are no floats in {type(tree).__name__}: a model's "
             "initial parameters are expected, such as those that its init function returns"
         )
+    choice = None if optimizer is None else _as_choice(optimizer)
     wanted = WantedModel({LEARNING: arrays})
-    found = adopted(strategy, name, wanted, sparse=None, dense=optimizer, adopt=adopt)
+    found = adopted(strategy, name, wanted, sparse=None, dense=choice, adopt=adopt)
     if found is not None:
         return TreeVariables(found.arrays[LEARNING], form)
-    flat = place_flat(strategy, name, arrays, optimizer)  # type: ignore[arg-type]
+    flat = place_flat(strategy, name, arrays, choice)  # type: ignore[arg-type]
     place_record(strategy, name, {LEARNING: flat}, {}, {})
     return TreeVariables(flat, form)
+
+
+def _as_choice(given: Any) -> OptimizerChoice:
+    """Return what chooses psnb's optimizers, given what may choose transformations of optax."""
+    if callable(given) and not isinstance(given, Optimizer | type):
+        return lambda name: as_optimizer(given(name))
+    choice: OptimizerChoice = as_optimizer(given)
+    return choice
 
 
 def by_name(flat: FlatVariables) -> TreeVariables:

@@ -421,8 +421,8 @@ def distribute(
 
     Notes
     -----
-    psnb's own optimizers, for ``sparse`` and ``dense``, have TensorFlow's defaults; what ``compile``
-    is given keeps Keras's:
+    psnb's own optimizers, for ``sparse`` and ``dense``, have TensorFlow's defaults; what
+    ``compile`` is given keeps Keras's:
 
     ========  =======================================  =======================================
     ..        psnb                                     Keras

@@ -220,8 +220,9 @@ def optimizer_for(choice: OptimizerChoice, name: str) -> Optimizer:
         raise ConfigurationError(
             f"parameter {name!r}: expected an optimizer of psnb, such as psnb.Adam(1e-3), or a "
             f"function from the parameter's name to one; found {found!r:.200}. The servers apply "
-            "gradients, so optimizers of other packages cannot do it; those of PyTorch and Keras "
-            "are taken over by psnb.torch.distribute(optimizer=) and compile of psnb.keras"
+            "gradients, so optimizers of other packages cannot do it; those of PyTorch, Keras and "
+            "optax are taken over by psnb.torch.distribute(optimizer=), compile of psnb.keras and "
+            "psnb.jax.optimizer"
         )
     return found
 

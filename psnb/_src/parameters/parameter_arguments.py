@@ -163,10 +163,20 @@ def check_optimizer(optimizer: Optimizer | None, dtype: np.dtype, name: str) -> 
     if not isinstance(optimizer, Optimizer):
         raise ConfigurationError(
             f"{name!r}: optimizer must be one of psnb's, for example psnb.Adagrad(0.1), "
-            f"found {optimizer!r}"
+            f"found {optimizer!r:.200}. psnb.jax.optimizer makes one of a transformation of optax"
         )
     if dtype not in OPTIMIZABLE:
         raise ConfigurationError(f"{name!r}: optimizers need float32 or float64, found {dtype}")
+
+
+def check_by_element(optimizer: Optimizer | None, what: str) -> None:
+    """Raise ConfigurationError if an optimizer must see the whole of what has several parts."""
+    if optimizer is not None and not optimizer.by_element:
+        raise ConfigurationError(
+            f"{what} cannot have {optimizer!r}: it does not work by element, but by a norm or "
+            "another sum of a whole variable, which no server sees here. Take a transformation "
+            "without that, or another optimizer with clipnorm=, which servers do together"
+        )
 
 
 def as_initializer(initializer: Initializer | float | None, name: str) -> Initializer:

@@ -70,5 +70,6 @@ def warm_up(creation: CreateTable) -> None:
 
 
 def _clipping(optimizer: Optimizer | None) -> Optimizer | None:
-    """Return an optimizer that clips by norm, which may be switched on later."""
-    return None if optimizer is None else replace(optimizer, clipnorm=1.0)
+    """Return an optimizer that clips by norm, which may be switched on later, if it may."""
+    clips = optimizer is not None and optimizer.by_element
+    return replace(optimizer, clipnorm=1.0) if clips else optimizer  # type: ignore[type-var]

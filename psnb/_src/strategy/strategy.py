@@ -46,6 +46,7 @@ from psnb._src.parameters import (
     as_nonfinite,
     as_padding,
     check_accessor,
+    check_by_element,
     check_optimizer,
     check_rows,
     initial_array,
@@ -416,6 +417,7 @@ class ParameterServerStrategy:
                     f"embedding {name!r}: dtype must be float32 or float64, found {kind}"
                 )
             check_optimizer(optimizer, kind, name)
+            check_by_element(optimizer, f"embedding {name!r}")
             check_accessor(accessor, name, rows)
             spec = EmbeddingSpec(
                 name,

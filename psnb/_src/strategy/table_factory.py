@@ -24,6 +24,7 @@ from psnb._src.parameters import (
     Request,
     SparseShards,
     Variable,
+    check_by_element,
     shards_of,
 )
 from psnb._src.server import (
@@ -82,6 +83,8 @@ class TableFactory:
                 f"{value.shape}, it returned {count!r}"
             )
         count = int(count)
+        if count > 1:
+            check_by_element(optimizer, f"variable {name!r}, in {count} parts,")
         ranges = row_ranges(value.shape[0], count) if count > 1 else [(0, 0)]
         servers = [place.primary for place in self._servers.layout.places]
         parts: list[DenseShard] = []

@@ -155,6 +155,11 @@ class Optimizer(ABC):
         return 0.0
 
     @property
+    def by_element(self) -> bool:
+        """Whether each number changes by the numbers at its place alone, so that rows may."""
+        return True
+
+    @property
     def changes_gradients(self) -> bool:
         """Whether gradients may have to be clipped or negated first."""
         return self.clipnorm is not None or self.clipvalue is not None or self.maximize
