@@ -206,8 +206,9 @@ def _program(transformation: Any) -> Any:
     def update(step: Any, gradients: Any, values: Any, *slots: Any) -> Any:
         leaves, form = jax.tree.flatten(jax.eval_shape(transformation.init, values))
         left = iter(slots)
-        state = form.unflatten(
-            next(left) if each.shape else jax.numpy.asarray(step, each.dtype) for each in leaves
+        state = jax.tree.unflatten(
+            form,
+            [next(left) if each.shape else jax.numpy.asarray(step, each.dtype) for each in leaves],
         )
         updates, after = transformation.update(gradients, state, values)
         arrays = [each for each in jax.tree.leaves(after) if each.shape]
@@ -233,7 +234,7 @@ def _run(transformation: Any, values: Any) -> tuple[list[Any], list[Any]]:
         numbers = (scale * rng.normal(size=count)).astype(leaves[0].dtype)
         stops = np.cumsum([each.size for each in leaves])[:-1]
         parts = zip(np.split(numbers, stops), leaves, strict=True)
-        gradients = form.unflatten([part.reshape(leaf.shape) for part, leaf in parts])
+        gradients = jax.tree.unflatten(form, [part.reshape(leaf.shape) for part, leaf in parts])
         moved, state = transformation.update(gradients, state, values)
         values = jax.tree.map(lambda value, by: value + by, values, moved)
         states.append(state)
