@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -270,8 +271,60 @@ class Doubled(keras.layers.Layer):
         return 2 * x
 
 
-def test_layers_of_ones_own_travel() -> None:
-    model = keras.Sequential([keras.Input((3,), name="x"), Doubled(), keras.layers.Dense(1)])
+class Gate(keras.layers.Layer):
+    """Has a layer that is built when it is called."""
+
+    def build(self, shape: Any) -> None:
+        self.inner = keras.layers.Dense(shape[-1], "sigmoid")
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return x * self.inner(x)
+
+
+def local_classes() -> tuple[Any, Any]:
+    """Return a layer and an initializer that no module has, as those of a notebook are."""
+
+    class Threes(keras.initializers.Initializer):
+        def __call__(self, shape: Any, dtype: Any = None) -> Any:
+            return 3 * keras.ops.ones(shape, dtype)
+
+    class Affine(keras.layers.Layer):
+        def __init__(self, units: int, inner: Any = None, **options: Any) -> None:
+            super().__init__(**options)
+            self.units, self.inner = units, inner
+
+        def build(self, shape: Any) -> None:
+            self.kernel = self.add_weight(shape=(shape[-1], self.units))
+
+        def call(self, x: Any) -> Any:
+            x = keras.ops.matmul(x, self.kernel)
+            return x if self.inner is None else self.inner(x)
+
+        def get_config(self) -> dict[str, Any]:
+            inner = keras.saving.serialize_keras_object(self.inner)
+            return {**super().get_config(), "units": self.units, "inner": inner}
+
+        @classmethod
+        def from_config(cls, config: dict[str, Any]) -> Any:
+            inner = keras.saving.deserialize_keras_object(config.pop("inner"))
+            return cls(inner=inner, **config)
+
+    return Affine, Threes
+
+
+def of_local_classes() -> list[Any]:
+    """Return layers of a notebook, one in another one, which has an initializer of the notebook."""
+    affine, threes = local_classes()
+    dense = keras.layers.Dense(2, kernel_initializer=threes())
+    return [affine(4, affine(3, dense))]
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: [Doubled()], lambda: [Gate()], of_local_classes], ids=["call", "built", "own"]
+)
+def test_layers_of_ones_own_travel(made: Callable[[], list[Any]]) -> None:
+    model = keras.Sequential([keras.Input((3,), name="x"), *made(), keras.layers.Dense(1)])
     found = nets.compiled(model, loss="mse")
     keras_backend._known.clear()
     loaded = pickle.loads(cloudpickle.dumps(found.program))
@@ -283,6 +336,22 @@ def test_layers_of_ones_own_travel() -> None:
     np.testing.assert_allclose(
         keras.ops.convert_to_numpy(outputs), model.predict(x, verbose=0), rtol=1e-5
     )
+
+
+def test_a_model_of_one_batch_size_gets_batches_of_it() -> None:
+    keras.utils.set_random_seed(0)
+    x = keras.Input(batch_shape=(16, 3), name="x")
+    pairs = keras.layers.Lambda(lambda x: keras.ops.sum(keras.ops.reshape(x, (8, 2, 3)), 1))(x)
+    hidden = keras.layers.Concatenate()([x, keras.ops.repeat(pairs, 2, 0)])
+    alone = keras.Model(x, keras.layers.Dense(1)(hidden))
+    rng = np.random.default_rng(0)
+    batches: Any = [(rng.normal(size=(16, 3)), rng.normal(size=(16, 1))) for _ in range(3)]
+    found = nets.compiled(alone, keras.optimizers.SGD(0.1), loss="mse")
+    alone.compile(keras.optimizers.SGD(0.1), "mse")
+    alone.fit(*nets.joined(batches), batch_size=16, shuffle=False, verbose=0)
+    nets.trained(found, batches)
+    for value, other in zip(found.read(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
 
 
 def test_what_servers_cannot_do_is_refused() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
+import cloudpickle
 import keras
 import numpy as np
 import pytest
@@ -240,3 +242,62 @@ def test_a_layer_that_refers_to_another_one_beside_the_graph_is_refused_by_name(
     tied = keras.layers.Lambda(lambda h: h @ keras.ops.transpose(dense.kernel), name="tied")
     with pytest.raises(ConfigurationError, match="layer 'tied' uses layer 'dense"):
         split(keras.Model(x, tied(dense(x))))
+
+
+def test_two_classes_of_one_name_are_refused() -> None:
+    def scaled() -> Any:
+        class Scaled(keras.layers.Layer):
+            def call(self, x: Any) -> Any:
+                return 2 * x
+
+        return Scaled()
+
+    model = keras.Sequential([keras.Input((3,)), scaled(), scaled(), keras.layers.Dense(1)])
+    with pytest.raises(ConfigurationError, match=r"two classes.* called 'Scaled'.*package="):
+        split(model)
+
+
+class Forgetful(keras.layers.Layer):
+    """Its config has no units."""
+
+    def __init__(self, units: int = 1, **options: Any) -> None:
+        super().__init__(**options)
+        self.units = units
+
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(shape[-1], self.units))
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.matmul(x, self.kernel)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config()
+
+
+def test_a_layer_whose_config_makes_other_weights_is_refused() -> None:
+    layer = Forgetful(2, name="forgetful")
+    with pytest.raises(
+        ConfigurationError, match=r"'forgetful' has weights of shapes \[\(3, 2\)\].*\[\(3, 1\)\]"
+    ):
+        split(keras.Sequential([keras.Input((3,)), layer]))
+
+
+class Late(Forgetful):
+    """Has other weights where a saved config builds it."""
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        self.units = 2
+        super().build_from_config(config)
+
+
+def test_a_model_that_is_made_again_with_other_weights_is_refused() -> None:
+    network = nets.compiled(keras.Sequential([keras.Input((3,)), Late()]), loss="mse").program.network
+    with pytest.raises(ConfigurationError, match=r"makes has weights of shapes \[\(3, 2\)\], where"):
+        pickle.loads(cloudpickle.dumps(network))
+
+
+def test_stateful_layers_are_refused_by_name() -> None:
+    layer = keras.layers.Bidirectional(keras.layers.LSTM(4, stateful=True), name="both")
+    model = keras.Sequential([keras.Input(batch_shape=(16, 6, 3)), layer, keras.layers.Dense(1)])
+    with pytest.raises(ConfigurationError, match=r"layer 'both' is stateful.*stateful=False"):
+        split(model)

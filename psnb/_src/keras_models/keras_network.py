@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import cloudpickle
@@ -17,10 +16,15 @@ import keras
 import numpy as np
 from xxhash import xxh3_64_hexdigest
 
+from psnb._src.keras_models.custom_objects import custom_objects
 from psnb._src.keras_models.model_inputs import ModelInputs
 from psnb._src.keras_models.moving_averages import Blended, MovingAverages, follow
 from psnb._src.keras_models.split_keras import adapted, as_array, every_layer, finish, layers_of
 from psnb.errors import ConfigurationError, PsnbError, SerializationError
+
+
+Named = Mapping[str, tuple[int, ...]]
+"""The shapes of variables by name, in their order."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,9 @@ class KerasNetwork:
         The model, with lookups in place of embeddings.
     compiled : mapping
         What ``compile`` was given: loss and metrics.
-    names : tuple of sequences, optional
-        What weights and state are called, in their order; by default by their paths. A model that
-        was made again may have other paths.
+    named : tuple of mappings, optional
+        What weights and state are called, in their order, and their shapes; by default by their
+        paths. A model that was made again may have other paths.
 
     Attributes
     ----------
@@ -72,7 +76,7 @@ class KerasNetwork:
         self,
         tail: Any,
         compiled: Mapping[str, Any],
-        names: tuple[Sequence[str], Sequence[str]] | None = None,
+        named: tuple[Named, Named] | None = None,
     ) -> None:
         self._tail, self._compiled = tail, dict(compiled)
         self.inputs = ModelInputs(tail)
@@ -85,9 +89,8 @@ class KerasNetwork:
             for each in tail.weights
             if not each.trainable and id(each) not in frozen and "float" in each.dtype
         ]
-        called = names or (_names(learning), _names(moving))
-        self.weights = dict(zip(called[0], learning, strict=True))
-        self.state = dict(zip(called[1], moving, strict=True))
+        names = named or (_named(learning), _named(moving))
+        self.weights, self.state = _by_name(names[0], learning), _by_name(names[1], moving)
         known = {id(each) for each in tail.weights}
         self.seeds = [each for each in tail.variables if id(each) not in known]
         theirs = {id(each) for each in (*learning, *moving)}
@@ -100,12 +103,10 @@ class KerasNetwork:
     def __reduce__(self) -> tuple[Any, ...]:
         try:
             config = keras.saving.serialize_keras_object(self._tail)
-            custom: dict[str, Any] = {}
-            for each in (self._tail, *layers_of(self._tail), *_flat(self._compiled)):
-                custom |= _custom_objects(each)
+            custom = custom_objects(self._tail, self._compiled)
             local = [as_array(each) for each in self._local]
-            names = list(self.weights), list(self.state)
-            given = pickle.dumps((config, local, names)), cloudpickle.dumps(custom)
+            named = _shapes(self.weights), _shapes(self.state)
+            given = pickle.dumps((config, local, named)), cloudpickle.dumps(custom)
             return _rebuilt, (*given, cloudpickle.dumps(self._compiled))
         except PsnbError:
             raise
@@ -260,15 +261,27 @@ def _identity(value: np.ndarray) -> str:
     return f"{value.dtype} of shape {value.shape} with checksum {digest}, on no server"
 
 
-def _names(variables: Sequence[Any]) -> list[str]:
-    """Return a name for each variable: its path, of equal ones with something more."""
-    names: list[str] = []
+def _named(variables: Sequence[Any]) -> Named:
+    """Return a name for each variable, its path, of equal ones with something more; and shapes."""
+    found: dict[str, tuple[int, ...]] = {}
     for each in variables:
         name = each.path
-        while name in names:
+        while name in found:
             name += "_"
-        names.append(name)
-    return names
+        found[name] = tuple(each.shape)
+    return found
+
+
+def _by_name(named: Named, variables: Sequence[Any]) -> dict[str, Any]:
+    """Return variables by name, or raise ConfigurationError if these are others."""
+    shapes = [tuple(each.shape) for each in variables]
+    if shapes != [*named.values()]:
+        raise ConfigurationError(
+            f"the model that its config makes has weights of shapes {shapes}, where {dict(named)} "
+            "are expected: layers make theirs in __init__ or build(), with what get_config() "
+            "returns, in the same way each time"
+        )
+    return dict(zip(named, variables, strict=True))
 
 
 def _tensors(given: Any) -> Any:
@@ -282,29 +295,16 @@ def _number(value: Any) -> Any:
     return float(array) if array.ndim == 0 else array
 
 
-def _flat(given: Any) -> list[Any]:
-    return [each for each in keras.tree.flatten(given) if each is not None]
-
-
-def _custom_objects(thing: Any) -> dict[str, Any]:
-    """Return the classes and functions that Keras would not find on a worker, by their names."""
-    parts = [thing, *getattr(thing, "__dict__", {}).values()]
-    kinds = [each if isinstance(each, FunctionType | type) else type(each) for each in parts]
-    return {
-        name: kind
-        for kind in kinds
-        if hasattr(kind, "from_config") or isinstance(kind, FunctionType)
-        if not str(kind.__module__).startswith(("keras.", "psnb."))
-        for name in (kind.__name__, keras.saving.get_registered_name(kind))
-    }
+def _shapes(variables: Mapping[str, Any]) -> Named:
+    return {name: tuple(each.shape) for name, each in variables.items()}
 
 
 def _rebuilt(model: bytes, custom: bytes, compiled: bytes) -> KerasNetwork:
     # The custom objects first: they need nothing, all else needs them.
     with keras.saving.custom_object_scope(pickle.loads(custom)):
-        config, local, names = pickle.loads(model)
+        config, local, named = pickle.loads(model)
         tail = keras.saving.deserialize_keras_object(config, safe_mode=False)
-        network = KerasNetwork(tail, pickle.loads(compiled), names)
+        network = KerasNetwork(tail, pickle.loads(compiled), named)
     for variable, value in zip(network._local, local, strict=True):
         variable.assign(value)
     finish(tail)

@@ -25,7 +25,7 @@ from psnb._src.runtime import current_context, report
 from psnb.errors import ConfigurationError, GradientError
 
 _FEW = 8
-"""Examples of a batch of which shapes are learned."""
+"""Examples of a batch of which shapes are learned, if the model takes any number of them."""
 
 Trained = tuple[float, int]
 """The loss of a batch, and its number of examples."""
@@ -103,7 +103,7 @@ class KerasProgram(ABC):
             If the batch is not what the model takes, or a metric does not add up.
         """
         given, _ = self._prepared(batch)
-        self.network.check_metrics(_few(given), self._run)
+        self.network.check_metrics(self._few(given), self._run)
 
     def describe(self, batch: Any) -> StepDescription:
         """Return the operations of a step for a batch, as `train` takes it."""
@@ -170,8 +170,13 @@ class KerasProgram(ABC):
         if weights and weights[0] is not None:
             given["weights"] = weights[0]
         with self._building:
-            self.network.build(_few(given), self._shaped)
+            self.network.build(self._few(given), self._shaped)
         return given, len(next(iter(given["x"].values())))
+
+    def _few(self, given: dict[str, Any]) -> dict[str, Any]:
+        count = self.network.inputs.batch_size or _FEW
+        few: dict[str, Any] = keras.tree.map_structure(lambda each: each[:count], given)
+        return few
 
     def _prepared_to_train(self, batch: Any) -> tuple[dict[str, Any], int]:
         given, examples = self._prepared(batch)
@@ -199,10 +204,6 @@ def program(network: KerasNetwork, values: PlacedValues) -> KerasProgram:
     from psnb._src.keras_models.jax_program import JaxProgram
 
     return JaxProgram(network, values)
-
-
-def _few(given: dict[str, Any]) -> dict[str, Any]:
-    return keras.tree.map_structure(lambda each: each[:_FEW], given)
 
 
 def _joined(told: list[np.ndarray]) -> np.ndarray:

@@ -24,6 +24,8 @@ class ModelInputs:
     ----------
     names : tuple of str
         What the inputs are called, in the order of Keras's trees.
+    batch_size : int or None
+        How many examples each batch has, if an input says so.
     """
 
     def __init__(self, model: Any) -> None:
@@ -34,6 +36,8 @@ class ModelInputs:
         keys = sorted(given) if isinstance(given, dict) else [each.name for each in tensors]
         self.names = tuple(keys)
         self._specs = [(tuple(each.shape), str(each.dtype)) for each in tensors]
+        sizes = (shape[0] for shape, _ in self._specs if shape)
+        self.batch_size: int | None = next((size for size in sizes if size is not None), None)
 
     def arrays(self, x: Any) -> dict[str, np.ndarray]:
         """Return the arrays of a batch by name, with the shapes and dtypes of the inputs.
@@ -52,7 +56,7 @@ class ModelInputs:
         }
 
     def example(self) -> dict[str, np.ndarray]:
-        """Return zeros by name, for two examples.
+        """Return zeros by name, for two examples or a batch of the model's size.
 
         Raises
         ------
@@ -65,7 +69,8 @@ class ModelInputs:
                     f"psnb.export: input {name!r} has no fixed shape, {shape}: give example=, a "
                     "batch of the shape that is to be predicted"
                 )
-        return self.arrays([np.zeros((2, *shape[1:])) for shape, _ in self._specs])
+        size = self.batch_size or 2
+        return self.arrays([np.zeros((size, *shape[1:])) for shape, _ in self._specs])
 
     def flat(self, x: Any) -> list[Any]:
         """Return what is given for each input."""

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from psnb._src.keras_models.custom_objects import custom_objects
 from psnb._src.keras_models.references import ModelParts
 from psnb._src.keras_models.served_layers import PickledLambda, TableLookup, lambda_shape
 from psnb.errors import ConfigurationError
@@ -73,11 +74,19 @@ def split(model: Any) -> SplitKeras:
             cloned.append((layer, made))
         return made
 
-    tail = keras.models.clone_model(model, clone_function=clone, recursive=True)
+    with keras.saving.custom_object_scope(custom_objects(model)):
+        tail = keras.models.clone_model(model, clone_function=clone, recursive=True)
     found: dict[int, Any] = {id(layer.weights[0]): name for name, layer in tables.items()}
     for layer, made in cloned:
         if not isinstance(layer, keras.layers.Layer):
             continue  # an operation, which has no variables
+        shapes, others = ([tuple(v.shape) for v in each.weights] for each in (layer, made))
+        if shapes != others:
+            raise ConfigurationError(
+                f"layer {layer.name!r} has weights of shapes {shapes}, and a copy that its config "
+                f"makes has {others}: make them in __init__ or build(), with what get_config() "
+                "returns, in the same way each time"
+            )
         for theirs, ours in zip(layer.weights, made.weights, strict=True):
             ours.assign(as_array(theirs))  # a copy: JAX frees what Keras trains with
             found[id(theirs)] = ours
@@ -93,11 +102,12 @@ def split(model: Any) -> SplitKeras:
 
 def plain_copy(model: Any, weights: Sequence[np.ndarray]) -> Any:
     """Return a copy of a model, which has values of its own."""
-    found = keras.models.clone_model(
-        model,
-        clone_function=lambda layer: copied(layer, keras.layers.Lambda),
-        recursive=True,
-    )
+    with keras.saving.custom_object_scope(custom_objects(model)):
+        found = keras.models.clone_model(
+            model,
+            clone_function=lambda layer: copied(layer, keras.layers.Lambda),
+            recursive=True,
+        )
     found.set_weights(weights)
     finish(found)
     return found
@@ -183,6 +193,14 @@ def _check_kind(model: Any) -> None:
         raise ConfigurationError(
             f"model {model.name!r} is not built: begin with keras.Input(...), or build it"
         )
+    for layer in every_layer(model):
+        if getattr(layer, "stateful", False):
+            raise ConfigurationError(
+                f"layer {layer.name!r} is stateful: it begins a batch with what it has kept of "
+                "each example of the batch before, and batches go to several workers, which would "
+                "have to wait for each other. Have stateful=False, and longer sequences in a "
+                "batch; or give the state to the model as an input, and return it as an output"
+            )
     for layer in layers_of(model):
         if type(layer).__name__ == "TorchModuleWrapper":
             raise ConfigurationError(
