@@ -322,9 +322,31 @@ def test_datasets_steps_and_what_is_refused(small: psnb.keras.DistributedKeras) 
         small.predict(dataset.take(0))
 
 
+def test_lists_are_several_inputs_as_in_keras(small: psnb.keras.DistributedKeras) -> None:
+    x, y = nets.joined(nets.data(steps=2))
+    given = [x["ids"], x["x"]]
+    assert len(small.fit(given, y, verbose=0).history["loss"]) == 1
+    np.testing.assert_array_equal(small.predict(given, verbose=0), small.predict(x, verbose=0))
+    assert small.evaluate(given, y, verbose=0) == small.evaluate(x, y, verbose=0)
+
+
+def test_counts_that_are_none_are_refused_by_name(small: psnb.keras.DistributedKeras) -> None:
+    x, y = nets.joined(nets.data(steps=2))
+    with pytest.raises(ConfigurationError, match="fit: epochs must be 0 or more and whole"):
+        small.fit(x, y, epochs=y)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="fit: steps_per_epoch must be 1 or more"):
+        small.fit(x, y, steps_per_epoch=0)
+    with pytest.raises(ConfigurationError, match="evaluate: batch_size must be 1 or more"):
+        small.evaluate(x, y, 2.5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="predict: steps must be 1 or more"):
+        small.predict(x, steps=-1)
+
+
 def test_a_model_must_be_compiled_first(cluster: Client) -> None:
     with psnb.ParameterServerStrategy(cluster) as strategy:
         found = psnb.keras.distribute(nets.plain(), strategy)
+        with pytest.raises(ConfigurationError, match="steps_per_execution=8"):
+            found.compile(loss="mse", steps_per_execution=8)
         with pytest.raises(ConfigurationError, match="must be compiled first"):
             found.predict(np.zeros((1, 3)))
 

@@ -291,8 +291,12 @@ class Late(Forgetful):
 
 
 def test_a_model_that_is_made_again_with_other_weights_is_refused() -> None:
-    network = nets.compiled(keras.Sequential([keras.Input((3,)), Late()]), loss="mse").program.network
-    with pytest.raises(ConfigurationError, match=r"makes has weights of shapes \[\(3, 2\)\], where"):
+    network = nets.compiled(
+        keras.Sequential([keras.Input((3,)), Late()]), loss="mse"
+    ).program.network
+    with pytest.raises(
+        ConfigurationError, match=r"makes has weights of shapes \[\(3, 2\)\], where"
+    ):
         pickle.loads(cloudpickle.dumps(network))
 
 

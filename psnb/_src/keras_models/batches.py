@@ -84,7 +84,10 @@ def split_off(
 
 
 def arrays(*given: Any) -> tuple[Any, ...]:
-    """Return trees with arrays of numpy, all of one length, or raise ConfigurationError."""
+    """Return trees with arrays of numpy, all of one length, or raise ConfigurationError.
+
+    Lists become tuples: to Keras they are the same, to datasets a list is one array.
+    """
 
     def as_array(each: Any) -> Any:
         if each is None:
@@ -97,11 +100,17 @@ def arrays(*given: Any) -> tuple[Any, ...]:
             )
         return array
 
-    found: tuple[Any, ...] = keras.tree.map_structure(as_array, given)
+    found: tuple[Any, ...] = _in_tuples(keras.tree.map_structure(as_array, given))
     lengths = {len(each) for each in keras.tree.flatten(found) if each is not None}
     if len(lengths) > 1:
         raise ConfigurationError(f"arrays have different numbers of examples: {sorted(lengths)}")
     return found
+
+
+def _in_tuples(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {name: _in_tuples(each) for name, each in tree.items()}
+    return tuple(map(_in_tuples, tree)) if isinstance(tree, list | tuple) else tree
 
 
 def steps_of(data: Dataset, steps: int | None) -> int | None:

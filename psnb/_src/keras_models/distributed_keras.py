@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from psnb._src.checks import integer
 from psnb._src.coordinator import ClusterCoordinator
 from psnb._src.data import Dataset
 from psnb._src.export import Exported
@@ -25,6 +26,7 @@ from psnb._src.keras_models.batches import (
 )
 from psnb._src.keras_models.callback_list import callback_list
 from psnb._src.keras_models.compiled_model import CompiledModel
+from psnb._src.keras_models.execution import check_execution
 from psnb._src.keras_models.fit_loop import FitLoop, Pass, validated_after
 from psnb._src.keras_models.passes import Ordered, passes
 from psnb._src.keras_models.split_keras import plain_copy, split
@@ -107,6 +109,10 @@ class DistributedKeras:
         loss_weights: Any = None,
         metrics: Any = None,
         weighted_metrics: Any = None,
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
+        jit_compile: bool | str = "auto",
+        auto_scale_loss: bool = True,
     ) -> None:
         """Choose the optimizer, loss and metrics, and put the model on the servers; once.
 
@@ -121,18 +127,22 @@ class DistributedKeras:
             For what `distribute` was given no other one for.
         loss, loss_weights, metrics, weighted_metrics
             As in Keras. Metrics must add up: those of Keras that count or average do.
+        run_eagerly, steps_per_execution, jit_compile, auto_scale_loss
+            As in Keras. Workers run each batch by itself; JAX compiles it, and torch does not. What
+            is something else is refused.
 
         Raises
         ------
         ConfigurationError
-            If psnb has no such optimizer, the name is taken, what is to be adopted does not fit, or
-            it was compiled before.
+            If psnb has no such optimizer, the name is taken, what is to be adopted does not fit, it
+            was compiled before, or workers do not run a model so.
         """
         if self._made is not None:
             raise ConfigurationError(
                 f"{self!r} is compiled: its optimizers have their state on the servers. Set "
                 "hyperparameters there (model.optimizer.learning_rate), or distribute another"
             )
+        check_execution(self._model, run_eagerly, steps_per_execution, jit_compile, auto_scale_loss)
         given = {
             "loss": loss,
             "loss_weights": loss_weights,
@@ -194,6 +204,15 @@ class DistributedKeras:
         GradientError
             If a loss is not finite, unless there is a ``TerminateOnNaN``.
         """
+        epochs = integer("fit: epochs", epochs, 0)
+        initial_epoch = integer("fit: initial_epoch", initial_epoch, 0)
+        _check_counts(
+            "fit",
+            batch_size=batch_size,
+            steps_per_epoch=steps_per_epoch,
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+        )
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = split_off(
                 x, y, sample_weight, validation_split
@@ -229,6 +248,7 @@ class DistributedKeras:
         return_dict: bool = False,
     ) -> Any:
         """Return loss and metrics, as Keras does; ``x`` is what `fit` takes."""
+        _check_counts("evaluate", batch_size=batch_size, steps=steps)
         data = as_batches(x, y, sample_weight, batch_size)
         given = self._pass("test_metrics", data, steps)
         told = callback_list(callbacks, self, verbose, epochs=1, steps=given.length)
@@ -263,6 +283,7 @@ class DistributedKeras:
         array or nested structure of arrays
             In the order of the inputs.
         """
+        _check_counts("predict", batch_size=batch_size, steps=steps)
         program = self._compiled().program
 
         def predict(iterator: Iterator[Any]) -> Any:
@@ -365,6 +386,12 @@ class DistributedKeras:
             raise ConfigurationError("there is no batch in the data")
         metrics = self._compiled().metrics(what, batch)
         return Pass(passes(self._coordinator, data), metrics, steps, steps_of(data, steps))
+
+
+def _check_counts(method: str, **given: int | None) -> None:
+    for name, count in given.items():
+        if count is not None:
+            integer(f"{method}: {name}", count, 1)
 
 
 def distribute(
