@@ -210,6 +210,36 @@ def test_a_step_that_is_an_argument_is_compiled_once_a_worker(whole: Client) -> 
         assert list(told) == [1, 1]  # once by each worker
 
 
+@pytest.mark.second_tier("tests/runtime/test_pytree_classes has it within one process")
+def test_modules_of_the_notebook_are_trees_on_workers(whole: Client) -> None:
+    equinox = pytest.importorskip("equinox")
+
+    class Net(equinox.Module):  # type: ignore[misc,name-defined]
+        weights: Any
+        power: int = equinox.field(static=True)
+
+        def __call__(self, x: Any) -> Any:
+            return x**self.power @ self.weights
+
+    def loss(net: Any, rows: Any, batch: Any) -> Any:
+        # What is a leaf would be added to as a whole, and a module cannot be.
+        net = jax.tree.map(lambda leaf: leaf + 1, net)
+        return jnp.mean((net(batch) - 1) ** 2)
+
+    net, batch = Net(jnp.ones((3, 1)), 2), np.full((8, 3), 2, np.float32)
+    gradient = jax.grad(loss)(net, None, batch)
+    expected = jax.tree.map(lambda leaf, by: leaf - 0.01 * by, net, gradient)
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        params = psnb.jax.variables(strategy, net, psnb.SGD(0.01))
+        step = psnb.jax.step(loss, params=params)
+        coordinator.fetch(coordinator.schedule(step.train_on, (batch,)))
+        found = coordinator.fetch(coordinator.schedule(params.read))
+    assert type(found) is Net
+    assert jax.tree.structure(found) == jax.tree.structure(net)
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-6)
+
+
 def underived(x: Any) -> Any:
     """Return what it gets, of which no gradient can be computed."""
 

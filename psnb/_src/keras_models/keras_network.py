@@ -22,7 +22,6 @@ from psnb._src.keras_models.moving_averages import Blended, MovingAverages, foll
 from psnb._src.keras_models.split_keras import adapted, as_array, every_layer, finish, layers_of
 from psnb.errors import ConfigurationError, PsnbError, SerializationError
 
-
 Named = Mapping[str, tuple[int, ...]]
 """The shapes of variables by name, in their order."""
 

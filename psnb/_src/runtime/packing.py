@@ -21,6 +21,7 @@ import cloudpickle
 
 from psnb._src.excerpt import error_text, excerpt, is_interrupt, text_of
 from psnb._src.parameters import completed
+from psnb._src.pytree_classes import with_registration
 from psnb._src.runtime.left_behind import left_behind
 from psnb._src.runtime.remote_traceback import NOWHERE, RemoteTraceback
 from psnb._src.shown_error import briefly
@@ -32,6 +33,9 @@ PROTOCOL = 5
 
 Reduced = Callable[[Any], tuple[Any, ...] | None]
 """Returns how an object is pickled, like ``__reduce__``; None if by itself."""
+
+_CLASS = 6
+"""Items of what cloudpickle makes a class of that travels by value."""
 
 _INPUT = ""
 """Stands for the owner where an input is pickled."""
@@ -113,7 +117,10 @@ class _Pickler(cloudpickle.Pickler):
             return stays.__reduce__()
         if self._reduced is not None and (reduced := self._reduced(obj)) is not None:
             return reduced
-        return super().reducer_override(obj)
+        alone = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(alone, tuple) and len(alone) == _CLASS:
+            return with_registration(obj, alone)
+        return alone
 
     def persistent_id(self, obj: Any) -> tuple[str, int] | None:
         if isinstance(obj, PerWorkerReference):
