@@ -99,6 +99,8 @@ KNOWN_PRIVATE = {
     "_weight_norm",  # an operator of torch
     *("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),  # of its optimizers
     *("_strip_protocol", "_get_kwargs_from_urls", "_parent"),  # of fsspec
+    "_registry",  # of JAX: what takes apart and puts together the instances of a class
+    "_DYNAMIC_CLASS_TRACKER_BY_ID",  # of cloudpickle: the classes that have come here by value
 }
 """Private names that psnb does not define and uses all the same."""
 

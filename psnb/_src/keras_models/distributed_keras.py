@@ -29,6 +29,7 @@ from psnb._src.keras_models.compiled_model import CompiledModel
 from psnb._src.keras_models.execution import check_execution
 from psnb._src.keras_models.fit_loop import FitLoop, Pass, validated_after
 from psnb._src.keras_models.passes import Ordered, passes
+from psnb._src.keras_models.plain_compile import compile_plain
 from psnb._src.keras_models.split_keras import plain_copy, split
 from psnb._src.keras_models.steered_optimizer import SteeredOptimizer
 from psnb._src.models import OptimizerChoice, StepDescription
@@ -158,6 +159,7 @@ class DistributedKeras:
             given,
             self._adopt,
         )
+        self._given = optimizer, given
 
     def fit(
         self,
@@ -325,11 +327,22 @@ class DistributedKeras:
         """
         return self._compiled().program.describe(batch)
 
+    def summary(self, *args: Any, **options: Any) -> None:
+        """Print the layers of the undistributed model, with Keras's parameters."""
+        self._model.summary(*args, **options)
+
     def undistributed(self) -> Any:
         """Return a copy of the undistributed model with the values that the servers have.
 
-        It has all that models of Keras have: ``summary``, ``get_layer``, calls with a batch.
+        It has all that models of Keras have: ``get_layer``, calls with a batch. It is compiled as
+        this one, with the learning rate of now, if ``compile`` was given an optimizer of Keras; the
+        optimizer begins anew, as its state is on the servers in psnb's own form.
         """
+        found = self._plain()
+        compile_plain(found, *self._given, self.optimizer)
+        return found
+
+    def _plain(self) -> Any:
         return plain_copy(self._model, self.get_weights())
 
     def __getattr__(self, name: str) -> Any:
@@ -359,16 +372,19 @@ class DistributedKeras:
         self._compiled().write(weights)
 
     def save(self, filepath: str | Path, overwrite: bool = True, **options: Any) -> None:
-        """Save a plain Keras file, which loads without psnb."""
+        """Save a plain Keras file, which loads without psnb, compiled as `undistributed` says.
+
+        Where the optimizer keeps state, Keras warns when the file is loaded that it is not there.
+        """
         self.undistributed().save(filepath, overwrite=overwrite, **options)
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Save the weights as Keras does."""
-        self.undistributed().save_weights(filepath, overwrite=overwrite)
+        self._plain().save_weights(filepath, overwrite=overwrite)
 
     def load_weights(self, filepath: str | Path, **options: Any) -> None:
         """Replace the weights by those of a file, of this model or of the undistributed one."""
-        plain = self.undistributed()
+        plain = self._plain()
         plain.load_weights(filepath, **options)
         self.set_weights(plain.get_weights())
 

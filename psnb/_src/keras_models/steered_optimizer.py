@@ -28,6 +28,11 @@ class SteeredOptimizer:
         return f"<psnb.keras optimizer of {[each.name for each in self._parameters]}>"
 
     @property
+    def steers(self) -> bool:
+        """Whether there are parameters that it is the optimizer of."""
+        return bool(self._parameters)
+
+    @property
     def learning_rate(self) -> float:
         """The learning rate.
 
