@@ -86,10 +86,11 @@ class CompiledModel:
             self._counted[what] = CountedMetrics(self.program, variable)
         return self._counted[what]
 
-    def read(self) -> list[np.ndarray]:
-        """Read the weights, in the order of the model's."""
-        values = self._values.read()
-        return [values[each] if isinstance(each, str) else as_array(each) for each in self._weights]
+    def read(self, numbers: Sequence[int] | None = None) -> list[np.ndarray]:
+        """Read the weights, in the order of the model's; or those of some numbers in it."""
+        asked = [self._weights[at] for at in numbers] if numbers is not None else self._weights
+        values = self._values.read({each for each in asked if isinstance(each, str)})
+        return [values[each] if isinstance(each, str) else as_array(each) for each in asked]
 
     def write(self, weights: Sequence[np.ndarray]) -> None:
         """Replace the weights on the servers.

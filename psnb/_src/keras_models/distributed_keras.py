@@ -28,6 +28,7 @@ from psnb._src.keras_models.callback_list import callback_list
 from psnb._src.keras_models.compiled_model import CompiledModel
 from psnb._src.keras_models.execution import check_execution
 from psnb._src.keras_models.fit_loop import FitLoop, Pass, validated_after
+from psnb._src.keras_models.layer_view import LayerView
 from psnb._src.keras_models.passes import Ordered, passes
 from psnb._src.keras_models.plain_compile import compile_plain
 from psnb._src.keras_models.split_keras import plain_copy, split
@@ -331,16 +332,29 @@ class DistributedKeras:
         """Print the layers of the undistributed model, with Keras's parameters."""
         self._model.summary(*args, **options)
 
+    @property
+    def layers(self) -> list[LayerView]:
+        """The layers, to be read: what they are, and the values that their weights have now."""
+        return [LayerView(each, self._read) for each in self._model.layers]
+
+    def get_layer(self, name: str | None = None, index: int | None = None) -> LayerView:
+        """Return a layer, to be read, by its name or its number."""
+        return LayerView(self._model.get_layer(name, index), self._read)
+
     def undistributed(self) -> Any:
         """Return a copy of the undistributed model with the values that the servers have.
 
-        It has all that models of Keras have: ``get_layer``, calls with a batch. It is compiled as
-        this one, with the learning rate of now, if ``compile`` was given an optimizer of Keras; the
+        It has all that models of Keras have, such as calls with a batch. It is compiled as this
+        one, with the learning rate of now, if ``compile`` was given an optimizer of Keras; the
         optimizer begins anew, as its state is on the servers in psnb's own form.
         """
         found = self._plain()
         compile_plain(found, *self._given, self.optimizer)
         return found
+
+    def _read(self, variables: Sequence[Any]) -> list[np.ndarray]:
+        places = {id(each): at for at, each in enumerate(self._model.weights)}
+        return self._compiled().read([places[id(each)] for each in variables])
 
     def _plain(self) -> Any:
         return plain_copy(self._model, self.get_weights())

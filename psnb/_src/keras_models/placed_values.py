@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,10 +66,14 @@ class PlacedValues:
         count = len(self.weights.variables)
         return {**self.weights.split(values[:count]), **self.state.split(values[count:])}
 
-    def read(self) -> dict[str, np.ndarray]:
-        """Read all values, those of tables too, by name."""
-        found = {**self.weights.read(), **self.state.read()}
-        for name, table in self.tables.items():
+    def read(self, names: Collection[str]) -> dict[str, np.ndarray]:
+        """Read values, those of tables too, by name; what comes with them may be there as well."""
+        found = {}
+        for flat in (self.weights, self.state):
+            if not flat.places.keys().isdisjoint(names):
+                found |= flat.read()
+        for name in self.tables.keys() & names:
+            table = self.tables[name]
             parts = [table.lookup(ids, training=False) for ids in _parts(table)]
             found[name] = np.concatenate(parts)
         return found
