@@ -371,15 +371,24 @@ def test_a_summary_is_that_of_the_undistributed_model(small: psnb.keras.Distribu
     assert "words (Embedding)" in "".join(lines)
 
 
-def test_layers_have_the_values_of_now(small: psnb.keras.DistributedKeras) -> None:
-    small.set_weights([each + 1 for each in small.get_weights()])
-    plain = small.undistributed()
-    assert [each.name for each in small.layers] == [each.name for each in plain.layers]
-    for layer, other in zip(small.layers, plain.layers, strict=True):
-        for value, expected in zip(layer.get_weights(), other.get_weights(), strict=True):
-            np.testing.assert_array_equal(value, expected)
-    dense = small.get_layer(index=-1)
-    np.testing.assert_array_equal(dense.kernel, plain.layers[-1].get_weights()[0])
+def test_layers_have_the_values_of_now(cluster: Client) -> None:
+    ids = keras.Input((4,), dtype="int32")
+    hidden = keras.layers.Flatten()(keras.layers.Embedding(9, 2, name="words")(ids))
+    hidden = keras.layers.BatchNormalization()(keras.layers.Dropout(0.5)(hidden))
+    model = keras.Model(ids, keras.layers.Dense(1, name="last")(hidden))
+    with psnb.ParameterServerStrategy(cluster) as strategy:
+        found = psnb.keras.distribute(model, strategy)
+        found.compile("sgd", "mse")
+        found.set_weights([each + 1 for each in found.get_weights()])
+        plain = found.undistributed()
+        assert [each.name for each in found.layers] == [each.name for each in plain.layers]
+        for layer, other in zip(found.layers, plain.layers, strict=True):
+            # Those of dropout are seeds, and no weights.
+            assert len(layer.variables) == len(other.variables)
+            for value, expected in zip(layer.get_weights(), other.get_weights(), strict=True):
+                np.testing.assert_array_equal(value, expected)
+        rows = found.get_layer("words").embeddings
+        np.testing.assert_array_equal(rows, plain.get_layer("words").get_weights()[0])
 
 
 def test_a_step_is_described_before_there_is_one(small: psnb.keras.DistributedKeras) -> None:

@@ -31,7 +31,7 @@ from psnb._src.keras_models.fit_loop import FitLoop, Pass, validated_after
 from psnb._src.keras_models.layer_view import LayerView
 from psnb._src.keras_models.passes import Ordered, passes
 from psnb._src.keras_models.plain_compile import compile_plain
-from psnb._src.keras_models.split_keras import plain_copy, split
+from psnb._src.keras_models.split_keras import as_array, plain_copy, split
 from psnb._src.keras_models.steered_optimizer import SteeredOptimizer
 from psnb._src.models import OptimizerChoice, StepDescription
 from psnb._src.strategy import ParameterServerStrategy
@@ -354,7 +354,10 @@ class DistributedKeras:
 
     def _read(self, variables: Sequence[Any]) -> list[np.ndarray]:
         places = {id(each): at for at, each in enumerate(self._model.weights)}
-        return self._compiled().read([places[id(each)] for each in variables])
+        served = [places[id(each)] for each in variables if id(each) in places]
+        values = iter(self._compiled().read(served))
+        # Seeds of random numbers are no weights, and made anew for each step.
+        return [next(values) if id(each) in places else as_array(each) for each in variables]
 
     def _plain(self) -> Any:
         return plain_copy(self._model, self.get_weights())
