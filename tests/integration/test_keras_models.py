@@ -372,7 +372,7 @@ def test_a_summary_is_that_of_the_undistributed_model(small: psnb.keras.Distribu
 
 
 def test_layers_have_the_values_of_now(cluster: Client) -> None:
-    ids = keras.Input((4,), dtype="int32")
+    ids = keras.Input((4,), dtype="int32", name="ids")
     hidden = keras.layers.Flatten()(keras.layers.Embedding(9, 2, name="words")(ids))
     hidden = keras.layers.BatchNormalization()(keras.layers.Dropout(0.5)(hidden))
     model = keras.Model(ids, keras.layers.Dense(1, name="last")(hidden))

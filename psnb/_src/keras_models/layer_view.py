@@ -36,10 +36,13 @@ class LayerView:
         See `Read`.
     """
 
+    _layer: Any
+    _read: Read
+
     def __init__(self, layer: Any, read: Read) -> None:
         vars(self).update(_layer=layer, _read=read)
 
-    @property
+    @property  # type: ignore[misc]  # a class's own can be set
     def __class__(self) -> type:
         found: type = type(self._layer)
         return found

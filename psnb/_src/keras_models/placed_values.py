@@ -68,7 +68,7 @@ class PlacedValues:
 
     def read(self, names: Collection[str]) -> dict[str, np.ndarray]:
         """Read values, those of tables too, by name; what comes with them may be there as well."""
-        found = {}
+        found: dict[str, np.ndarray] = {}
         for flat in (self.weights, self.state):
             if not flat.places.keys().isdisjoint(names):
                 found |= flat.read()
