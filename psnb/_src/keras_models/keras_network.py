@@ -236,7 +236,7 @@ class KerasNetwork:
 
     def local_values(self) -> dict[str, str]:
         """Return what identifies the values that are not on servers, such as frozen weights."""
-        names = _names(self._local)
+        names = _named(self._local)
         return dict(zip(names, (_identity(as_array(e)) for e in self._local), strict=True))
 
     def metric_shapes(self) -> list[tuple[int, ...]]:
