@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+import reprlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,9 @@ LINE = 300
 
 NAME = 200
 """Characters of a name: of a function, a worker, a metric, a parameter."""
+
+ARGUMENT = 120
+"""Characters of what a user passed where something else belongs."""
 
 PAGE = 10_000
 """Characters of a text with many lines: a traceback."""
@@ -93,6 +97,42 @@ def text_of(value: object, form: Callable[[Any], str] = str) -> str:
         if is_interrupt(error):
             raise
         return f"<{type(value).__name__} whose {form.__name__} raises {type(error).__name__}>"
+
+
+def shown(value: object) -> str:
+    """Return what a user passed, for the error that refuses it: one short line.
+
+    It is the `repr`, or its beginning; of an array with many numbers, its shape and dtype.
+    """
+    text = text_of(value, _BRIEF.repr)
+    if "\n" in text or len(text) > ARGUMENT:
+        text = _as_array(value) or " ".join(text.split())
+    text = printable(text)
+    return text if len(text) <= ARGUMENT else f"{text[: ARGUMENT - 1]}…"
+
+
+class _Brief(reprlib.Repr):
+    """`repr` of the first items of long lists and dicts, which may have a million."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 10
+        self.maxstring = self.maxlong = self.maxother = ARGUMENT + 1  # `shown` cuts at the end
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        """Return the repr of anything else, whole: `shown` cuts it."""
+        return (level < self.maxlevel and _as_array(x)) or repr(x)
+
+
+_BRIEF = _Brief()
+
+
+def _as_array(value: object) -> str:
+    """Return class, shape and dtype of an array of any library with axes; else an empty text."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if not isinstance(shape, tuple) or not shape or dtype is None:
+        return ""
+    return f"<{type(value).__name__} {tuple(shape)} of {dtype}>"
 
 
 def error_text(error: BaseException) -> str:

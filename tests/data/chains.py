@@ -113,6 +113,15 @@ MEMORY: dict[str, Callable[[], Dataset]] = {
     "ragged_batch": lambda: ragged().ragged_batch(4),
     "unbatch": lambda: slices().batch(4).unbatch(),
     "unbatch of ragged": lambda: ragged().ragged_batch(4).unbatch(),
+    "bucket_by_sequence_length": lambda: (
+        ragged().enumerate().bucket_by_sequence_length(lambda _, row: len(row), [1, 3], [2, 2, 1])
+    ),
+    "bucket_by_sequence_length of a buffer": lambda: (
+        D.range(40)
+        .map(lambda n: np.arange(n % 7))
+        .shuffle(5, seed=14)
+        .bucket_by_sequence_length(len, [2, 5], [3, 4, 9], drop_remainder=True)
+    ),
     "merge_by": lambda: (
         D.range(12)
         .map(lambda n: {"key": n % 5, "rows": np.arange(n % 3), "same": n % 5 + 1})
@@ -123,6 +132,11 @@ MEMORY: dict[str, Callable[[], Dataset]] = {
     "window, stride": lambda: generated().window(3, 1, 2, drop_remainder=True),
     "window, gaps": lambda: generated().window(2, 5).flat_map(lambda w: w.batch(2)),
     "take": lambda: generated().take(7),
+    "take_while": lambda: generated().take_while(lambda n: n != 7),
+    "unique": lambda: D.range(30).map(lambda n: str(n * n % 11)).unique(),
+    "unique of shuffled": lambda: (
+        D.range(40).map(lambda n: n % 9).shuffle(20).filter(lambda n: n).unique().repeat(2)
+    ),
     "take, indexed": lambda: D.range(20).take(7).shuffle(7, seed=10),
     "skip": lambda: generated().skip(7),
     "skip, indexed": lambda: slices().skip(7).batch(2),
@@ -143,6 +157,15 @@ MEMORY: dict[str, Callable[[], Dataset]] = {
     "ignore_errors in batches": lambda: D.range(12).map(fails_at_five).batch(4).ignore_errors(),
     "ignore_errors, parallel": lambda: (
         D.range(12).map(fails_at_five, num_parallel_calls=2).prefetch(2).ignore_errors()
+    ),
+    "ignore_errors in buckets": lambda: (
+        D.range(12)
+        .map(fails_at_five)
+        .bucket_by_sequence_length(lambda n: n % 3, [1, 2], [2, 3, 2], no_padding=True)
+        .ignore_errors()
+    ),
+    "ignore_errors of unique": lambda: (
+        D.range(12).map(fails_at_five).map(lambda n: n % 7).unique().ignore_errors()
     ),
     "ignore_errors in a buffer": lambda: D.range(12).map(fails_at_five).shuffle(6).ignore_errors(),
     "ignore_errors behind threads": lambda: (
@@ -167,6 +190,8 @@ def on_disk(folder: Path) -> dict[str, Callable[[], Dataset]]:
     for name, count in (("a", 7), ("b", 5)):
         np.save(folder / f"{name}.npy", np.arange(3.0 * count).reshape(count, 3))
         np.save(folder / f"{name}_ids.npy", np.arange(count))
+    saved = folder / "saved"
+    D.range(11).map(lambda n: {"n": n, "row": np.arange(n % 3), "t": f"{n}"}).save(saved)
     return {
         "npy": lambda: D.npy(str(folder / "a.npy")),
         "npy, several": lambda: (
@@ -180,6 +205,8 @@ def on_disk(folder: Path) -> dict[str, Callable[[], Dataset]]:
             .batch(2)
         ),
         "list_files": lambda: D.list_files(f"{folder}/*.npy", shuffle=True),
+        "load": lambda: D.load(saved),
+        "load, shuffled": lambda: D.load(saved).shuffle(5).repeat(2).ragged_batch(3),
         "cache in files": lambda: (
             generated()
             .map(lambda x: {"x": x, "text": f"{x}\0", "row": np.arange(x % 3)})

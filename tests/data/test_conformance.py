@@ -17,6 +17,8 @@ def fill(n: Any) -> Any:
     return np.full(n, n)
 
 
+ROWS = Ragged.from_rows([[0], [1, 2, 3, 4], [5, 6, 7], [7, 8, 9, 10, 11], range(15, 21), [21]], int)
+
 CASES = {
     "range(5)": (lambda: D.range(5), [0, 1, 2, 3, 4]),
     "range(2, 5)": (lambda: D.range(2, 5), [2, 3, 4]),
@@ -120,6 +122,59 @@ CASES = {
         lambda: D.from_tensor_slices(np.eye(2)).ragged_batch(2),
         [[[1.0, 0.0], [0.0, 1.0]]],
     ),
+    "bucket_by_sequence_length": (
+        lambda: D.from_tensor_slices(ROWS).bucket_by_sequence_length(len, [3, 5], [2, 2, 2]),
+        [
+            [[1, 2, 3, 4], [5, 6, 7, 0]],
+            [[7, 8, 9, 10, 11, 0], [15, 16, 17, 18, 19, 20]],
+            [[0], [21]],
+        ],
+    ),
+    "bucket_by_sequence_length in the order in which they are full, then of length": (
+        lambda: D.range(9).bucket_by_sequence_length(lambda n: 9 - n, [3, 6, 8], [9, 2, 2, 1]),
+        [[0], [1], [2, 3], [4, 5], [7, 8], [6]],
+    ),
+    "bucket_by_sequence_length(pad_to_bucket_boundary=True)": (
+        lambda: (
+            D.from_tensor_slices(ROWS)
+            .take(2)
+            .bucket_by_sequence_length(len, [3, 6], [1, 2, 9], pad_to_bucket_boundary=True)
+        ),
+        [[[0, 0]], [[1, 2, 3, 4, 0]]],
+    ),
+    "bucket_by_sequence_length(no_padding=True)": (
+        lambda: D.from_tensor_slices(ROWS).bucket_by_sequence_length(
+            len, [2, 4, 5, 6], [2, 2, 2, 2, 2], no_padding=True, drop_remainder=True
+        ),
+        [[[0], [21]]],
+    ),
+    "bucket_by_sequence_length of a tuple": (
+        lambda: D.from_tensor_slices((ROWS, ROWS)).bucket_by_sequence_length(
+            lambda a, b: len(a),
+            [5],
+            [3, 9],
+            padded_shapes=([4], [None]),
+            padding_values=(-1, 0),
+            drop_remainder=True,
+        ),
+        [
+            (
+                [[0, -1, -1, -1], [1, 2, 3, 4], [5, 6, 7, -1]],
+                [[0, 0, 0, 0], [1, 2, 3, 4], [5, 6, 7, 0]],
+            )
+        ],
+    ),
+    "take_while": (lambda: D.range(10).take_while(lambda x: x < 5), [0, 1, 2, 3, 4]),
+    "take_while ends for good": (
+        lambda: D.from_tensor_slices([1, 9, 1]).take_while(lambda x: x < 5),
+        [1],
+    ),
+    "take_while is given tuples item by item": (
+        lambda: D.from_tensor_slices(([1, 2], [1, 3])).take_while(lambda a, b: a == b),
+        [(1, 1)],
+    ),
+    "unique": (lambda: D.from_tensor_slices([1, 37, 2, 37, 2, 1]).unique(), [1, 37, 2]),
+    "unique of text": (lambda: D.from_tensor_slices(list("abca")).unique(), ["a", "b", "c"]),
     "unbatch": (
         lambda: D.from_generator(lambda: iter([[1, 2, 3], [1, 2], [1, 2, 3, 4]])).unbatch(),
         [1, 2, 3, 1, 2, 1, 2, 3, 4],
@@ -251,3 +306,15 @@ def test_numbers_of_64_bits_survive() -> None:
 def test_rows_of_a_ragged_are_elements() -> None:
     rows = Ragged.from_rows([[1], [2, 3]])
     assert values(D.from_tensor_slices((rows, [5, 6]))) == [([1], 5), ([2, 3], 6)]
+
+
+def test_reduce_carries_a_state_through_all_elements() -> None:
+    assert D.range(5).reduce(np.int64(0), lambda state, _: state + 1) == 5
+    assert D.range(5).reduce(np.int64(0), lambda state, x: state + x) == 10
+    pairs = D.from_tensor_slices(([1, 2], [3, 4]))
+    assert pairs.reduce((0, 1), lambda s, x: (s[0] + x[0], s[1] * x[1])) == (3, 12)
+    assert D.range(0).reduce(7, lambda state, _: state) == 7
+
+
+def test_as_numpy_iterator_gives_the_elements() -> None:
+    assert [int(each) for each in D.range(3).as_numpy_iterator()] == [0, 1, 2]

@@ -104,6 +104,24 @@ def test_a_damaged_part_of_a_cache_is_named_and_what_to_do_said(
         values(kept(tmp_path))
 
 
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_part_of_a_saved_dataset_is_named(
+    damage: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    D.range(300).map(lambda x: {"n": x, "t": str(x)}).save(tmp_path / "saved")
+    damage(tmp_path / "saved" / "00000.npz")
+    with pytest.raises(DatasetError, match=rf"{tmp_path}/saved/00000\.npz"):
+        values(D.load(tmp_path / "saved"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "counts": 5}'])
+def test_a_damaged_list_of_a_saved_dataset_is_named(text: str, tmp_path: Path) -> None:
+    D.range(3).save(tmp_path / "saved")
+    (tmp_path / "saved" / "dataset.json").write_text(text)
+    with pytest.raises(DatasetError, match=r"dataset\.json cannot be read: .*; save the dataset"):
+        D.load(tmp_path / "saved")
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -101,6 +101,13 @@ SPECS = {
         D.range(3).map(np.arange).padded_batch(2, [7]),
         ArraySpec((None, 7), INT),
     ),
+    "bucket_by_sequence_length": (
+        D.range(3)
+        .map(np.arange)
+        .bucket_by_sequence_length(len, [2], [2, 1], [7], drop_remainder=True),
+        ArraySpec((None, 7), INT),
+    ),
+    "take_while": (D.range(3).take_while(negative), ArraySpec((), INT)),
     "ragged_batch of a batched map": (
         D.range(3).map(lambda x: np.stack([x, x], 1), batched=True).ragged_batch(3),
         ArraySpec((None, 2), INT),

@@ -268,3 +268,50 @@ def test_a_small_buffer_that_fills_slowly_tells_so_before_it_is_full(
     numbers = D.range(100)
     BufferIterator(numbers.node, 100, 0, Context(0), None, tell_seconds=0.0).next_block(1)
     assert any(re.search(r" [1-9]\d? of 100 elements", message) for message in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (([1], [2]), "1 boundaries make 2 buckets, and bucket_batch_sizes has 1"),
+        (([3, 1], [2, 2, 2]), r"must be increasing, found \[3, 1\]"),
+        (([], [2]), r"must be increasing, found \[\]"),
+        (([1], [0, 2]), "bucket_batch_sizes must be 1 or more"),
+    ],
+)
+def test_impossible_buckets_are_refused(arguments: tuple[Any, Any], wrong: str) -> None:
+    with pytest.raises(ConfigurationError, match=wrong):
+        D.range(3).bucket_by_sequence_length(int, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        ({"pad_to_bucket_boundary": True}, "a length is 3 or more"),
+        ({"pad_to_bucket_boundary": True, "padded_shapes": None}, "say it with padded_shapes"),
+        ({"no_padding": True, "padded_shapes": None}, "input elements 1 to 2: .*stacked"),
+    ],
+)
+def test_a_batch_that_a_bucket_cannot_make_is_named(more: dict[str, Any], wrong: str) -> None:
+    rows = D.range(6).map(np.arange)
+    arguments = {"padded_shapes": [None], **more}
+    buckets = rows.bucket_by_sequence_length(len, [1, 3], [1, 2, 3], **arguments)
+    with pytest.raises(DatasetError, match=rf"bucket_by_sequence_length.*, element \d: .*{wrong}"):
+        values(buckets)
+
+
+def test_what_is_no_length_is_named() -> None:
+    with pytest.raises(DatasetError, match="must return the length as an integer, found float64"):
+        values(D.range(6).bucket_by_sequence_length(float, [1, 3], [1, 2, 3]))
+
+
+def test_what_cannot_be_compared_is_not_unique() -> None:
+    with pytest.raises(DatasetError, match="must be integers, booleans or texts"):
+        values(D.range(6).map(np.arange).unique())
+
+
+def test_reduce_names_the_element_of_an_error() -> None:
+    with pytest.raises(DatasetError, match="reduce, element 2: ZeroDivisionError"):
+        D.range(6).reduce(0, lambda s, x: s + 1 // (2 - int(x)))
+    with pytest.raises(DatasetError, match="reduce, element 0: DatasetError: expected a tuple"):
+        D.range(6).reduce((0, 1), lambda s, x: s[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,18 @@ def _cut(items: list[Any], size: int, drop: bool) -> list[list[Any]]:
 def _windows(items: list[Any], size: int, shift: int, stride: int) -> list[Any]:
     found = [items[i : i + (size - 1) * stride + 1 : stride] for i in range(0, len(items), shift)]
     return [x for window in found for x in window]
+
+
+def _buckets(items: list[Any], sizes: tuple[int, ...]) -> list[Any]:
+    found: list[Any] = []
+    held: list[list[Any]] = [[], [], []]
+    for x in items:
+        mine = held[(x % 5 >= 1) + (x % 5 >= 3)]
+        mine.append(x)
+        if len(mine) == sizes[(x % 5 >= 1) + (x % 5 >= 3)]:
+            found += mine
+            mine.clear()
+    return found + [x for mine in held for x in mine]
 
 
 STEPS = st.one_of(
@@ -74,6 +87,21 @@ STEPS = st.one_of(
             f"zip with {n} skipped",
             lambda d: Dataset.zip(d, d.skip(n)).map(lambda a, b: a + b),
             lambda x: [a + b for a, b in zip(x, x[n:], strict=False)],
+        )
+    ),
+    N.map(
+        lambda n: (
+            f"take_while {n}",
+            lambda d: d.take_while(lambda x: x % (n + 2) != n + 1),
+            lambda x: list(itertools.takewhile(lambda e: e % (n + 2) != n + 1, x)),
+        )
+    ),
+    st.just(("unique", lambda d: d.unique(), lambda x: list(dict.fromkeys(x)))),
+    st.tuples(N, N, N).map(
+        lambda p: (
+            f"buckets {p}",
+            lambda d: d.bucket_by_sequence_length(lambda x: x % 5, [1, 3], p).unbatch(),
+            lambda x: _buckets(x, p),
         )
     ),
     st.just(("concatenate", lambda d: d.concatenate(d), lambda x: x + x)),
@@ -134,6 +162,8 @@ PASSING: dict[str, Callable[[Dataset], Dataset]] = {
     "small shuffle": lambda d: d.shuffle(2, seed=2),
     "prefetch": lambda d: d.prefetch(3),
     "parallel map": lambda d: d.map(lambda x: x, num_parallel_calls=2),
+    "buckets": lambda d: d.bucket_by_sequence_length(lambda x: x % 3, [1, 2], [2, 3, 1]).unbatch(),
+    "unique": lambda d: d.unique(),
     "window": lambda d: d.window(2).flat_map(lambda w: w),
     "enumerate": lambda d: d.enumerate().map(lambda i, x: x),
     "concatenate": lambda d: d.concatenate(Dataset.range(100, 103)),

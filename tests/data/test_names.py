@@ -46,6 +46,8 @@ BELOW = {
 """What is pure and below every room."""
 
 METHODS = [
+    *("as_numpy_iterator", "bucket_by_sequence_length", "load", "reduce", "save", "take_while"),
+    "unique",
     *("batch", "cache", "cardinality", "concatenate", "element_spec", "enumerate", "filter"),
     *("flat_map", "from_files", "from_generator", "from_tensor_slices", "from_tensors"),
     *("ignore_errors", "interleave", "iterator", "list_files", "map", "merge_by", "node"),

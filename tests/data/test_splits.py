@@ -37,8 +37,9 @@ def elements(parts: list[Dataset]) -> list[object]:
         Dataset.range(100).shuffle(10).prefetch(2),
         Dataset.range(10).flat_map(lambda number: Dataset.range(int(number))),
         Dataset.from_tensor_slices(np.arange(100).reshape(25, 4)).unbatch(),
+        Dataset.range(100).bucket_by_sequence_length(lambda n: n % 9, [3], [4, 6]).unbatch(),
     ],
-    ids=["range", "slices", "filter", "shuffle", "flat_map", "unbatch"],
+    ids=["range", "slices", "filter", "shuffle", "flat_map", "unbatch", "buckets"],
 )
 def test_the_parts_have_together_what_the_whole_has(chain: Dataset, count: int) -> None:
     parts = splits(chain, count)
@@ -78,6 +79,17 @@ def test_shares_of_files(files: list[str], count: int) -> None:
     assert sorted(elements(shares)) == sorted(LINES)  # type: ignore[type-var]
 
 
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_saved_dataset_is_cut_and_shared(count: int, tmp_path: Path) -> None:
+    Dataset.range(100).save(tmp_path / "saved")
+    loaded = Dataset.load(tmp_path / "saved")
+    parts = splits(loaded, count)
+    assert len(parts) >= count
+    assert elements(parts) == list(range(100))
+    shares = [sharded(loaded, count, index) for index in range(count)]
+    assert sorted(elements(shares)) == list(range(100))  # type: ignore[type-var]
+
+
 def test_parts_of_nothing_are_one_empty_part() -> None:
     assert elements(splits(Dataset.range(0), 4)) == []
 
@@ -90,6 +102,8 @@ def test_parts_of_nothing_are_one_empty_part() -> None:
         Dataset.range(9).repeat(2),
         Dataset.range(9).batch(2).skip(1).map(lambda batch: batch),
         Dataset.range(9).window(3),
+        Dataset.range(9).take_while(bool),
+        Dataset.range(9).unique(),
         Dataset.from_generator(lambda: iter(range(9))),
         Dataset.zip(Dataset.range(9), Dataset.range(9)),
     ],

@@ -33,7 +33,7 @@ def test_a_restored_iterator_goes_on_at_the_very_next_element(make: Make) -> Non
     check_every_state(make)
 
 
-@pytest.mark.parametrize("name", ["npy", "npy, several", "list_files"])
+@pytest.mark.parametrize("name", ["npy", "npy, several", "list_files", "load", "load, shuffled"])
 def test_so_does_one_over_files(name: str, tmp_path: Path) -> None:
     check_every_state(on_disk(tmp_path)[name])
 

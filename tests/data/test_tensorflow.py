@@ -35,6 +35,13 @@ CHAINS = [
     "D.range(6).scan(np.int64(0), lambda s, x: (s + x, s * x))",
     "D.from_tensor_slices({'a': [1, 2, 3], 'b': ([4, 5, 6], [7, 8, 9])}).batch(2)",
     "D.range(10).prefetch(2).cache().repeat(2).take(13)",
+    "D.range(20).take_while(lambda x: x * x < 50)",
+    "D.range(20).map(lambda x: x * x % 7).unique()",
+    "D.range(40).bucket_by_sequence_length(lambda x: x * x % 11, [2, 4, 6], [3, 2, 4, 5])",
+    "D.range(40).bucket_by_sequence_length(lambda x: x % 5, [2, 4], [3, 4, 5], no_padding=True,"
+    " drop_remainder=True)",
+    "D.range(1, 9).flat_map(lambda i: D.zip((D.from_tensors(i), D.range(i).batch(99))))"
+    ".bucket_by_sequence_length(lambda i, x: i, [2, 5], [2, 2, 2])",
     "D.range(0).repeat()",
     "D.range(5).repeat(0)",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import operator
+import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from psnb._src.checks import integer
@@ -15,10 +16,13 @@ from psnb._src.data.file_sources import Paths
 from psnb._src.data.formats import list_files
 from psnb._src.data.iteration_context import AUTOTUNE, Options
 from psnb._src.data.iterator import DatasetIterator
+from psnb._src.data.nesting import as_leaf, flatten, flatten_like, map_leaves, unflatten
 from psnb._src.data.node import INFINITE, UNKNOWN
 from psnb._src.data.replaced_files import replaced_files
+from psnb._src.data.saved_elements import write_elements
 from psnb._src.data.spec import Spec
-from psnb.errors import ConfigurationError
+from psnb._src.excerpt import error_text, shown
+from psnb.errors import ConfigurationError, DatasetError
 
 
 class Dataset(DatasetSources):
@@ -86,6 +90,64 @@ class Dataset(DatasetSources):
             If it belongs to another chain.
         """
         return DatasetIterator(self.node, state)
+
+    def as_numpy_iterator(self) -> DatasetIterator:
+        """Return an iterator, as ``iter`` does: elements are NumPy's in any case; text is str."""
+        return DatasetIterator(self.node)
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """Carry a state through all elements, here and now, and return the last one.
+
+        Parameters
+        ----------
+        initial_state : structure of array_like
+            The first state.
+        reduce_func : callable
+            ``reduce_func(state, element)`` returns the next state, nested in the same way.
+
+        Raises
+        ------
+        ConfigurationError
+            If there are infinitely many elements.
+        DatasetError
+            If the function fails, or an element cannot be made.
+        """
+        _check_callable("reduce", reduce_func)
+        if self.node.cardinality() == INFINITE:
+            raise ConfigurationError("reduce never ends over infinitely many elements: take some")
+        state = map_leaves(as_leaf, initial_state)
+        _, nesting = flatten(state)
+        with self.iterator() as elements:
+            for number, element in enumerate(elements):
+                try:
+                    leaves = flatten_like(nesting, reduce_func(state, element))
+                    state = unflatten(nesting, iter([as_leaf(leaf) for leaf in leaves]))
+                except Exception as error:  # the user's function may raise anything
+                    problem = f"reduce, element {number}: {error_text(error)}"
+                    raise DatasetError(problem) from error
+        return state
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all elements into a folder, here and now; `load` makes a dataset of it.
+
+        It is there when everything is written, and replaces what `save` has written there before.
+
+        Parameters
+        ----------
+        path : path
+            The folder. Workers that load it must see it, too.
+
+        Raises
+        ------
+        DatasetError
+            If the folder holds something else or cannot be written, or elements are not arrays,
+            `Ragged` or text in tuples and dicts.
+        ConfigurationError
+            If there are infinitely many elements.
+        """
+        if self.node.cardinality() == INFINITE:
+            raise ConfigurationError("save never ends over infinitely many elements: take some")
+        write_elements(self.node, path)
 
     def __iter__(self) -> DatasetIterator:
         return DatasetIterator(self.node)
@@ -254,6 +316,19 @@ class Dataset(DatasetSources):
             return self
         return type(self)(nodes.Take(self.node, integer("take: count", count, 0)))
 
+    def take_while(self, predicate: Callable[..., Any]) -> Self:
+        """Return the elements before the first one for which a predicate is false."""
+        _check_callable("take_while", predicate)
+        return type(self)(nodes.TakeWhile(self.node, predicate))
+
+    def unique(self) -> Self:
+        """Leave out elements that were there before: of equal ones the first stays.
+
+        Elements are integers, booleans or texts, one each, and all that differ are kept in memory.
+        A state has none of them: to resume, what was read is read again.
+        """
+        return type(self)(nodes.Unique(self.node))
+
     def skip(self, count: int) -> Self:
         """Return all but the first ``count`` elements; -1: none."""
         if count == -1:
@@ -324,6 +399,57 @@ class Dataset(DatasetSources):
         """
         size = integer("ragged_batch: batch_size", batch_size, 1)
         return type(self)(nodes.RaggedBatch(self.node, size, drop_remainder))
+
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+    ) -> Self:
+        """Batch elements of similar length, so that little is padded.
+
+        A batch comes when its bucket is full; what is left at the end comes from the shortest to
+        the longest.
+
+        Parameters
+        ----------
+        element_length_func : callable
+            Returns the length of an element, an integer. A tuple's items are separate arguments.
+        bucket_boundaries : sequence of int
+            Increasing. Bucket i has the lengths from boundary i - 1 on that are below boundary i.
+        bucket_batch_sizes : sequence of int
+            How many elements a batch of each bucket has; one more than there are boundaries.
+        padded_shapes, padding_values
+            As for `padded_batch`.
+        pad_to_bucket_boundary : bool
+            Pad to the boundary less 1 instead of to the largest in the batch. No length may reach
+            the last boundary then.
+        no_padding : bool
+            Stack without padding: all in a batch must have one shape.
+        drop_remainder : bool
+            Leave out batches that are not full.
+        """
+        name = "bucket_by_sequence_length"
+        _check_callable(name, element_length_func)
+        boundaries = [integer(f"{name}: bucket_boundaries", b, None) for b in bucket_boundaries]
+        sizes = [integer(f"{name}: bucket_batch_sizes", size, 1) for size in bucket_batch_sizes]
+        if not boundaries or sorted(set(boundaries)) != boundaries:
+            raise ConfigurationError(
+                f"{name}: bucket_boundaries must be increasing, found {shown(boundaries)}"
+            )
+        if len(sizes) != len(boundaries) + 1:
+            raise ConfigurationError(
+                f"{name}: {len(boundaries)} boundaries make {len(boundaries) + 1} buckets, and "
+                f"bucket_batch_sizes has {len(sizes)}"
+            )
+        padding = padded_shapes, padding_values, pad_to_bucket_boundary, no_padding, drop_remainder
+        buckets = tuple(boundaries), tuple(sizes)
+        return type(self)(nodes.Buckets(self.node, element_length_func, *buckets, *padding))
 
     def unbatch(self) -> Self:
         """Return the rows of each element's arrays as elements."""

@@ -19,6 +19,7 @@ from psnb._src.data.formats import (
     FixedLengthRecords,
     MultiSlot,
     Parquet,
+    SavedPart,
     Slot,
     TextLines,
     TFRecords,
@@ -26,6 +27,7 @@ from psnb._src.data.formats import (
     list_files,
 )
 from psnb._src.data.node import Node
+from psnb._src.data.saved_elements import saved_parts
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Paths or addresses, with patterns; what fsspec opens: local, ``s3://``, ``http://``, …"""
@@ -55,6 +57,22 @@ class FileSources:
             The files to read. For several at a time: ``list_files(…).interleave(…)``.
         """
         return cls(nodes.Files(format, nodes.file_ranges(files)))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the elements that `save` has written, in order.
+
+        Parameters
+        ----------
+        path : path
+            The folder. Workers must see it, too.
+
+        Raises
+        ------
+        DatasetError
+            If there is no saved dataset.
+        """
+        return cls.from_files(SavedPart(), saved_parts(path))
 
     @classmethod
     def text_lines(

@@ -13,6 +13,7 @@ from psnb.errors import ConfigurationError
 _LOCAL = (
     nodes.Batch,
     nodes.RaggedBatch,
+    nodes.Buckets,
     nodes.Filter,
     nodes.FlatMap,
     nodes.IgnoreErrors,
@@ -73,7 +74,7 @@ def check_order(dataset: Dataset) -> None:
 
 
 def _check_order(node: Node) -> None:
-    mixed = isinstance(node, nodes.Shuffle | nodes.Interleave | nodes.Sample)
+    mixed = isinstance(node, nodes.Shuffle | nodes.Interleave | nodes.Sample | nodes.Buckets)
     free = isinstance(node, nodes.Map) and node.deterministic is False
     if mixed or free or (isinstance(node, nodes.WithOptions) and not node.options.deterministic):
         raise ConfigurationError(

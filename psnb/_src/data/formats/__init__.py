@@ -11,6 +11,7 @@ from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.multi_slot_generator import MultiSlotDataGenerator
 from psnb._src.data.formats.open_files import INFER, list_files, missing, size_of
 from psnb._src.data.formats.parquet import Parquet
+from psnb._src.data.formats.saved_part import SavedPart, part_arrays
 from psnb._src.data.formats.text_lines import TextLines
 from psnb._src.data.formats.tfrecord_writer import TFRecordWriter
 from psnb._src.data.formats.tfrecords import TFRecords
@@ -26,6 +27,7 @@ __all__ = [
     "MultiSlot",
     "MultiSlotDataGenerator",
     "Parquet",
+    "SavedPart",
     "Slot",
     "TFRecordWriter",
     "TFRecords",
@@ -34,6 +36,7 @@ __all__ = [
     "encode_example",
     "list_files",
     "missing",
+    "part_arrays",
     "size_of",
     "with_columns",
 ]

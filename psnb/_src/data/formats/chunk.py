@@ -32,9 +32,12 @@ class Chunk:
     next_offset : int
         Where the record after the last begins. Given to ``read`` as ``offset``, reading goes on
         there. In uncompressed bytes from the start of the file; of Parquet, in rows.
+    loose : bool
+        Whether arrays that have one shape here may have another in other chunks.
     """
 
     columns: Any
     count: int
     first: int
     next_offset: int
+    loose: bool = False

@@ -1,6 +1,7 @@
 """The kinds of nodes in a chain."""
 
 from psnb._src.data.nodes.batch import Batch, RaggedBatch
+from psnb._src.data.nodes.buckets import Buckets
 from psnb._src.data.nodes.cache import Cache
 from psnb._src.data.nodes.concatenate import Concatenate
 from psnb._src.data.nodes.enumerate import Enumerate
@@ -21,13 +22,16 @@ from psnb._src.data.nodes.scan import Scan
 from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.nodes.slices import FileNames, Slices, Tensors
 from psnb._src.data.nodes.take_skip_shard import EveryNth, Skip, Take
+from psnb._src.data.nodes.take_while import TakeWhile
 from psnb._src.data.nodes.unbatch import Unbatch
+from psnb._src.data.nodes.unique import Unique
 from psnb._src.data.nodes.window import Window
 from psnb._src.data.nodes.with_options import WithOptions
 from psnb._src.data.nodes.zip import Zip
 
 __all__ = [
     "Batch",
+    "Buckets",
     "Cache",
     "Concatenate",
     "Enumerate",
@@ -55,8 +59,10 @@ __all__ = [
     "Skip",
     "Slices",
     "Take",
+    "TakeWhile",
     "Tensors",
     "Unbatch",
+    "Unique",
     "Window",
     "WithOptions",
     "Zip",

@@ -168,15 +168,24 @@ class _BatchIterator(SingleInputIterator):
         block = self._reader.take_exactly(node.batch_size)
         if block is None or (block.count < node.batch_size and node.drop_remainder):
             return None
-        columns = []
         try:
-            for index in range(len(block.columns)):
-                columns.append(_alone(node.join(block, index)))
+            return as_one(node, block)
         except DatasetError as error:
             number = (self._reader.position - 1) // node.batch_size
             raise node.error(number, str(error), block.place(0)) from error
-        origin = block.origin and Origin(*(part[:1] for part in block.origin))
-        return Block(block.nesting, tuple(columns), 1, origin, loose=True)
+
+
+def as_one(node: Batching, block: Block) -> Block:
+    """Return all elements of a block as one batch.
+
+    Raises
+    ------
+    DatasetError
+        If they cannot be joined.
+    """
+    columns = tuple(_alone(node.join(block, index)) for index in range(len(block.columns)))
+    origin = block.origin and Origin(*(part[:1] for part in block.origin))
+    return Block(block.nesting, columns, 1, origin, loose=True)
 
 
 def _alone(leaf: Any) -> Column:

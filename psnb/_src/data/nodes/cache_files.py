@@ -13,19 +13,23 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from zipfile import ZIP_STORED, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 
-from psnb._src.data.block import Block, Column, concatenate, read_only
-from psnb._src.data.nesting import Nest, Nesting, is_text, paths
-from psnb._src.data.ragged import Ragged
+from psnb._src.data.block import Block, concatenate, read_only
+from psnb._src.data.kept_columns import (
+    Arrays,
+    columns_as_arrays,
+    columns_from,
+    nesting_as_json,
+    nesting_from,
+)
+from psnb._src.data.nesting import paths
 from psnb.errors import DatasetError
 
 _PART_BYTES = 1 << 24
 _FORMAT = 1
-_MISSING = -1
-"""The length of a text that is missing."""
 
 
 @contextmanager
@@ -46,7 +50,7 @@ class CacheFiles:
 
     def __init__(self, folder: str, listed: dict[str, Any]) -> None:
         self._folder = folder
-        self._nesting = _nesting_from(listed["nesting"])
+        self._nesting = nesting_from(listed["nesting"])
         self._leaves = len(paths(self._nesting))
         self.counts: list[int] = listed["counts"]
         self.seed: int = listed["seed"]
@@ -84,26 +88,8 @@ class CacheFiles:
         """Read the elements of a part."""
         name, count = f"{index}.npz", self.counts[index]
         with _reading(self._folder, name), ZipFile(os.path.join(self._folder, name)) as file:
-            # Only stored files, as psnb writes them; compressed ones may unpack to any size.
-            if any(each.compress_type != ZIP_STORED for each in file.infolist()):
-                raise ValueError("its arrays are compressed")
-            arrays = _Arrays(file)
-            columns = tuple(_column_from(arrays, leaf) for leaf in range(self._leaves))
-            if any(len(column) != count for column in columns):
-                raise ValueError(f"its columns have not {count} rows each")
+            columns = columns_from(Arrays(file), self._leaves, count)
         return read_only(Block(self._nesting, columns, count, loose=self._loose))
-
-
-class _Arrays:
-    """The arrays of an ``.npz`` file, read one at a time; never unpickles."""
-
-    def __init__(self, file: ZipFile) -> None:
-        self._file = file
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        with self._file.open(f"{name}.npy") as entry:
-            array: np.ndarray = np.lib.format.read_array(entry, allow_pickle=False)
-        return array
 
 
 class CacheWriter:
@@ -160,104 +146,14 @@ class CacheWriter:
 
     def _write(self) -> None:
         block = concatenate(self._blocks)
-        self._nesting = _nesting_as_json(block.nesting)
-        arrays: dict[str, np.ndarray] = {}
-        for index, column in enumerate(block.columns):
-            arrays |= {f"{index}.{key}": each for key, each in _as_arrays(column).items()}
+        try:
+            self._nesting = nesting_as_json(block.nesting)
+            arrays = columns_as_arrays(block)
+        except DatasetError as error:
+            raise DatasetError(f"cache: {error}; or use cache() without a filename") from error
         try:
             np.savez(os.path.join(self._place, f"{len(self._counts)}.npz"), **arrays)  # type: ignore[arg-type]
         except OSError as error:
             raise DatasetError(f"cache: {self._folder} cannot be written: {error}") from error
         self._counts.append(block.count)
         self._blocks, self._bytes = [], 0
-
-
-def _as_arrays(column: Column) -> dict[str, np.ndarray]:
-    """Return the arrays that represent a column, and its kind."""
-    if isinstance(column, Ragged):
-        return {**_kind("ragged", column.values), "offsets": column.offsets}
-    if column.dtype == object and all(isinstance(leaf, Ragged) for leaf in column):
-        # Of batches: all rows one after another, and how many each batch has.
-        joined = Ragged.concatenate(list(column))
-        counts = np.array([len(leaf) for leaf in column], np.int64)
-        return {**_kind("batches", joined.values), "offsets": joined.offsets, "counts": counts}
-    return _kind("dense", column)
-
-
-def _kind(kind: str, values: np.ndarray) -> dict[str, np.ndarray]:
-    if values.dtype != object:
-        return {"kind": np.array(kind), "values": values}
-    leaves = values.ravel().tolist()
-    if not all(map(is_text, leaves)):
-        raise DatasetError(
-            "cache: only arrays, Ragged and text can be kept in files; use cache() without a "
-            "filename"
-        )
-    texts = np.array([isinstance(leaf, str) for leaf in leaves], np.bool_)
-    raw = [leaf.encode() if isinstance(leaf, str) else leaf or b"" for leaf in leaves]
-    lengths = np.array([len(each) for each in raw], np.int64)
-    lengths[[leaf is None for leaf in leaves]] = _MISSING
-    return {
-        "kind": np.array(kind + " text"),
-        "bytes": np.frombuffer(b"".join(raw), np.uint8),
-        "lengths": lengths.reshape(values.shape),
-        "texts": texts,
-    }
-
-
-def _column_from(arrays: Any, index: int) -> Column:
-    kind = str(arrays[f"{index}.kind"])
-    values = _text_from(arrays, index) if kind.endswith(" text") else arrays[f"{index}.values"]
-    if kind.startswith("dense"):
-        return values
-    ragged = Ragged(values, arrays[f"{index}.offsets"])
-    return ragged if kind.startswith("ragged") else _divided(ragged, arrays[f"{index}.counts"])
-
-
-def _divided(rows: Ragged, counts: np.ndarray) -> np.ndarray:
-    batches = np.empty(len(counts), object)
-    begin = 0
-    for number, count in enumerate(counts.tolist()):
-        if count < 0 or begin + count > len(rows):
-            raise ValueError("its batches have other rows than there are")
-        batches[number] = rows[begin : begin + count]
-        begin += count
-    return batches
-
-
-def _text_from(arrays: Any, index: int) -> np.ndarray:
-    lengths = arrays[f"{index}.lengths"]
-    data, texts = arrays[f"{index}.bytes"].tobytes(), arrays[f"{index}.texts"].tolist()
-    column = np.empty(lengths.size, object)
-    end = 0
-    for row, (length, text) in enumerate(zip(lengths.ravel().tolist(), texts, strict=True)):
-        if length == _MISSING:
-            continue  # None, as in all new columns
-        raw = data[end : end + length]
-        column[row] = raw.decode() if text else raw
-        end += length
-    return column.reshape(lengths.shape)
-
-
-def _nesting_as_json(nesting: Nesting) -> Any:
-    if nesting is None:
-        return None
-    kinds = {tuple: "tuple", dict: "dict"}
-    if nesting.kind not in kinds or not all(isinstance(key, (str, int)) for key in nesting.keys):
-        raise DatasetError(
-            f"cache: a {nesting.kind.__name__} cannot be kept in files; use cache() without a "
-            "filename, or map to a tuple or dict first"
-        )
-    children = [_nesting_as_json(child) for child in nesting.children]
-    return [kinds[nesting.kind], list(nesting.keys), children]
-
-
-def _nesting_from(written: Any) -> Nesting:
-    if written is None:
-        return None
-    kind, keys, children = written
-    return Nest(
-        {"tuple": tuple, "dict": dict}[kind],
-        tuple(keys),
-        tuple(_nesting_from(child) for child in children),
-    )

@@ -12,7 +12,7 @@ import numpy as np
 from psnb._src.data.block import BLOCK, Block, Origin
 from psnb._src.data.iteration_context import Context
 from psnb._src.data.nesting import flatten
-from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.node import UNKNOWN, Node, NodeIterator, State
 from psnb._src.data.nodes.first_spec import first_spec
 from psnb._src.data.spec import Spec
 from psnb.errors import DatasetError
@@ -77,6 +77,11 @@ class Files(Node):
     def spec(self, run: bool) -> Spec:
         """Return what the first record says."""
         return first_spec(self) if run else None
+
+    def cardinality(self) -> int:
+        """Return how many records there are, if the format's files say so."""
+        count = getattr(self.format, "count", None)
+        return UNKNOWN if count is None else sum(count(*each) for each in self.files)
 
     def brief(self) -> str:
         """Return the format's name: files differ from part to part of a dataset."""
@@ -147,7 +152,8 @@ class _FilesIterator(NodeIterator):
             leaves, nesting = flatten(records.columns)
             numbers = np.arange(records.first, records.first + records.count)
             origin = Origin(np.full(records.count, path, object), numbers)
-            self._chunk = Block(nesting, tuple(leaves), records.count, origin)
+            loose = getattr(records, "loose", False)  # a format of the user's has no such thing
+            self._chunk = Block(nesting, tuple(leaves), records.count, origin, loose)
             self._used, self._skip = self._skip, 0
             self._next = records.next_offset, records.first + records.count
             if self._used < records.count:

@@ -8,7 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.data.block import Block
-from psnb._src.data.nesting import Nesting, flatten, flatten_like, is_text, unflatten
+from psnb._src.data.nesting import (
+    Nesting,
+    flatten,
+    flatten_like,
+    is_text,
+    map_leaves,
+    unflatten,
+)
 from psnb._src.data.nodes.batch import Batching, different, named
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import ArraySpec, Spec
@@ -89,6 +96,17 @@ class PaddedBatch(Batching):
         if not dtype.hasobject and value == value and np.asarray(value).astype(dtype) != value:
             raise DatasetError(f"padding value {value!r} of {named(block, index)} is no {dtype}")
         return value
+
+
+def filled(structure: Any, size: int) -> Any:
+    """Return padded shapes with a size in place of those that are not given."""
+
+    def of(shape: Any) -> Any:
+        if shape is None:
+            raise DatasetError("padded_shapes must say each axis where they are to be filled")
+        return [size if each in (None, -1) else each for each in shape]
+
+    return map_leaves(of, _shapes_as_leaves(structure))
 
 
 def _shapes_as_leaves(structure: Any) -> Any:

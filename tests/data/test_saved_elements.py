@@ -1,0 +1,103 @@
+"""Elements in a folder: what `Dataset.save` writes, and `Dataset.load` reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psnb._src.data import saved_elements
+from psnb.data import Dataset, Ragged
+from psnb.errors import ConfigurationError, DatasetError
+from tests.data.chains import fails_at_five, slices
+from tests.data.elements import values
+
+D = Dataset
+
+
+def rows(count: int = 9) -> Dataset:
+    return D.range(count).map(
+        lambda n: {"n": n, "row": np.arange(n % 3), "even": np.ones(2), "text": (f"{n}\0", b"x")}
+    )
+
+
+def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
+    for dataset in (rows(), slices(), rows().ragged_batch(4), D.range(0)):
+        dataset.save(tmp_path / "saved")
+        loaded = D.load(tmp_path / "saved")
+        assert values(loaded) == values(dataset)
+        assert len(loaded) == len(dataset)
+
+
+def test_arrays_that_came_one_by_one_are_still_not_known_to_be_of_one_shape(tmp_path: Path) -> None:
+    for dataset in (rows(), slices()):
+        dataset.save(tmp_path / "saved")
+        loaded = D.load(tmp_path / "saved")
+        assert loaded.element_spec == dataset.element_spec
+        assert values(loaded.ragged_batch(2)) == values(dataset.ragged_batch(2))
+
+
+def test_many_elements_are_in_several_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved_elements, "_PART_BYTES", 1)
+    D.range(5000).save(tmp_path / "saved")
+    assert len(list((tmp_path / "saved").glob("*.npz"))) == 5
+    assert values(D.load(tmp_path / "saved")) == list(range(5000))
+
+
+def test_saving_again_replaces_what_was_saved_also_from_itself(tmp_path: Path) -> None:
+    rows().save(tmp_path / "saved")
+    D.range(3).save(tmp_path / "saved")
+    D.load(tmp_path / "saved").map(lambda n: n + 1).save(tmp_path / "saved")
+    assert values(D.load(tmp_path / "saved")) == [1, 2, 3]
+    assert [each.name for each in tmp_path.iterdir()] == ["saved"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "wrong"),
+    [
+        (D.range(9).map(fails_at_five), "five"),
+        (D.range(9).window(2), "save: only arrays, Ragged and text"),
+        (D.range(9).map(lambda n: {3.5: n}), "save: a dict cannot be kept"),
+    ],
+    ids=["an element fails", "datasets", "keys"],
+)
+def test_what_cannot_be_saved_changes_nothing(dataset: Dataset, wrong: str, tmp_path: Path) -> None:
+    D.range(3).save(tmp_path / "saved")
+    with pytest.raises(DatasetError, match=wrong):
+        dataset.save(tmp_path / "saved")
+    assert values(D.load(tmp_path / "saved")) == [0, 1, 2]
+    assert [each.name for each in tmp_path.iterdir()] == ["saved"]
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("mine")
+    with pytest.raises(DatasetError, match="mine exists, and is no saved dataset"):
+        D.range(3).save(tmp_path / "mine")
+    with pytest.raises(DatasetError, match=r"mine is no folder that Dataset\.save has written"):
+        D.load(tmp_path / "mine")
+    assert (tmp_path / "mine" / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize("path", [np.zeros(1000), "s3://bucket/saved", None])
+def test_what_is_no_folder_is_refused(path: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^save: .{1,150}$"):
+        D.range(3).save(path)
+    with pytest.raises(ConfigurationError, match=r"^load: .{1,150}$"):
+        D.load(path)
+
+
+def test_what_never_ends_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="never ends"):
+        D.range(3).repeat().save(tmp_path / "saved")
+    with pytest.raises(ConfigurationError, match="never ends"):
+        D.range(3).repeat().reduce(0, lambda state, _: state)
+
+
+def test_a_saved_dataset_goes_into_memory(tmp_path: Path) -> None:
+    D.from_tensor_slices(Ragged.from_rows([[1], [], [2, 3]], int)).save(tmp_path / "saved")
+    assert values(D.load(tmp_path / "saved").cache().repeat(2)) == [[1], [], [2, 3]] * 2
