@@ -377,3 +377,10 @@ def test_a_cache_in_files_keeps_ragged_batches_and_missing_texts(tmp_path: Path)
         assert [row.tolist() for row in first["r"]] == [[1, 2], [3]]
         assert [row.tolist() for row in second["r"]] == [[]]
         assert (first["s"].tolist(), second["s"].tolist()) == (["x", None], [b"z"])
+
+
+def test_take_while_asks_no_more_once_it_has_ended() -> None:
+    asked: list[int] = []
+    dataset = D.range(9).take_while(lambda n: asked.append(int(n)) or n < 2)
+    assert values(dataset.batch(5)) == [[0, 1]]
+    assert asked == [0, 1, 2]

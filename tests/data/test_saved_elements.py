@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from psnb._src.data import saved_elements
+from psnb._src.data.formats import SavedPart
 from psnb.data import Dataset, Ragged
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.chains import fails_at_five, slices
@@ -101,3 +102,9 @@ def test_what_never_ends_is_not_saved(tmp_path: Path) -> None:
 def test_a_saved_dataset_goes_into_memory(tmp_path: Path) -> None:
     D.from_tensor_slices(Ragged.from_rows([[1], [], [2, 3]], int)).save(tmp_path / "saved")
     assert values(D.load(tmp_path / "saved").cache().repeat(2)) == [[1], [], [2, 3]] * 2
+
+
+def test_elements_keep_their_numbers_where_reading_begins_in_the_middle(tmp_path: Path) -> None:
+    D.range(9).save(tmp_path / "saved")
+    (chunk,) = SavedPart().read(str(tmp_path / "saved" / "00000.npz"), 4, 4)
+    assert (chunk.first, chunk.count, chunk.next_offset) == (4, 5, 9)
