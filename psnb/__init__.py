@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from psnb import errors
+from psnb._src.foreign_names import module_error
 
 if TYPE_CHECKING:
     from psnb import checkpoint, data, metrics
@@ -212,7 +213,7 @@ def __getattr__(name: str) -> object:
             if name in getattr(module, "__all__", vars(module)):
                 globals()[name] = getattr(module, name)
                 return globals()[name]
-    raise AttributeError(f"module 'psnb' has no attribute {name!r}")
+    raise module_error("psnb", name)
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:

@@ -1,5 +1,6 @@
 """Datasets that feed workers: chained, lazy, vectorised; they resume at the very next element."""
 
+from psnb._src import foreign_names as _foreign_names
 from psnb._src.data import (
     AUTOTUNE,
     ArraySpec,
@@ -47,3 +48,6 @@ __all__ = [
     "sharded",
     "splits",
 ]
+
+# Not by `def`: type checkers would take any name for one of this module.
+globals()["__getattr__"] = _foreign_names.answer_of(__name__)

@@ -1,5 +1,6 @@
 """Metrics whose states are merged exactly: each example counts once, whoever dies."""
 
+from psnb._src import foreign_names as _foreign_names
 from psnb._src.metrics import (
     AUC,
     MAE,
@@ -31,3 +32,6 @@ __all__ = [
     "NormalizedEntropy",
     "TopK",
 ]
+
+# Not by `def`: type checkers would take any name for one of this module.
+globals()["__getattr__"] = _foreign_names.answer_of(__name__)

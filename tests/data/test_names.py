@@ -36,6 +36,7 @@ BELOW = {
             "checks",
             "exact_integers",
             "excerpt",
+            "foreign_names",
             "own_pages",
             "phases",
             "stages",

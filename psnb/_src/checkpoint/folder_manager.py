@@ -25,6 +25,7 @@ from psnb._src.checkpoint.restored import Restored
 from psnb._src.checkpoint.shard_files import Snapshots, write_checkpoint
 from psnb._src.checks import integer
 from psnb._src.excerpt import excerpt
+from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.monitor import CheckpointStatistics, html_table
 from psnb._src.remote_path import Place, as_place
 from psnb._src.threads import aside
@@ -62,7 +63,7 @@ Held = Callable[[float | None], AbstractContextManager[None]]
 """Returns a context in which no closure runs; it takes the seconds that it may wait for that."""
 
 
-class FolderManager:
+class FolderManager(SaysWhatToUse):
     """Numbered checkpoints of a strategy in one directory; users hold a `CheckpointManager`.
 
     Parameters

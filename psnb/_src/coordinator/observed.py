@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from psnb._src.coordinator.coordinator_view import CoordinatorView
+from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.jupyter_internals import in_notebook
 from psnb._src.metrics import MetricStates
 from psnb._src.monitor import (
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Observed:
+class Observed(SaysWhatToUse):
     """What users watch and control of a coordinator; a part of `ClusterCoordinator`."""
 
     _view: CoordinatorView

@@ -22,10 +22,11 @@ from psnb._src.data.replaced_files import replaced_files
 from psnb._src.data.saved_elements import write_elements
 from psnb._src.data.spec import Spec
 from psnb._src.excerpt import error_text, shown
+from psnb._src.foreign_names import NamedClass, SaysWhatToUse
 from psnb.errors import ConfigurationError, DatasetError
 
 
-class Dataset(DatasetSources):
+class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
     """Elements: arrays, `Ragged`, numbers, str or bytes, nested in tuples, dicts or dataclasses.
 
     Immutable: each method returns another dataset. It may be iterated over any number of times, and

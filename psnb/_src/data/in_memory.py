@@ -26,6 +26,7 @@ from psnb._src.data.memory import Loading, Memory, MemoryStatistics, ShufflePlan
 from psnb._src.data.node import Node
 from psnb._src.data.seeds import as_seed
 from psnb._src.data.splits import splits
+from psnb._src.foreign_names import SaysWhatToUse
 from psnb.errors import ConfigurationError
 
 _NAME, _PIECES = "InMemoryDataset", 8
@@ -43,7 +44,7 @@ def _check_steady(node: Node) -> None:
         _check_steady(each)
 
 
-class InMemoryDataset:
+class InMemoryDataset(SaysWhatToUse):
     """Examples that are read into memory once, then shuffled and iterated any number of times.
 
     It is in the memory of this process. `ClusterCoordinator.create_per_worker_dataset` spreads it

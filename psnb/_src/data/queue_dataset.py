@@ -10,9 +10,10 @@ from psnb._src.data.dataset import Dataset
 from psnb._src.data.file_sources import Paths
 from psnb._src.data.formats import MAX_RECORD_BYTES, Slot
 from psnb._src.data.iterator import DatasetIterator
+from psnb._src.foreign_names import SaysWhatToUse
 
 
-class QueueDataset:
+class QueueDataset(SaysWhatToUse):
     """Batches from files in Paddle's MultiSlot text; nothing is kept in memory.
 
     Each iteration reads the files once. ``coordinator.create_per_worker_dataset`` with

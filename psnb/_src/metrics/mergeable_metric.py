@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.metrics.metric_state import MetricState
 from psnb._src.metrics.state_form import StateForm
 
 
 @dataclass(frozen=True)
-class MergeableMetric(ABC):
+class MergeableMetric(SaysWhatToUse, ABC):
     """A description of a metric, without any data: frozen, and cheap to pickle.
 
     Call it with a batch to get a `MetricState`. States of equal metrics can be added.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.metrics.packed_array import Packed, packed, unpacked
 from psnb.errors import ConfigurationError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from psnb._src.metrics.mergeable_metric import MergeableMetric
 
 
-class MetricState:
+class MetricState(SaysWhatToUse):
     """A metric of some examples; made by calling the metric, and by adding two states.
 
     Adding is exact and does not depend on the order, to the bit: sums are kept without rounding,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from psnb._src.data import Ragged
+from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.parameters.bags import Bags, Combiner, make_bags
 from psnb._src.parameters.live_optimizer import LiveOptimizer
 from psnb._src.parameters.parameter_arguments import checked_array, checked_ids
@@ -20,7 +21,7 @@ from psnb._src.server import Admission, CtrAccessor
 from psnb.errors import ConfigurationError, GradientError
 
 
-class Embedding(Upkeep):
+class Embedding(Upkeep, SaysWhatToUse):
     """Rows of floats by id on the parameter servers; made by `ParameterServerStrategy.embedding`.
 
     Thread-safe; usable in the notebook, in closures and in Dask tasks. A lookup or push is atomic

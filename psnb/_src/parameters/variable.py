@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.parameters.dense_shards import DenseShards
 from psnb._src.parameters.live_optimizer import LiveOptimizer
 from psnb._src.phases import PULL, PUSH, counted_as
 from psnb._src.server import AddRows, AddValues, AssignRows, AssignValues
 
 
-class Variable:
+class Variable(SaysWhatToUse):
     """A dense array on the parameter servers; made by `ParameterServerStrategy.variable`.
 
     Thread-safe; usable in the notebook, in closures and in Dask tasks. Each operation is atomic for

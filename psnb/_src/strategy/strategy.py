@@ -30,6 +30,7 @@ from psnb._src.cluster import (
 )
 from psnb._src.dask_internals import event_loop, has_ended
 from psnb._src.excerpt import counted
+from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.labels import check_label, made_up_label
 from psnb._src.modes import Async, Mode, Sync, check_mode
 from psnb._src.monitor import Event, Events
@@ -75,7 +76,7 @@ from psnb.errors import ClusterError, ConfigurationError
 _ASYNC = Async()
 
 
-class ParameterServerStrategy:
+class ParameterServerStrategy(SaysWhatToUse):
     """Parameters on the servers of a Dask cluster.
 
     Thread-safe. Also a context manager that closes it.

@@ -17,6 +17,7 @@ from psnb._src.coordinator import (
     training_shown,
 )
 from psnb._src.data import Dataset, check_order
+from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.remote_path import Place
 from psnb._src.training.callback import Callback
 from psnb._src.training.device_worker import DeviceWorker
@@ -34,7 +35,7 @@ from psnb.errors import ConfigurationError
 _WORKERS: dict[str, Callable[[], DeviceWorker]] = {"hogwild": Hogwild, "downpour": Downpour}
 
 
-class Trainer:
+class Trainer(SaysWhatToUse):
     """Trains, evaluates and predicts, over datasets and a coordinator's workers.
 
     After Paddle's ``Executor.train_from_dataset``. It is made of public parts, which you can also

@@ -13,6 +13,7 @@ from typing import Any
 from psnb._src.coordinator.closures.awaiting import until_ended
 from psnb._src.coordinator.closures.status import ClosureStatus, check_transition
 from psnb._src.excerpt import error_text, excerpt
+from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.jupyter_internals import current_cell
 from psnb._src.runtime import InputReference, dumps, loads, unpack_error
 from psnb._src.shown_error import timed_out
@@ -28,7 +29,7 @@ def _nobody_cancels(remote: RemoteValue) -> bool:
     return False
 
 
-class RemoteValue(InputReference):
+class RemoteValue(InputReference, SaysWhatToUse):
     """The result of a scheduled closure, once there is one; made by `ClusterCoordinator.schedule`.
 
     As an argument of another closure of the same coordinator, at any depth, it is replaced by the

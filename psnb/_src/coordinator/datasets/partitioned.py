@@ -22,6 +22,7 @@ from psnb._src.coordinator.datasets.piece_owners import PieceOwners, by_owner
 from psnb._src.coordinator.datasets.whole_splits import WholeSplits
 from psnb._src.data import InMemoryDataset, ShufflePlan, Spec, as_seed, identity, splits
 from psnb._src.excerpt import counted
+from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.monitor import WorkerStatistics
 from psnb._src.runtime import worker_memory
 from psnb.errors import ConfigurationError, WorkerLostError
@@ -46,7 +47,7 @@ class _LoadInProgress:
             remote.wait()
 
 
-class PartitionedDataset(Epochs[LeasedIterator]):
+class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
     """An `InMemoryDataset` on the workers; ``iter`` of it begins an epoch.
 
     `ClusterCoordinator.create_per_worker_dataset` returns it. In an epoch every worker leases the
