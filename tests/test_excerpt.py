@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.coordinator.closures.closure import FunctionRegistry
-from psnb._src.excerpt import LINE, NAME, PAGE, excerpt, with_article
+from psnb._src.excerpt import ARGUMENT, LINE, NAME, PAGE, excerpt, shown, with_article
 from psnb._src.monitor.recorded.events import EventKind, EventLog
 from psnb._src.monitor.recorded.failures import MOST_BYTES, FailureLog
 from psnb._src.monitor.told.commands import execute
@@ -142,3 +144,41 @@ def test_a_checkpoint_that_failed_tells_why_in_a_line(
 )
 def test_a_noun_has_the_article_that_is_said(noun: str, said: str) -> None:
     assert with_article(noun) == said
+
+
+class Broken:
+    def __repr__(self) -> str:
+        raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (5, "5"),
+        ("text", "'text'"),
+        ([1, "a", None], "[1, 'a', None]"),
+        (np.zeros(3), "array([0., 0., 0.])"),
+        (np.zeros((1000, 2), np.float32), "<ndarray (1000, 2) of float32>"),
+        ([np.zeros(1000)] * 2, "[<ndarray (1000,) of float64>, <ndarray (1000,) of float64>]"),
+        (list(range(10**6)), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...]"),
+        (
+            {n: n for n in range(10**5)},
+            "{0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8, 9: 9, ...}",
+        ),
+        ("x" * 10**6, "'" + "x" * 57),
+        (Path("\x1b\n"), r"PosixPath('\x1b\n')"),
+        (Broken(), "<Broken whose repr raises SystemExit>"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_argument_is_shown_in_one_short_line(value: object, said: str) -> None:
+    found = shown(value)
+    assert found.startswith(said)
+    assert len(found) <= ARGUMENT
+    assert found.isprintable()
+
+
+def test_a_table_is_shown_in_one_short_line() -> None:
+    for table in (pd.DataFrame({"a": range(1000)}), pd.Series(range(1000))):
+        assert shown(table).isprintable()
+        assert len(shown(table)) <= ARGUMENT

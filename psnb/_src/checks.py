@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError
 
 
@@ -31,10 +34,10 @@ def integer(what: str, value: Any, least: int | None, most: int | None = None) -
     bounds = f"{least} or more" if most is None else f"{least} to {most}"
     if not is_integer(value):
         bounds = "a whole number" if least is None else f"{bounds} and whole"
-        raise ConfigurationError(f"{what} must be {bounds}, found {value!r:.200}")
+        raise ConfigurationError(f"{what} must be {bounds}, found {shown(value)}")
     number = operator.index(value)
     if (least is not None and number < least) or (most is not None and number > most):
-        raise ConfigurationError(f"{what} must be {bounds}, found {value!r:.200}")
+        raise ConfigurationError(f"{what} must be {bounds}, found {shown(value)}")
     return number
 
 
@@ -69,8 +72,35 @@ def seconds(what: str, value: Any, *, zero: bool = False, infinite: bool = False
         number = math.inf if value > 0 else -1.0
     if number < 0 or (number == 0 and not zero) or (number == math.inf and not infinite):
         bounds = "0 or more" if zero else "a positive number of"
-        raise ConfigurationError(f"{what} must be {bounds} seconds, found {value!r:.200}")
+        raise ConfigurationError(f"{what} must be {bounds} seconds, found {shown(value)}")
     return number
+
+
+def path_text(what: str, value: Any) -> str:
+    """Return a path, or an address, as text.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is neither text nor a path.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigurationError(f"{what} must be a path, found {shown(value)}")
+    return os.fsdecode(value)
+
+
+def choice(what: str, value: Any, choices: Sequence[str]) -> str:
+    """Return one of several texts.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none of them, or no text.
+    """
+    if not isinstance(value, str) or value not in choices:
+        either = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
+        raise ConfigurationError(f"{what} must be {either}, found {shown(value)}")
+    return value
 
 
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -91,6 +121,6 @@ def period(what: str, value: Any) -> float:
     if found is None:
         raise ConfigurationError(
             f"{what} must be seconds, or a number and its unit as in '90 s', '5 min', '6 h' or "
-            f"'1 d', found {value!r:.200}"
+            f"'1 d', found {shown(value)}"
         )
     return seconds(what, float(found[1]) * _UNITS[found[2]])

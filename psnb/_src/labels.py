@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Container
 from typing import Any
 
-from psnb._src.excerpt import NAME
+from psnb._src.excerpt import NAME, shown
 from psnb._src.jupyter_internals import notebook_name
 from psnb.errors import ConfigurationError
 
@@ -44,7 +44,9 @@ def check_label(value: object) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or not value.strip() or len(value) > NAME:
-        raise ConfigurationError(f"name must be a text of 1 to {NAME} characters, found {value!r}")
+        raise ConfigurationError(
+            f"name must be a text of 1 to {NAME} characters, found {shown(value)}"
+        )
     return value.strip()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from psnb._src.checks import integer
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError
 
 
@@ -172,10 +173,10 @@ def check_mode(mode: object) -> Mode:
         return mode
     raise ConfigurationError(
         "mode must be psnb.Async(), psnb.Sync(), psnb.BoundedStaleness(updates) or "
-        f"psnb.Geo(closures), found {mode!r}"
+        f"psnb.Geo(closures), found {shown(mode)}"
     )
 
 
 def _require(mode: Mode, name: str, value: object, least: int) -> None:
     """Make a field of a frozen mode an int, or raise ConfigurationError."""
-    object.__setattr__(mode, name, integer(f"{mode!r}: {name}", value, least))
+    object.__setattr__(mode, name, integer(f"{shown(mode)}: {name}", value, least))

@@ -14,7 +14,7 @@ from psnb._src.checkpoint.manifest import ManifestEntry
 from psnb._src.checkpoint.restore_choice import RestoreChoice
 from psnb._src.checkpoint.restored import Restored, listed
 from psnb._src.checkpoint.shard_files import read_states
-from psnb._src.excerpt import excerpt
+from psnb._src.excerpt import excerpt, shown
 from psnb._src.remote_path import Place
 from psnb.errors import CheckpointError
 
@@ -190,7 +190,7 @@ class Checkpoint:
 def _differences(name: str, entry: ManifestEntry, expected: Mapping[str, Any]) -> Iterator[str]:
     for key, value in expected.items():
         if (found := entry.description.get(key)) != value:
-            yield f"expected {key} {value!r:.80}, found {found!r:.80}" + (
+            yield f"expected {key} {value!r:.80}, found {shown(found)}" + (
                 "" if entry.name == name else f" in {entry.name!r:.200}"
             )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from psnb._src.checks import is_integer
+from psnb._src.excerpt import shown
 from psnb._src.remote_path import Place
 from psnb._src.sealed_json import FormatError, keys, plain_json, read_sealed, require, sealed
 from psnb.errors import CheckpointError
@@ -130,7 +131,7 @@ def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         If it is not a mapping, or JSON cannot hold it (for example NaN).
     """
     try:
-        require(isinstance(metadata, Mapping), f"expected a mapping, found {metadata!r:.80}")
+        require(isinstance(metadata, Mapping), f"expected a mapping, found {shown(metadata)}")
         plain_json(dict(metadata))
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from psnb._src.checkpoint.restored import listed
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError
 
 Rename = Mapping[str, str] | Callable[[str], str]
@@ -51,7 +52,7 @@ class RestoreChoice:
             new = self.renamed(old)
             if not isinstance(new, str):
                 raise ConfigurationError(
-                    f"restore: rename must give names, found {new!r:.200} for {old!r:.200}"
+                    f"restore: rename must give names, found {shown(new)} for {old!r:.200}"
                 )
             if not self.takes(new):
                 continue
@@ -88,7 +89,7 @@ def restore_choice(
     else:
         raise ConfigurationError(
             "restore: rename must be a mapping from names in the checkpoint to names now, or a "
-            f"function, found {rename!r:.200}"
+            f"function, found {shown(rename)}"
         )
     if names is None:
         return RestoreChoice(renamed=renamed)
@@ -96,7 +97,7 @@ def restore_choice(
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise ConfigurationError(
-                f"restore: names must be patterns like 'deep*', found {pattern!r:.200}"
+                f"restore: names must be patterns like 'deep*', found {shown(pattern)}"
             )
         if not any(fnmatchcase(name, pattern) for name in parameters):
             raise ConfigurationError(

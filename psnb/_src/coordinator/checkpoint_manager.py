@@ -10,6 +10,7 @@ from typing import Any
 from psnb._src.checkpoint import FolderManager, Rhythm
 from psnb._src.coordinator.coordinator import ClusterCoordinator, saved_run, view_of
 from psnb._src.coordinator.saving_settings import SavingSettings
+from psnb._src.excerpt import shown
 from psnb._src.strategy import core_of
 from psnb.errors import ConfigurationError
 
@@ -98,11 +99,11 @@ class CheckpointManager(FolderManager):
     ) -> None:
         if not isinstance(coordinator, ClusterCoordinator):
             raise ConfigurationError(
-                f"coordinator must be a psnb.ClusterCoordinator, found {coordinator!r}"
+                f"coordinator must be a psnb.ClusterCoordinator, found {shown(coordinator)}"
             )
         if state is not None and not callable(state):
             raise ConfigurationError(
-                f"state must be a function that returns a mapping, found {state!r:.200}"
+                f"state must be a function that returns a mapping, found {shown(state)}"
             )
         self._coordinator = coordinator  # the servers live as long as its strategy does
         view = view_of(coordinator)

@@ -41,6 +41,7 @@ from psnb._src.coordinator.saved_run import SavedRun
 from psnb._src.coordinator.saving_settings import SavingSettings
 from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
+from psnb._src.excerpt import shown
 from psnb._src.labels import check_label
 from psnb._src.metrics import MetricStates
 from psnb._src.monitor import Share, TrainingClock
@@ -123,7 +124,7 @@ class ClusterCoordinator(Observed):
     ) -> ClusterCoordinator:
         if not isinstance(strategy, ParameterServerStrategy):
             raise ConfigurationError(
-                f"strategy must be a psnb.ParameterServerStrategy, found {strategy!r}"
+                f"strategy must be a psnb.ParameterServerStrategy, found {shown(strategy)}"
             )
         settings = Settings(
             max_queue_size,
@@ -214,7 +215,7 @@ class ClusterCoordinator(Observed):
             If an argument is of the wrong kind.
         """
         if not callable(fn):
-            raise ConfigurationError(f"fn must be callable, found {fn!r}")
+            raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
         how = options(retries, priority, worker)
         return self._core.schedule(fn, positional(args), keyword(kwargs), how)
 
@@ -424,7 +425,7 @@ class ClusterCoordinator(Observed):
             If ``fn`` is not callable.
         """
         if not callable(fn):
-            raise ConfigurationError(f"fn must be callable, found {fn!r}")
+            raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
         self._core.check_open()
         return PerWorkerValues(self._core.resources, fn, positional(args), keyword(kwargs))
 
@@ -505,7 +506,7 @@ class ClusterCoordinator(Observed):
         if not isinstance(iterator, LeasedIterator):
             raise ConfigurationError(
                 "run_epoch takes iter(coordinator.create_per_worker_dataset(..., "
-                f"sharding='dynamic')), or of one in memory, found {iterator!r}"
+                f"sharding='dynamic')), or of one in memory, found {shown(iterator)}"
             )
         iterator.require_rest()
         schedule = _scheduling(self, fn, (iterator, *positional(args)), keyword(kwargs))
@@ -559,7 +560,7 @@ def _scheduling(
 ) -> Callable[[Chooser, int | None], RemoteValue]:
     """Return what schedules a function on the workers that are chosen, to take from a lane."""
     if not callable(fn):
-        raise ConfigurationError(f"fn must be callable, found {fn!r}")
+        raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
 
     def schedule(chooser: Chooser, lane: int | None) -> RemoteValue:
         how = ScheduleOptions(worker=chooser, lane=lane)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from psnb._src.checks import integer, period, seconds
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError
 
 
@@ -36,5 +37,5 @@ class SavingSettings:
         object.__setattr__(self, "save_timeout", seconds("save_timeout", self.save_timeout))
         if not isinstance(self.consistent, bool):
             raise ConfigurationError(
-                f"consistent must be True or False, found {self.consistent!r:.200}"
+                f"consistent must be True or False, found {shown(self.consistent)}"
             )

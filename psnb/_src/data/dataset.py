@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from psnb._src.checks import integer
+from psnb._src.checks import integer, path_text
 from psnb._src.data import nodes
 from psnb._src.data.dataset_sources import DatasetSources
 from psnb._src.data.file_sources import Paths
@@ -498,7 +498,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
             all elements are read. Arrays and text only, in tuples and dicts. A change of a function
             is not noticed: delete the folder then.
         """
-        return type(self)(nodes.Cache(self.node, filename or None))
+        return type(self)(nodes.Cache(self.node, path_text("cache: filename", filename) or None))
 
     def prefetch(self, buffer_size: int) -> Self:
         """Read elements ahead, in a thread.

@@ -28,7 +28,7 @@ class DatasetSources(FileSources):
         try:
             numbers = range(*(integer("Dataset.range", each, None) for each in args))
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"Dataset.range{args}: {error}") from error
+            raise ConfigurationError(f"Dataset.range: {error}") from error
         return cls(nodes.Range(numbers.start, numbers.stop, numbers.step))
 
     @classmethod

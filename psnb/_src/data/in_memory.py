@@ -26,6 +26,7 @@ from psnb._src.data.memory import Loading, Memory, MemoryStatistics, ShufflePlan
 from psnb._src.data.node import Node
 from psnb._src.data.seeds import as_seed
 from psnb._src.data.splits import splits
+from psnb._src.excerpt import shown
 from psnb._src.foreign_names import SaysWhatToUse
 from psnb.errors import ConfigurationError
 
@@ -116,7 +117,7 @@ class InMemoryDataset(SaysWhatToUse):
         """
         if not isinstance(dataset, Dataset):
             raise ConfigurationError(
-                f"InMemoryDataset.of takes a psnb.data.Dataset, found {dataset!r}"
+                f"InMemoryDataset.of takes a psnb.data.Dataset, found {shown(dataset)}"
             )
         made = object.__new__(cls)
         made._begin(dataset, batch_size, threads, memory_limit)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.addresses import is_local
+from psnb._src.checks import path_text
 from psnb._src.data.block import BLOCK, Block, concatenate
 from psnb._src.data.formats import part_arrays
 from psnb._src.data.iteration_context import Context
@@ -72,10 +73,7 @@ def saved_parts(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _folder(method: str, path: Any) -> str:
-    try:
-        found = os.fsdecode(path)
-    except TypeError as error:
-        raise ConfigurationError(f"{method}: the path is no text or path: {error}") from error
+    found = path_text(f"{method}: path", path)
     if not is_local(found):
         raise ConfigurationError(f"{method}: {found} is no local folder: name one all workers see")
     return os.path.abspath(found)

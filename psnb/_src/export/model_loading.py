@@ -12,6 +12,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from psnb._src.checks import path_text
 from psnb._src.export.array_file import mapped
 from psnb._src.export.id_index import check_index, place_dtype
 from psnb._src.export.loaded_model import LoadedModel
@@ -53,7 +54,7 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
     ImportError
         If its framework is not installed.
     """
-    where, file = Path(path).absolute(), "manifest.json"
+    where, file = Path(path_text("psnb.load_model: path", path)).absolute(), "manifest.json"
     try:
         manifest = read_model_manifest(where)
         for file, expected in manifest.files.items():

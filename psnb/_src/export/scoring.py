@@ -15,6 +15,7 @@ import numpy as np
 
 from psnb._src.data import Dataset, Ragged
 from psnb._src.exact_integers import array_of
+from psnb._src.excerpt import shown
 from psnb._src.export.loaded_model import LoadedModel
 from psnb._src.export.model_feed import ModelFeed
 from psnb._src.prediction_columns import json_lines, parquet_table, single_columns
@@ -193,7 +194,7 @@ def _kind(file: str) -> str:
     suffix = _suffix(file)
     if suffix not in _READS:
         raise ConfigurationError(
-            f"{file!r}: expected a file that ends with {', '.join(_READS)}, found {suffix!r}"
+            f"{file!r}: expected a file that ends with {', '.join(_READS)}, found {shown(suffix)}"
         )
     return _READS[suffix]
 

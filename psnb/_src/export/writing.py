@@ -14,7 +14,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from psnb._src.checkpoint import FolderManager, newest_number
-from psnb._src.checks import is_number
+from psnb._src.checks import is_number, path_text
+from psnb._src.excerpt import shown
 from psnb._src.export.array_file import ArrayFile
 from psnb._src.export.exported import Exported, TableSource
 from psnb._src.export.id_index import write_index
@@ -91,7 +92,7 @@ def export(
     ServerLostError
         If a server is gone.
     """
-    where = Path(path).absolute()
+    where = Path(path_text("psnb.export: path, the first argument,", path)).absolute()
     if not callable(getattr(model, "to_export", None)):
         raise ConfigurationError(
             "psnb.export takes what psnb.jax.forward, psnb.torch.distribute and "
@@ -137,7 +138,7 @@ def _follows(given: FolderManager | str | os.PathLike[str]) -> Follows:
     if not isinstance(given, FolderManager | str | os.PathLike):
         raise ConfigurationError(
             "follow must be a CheckpointManager, or the directory or address of checkpoints; found "
-            f"{given!r:.200}"
+            f"{shown(given)}"
         )
     place = given.directory if isinstance(given, FolderManager) else as_place(given)
     return Follows(str(place), newest_number(place))
@@ -163,10 +164,12 @@ def _check_choices(
 ) -> None:
     for each in stored.values():
         if each not in STORED:
-            raise ConfigurationError(f"dtype must be one of {', '.join(STORED)}; found {each!r}")
+            raise ConfigurationError(
+                f"dtype must be one of {', '.join(STORED)}; found {shown(each)}"
+            )
     for name, score in list(scores.items()):
         if not is_number(score):
-            raise ConfigurationError(f"min_score must be a number, found {score!r}")
+            raise ConfigurationError(f"min_score must be a number, found {shown(score)}")
         if not tables[name].scored:
             if named or not any(table.scored for table in tables.values()):
                 raise ConfigurationError(

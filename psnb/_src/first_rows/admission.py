@@ -14,6 +14,7 @@ import numpy as np
 
 from psnb._src.checks import integer, is_number
 from psnb._src.descriptions import described
+from psnb._src.excerpt import shown
 from psnb._src.first_rows.id_kernels import hash_ids, read_only
 from psnb.errors import ConfigurationError
 
@@ -73,7 +74,7 @@ class Probability(Admission):
 
     def __post_init__(self) -> None:
         if not is_number(self.probability) or not 0 < self.probability <= 1:
-            raise ConfigurationError(f"{self!r}: probability must be above 0 and at most 1")
+            raise ConfigurationError(f"{shown(self)}: probability must be above 0 and at most 1")
 
     def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
         hashed = np.empty(ids.size, np.uint64)
@@ -107,7 +108,7 @@ class CountFilter(Admission):
     count: int
 
     def __post_init__(self) -> None:
-        count = integer(f"{self!r}: count", self.count, 1, MOST_SIGHTINGS)
+        count = integer(f"{shown(self)}: count", self.count, 1, MOST_SIGHTINGS)
         object.__setattr__(self, "count", count)
 
     @property

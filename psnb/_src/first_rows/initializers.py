@@ -15,6 +15,7 @@ import numpy as np
 
 from psnb._src.checks import is_number
 from psnb._src.descriptions import described
+from psnb._src.excerpt import shown
 from psnb._src.first_rows.id_kernels import fill_normal, fill_uniform
 from psnb.errors import ConfigurationError
 
@@ -42,7 +43,7 @@ class Initializer(ABC):
             if not small:
                 wanted = f"be within ±{_LARGEST:g}" if good else "be a finite number"
                 raise ConfigurationError(
-                    f"{type(self).__name__}({name}={value!r}): {name} must {wanted}"
+                    f"{type(self).__name__}({name}={shown(value)}): {name} must {wanted}"
                 )
 
     def describe(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from psnb._src.data import Ragged
+from psnb._src.excerpt import shown
 from psnb._src.jax_models.tree_variables import TreeVariables
 from psnb._src.jax_programs import COMBINERS
 from psnb._src.parameters import Embedding, Variable
@@ -101,7 +102,7 @@ def batch_function(
 ) -> BatchFunction:
     """Return what a user gave, checked; see `psnb.jax.step`."""
     if not callable(function):
-        raise ConfigurationError(f"psnb.jax: a function is expected, found {function!r}")
+        raise ConfigurationError(f"psnb.jax: a function is expected, found {shown(function)}")
     if params is not None and not isinstance(params, TreeVariables):
         raise ConfigurationError(
             "psnb.jax: params must be what psnb.jax.variables(strategy, tree, optimizer) returns, "
@@ -112,7 +113,7 @@ def batch_function(
         if not isinstance(table, Embedding):
             raise ConfigurationError(
                 f"tables[{name!r}] must be a psnb.Embedding, as strategy.embedding(...) makes, "
-                f"found {table!r}"
+                f"found {shown(table)}"
             )
     combiners = _combiners(combiner, found)
     return BatchFunction(function, params, found, ids, combiners, seed, _device_name(device))
@@ -134,7 +135,9 @@ def as_ids(name: str, given: Any) -> Ids:
             "its type on the way (missing values make floats) is converted where it is read"
         )
     if isinstance(ids, Ragged) and ids.values.ndim != 1:
-        raise GradientError(f"the bags of feature {name!r} must have one id a place, found {ids!r}")
+        raise GradientError(
+            f"the bags of feature {name!r} must have one id a place, found {shown(ids)}"
+        )
     return ids
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from psnb._src.excerpt import shown
 from psnb._src.export import DenseSources
 from psnb._src.modes import Mode
 from psnb._src.parameters import Blend, Embedding, ModelRecords, Variable
@@ -219,7 +220,7 @@ def optimizer_for(choice: OptimizerChoice, name: str) -> Optimizer:
     if not isinstance(found, Optimizer):
         raise ConfigurationError(
             f"parameter {name!r}: expected an optimizer of psnb, such as psnb.Adam(1e-3), or a "
-            f"function from the parameter's name to one; found {found!r:.200}. The servers apply "
+            f"function from the parameter's name to one; found {shown(found)}. The servers apply "
             "gradients, so optimizers of other packages cannot do it; those of PyTorch, Keras and "
             "optax are taken over by psnb.torch.distribute(optimizer=), compile of psnb.keras and "
             "psnb.jax.optimizer"

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike
 
+from psnb._src.excerpt import shown
 from psnb._src.server import read_only
 from psnb.errors import ConfigurationError, GradientError
 
@@ -131,7 +132,7 @@ def make_bags(
     except ValueError:
         choices = ", ".join(repr(choice.value) for choice in Combiner)
         raise ConfigurationError(
-            f"{what}: combiner must be one of {choices}, found {combiner!r}"
+            f"{what}: combiner must be one of {choices}, found {shown(combiner)}"
         ) from None
     if ids.ndim != 1:
         raise GradientError(f"{what}: values must have one axis, found shape {ids.shape}")
@@ -139,7 +140,9 @@ def make_bags(
     if starts.size == 0:
         starts = starts.astype(np.int64)
     if starts.ndim != 1 or starts.dtype.kind not in "iu":
-        raise GradientError(f"{what}: offsets must be integers along one axis, found {offsets!r}")
+        raise GradientError(
+            f"{what}: offsets must be integers along one axis, found {shown(offsets)}"
+        )
     starts = starts.astype(np.int64)
     ends = starts.size > 0 and starts[-1] == ids.size
     if include_last_offset:

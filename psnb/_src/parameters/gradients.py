@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from psnb._src.excerpt import shown
 from psnb._src.server import all_finite
 from psnb.errors import ConfigurationError, GradientError
 
@@ -29,7 +30,7 @@ def as_nonfinite(value: str, name: str) -> NonFinite:
     except ValueError:
         choices = ", ".join(repr(choice.value) for choice in NonFinite)
         raise ConfigurationError(
-            f"{name!r}: nonfinite must be one of {choices}, found {value!r}"
+            f"{name!r}: nonfinite must be one of {choices}, found {shown(value)}"
         ) from None
 
 

@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.checks import integer, is_integer
 from psnb._src.exact_integers import array_of
+from psnb._src.excerpt import ARGUMENT, excerpt, shown
 from psnb._src.server import (
     OPTIMIZABLE,
     Admission,
@@ -43,7 +44,8 @@ def checked_array(value: ArrayLike, dtype: np.dtype, what: str) -> np.ndarray:
         array = np.asarray(value, dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise GradientError(
-            f"{what}: expected an array of {dtype}, found {type(value).__name__}: {error}"
+            f"{what}: expected an array of {dtype}, found {type(value).__name__}: "
+            f"{excerpt(str(error), ARGUMENT)}"
         ) from error
     higher = _RANKS.get(plain.dtype.kind, 3) > _RANKS[dtype.kind]
     if plain.size and higher and not _are_integers(value, plain):
@@ -163,7 +165,7 @@ def check_optimizer(optimizer: Optimizer | None, dtype: np.dtype, name: str) -> 
     if not isinstance(optimizer, Optimizer):
         raise ConfigurationError(
             f"{name!r}: optimizer must be one of psnb's, for example psnb.Adagrad(0.1), "
-            f"found {optimizer!r:.200}. psnb.jax.optimizer makes one of a transformation of optax"
+            f"found {shown(optimizer)}. psnb.jax.optimizer makes one of a transformation of optax"
         )
     if dtype not in OPTIMIZABLE:
         raise ConfigurationError(f"{name!r}: optimizers need float32 or float64, found {dtype}")
@@ -195,7 +197,7 @@ def as_initializer(initializer: Initializer | float | None, name: str) -> Initia
         return Constant(initializer)
     raise ConfigurationError(
         f"embedding {name!r}: initializer must be psnb.Uniform, Normal, Constant or a finite "
-        f"number, found {initializer!r}"
+        f"number, found {shown(initializer)}"
     )
 
 
@@ -211,7 +213,7 @@ def as_padding(padding_idx: int | None, name: str, rows: int | None) -> int | No
         return None
     if not is_integer(padding_idx):
         raise ConfigurationError(
-            f"embedding {name!r}: padding_idx must be an id or None, found {padding_idx!r}"
+            f"embedding {name!r}: padding_idx must be an id or None, found {shown(padding_idx)}"
         )
     return int(checked_ids(padding_idx, name, rows))
 
@@ -229,7 +231,7 @@ def as_admission(admission: Admission | None, name: str, rows: int | None) -> Ad
     if not isinstance(admission, Admission):
         raise ConfigurationError(
             f"embedding {name!r}: admission must be psnb.Always, Probability or CountFilter, found "
-            f"{admission!r}"
+            f"{shown(admission)}"
         )
     _require_growing("admission", name, rows)
     return admission
@@ -241,7 +243,7 @@ def check_accessor(accessor: CtrAccessor | None, name: str, rows: int | None) ->
         return
     if not isinstance(accessor, CtrAccessor):
         raise ConfigurationError(
-            f"embedding {name!r}: accessor must be a psnb.CtrAccessor, found {accessor!r}"
+            f"embedding {name!r}: accessor must be a psnb.CtrAccessor, found {shown(accessor)}"
         )
     _require_growing("accessor", name, rows)
 

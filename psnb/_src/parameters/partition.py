@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from psnb._src.checks import integer
+from psnb._src.excerpt import shown
 
 Partitioner = Callable[[tuple[int, ...], np.dtype], int]
 """Takes a variable's shape and dtype, returns the number of shards along its first axis."""
@@ -111,5 +112,5 @@ class MaxSize:
 
 def _require_positive(partitioner: object, *names: str) -> None:
     for name in names:
-        value = integer(f"{partitioner!r}: {name}", getattr(partitioner, name), 1)
+        value = integer(f"{shown(partitioner)}: {name}", getattr(partitioner, name), 1)
         object.__setattr__(partitioner, name, value)

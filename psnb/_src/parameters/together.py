@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from psnb._src.excerpt import shown
 from psnb._src.parameters.handles import Handle, shards_of
 from psnb._src.parameters.ids import SeenIds
 from psnb._src.parameters.parameter_shards import ParameterShards
@@ -115,5 +116,6 @@ def _check(handles: Mapping[Handle, Any]) -> None:
     for handle in handles:
         if not isinstance(handle, Handle):
             raise ConfigurationError(
-                f"psnb.pull and psnb.push take variables and embeddings as keys, found {handle!r}"
+                f"psnb.pull and psnb.push take variables and embeddings as keys, "
+                f"found {shown(handle)}"
             )

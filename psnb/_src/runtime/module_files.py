@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError
 
 _MOST_BYTES = 1 << 24
@@ -67,7 +68,7 @@ def read_files(module: ModuleType) -> ModuleFiles:
         If one of them is no Python.
     """
     if not isinstance(module, ModuleType):
-        raise ConfigurationError(f"upload takes a module that was imported, found {module!r}")
+        raise ConfigurationError(f"upload takes a module that was imported, found {shown(module)}")
     name = _top(module.__name__)
     if name == "__main__":
         raise ConfigurationError("what the notebook itself defines travels with its closures")

@@ -13,6 +13,7 @@ import numpy as np
 
 from psnb._src.checks import is_number
 from psnb._src.descriptions import described
+from psnb._src.excerpt import shown
 from psnb._src.first_rows import read_only
 from psnb._src.server import kernels
 from psnb._src.server.growing import GrowingArray
@@ -60,9 +61,9 @@ class CtrAccessor:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not is_number(value) or value < 0:
-                raise ConfigurationError(f"{self!r}: {name} must be a number and not below 0")
+                raise ConfigurationError(f"{shown(self)}: {name} must be a number and not below 0")
         if self.show_click_decay_rate > 1:
-            raise ConfigurationError(f"{self!r}: show_click_decay_rate must be 1 at most")
+            raise ConfigurationError(f"{shown(self)}: show_click_decay_rate must be 1 at most")
 
     def describe(self) -> dict[str, Any]:
         """Return name and parameters as JSON can hold them."""

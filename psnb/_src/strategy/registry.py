@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
+from psnb._src.excerpt import shown
 from psnb._src.parameters import Embedding, Variable
 from psnb.errors import ConfigurationError
 
@@ -61,7 +62,9 @@ class Registry:
                 while (name := f"{kind}_{number}") in self._parameters:
                     number += 1
             if not isinstance(name, str) or not name:
-                raise ConfigurationError(f"the name of a {kind} must be a text, found {name!r}")
+                raise ConfigurationError(
+                    f"the name of a {kind} must be a text, found {shown(name)}"
+                )
             if name in self._parameters:
                 raise ConfigurationError(
                     f"the strategy has {name!r} already: use strategy.parameters[{name!r}], or "

@@ -29,7 +29,7 @@ from psnb._src.cluster import (
     identity,
 )
 from psnb._src.dask_internals import event_loop, has_ended
-from psnb._src.excerpt import counted
+from psnb._src.excerpt import counted, shown
 from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.labels import check_label, made_up_label
 from psnb._src.modes import Async, Mode, Sync, check_mode
@@ -166,14 +166,16 @@ class ParameterServerStrategy(SaysWhatToUse):
         if num_servers is not None:
             num_servers = integer("num_servers", num_servers, 1)
         if partitioner is not None and not callable(partitioner):
-            raise ConfigurationError(f"partitioner must be callable, found {partitioner!r}")
+            raise ConfigurationError(f"partitioner must be callable, found {shown(partitioner)}")
         if not is_integer(replicas) or replicas not in (0, 1):
-            raise ConfigurationError(f"replicas must be 0 or 1, found {replicas!r}")
+            raise ConfigurationError(f"replicas must be 0 or 1, found {shown(replicas)}")
         patience = seconds("heartbeat_timeout", heartbeat_timeout)
         check_mode(mode)
         half = wire_dtype is not None
         if half and np.dtype(wire_dtype) != np.float16:
-            raise ConfigurationError(f"wire_dtype must be None or 'float16', found {wire_dtype!r}")
+            raise ConfigurationError(
+                f"wire_dtype must be None or 'float16', found {shown(wire_dtype)}"
+            )
         label, kept = check_label(name) or made_up_label(), period("keep", keep)
         addresses, dedicated = choose_servers(client, num_servers)
         if len(addresses) <= replicas:
@@ -588,7 +590,7 @@ def check_client(client: Client) -> None:
     """
     if not isinstance(client, Client) or client.asynchronous:
         raise ConfigurationError(
-            f"client must be a synchronous distributed.Client, found {client!r}: "
+            f"client must be a synchronous distributed.Client, found {shown(client)}: "
             "psnb.local_cluster() makes one, or distributed.Client('tcp://host:8786')"
         )
     if has_ended(client):

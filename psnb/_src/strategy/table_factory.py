@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from psnb._src.checks import is_integer
+from psnb._src.excerpt import shown
 from psnb._src.parameters import (
     CommServerClient,
     DenseShard,
@@ -80,7 +81,7 @@ class TableFactory:
         if not is_integer(count) or not 1 <= count <= most:
             raise ConfigurationError(
                 f"variable {name!r}: the partitioner must return 1 to {most} shards for shape "
-                f"{value.shape}, it returned {count!r}"
+                f"{value.shape}, it returned {shown(count)}"
             )
         count = int(count)
         if count > 1:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from psnb._src.excerpt import shown
 from psnb._src.torch_models.checked_state import IncompatibleKeys, check_keys
 from psnb._src.torch_models.model_values import ModelValues
 from psnb._src.torch_models.module_graph import ModuleGraph
@@ -92,5 +93,5 @@ def device_name(device: str | torch.device) -> str:
         return str(torch.device(device))
     except (RuntimeError, TypeError) as error:
         raise ConfigurationError(
-            f"device={device!r} is no device of PyTorch, such as 'cpu' or 'cuda': {error}"
+            f"device={shown(device)} is no device of PyTorch, such as 'cpu' or 'cuda': {error}"
         ) from error

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from psnb._src.checks import integer
+from psnb._src.excerpt import shown
 from psnb._src.training.callback import Callback
 from psnb.errors import ConfigurationError
 
@@ -52,9 +53,13 @@ class EarlyStopping(Callback):
         min_delta: float = 0.0,
     ) -> None:
         if mode not in ("min", "max"):
-            raise ConfigurationError(f"EarlyStopping: mode must be 'min' or 'max', found {mode!r}")
+            raise ConfigurationError(
+                f"EarlyStopping: mode must be 'min' or 'max', found {shown(mode)}"
+            )
         if not min_delta >= 0:
-            raise ConfigurationError(f"EarlyStopping: min_delta must be >= 0, found {min_delta!r}")
+            raise ConfigurationError(
+                f"EarlyStopping: min_delta must be >= 0, found {shown(min_delta)}"
+            )
         self._metric, self._sign = metric, 1.0 if mode == "max" else -1.0
         self._patience = integer("EarlyStopping: patience", patience, 1)
         self._min_delta = min_delta

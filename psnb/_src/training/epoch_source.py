@@ -7,6 +7,7 @@ from typing import Any
 
 from psnb._src.coordinator import ClusterCoordinator, Epochs, LeasedIterator, PartitionedDataset
 from psnb._src.data import Dataset, InMemoryDataset, QueueDataset
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError
 
 Files = Callable[[int], Any] | Sequence[Any]
@@ -34,7 +35,8 @@ class EpochSource:
             _check(dataset)
         if files is not None and not isinstance(dataset, Dataset | QueueDataset | InMemoryDataset):
             raise ConfigurationError(
-                f"files= replaces the files of a dataset of psnb.data, found {dataset!r}: give the "
+                f"files= replaces the files of a dataset of psnb.data, "
+                f"found {shown(dataset)}: give the "
                 "dataset itself, not what create_per_worker_dataset returns"
             )
         self._coordinator, self._dataset, self._files = coordinator, dataset, files
@@ -113,5 +115,5 @@ def _check(dataset: Any) -> None:
     if not isinstance(dataset, Dataset | QueueDataset | InMemoryDataset | Epochs):
         raise ConfigurationError(
             "a trainer takes a dataset of psnb.data, or what create_per_worker_dataset(..., "
-            f"sharding='dynamic') returns, or of one in memory; found {dataset!r}"
+            f"sharding='dynamic') returns, or of one in memory; found {shown(dataset)}"
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from psnb._src.checks import integer
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError
 
 
@@ -28,7 +29,7 @@ class FetchLines:
     def __init__(self, names: Iterable[str], every: int) -> None:
         self._names = [names] if isinstance(names, str) else list(names)
         if not all(isinstance(each, str) for each in self._names):
-            raise ConfigurationError(f"fetch takes names of metrics, found {self._names!r}")
+            raise ConfigurationError(f"fetch takes names of metrics, found {shown(self._names)}")
         self._every = integer("fetch_every", every, 1)
         self._printed = 0
         self._checked = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from psnb._src.excerpt import shown
 from psnb._src.training.callback import Callback
 from psnb.errors import ConfigurationError
 
@@ -37,7 +38,7 @@ class LearningRateScheduler(Callback):
     ) -> None:
         if not callable(schedule):
             raise ConfigurationError(
-                f"LearningRateScheduler takes a function of the epoch, found {schedule!r}"
+                f"LearningRateScheduler takes a function of the epoch, found {shown(schedule)}"
             )
         self._schedule = schedule
         self._parameters = None if parameters is None else tuple(parameters)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from psnb._src.excerpt import shown
 from psnb._src.prediction_columns import json_lines, parquet_table, single_columns
 from psnb._src.threads import uninterrupted
 from psnb.errors import ConfigurationError
@@ -122,7 +123,8 @@ class PredictionFiles:
         if wrong or path.name.count(_PLACE) != 1 or _PLACE in str(path.parent):
             raise ConfigurationError(
                 "to= takes a path of files that the workers share, with one * in its last part for "
-                f"the number, and one of {', '.join(_WRITERS)} at its end; found {self.pattern!r}"
+                f"the number, and one of {', '.join(_WRITERS)} at its end; "
+                f"found {shown(self.pattern)}"
             )
         object.__setattr__(self, "pattern", str(path))
 

@@ -17,6 +17,7 @@ from psnb._src.coordinator import (
     training_shown,
 )
 from psnb._src.data import Dataset, check_order
+from psnb._src.excerpt import shown
 from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.remote_path import Place
 from psnb._src.training.callback import Callback
@@ -94,13 +95,13 @@ class Trainer(SaysWhatToUse):
     ) -> None:
         if not isinstance(coordinator, ClusterCoordinator):
             raise ConfigurationError(
-                f"coordinator must be a psnb.ClusterCoordinator, found {coordinator!r}"
+                f"coordinator must be a psnb.ClusterCoordinator, found {shown(coordinator)}"
             )
         self.coordinator, self.worker = coordinator, _device_worker(worker)
         self.step: Any = step
         if self.worker.takes_step != callable(step):
             raise ConfigurationError(
-                f"step must be a function of an iterator, found {step!r}"
+                f"step must be a function of an iterator, found {shown(step)}"
                 if self.worker.takes_step
                 else f"{type(self.worker).__name__} trains its stages: leave step={step!r} out"
             )
@@ -222,7 +223,9 @@ class Trainer(SaysWhatToUse):
         told = tuple(callbacks)
         for each in told:
             if not isinstance(each, Callback):
-                raise ConfigurationError(f"callbacks takes psnb.Callback objects, found {each!r}")
+                raise ConfigurationError(
+                    f"callbacks takes psnb.Callback objects, found {shown(each)}"
+                )
         checkpoint = _manager(checkpoint) or self._checkpoint
         if checkpoint is None and (save_every is not None or save_steps is not None):
             raise ConfigurationError("save_every= and save_steps= need checkpoint=")
@@ -397,7 +400,7 @@ class Trainer(SaysWhatToUse):
 def _manager(given: Any) -> CheckpointManager | None:
     if given is None or isinstance(given, CheckpointManager):
         return given
-    raise ConfigurationError(f"checkpoint must be a psnb.CheckpointManager, found {given!r}")
+    raise ConfigurationError(f"checkpoint must be a psnb.CheckpointManager, found {shown(given)}")
 
 
 def _device_worker(worker: str | DeviceWorker) -> DeviceWorker:

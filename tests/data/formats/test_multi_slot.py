@@ -92,7 +92,7 @@ def test_bytes_that_are_no_text_are_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Slot("a", "int64"),
+        lambda: Slot("a", "int32"),
         lambda: Slot("a", shape=(3, -1)),
         lambda: MultiSlot([]),
         lambda: MultiSlot([Slot("a"), Slot("a", "float32")]),

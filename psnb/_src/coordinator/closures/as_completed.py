@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.excerpt import shown
 from psnb._src.shown_error import timed_out
 from psnb.errors import ConfigurationError
 
@@ -47,7 +48,7 @@ def as_completed(
     distinct = list(dict.fromkeys(remotes))
     for each in distinct:
         if not isinstance(each, RemoteValue):
-            raise ConfigurationError(f"as_completed takes remote values, found {each!r}")
+            raise ConfigurationError(f"as_completed takes remote values, found {shown(each)}")
     end = None if timeout is None else time.monotonic() + timeout
     return _iterate(distinct, end, timeout)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.excerpt import excerpt
+from psnb._src.excerpt import excerpt, shown
 from psnb._src.runtime import GivenFutures, InputReference, PerWorkerReference, dumps
 from psnb._src.threads import Condition
 from psnb.errors import ConfigurationError
@@ -62,7 +62,7 @@ def positional(args: object) -> tuple[Any, ...]:
     if single or hasattr(args, "__array__") or not isinstance(args, Iterable):
         hint = "keyword arguments go to kwargs=" if isinstance(args, Mapping) else "mind the comma"
         raise ConfigurationError(
-            f"args must be a tuple or list of arguments, found {excerpt(repr(args))}: write "
+            f"args must be a tuple or list of arguments, found {shown(args)}: write "
             f"args=(value,) for a single one ({hint})"
         )
     return tuple(args)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from psnb._src.checks import integer, is_integer
+from psnb._src.excerpt import shown
 from psnb._src.monitor import WorkerStatistics
 from psnb.errors import ConfigurationError
 
@@ -52,14 +53,14 @@ class ScheduleOptions:
     def __post_init__(self) -> None:
         integer("retries", self.retries, 0)
         if not is_integer(self.priority):
-            raise ConfigurationError(f"priority must be an int, found {self.priority!r}")
+            raise ConfigurationError(f"priority must be an int, found {shown(self.priority)}")
         index = is_integer(self.worker) and self.worker >= 0  # type: ignore[operator]
         if not (index or self.worker is None or isinstance(self.worker, str)) and not callable(
             self.worker
         ):
             raise ConfigurationError(
                 "worker must be a worker's name, its index from 0, or a function that takes a "
-                f"psnb.WorkerStatistics and returns a bool, found {self.worker!r}"
+                f"psnb.WorkerStatistics and returns a bool, found {shown(self.worker)}"
             )
         for name in ("retries", "priority", "worker"):
             if is_integer(value := getattr(self, name)):  # perhaps numpy's, which may wrap

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from psnb._src.checks import choice
 from psnb._src.coordinator.datasets.dataset_services import DatasetServices
 from psnb._src.coordinator.datasets.leased import LeasedDataset
 from psnb._src.coordinator.datasets.partitioned import PartitionedDataset
 from psnb._src.coordinator.datasets.per_worker import PerWorkerDataset
 from psnb._src.data import Dataset, InMemoryDataset, QueueDataset, sharded
 from psnb._src.data import splits as cut
+from psnb._src.excerpt import shown
 from psnb._src.runtime import InputContext, make_dataset
 from psnb.errors import ConfigurationError
 
@@ -22,10 +24,7 @@ def make_dataset_of(
     source: Any, sharding: str, splits: int | None, workers: int, place: DatasetServices
 ) -> PerWorkerDataset | LeasedDataset | PartitionedDataset:
     """Make a dataset on the workers; see `ClusterCoordinator.create_per_worker_dataset`."""
-    if sharding not in ("none", "static", "dynamic"):
-        raise ConfigurationError(
-            f"sharding must be 'none', 'static' or 'dynamic', found {sharding!r}"
-        )
+    choice("sharding", sharding, ("none", "static", "dynamic"))
     wanted = _SPLITS * max(1, workers) if splits is None else splits
     if isinstance(source, QueueDataset):
         source = source.dataset
@@ -39,7 +38,7 @@ def make_dataset_of(
     if sharding != "none":
         if not isinstance(source, Dataset):
             raise ConfigurationError(
-                f"sharding={sharding!r} takes a psnb.data.Dataset, found {source!r}"
+                f"sharding={shown(sharding)} takes a psnb.data.Dataset, found {shown(source)}"
             )
         if sharding == "dynamic":
             return LeasedDataset(place.registry, place.leases, cut(source, wanted), wanted)

@@ -23,6 +23,7 @@ from psnb._src.data.formats.limit import (
 )
 from psnb._src.data.formats.open_files import INFER, check_compression, reading
 from psnb._src.exact_integers import dtype_of
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError, DatasetError
 
 _ROW = re.compile(r"Row #(\d+): *")
@@ -78,7 +79,9 @@ class Csv:
         check_compression(self.compression)
         object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '\r\n"':
-            raise ConfigurationError(f"delimiter is {self.delimiter!r}: not one ASCII character")
+            raise ConfigurationError(
+                f"delimiter is {shown(self.delimiter)}: not one ASCII character"
+            )
         for name, dtype in (self.dtypes or {}).items():
             _arrow_type(name, dtype)
 
@@ -277,4 +280,6 @@ def _arrow_type(name: str, dtype: Any) -> Any:
     try:
         return pa.from_numpy_dtype(np.dtype(dtype))
     except (TypeError, pa.ArrowException) as error:
-        raise ConfigurationError(f"column {name!r} has the dtype {dtype!r}: not one") from error
+        raise ConfigurationError(
+            f"column {name!r} has the dtype {shown(dtype)}: not one"
+        ) from error

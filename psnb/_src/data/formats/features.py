@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.data.formats.wire import BYTES, FLOATS, INTEGERS
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError
 
 _DTYPES = {BYTES: np.dtype(object), FLOATS: np.dtype(np.float32), INTEGERS: np.dtype(np.int64)}
@@ -20,15 +21,15 @@ NAMES = {0: "nothing", BYTES: "bytes", FLOATS: "float32", INTEGERS: "int64"}
 
 
 def _kind_of(dtype: Any) -> int:
-    if dtype in (bytes, "bytes"):
-        return BYTES
     try:
+        if dtype in (bytes, "bytes"):
+            return BYTES
         kinds = [kind for kind in (FLOATS, INTEGERS) if np.dtype(dtype) == _DTYPES[kind]]
-    except TypeError:
+    except (TypeError, ValueError):  # of an array, for example
         kinds = []
     if not kinds:
         raise ConfigurationError(
-            f"a feature's dtype is {dtype!r}: an Example holds int64, float32 or bytes"
+            f"a feature's dtype is {shown(dtype)}: an Example holds int64, float32 or bytes"
         )
     return kinds[0]
 
@@ -69,7 +70,8 @@ class FixedLen:
                 self.rows(1)
             except (TypeError, ValueError) as error:
                 raise ConfigurationError(
-                    f"a feature's default is {self.default!r}: not {self.dtype} of shape {shape}"
+                    f"a feature's default is {shown(self.default)}: not {self.dtype} of "
+                    f"shape {shape}"
                 ) from error
 
     @cached_property

@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from psnb._src.checks import choice
 from psnb._src.data.formats import multi_slot_kernels as kernels
 from psnb._src.data.formats.byte_window import ByteWindow, window_on
 from psnb._src.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
@@ -19,9 +20,13 @@ from psnb._src.data.formats.open_files import INFER, check_compression
 from psnb._src.data.formats.parse_numbers import JUNK, NEGATIVE, OK, OVERFLOW, nearest_float32
 from psnb._src.data.formats.pipe import piped
 from psnb._src.data.ragged import Ragged
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError, DatasetError
 
 _DTYPES = ("uint64", "float32", "bytes")
+_PADDLES = {"int64": "uint64", "float": "float32"}
+"""Paddle's words for dtypes."""
+
 _END = np.uint64(0xFFFFFFFF)
 """The part of a span that is its end."""
 
@@ -36,7 +41,8 @@ class Slot:
         The name of its column.
     dtype : str
         "uint64", "float32", or "bytes" for words as they are, such as an instance's id: for
-        these ``shape`` must be given.
+        these ``shape`` must be given. Paddle's "int64" and "float" are "uint64" and "float32",
+        as they are there in files.
     shape : tuple of int, optional
         The shape of each line's values, whose number must fit: the slot is dense, its column an
         array. The first size may be -1: then the number of values must be a multiple of the others'
@@ -58,10 +64,11 @@ class Slot:
     used: bool = True
 
     def __post_init__(self) -> None:
-        if self.dtype not in _DTYPES:
-            raise ConfigurationError(
-                f"slot {self.name!r} has the dtype {self.dtype!r}: not one of {_DTYPES}"
-            )
+        if not isinstance(self.name, str):
+            raise ConfigurationError(f"the name of a slot must be a text, found {shown(self.name)}")
+        words = (*_DTYPES, *_PADDLES)
+        dtype = choice(f"slot {self.name!r}: dtype", self.dtype, words)
+        object.__setattr__(self, "dtype", _PADDLES.get(dtype, dtype))
         if self.dtype == "bytes" and (self.shape is None or -1 in self.shape):
             raise ConfigurationError(
                 f"slot {self.name!r} is of bytes: give the shape of its words, such as ()"
@@ -129,6 +136,11 @@ class MultiSlot:
     def __post_init__(self) -> None:
         check_compression(self.compression)
         object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
+        for slot in self.slots:
+            if not isinstance(slot, Slot):
+                raise ConfigurationError(
+                    f"slots must be psnb.data.Slot objects, found {shown(slot)}"
+                )
         names = [slot.name for slot in self.slots]
         if not names or len(set(names)) < len(names):
             raise ConfigurationError(f"slots are {names}: give some, each with its own name")

@@ -18,7 +18,7 @@ import platform
 import re
 import stat
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
@@ -30,6 +30,7 @@ from psnb._src.addresses import filesystem_of, is_local
 from psnb._src.data.formats.http_file import HttpFile
 from psnb._src.data.formats.xz_file import XzFile
 from psnb._src.data.formats.zlib_file import ZlibFile
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError, DatasetError, PsnbError
 
 INFER = "infer"
@@ -67,7 +68,12 @@ def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     DatasetError
         If nothing matches a pattern, or the filesystem cannot be asked.
     """
-    several = [patterns] if isinstance(patterns, (str, os.PathLike)) else patterns
+    single = isinstance(patterns, (str, os.PathLike))
+    several = [patterns] if single else list(patterns) if isinstance(patterns, Iterable) else [None]
+    if not all(isinstance(each, (str, os.PathLike)) for each in several):
+        raise ConfigurationError(
+            f"files must be paths, or a list of paths, found {shown(patterns)}"
+        )
     found = [path for pattern in several for path in _matches(os.fspath(pattern))]
     return [os.path.abspath(path) if is_local(path) else path for path in found]
 
@@ -118,7 +124,7 @@ def check_compression(compression: str | None) -> None:
     """Raise `ConfigurationError` if a compression is not known."""
     known = sorted({INFER, "zlib", *(name for name in compr if name)})
     if compression is not None and compression not in known:
-        raise ConfigurationError(f"compression is {compression!r}: not one of {known} or None")
+        raise ConfigurationError(f"compression is {shown(compression)}: not one of {known} or None")
 
 
 def check_plain(path: str, compression: str | None, begin: bytes) -> None:

@@ -13,6 +13,7 @@ from psnb._src.data.formats.limit import MAX_RECORD_BYTES, checked_limit
 from psnb._src.data.formats.line_kernels import NEWLINE, RETURN
 from psnb._src.data.formats.lines import Lines, line_splits, read_lines
 from psnb._src.data.formats.open_files import INFER, check_compression
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError
 
 
@@ -48,10 +49,11 @@ class TextLines:
             try:
                 one_byte = "\n".encode(self.encoding) == b"\n"
             except LookupError as error:
-                raise ConfigurationError(f"there is no encoding {self.encoding!r}") from error
+                raise ConfigurationError(f"there is no encoding {shown(self.encoding)}") from error
             if not one_byte:
                 raise ConfigurationError(
-                    f"lines in the encoding {self.encoding!r} cannot be told apart by their bytes; "
+                    f"lines in the encoding {shown(self.encoding)} cannot be told apart "
+                    f"by their bytes; "
                     "write the files in UTF-8"
                 )
 

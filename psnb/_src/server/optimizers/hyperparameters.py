@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.checks import is_integer
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError
 
 
@@ -56,5 +57,5 @@ def require_flag(owner: Any, name: str) -> None:
 def refusal(owner: Any, name: str, what: str) -> ConfigurationError:
     """Return the error that says what a field must be."""
     return ConfigurationError(
-        f"{type(owner).__name__}({name}={getattr(owner, name)!r}): {name} must be {what}"
+        f"{type(owner).__name__}({name}={shown(getattr(owner, name))}): {name} must be {what}"
     )
