@@ -70,6 +70,74 @@ def test_a_shuffle_keeps_every_example_and_changes_the_order(kind: Kind, how: st
     assert made.statistics().examples == COUNT
 
 
+def test_slots_are_shuffled_among_the_examples(kind: Kind) -> None:
+    made = kind.make(examples())
+    made.load_into_memory()
+    made.global_shuffle(1)
+    before = dict(exchanged(kind.batches(made)))
+    found = []
+    for seed in (2, 3, 2):
+        made.slots_shuffle(["row"], seed)
+        found.append(dict(exchanged(kind.batches(made))))
+        # The other slot is as it was, all values are there, and no example has its own.
+        assert found[-1].keys() == before.keys()
+        assert sorted(found[-1].values()) == sorted(before.values())
+        assert all(found[-1][n] != before[n] for n in before if n % 4)
+    assert found[0] == found[2] != found[1]
+    made.slots_shuffle([])
+    assert dict(exchanged(kind.batches(made))) == before
+
+
+def exchanged(batches: list[Any]) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the pairs of the two slots."""
+    return [
+        (int(n), tuple(row.tolist()))
+        for batch in batches
+        for n, row in zip(batch["n"], batch["row"], strict=True)
+    ]
+
+
+def test_slots_that_cannot_be_shuffled_are_refused(kind: Kind) -> None:
+    made = kind.make(examples())
+    with pytest.raises(ConfigurationError, match="nothing is in memory"):
+        made.slots_shuffle(["row"])
+    made.load_into_memory()
+    with pytest.raises(ConfigurationError, match=r"call global_shuffle\(\) first"):
+        made.slots_shuffle(["row"])
+    made.global_shuffle()
+    for slots in ("row", [5], np.zeros(1000)):
+        with pytest.raises(
+            ConfigurationError, match=r"takes a list of names of slots, found .{1,130}$"
+        ):
+            made.slots_shuffle(slots)  # type: ignore[arg-type]
+    made.slots_shuffle(["price"])
+    with pytest.raises(DatasetError, match=r"there is no slot 'price'; there are \['n', 'row'\]"):
+        kind.batches(made)
+
+
+def test_an_iterator_of_shuffled_slots_goes_on_where_it_was() -> None:
+    made = examples()
+    made.load_into_memory()
+    made.global_shuffle(1)
+    plain = made.iterator().state()
+    made.slots_shuffle(["row"], 2)
+    iterator = made.iterator()
+    first = [next(iterator) for _ in range(3)]
+    rest = exchanged(list(made.iterator(iterator.state())))
+    assert exchanged(first) + rest == exchanged(list(made))
+    with pytest.raises(DatasetError, match="another dataset"):
+        made.iterator(plain)
+
+
+def test_examples_that_are_alone_have_no_slots_to_shuffle() -> None:
+    made = examples(3)
+    made.load_into_memory()
+    made.global_shuffle(1)
+    made.slots_shuffle(["row"], 2)
+    with pytest.raises(DatasetError, match="a piece of the dataset has one example only"):
+        list(made)
+
+
 def test_a_global_shuffle_with_the_same_seed_gives_the_same_batches(kind: Kind) -> None:
     found = []
     for seed in (1, 2, 1):

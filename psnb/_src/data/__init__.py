@@ -10,7 +10,7 @@ from psnb._src.data.formats import (
     encode_example,
 )
 from psnb._src.data.identity import identity
-from psnb._src.data.in_memory import InMemoryDataset
+from psnb._src.data.in_memory import InMemoryDataset, slot_names
 from psnb._src.data.iteration_context import AUTOTUNE, Options
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.memory import Memory, MemoryStatistics, ShufflePlan
@@ -54,5 +54,6 @@ __all__ = [
     "identity",
     "log_stages",
     "sharded",
+    "slot_names",
     "splits",
 ]

@@ -11,7 +11,7 @@ import itertools
 import os
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import psutil
@@ -239,6 +239,33 @@ class InMemoryDataset(SaysWhatToUse):
             raise
         self._become(generation, layout)
 
+    def slots_shuffle(self, slots: Sequence[str], seed: int | None = None) -> None:
+        """Exchange the values of some slots among the examples, to see what they are worth.
+
+        Evaluate a model before and after: the metric is worse by what these slots tell. An example
+        gets the values of all of them from one other example, at random. It is so for all
+        iterations until the next `slots_shuffle`, which begins with the values as they were read,
+        or `load_into_memory`. Nothing is moved in memory: a piece's values are exchanged when it
+        is read, among its examples, so these must be shuffled globally before.
+
+        Parameters
+        ----------
+        slots : sequence of str
+            Columns of the examples, which are dicts; an empty one ends the exchange.
+        seed : int, optional
+            The same seed gives the same exchange.
+
+        Raises
+        ------
+        ConfigurationError
+            If nothing is in memory, or it was not shuffled globally; or if slots are no names.
+        DatasetError
+            From an iteration: if there is no such slot.
+        """
+        self._loaded()
+        names = slot_names(slots)
+        self._layout = self._layout.exchanging(names, as_seed("slots_shuffle", seed))
+
     def release_memory(self) -> None:
         """Forget all examples; `load_into_memory` reads them again. Idempotent."""
         if self._loading is not None:
@@ -292,6 +319,16 @@ class InMemoryDataset(SaysWhatToUse):
         assert self._memory is not None  # it was filled
         self._generation, self._layout = generation, layout
         self._memory.keep_only(generation)
+
+
+def slot_names(slots: Any) -> tuple[str, ...]:
+    """Return the slots of `InMemoryDataset.slots_shuffle`, checked."""
+    names = None if isinstance(slots, str) or not isinstance(slots, Iterable) else tuple(slots)
+    if names is None or not all(isinstance(each, str) for each in names):
+        raise ConfigurationError(
+            f"slots_shuffle takes a list of names of slots, found {shown(slots)}"
+        )
+    return names
 
 
 def _nowhere(place: str, data: bytes) -> None:

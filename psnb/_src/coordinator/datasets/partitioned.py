@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from psnb._src.coordinator.datasets.partition_statistics import PartitionStatist
 from psnb._src.coordinator.datasets.per_worker import PerWorkerValues
 from psnb._src.coordinator.datasets.piece_owners import PieceOwners, by_owner
 from psnb._src.coordinator.datasets.whole_splits import WholeSplits
-from psnb._src.data import InMemoryDataset, ShufflePlan, Spec, as_seed, identity, splits
+from psnb._src.data import InMemoryDataset, ShufflePlan, Spec, as_seed, identity, slot_names, splits
 from psnb._src.excerpt import counted
 from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.monitor import WorkerStatistics
@@ -187,6 +187,33 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
         """
         self._shuffle(seed, spread=True)
 
+    def slots_shuffle(self, slots: Sequence[str], seed: int | None = None) -> None:
+        """Exchange the values of some slots among the examples, to see what they are worth.
+
+        Evaluate a model before and after: the metric is worse by what these slots tell. An example
+        gets the values of all of them from one other example, at random. It is so for all
+        iterations until the next `slots_shuffle`, which begins with the values as they were read,
+        or `load_into_memory`. Nothing is moved in memory: a piece's values are exchanged when it
+        is read, among its examples, so these must be shuffled globally before.
+
+        Parameters
+        ----------
+        slots : sequence of str
+            Columns of the examples, which are dicts; an empty one ends the exchange.
+        seed : int, optional
+            The same seed gives the same exchange.
+
+        Raises
+        ------
+        ConfigurationError
+            If nothing is in memory, or it was not shuffled globally; or if slots are no names.
+        DatasetError
+            From an iteration: if there is no such slot.
+        """
+        self._check_loaded()
+        names = slot_names(slots)
+        self._layout = self._layout.exchanging(names, as_seed("slots_shuffle", seed))
+
     def release_memory(self) -> None:
         """Have the workers forget all examples; `load_into_memory` reads them again. Idempotent."""
         if self._loading is not None:
@@ -262,11 +289,14 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
 
     def _restored(self) -> dict[int, str]:
         """Ask which worker has which piece, have lost pieces made again; return the owners."""
+        self._check_loaded()
+        return self._holders.restore(self._generation, self._layout)
+
+    def _check_loaded(self) -> None:
         if self._loading is not None:
             self.wait_preload_done()
         if not self._loaded:
             raise ConfigurationError("nothing is in memory: call load_into_memory() first")
-        return self._holders.restore(self._generation, self._layout)
 
     def _become(self, generation: int, layout: ShufflePlan) -> None:
         self._generation, self._layout = generation, layout

@@ -169,10 +169,14 @@ class Memory:
         Raises
         ------
         DatasetError
-            If the generation is over, or a lost piece cannot be made again.
+            If the generation is over, a lost piece cannot be made again, or the plan exchanges
+            slots that there are not.
         """
         self.make(generation, layout, [number])
-        return self._store.read(generation, number, layout)
+        found = self._store.read(generation, number, layout)
+        if found is None or layout.exchange is None:
+            return found
+        return found.exchanged(layout.exchange)
 
     def keep_only(self, generation: int) -> None:
         """Free the pieces of all other generations."""

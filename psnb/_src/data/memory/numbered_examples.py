@@ -10,8 +10,12 @@ from typing import NamedTuple
 import cloudpickle
 import numpy as np
 
-from psnb._src.data.block import Block, Column, concatenate
+from psnb._src.data.block import Block, Column, concatenate, take
+from psnb._src.data.memory.shuffle_plan import SlotShuffle
+from psnb._src.data.nesting import paths
 from psnb._src.data.ragged import Ragged
+from psnb._src.excerpt import shown
+from psnb.errors import DatasetError
 
 
 class NumberedExamples(NamedTuple):
@@ -36,6 +40,37 @@ class NumberedExamples(NamedTuple):
     def take(self, places: np.ndarray) -> NumberedExamples:
         """Copy some examples together."""
         return NumberedExamples(self.numbers[places], self.block.take(places))
+
+    def exchanged(self, exchange: SlotShuffle) -> NumberedExamples:
+        """Return these examples with some columns' values exchanged.
+
+        Raises
+        ------
+        DatasetError
+            If they are no dicts with such columns, or there is one example only.
+        """
+        nesting = self.block.nesting
+        keys = nesting.keys if nesting is not None and nesting.kind is dict else ()
+        missing = [name for name in exchange.slots if name not in keys]
+        if nesting is None or missing:
+            raise DatasetError(
+                f"slots_shuffle: there is no slot {shown(missing[0])}; there are "
+                f"{shown(list(keys))}"
+            )
+        if len(self.numbers) == 1:
+            raise DatasetError(
+                "slots_shuffle: a piece of the dataset has one example only, which has none to "
+                "exchange values with: use more examples, or fewer pieces (splits=)"
+            )
+        donors = exchange.donors(self.numbers)
+        owners = [
+            key for key, child in zip(keys, nesting.children, strict=True) for _ in paths(child)
+        ]
+        columns = tuple(
+            take(column, donors) if owner in exchange.slots else column
+            for owner, column in zip(owners, self.block.columns, strict=True)
+        )
+        return NumberedExamples(self.numbers, self.block._replace(columns=columns))
 
     def part(self, start: int, stop: int) -> NumberedExamples:
         """Return consecutive examples, as views."""

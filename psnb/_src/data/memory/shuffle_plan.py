@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from psnb._src.data.random_numbers import mixed
+from psnb.errors import ConfigurationError
 
 _BITS = 40
 """A source has fewer than 2**40 examples, and a dataset fewer than 2**24 sources."""
@@ -71,6 +72,32 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class SlotShuffle:
+    """An exchange of some columns' values among the examples of each piece.
+
+    Attributes
+    ----------
+    seed : int
+        The seed of its random numbers.
+    slots : tuple of str
+        The columns, all of which an example gets from one other example.
+    """
+
+    seed: int
+    slots: tuple[str, ...]
+
+    def donors(self, numbers: np.ndarray) -> np.ndarray:
+        """Return from which example of a piece each one gets the values, int64 ``(n,)``.
+
+        From none that is itself: in a random order, each gets them from the one before.
+        """
+        order = np.argsort(_mixed(mixed(self.seed, 3), numbers))
+        donors = np.empty(len(numbers), np.int64)
+        donors[order] = np.roll(order, 1)
+        return donors
+
+
+@dataclass(frozen=True)
 class ShufflePlan:
     """The places of all examples of a dataset.
 
@@ -80,10 +107,13 @@ class ShufflePlan:
         The number of pieces, which is also the number of sources.
     stages : tuple of Stage
         The shuffles that matter; without any, each piece is its source in the original order.
+    exchange : SlotShuffle or None
+        What is exchanged when a piece is read; nothing is moved for it.
     """
 
     pieces: int
     stages: tuple[Stage, ...] = ()
+    exchange: SlotShuffle | None = None
 
     def shuffled(self, seed: int, groups: Iterable[Sequence[int]] | None = None) -> ShufflePlan:
         """Return the plan after one more shuffle, of all pieces or within groups of them."""
@@ -92,7 +122,23 @@ class ShufflePlan:
         stages = list(self.stages)
         while stages and stages[-1].refines(stage):
             stages.pop()
-        return ShufflePlan(self.pieces, (*stages, stage))
+        return ShufflePlan(self.pieces, (*stages, stage), self.exchange)
+
+    def exchanging(self, slots: Iterable[str], seed: int) -> ShufflePlan:
+        """Return the plan with other slots exchanged; with none, as the examples were read.
+
+        Raises
+        ------
+        ConfigurationError
+            If the examples were not shuffled globally: those of a piece are neighbours then.
+        """
+        names = tuple(slots)
+        if names and self.pieces > 1 and not any(len(each.groups) == 1 for each in self.stages):
+            raise ConfigurationError(
+                "slots_shuffle exchanges values among examples that lie together, which are "
+                "neighbours in the files until they are shuffled: call global_shuffle() first"
+            )
+        return replace(self, exchange=SlotShuffle(seed, names) if names else None)
 
     def destinations(self, source: int, numbers: np.ndarray) -> np.ndarray:
         """Return in which pieces examples of a source are, int64 ``(n,)``."""
