@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.initializers import Constant, Initializer, Normal, Uniform
+from psnb._src.descriptions import made
+from psnb._src.first_rows.initializers import INITIALIZERS, Constant, Initializer, Normal, Uniform
 from psnb.errors import ConfigurationError
 
 MASK = (1 << 64) - 1
@@ -109,6 +110,26 @@ def test_parameters_of_which_rows_would_be_infinite_are_refused(kind: type) -> N
     with pytest.raises(ConfigurationError, match=r"\(\w+=-2e\+36\): \w+ must be within ±1e\+36"):
         kind(-2e36)
     out = np.empty((MANY.size, 4), np.float32)
-    largest = kind(*[1e36] * len(vars(kind())))
+    largest = kind(*[1e36] * len(vars(kind()).keys() - {"seed"}))
     largest.fill(out, MANY, 1)
     assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("kind", [Uniform, Normal])
+def test_a_seed_of_its_own_takes_the_place_of_the_tables(kind: type) -> None:
+    ids, found = np.arange(5, dtype=np.uint64), np.empty((4, 5, 3))
+    for out, seed, table in zip(found, (1, 1, 2, None), (7, 8, 7, 1), strict=True):
+        kind(0.0, 1.0, seed=seed).fill(out, ids, table)
+    assert (found[0] == found[1]).all()
+    assert (found[0] != found[2]).all()
+    assert (found[0] == found[3]).all()  # as of a table with this seed
+    with pytest.raises(ConfigurationError, match="seed must be 0 to"):
+        kind(seed=-1)
+    with pytest.raises(ConfigurationError, match="seed must be 0 to"):
+        kind(seed="one")
+
+
+def test_a_description_has_a_seed_only_if_there_is_one() -> None:
+    assert Uniform().describe() == {"name": "Uniform", "low": -0.05, "high": 0.05}
+    for each in (Uniform(), Normal(seed=3)):
+        assert made("it", each.describe(), INITIALIZERS) == each

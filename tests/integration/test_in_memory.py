@@ -129,6 +129,19 @@ def test_an_iterator_of_shuffled_slots_goes_on_where_it_was() -> None:
         made.iterator(plain)
 
 
+def test_slots_that_are_shuffled_here_are_not_forgotten_on_the_workers(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    made = examples()
+    made.load_into_memory()
+    made.global_shuffle()
+    made.slots_shuffle(["row"])
+    with pytest.raises(ConfigurationError, match="are shuffled in this process only"):
+        coordinator.create_per_worker_dataset(made)
+    made.slots_shuffle([])
+    coordinator.create_per_worker_dataset(made)
+
+
 def test_examples_that_are_alone_have_no_slots_to_shuffle() -> None:
     made = examples(3)
     made.load_into_memory()

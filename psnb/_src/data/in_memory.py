@@ -266,6 +266,11 @@ class InMemoryDataset(SaysWhatToUse):
         names = slot_names(slots)
         self._layout = self._layout.exchanging(names, as_seed("slots_shuffle", seed))
 
+    @property
+    def shuffled_slots(self) -> tuple[str, ...]:
+        """The slots of the latest `slots_shuffle`."""
+        return () if self._layout.exchange is None else self._layout.exchange.slots
+
     def release_memory(self) -> None:
         """Forget all examples; `load_into_memory` reads them again. Idempotent."""
         if self._loading is not None:

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.checks import is_number
+from psnb._src.checks import integer, is_number
 from psnb._src.descriptions import described
 from psnb._src.excerpt import shown
 from psnb._src.first_rows.id_kernels import fill_normal, fill_uniform
 from psnb.errors import ConfigurationError
 
+_LARGEST_SEED = (1 << 63) - 1
 _LARGEST = 1e36
 """What parameters may be: ten standard deviations and the mean are numbers of float32 then."""
 
@@ -35,6 +36,10 @@ class Initializer(ABC):
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
+            if name == "seed":
+                if value is not None:
+                    integer(f"{type(self).__name__}: seed", value, 0, _LARGEST_SEED)
+                continue
             try:
                 good = is_number(value) and math.isfinite(value)
                 small = good and abs(value) <= _LARGEST
@@ -47,8 +52,9 @@ class Initializer(ABC):
                 )
 
     def describe(self) -> dict[str, Any]:
-        """Return name and parameters as JSON can hold them."""
-        return described(self)
+        """Return name and parameters as JSON can hold them; a seed only if there is one."""
+        found = described(self)
+        return {name: each for name, each in found.items() if (name, each) != ("seed", None)}
 
     @abstractmethod
     def fill(self, out: np.ndarray, ids: np.ndarray, seed: int) -> None:
@@ -67,26 +73,32 @@ class Constant(Initializer):
 
 @dataclass(frozen=True)
 class Uniform(Initializer):
-    """Uniform between ``low`` and ``high``; the default of an embedding, as in Keras."""
+    """Uniform between ``low`` and ``high``; the default of an embedding, as in Keras.
+
+    Rows follow from their ids and from ``seed`` (0 to 2**63 - 1), by default the table's name:
+    tables with one seed begin alike.
+    """
 
     low: float = -0.05
     high: float = 0.05
+    seed: int | None = None
 
     def fill(self, out: np.ndarray, ids: np.ndarray, seed: int) -> None:
-        fill_uniform(out, ids, np.uint64(seed))
+        fill_uniform(out, ids, np.uint64(seed if self.seed is None else self.seed))
         out *= self.high - self.low
         out += self.low
 
 
 @dataclass(frozen=True)
 class Normal(Initializer):
-    """Normal with the given mean and standard deviation."""
+    """Normal with the given mean and standard deviation; ``seed`` as for `Uniform`."""
 
     mean: float = 0.0
     stddev: float = 0.05
+    seed: int | None = None
 
     def fill(self, out: np.ndarray, ids: np.ndarray, seed: int) -> None:
-        fill_normal(out, ids, np.uint64(seed))
+        fill_normal(out, ids, np.uint64(seed if self.seed is None else self.seed))
         out *= self.stddev
         out += self.mean
 

@@ -34,6 +34,12 @@ def make_dataset_of(
                 "an InMemoryDataset is shared by the workers as they load and shuffle it: leave "
                 "sharding out"
             )
+        if source.shuffled_slots:
+            raise ConfigurationError(
+                "the slots of this dataset are shuffled in this process only: workers load it anew. "
+                "Call slots_shuffle of what create_per_worker_dataset returns, after its "
+                "global_shuffle"
+            )
         return PartitionedDataset(source, wanted, place)
     if sharding != "none":
         if not isinstance(source, Dataset):
