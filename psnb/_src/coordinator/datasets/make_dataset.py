@@ -36,8 +36,8 @@ def make_dataset_of(
             )
         if source.shuffled_slots:
             raise ConfigurationError(
-                "the slots of this dataset are shuffled in this process only: workers load it anew. "
-                "Call slots_shuffle of what create_per_worker_dataset returns, after its "
+                "the slots of this dataset are shuffled in this process only: workers load it "
+                "anew. Call slots_shuffle of what create_per_worker_dataset returns, after its "
                 "global_shuffle"
             )
         return PartitionedDataset(source, wanted, place)

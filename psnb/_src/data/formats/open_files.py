@@ -68,8 +68,9 @@ def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     DatasetError
         If nothing matches a pattern, or the filesystem cannot be asked.
     """
-    single = isinstance(patterns, (str, os.PathLike)) or not isinstance(patterns, Iterable)
-    several: list[Any] = [patterns] if single else list(patterns)
+    several: list[Any] = [patterns]
+    if isinstance(patterns, Iterable) and not isinstance(patterns, (str, os.PathLike)):
+        several = list(patterns)
     if not all(isinstance(each, (str, os.PathLike)) for each in several):
         raise ConfigurationError(
             f"files must be paths, or a list of paths, found {shown(patterns)}"
