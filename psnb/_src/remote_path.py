@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from psnb._src.addresses import filesystem_of, is_local
-from psnb._src.excerpt import shown
-from psnb.errors import ConfigurationError
 
 
 @total_ordering
@@ -139,8 +137,6 @@ Place = Path | RemotePath
 
 def as_place(given: str | os.PathLike[str]) -> Place:
     """Return the place that a path or address names."""
-    if not isinstance(given, str | os.PathLike):
-        raise ConfigurationError(f"a folder is named by a path or address, found {shown(given)}")
     text = os.fspath(given)
     if is_local(text) or text.startswith("file://"):
         return Path(text.removeprefix("file://")).absolute()

@@ -84,6 +84,9 @@ def test_slots_are_shuffled_among_the_examples(kind: Kind) -> None:
         assert sorted(found[-1].values()) == sorted(before.values())
         assert all(found[-1][n] != before[n] for n in before if n % 4)
     assert found[0] == found[2] != found[1]
+    made.global_shuffle(4)  # an epoch of a Trainer, for example
+    after = dict(exchanged(kind.batches(made)))
+    assert sum(after[n] != before[n] for n in before) > COUNT / 2
     made.slots_shuffle([])
     assert dict(exchanged(kind.batches(made))) == before
 

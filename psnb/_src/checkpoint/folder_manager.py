@@ -23,7 +23,7 @@ from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.restore_choice import Rename, RestoreChoice, restore_choice
 from psnb._src.checkpoint.restored import Restored
 from psnb._src.checkpoint.shard_files import Snapshots, write_checkpoint
-from psnb._src.checks import integer
+from psnb._src.checks import integer, path_text
 from psnb._src.excerpt import excerpt
 from psnb._src.foreign_names import SaysWhatToUse
 from psnb._src.monitor import CheckpointStatistics, html_table
@@ -101,7 +101,7 @@ class FolderManager(SaysWhatToUse):
         max_to_keep = integer("max_to_keep", max_to_keep, 1)
         self._full_every = integer("full_every", full_every, 1)
         self._base: DeltaBase | None = None  # one assignment each, atomically
-        self.directory = as_place(directory)
+        self.directory = as_place(path_text("CheckpointManager: directory", directory))
         self._folder = folder_of(self.directory)
         self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
         self._held = held
@@ -269,7 +269,7 @@ class FolderManager(SaysWhatToUse):
         if path is None:
             saved = self._newest(choice, strict)
         else:
-            place = as_place(path)
+            place = as_place(path_text("restore: path", path))
             saved = Checkpoint(place, parameters, choice, strict=strict, models=self._models)
         unheard = threading.Event()
         try:

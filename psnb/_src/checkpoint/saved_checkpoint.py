@@ -17,6 +17,7 @@ from psnb._src.checkpoint.folder_of import use
 from psnb._src.checkpoint.manifest import FORMAT
 from psnb._src.checkpoint.restored import listed
 from psnb._src.checkpoint.saved_table import SavedTable
+from psnb._src.checks import path_text
 from psnb._src.excerpt import NAME, excerpt
 from psnb._src.remote_path import Place, as_place
 from psnb._src.text_table import text_table
@@ -217,4 +218,4 @@ def load(path: str | os.PathLike[str]) -> SavedCheckpoint:
     CheckpointError
         If it is no checkpoint, or a damaged one.
     """
-    return SavedCheckpoint(as_place(path))
+    return SavedCheckpoint(as_place(path_text("psnb.checkpoint.load: path", path)))

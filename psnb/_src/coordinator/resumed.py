@@ -10,6 +10,7 @@ from typing import Any
 from distributed import Client
 
 from psnb._src.checkpoint import newest_whole
+from psnb._src.checks import path_text
 from psnb._src.coordinator.checkpoint_manager import CheckpointManager
 from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from
 from psnb._src.coordinator.saved_run import SavedRun
@@ -114,7 +115,7 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
     ClusterError
         If the cluster has not enough workers or servers.
     """
-    saved = newest_whole(as_place(directory))
+    saved = newest_whole(as_place(path_text("psnb.resume: directory", directory)))
     if saved is None:
         raise CheckpointError(
             f"there is no checkpoint in {str(directory)!r}: nothing was saved there yet, or it is "

@@ -20,7 +20,7 @@ import numpy as np
 from distributed import Client
 from numpy.typing import ArrayLike, DTypeLike
 
-from psnb._src.checks import integer, is_integer, period, seconds
+from psnb._src.checks import integer, is_integer, path_text, period, seconds
 from psnb._src.cluster import (
     CLIENT_ENDED,
     choose_servers,
@@ -499,7 +499,9 @@ class ParameterServerStrategy(SaysWhatToUse):
                 raise ConfigurationError("recover: give a checkpoint or initialize=, not both")
             begin_anew(self._core, initialize, consistent=consistent, restart_timeout=wait)
             return {}
-        given = None if checkpoint is None else as_place(checkpoint)
+        given = (
+            None if checkpoint is None else as_place(path_text("recover: checkpoint", checkpoint))
+        )
         return bring_back(self._core, given, consistent=consistent, restart_timeout=wait)
 
     def rebalance(self, drain: Sequence[str] = ()) -> int:
