@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,9 @@ class Initializer(ABC):
     ConfigurationError
         If a parameter is no number, or beyond 1e36, where rows of float32 would become infinite.
     """
+
+    may_be_left_out: ClassVar[frozenset[str]] = frozenset({"seed"})
+    """Of a description: without a seed it is as those of psnb that knew none."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
