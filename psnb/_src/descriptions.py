@@ -53,7 +53,7 @@ def made(what: str, description: Any, kinds: Mapping[str, type]) -> Any:
     if kind is None:
         raise ValueError(f"{what} is {description!r:.80}")
     options = {name: value for name, value in description.items() if name != NAME}
-    left_out = getattr(kind, "may_be_left_out", frozenset()) - options.keys()
+    left_out: frozenset[str] = getattr(kind, "may_be_left_out", frozenset()) - options.keys()
     keys(what, options, {each.name for each in fields(kind)} - left_out)
     return kind(**{name: _made(f"{what}: {name}", each, kinds) for name, each in options.items()})
 
