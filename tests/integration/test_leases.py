@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -343,3 +344,23 @@ def run_while_killed(
         for _ in range(closures):
             coordinator.schedule(step, (iterator,))
         wait_until(lambda kill=kill: killer.kills >= kill, "the killer has struck")  # type: ignore[misc]
+
+
+def test_a_saved_dataset_in_buckets_is_leased_part_by_part(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    data.Dataset.range(200).save(tmp_path / "saved")
+    loaded = data.Dataset.load(tmp_path / "saved")
+    buckets = loaded.bucket_by_sequence_length(lambda n: n % 7, [2, 5], [4, 8, 2])
+    dataset = coordinator.create_per_worker_dataset(buckets, sharding="dynamic", splits=5)
+    seen = tmp_path / "seen"
+    seen.mkdir()
+
+    def step(iterator: Any) -> None:
+        batch = next(iterator).tolist()
+        assert len({(n % 7 >= 2) + (n % 7 >= 5) for n in batch}) == 1
+        for n in batch:
+            (seen / str(n)).touch(exist_ok=False)
+
+    coordinator.run_epoch(step, iter(dataset))
+    assert len(list(seen.iterdir())) == 200
