@@ -296,3 +296,15 @@ def test_a_step_is_refused_that_has_nothing_to_train() -> None:
         Model().step(combiner={"other": "sum"})
     with pytest.raises(ConfigurationError, match="a function is expected, found 3"):
         psnb.jax.step(3, tables={})  # type: ignore[arg-type]
+
+
+def test_a_batch_in_place_of_an_iterator_is_refused() -> None:
+    params = psnb.jax.variables(InProcessStrategy(), {"w": jnp.ones(2)}, SGD())
+    step = psnb.jax.step(
+        lambda params, rows, batch: (params["w"] * batch["x"]).sum(), params=params
+    )
+    with pytest.raises(
+        ConfigurationError,
+        match=r"takes an iterator of batches, found dict: schedule\(step, \(iter\(\[batch\]\),\)\)",
+    ):
+        step({"x": np.ones(2)})  # type: ignore[arg-type]

@@ -147,3 +147,11 @@ def test_a_leaf_of_another_shape_is_refused_by_its_name() -> None:
 def test_what_servers_cannot_keep_is_refused(tree: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         psnb.jax.variables(InProcessStrategy(), tree, SGD())
+
+
+def test_what_is_no_strategy_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"psnb\.jax\.variables: strategy must be a psnb\.ParameterServerStrategy, found dict",
+    ):
+        psnb.jax.variables(TREE, InProcessStrategy(), SGD())  # type: ignore[arg-type]

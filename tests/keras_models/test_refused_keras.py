@@ -17,6 +17,7 @@ from psnb._src.keras_models.split_keras import split
 from psnb.data import Ragged
 from psnb.errors import ConfigurationError, GradientError
 from tests.keras_models import nets
+from tests.models.placing import InProcessStrategy
 
 pytestmark = [
     # Of Keras itself, with numpy 2 and without 64-bit integers.
@@ -305,3 +306,17 @@ def test_stateful_layers_are_refused_by_name() -> None:
     model = keras.Sequential([keras.Input(batch_shape=(16, 6, 3)), layer, keras.layers.Dense(1)])
     with pytest.raises(ConfigurationError, match=r"layer 'both' is stateful.*stateful=False"):
         split(model)
+
+
+def test_arguments_in_the_wrong_order_are_refused() -> None:
+    strategy = InProcessStrategy()
+    with pytest.raises(
+        ConfigurationError,
+        match=r"psnb\.keras\.distribute: model must be a keras\.Model, found InPr",
+    ):
+        psnb.keras.distribute(strategy, nets.frozen())  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigurationError,
+        match=r"keras\.distribute: strategy must be a psnb\.ParameterServerStrategy, found Func",
+    ):
+        psnb.keras.distribute(nets.frozen(), nets.frozen())  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import psnb.torch
 from psnb._src.server import SGD, Adagrad
 from psnb._src.torch_models.split_module import split
 from psnb.errors import (
@@ -199,3 +200,11 @@ def test_a_model_travels_with_its_mode_and_without_values() -> None:
     model = distributed(Large())
     assert len(cloudpickle.dumps(model)) < 50_000
     assert not cloudpickle.loads(cloudpickle.dumps(model.eval())).training
+
+
+def test_what_is_no_strategy_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"torch\.distribute: strategy must be a psnb\.ParameterServerStrategy, found int",
+    ):
+        psnb.torch.distribute(nn.Linear(1, 1), 8786)  # type: ignore[arg-type]

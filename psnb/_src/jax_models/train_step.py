@@ -72,8 +72,8 @@ class TrainStep:
         Raises
         ------
         ConfigurationError
-            If the batch lacks a feature, ``loss`` uses what no program can take or changes what it
-            refers to, or the device is not there.
+            If it is given no iterator, the batch lacks a feature, ``loss`` uses what no program can
+            take or changes what it refers to, or the device is not there.
         GradientError
             If ids are no integers, or the loss or a gradient is not finite.
         IdOutOfRangeError
@@ -81,6 +81,12 @@ class TrainStep:
         StopIteration
             If the iterator has no further batch.
         """
+        if not hasattr(iterator, "__next__"):
+            raise ConfigurationError(
+                f"{self.__qualname__} takes an iterator of batches, found "
+                f"{type(iterator).__name__}: schedule(step, (iter([batch]),)) trains on one batch, "
+                "run_epoch(step, iter(dataset)) on all of a dataset"
+            )
         return self.train_on(next(iterator))
 
     def train_on(self, batch: Any) -> float:

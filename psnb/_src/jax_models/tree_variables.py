@@ -18,6 +18,7 @@ from psnb._src.models import (
     Strategy,
     WantedModel,
     adopted,
+    check_strategy,
     place_flat,
     place_record,
 )
@@ -190,6 +191,7 @@ def variables(
     RMSProp   ``rho=0.9``, ``sqrt(s + 1e-7)``          ``decay=0.9``, ``sqrt(s + 1e-8)``
     ========  =======================================  =======================================
     """
+    check_strategy("psnb.jax.variables", strategy)
     _check_linen(tree)
     arrays, form = _parted(tree)
     if not arrays:

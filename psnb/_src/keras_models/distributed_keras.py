@@ -33,7 +33,7 @@ from psnb._src.keras_models.passes import Ordered, passes
 from psnb._src.keras_models.plain_compile import compile_plain
 from psnb._src.keras_models.split_keras import as_array, plain_copy, split
 from psnb._src.keras_models.steered_optimizer import SteeredOptimizer
-from psnb._src.models import OptimizerChoice, StepDescription
+from psnb._src.models import OptimizerChoice, StepDescription, check_strategy
 from psnb._src.strategy import ParameterServerStrategy
 from psnb.errors import ConfigurationError
 
@@ -292,7 +292,6 @@ class DistributedKeras:
         def predict(iterator: Iterator[Any]) -> Any:
             batch = next(iterator)
             return program.predict(batch[0] if isinstance(batch, tuple) else batch)
-
         data = as_batches(x, batch_size=batch_size)
         target = steps_of(data, steps)
         told = callback_list(callbacks, self, verbose, epochs=1, steps=target)
@@ -500,6 +499,11 @@ def distribute(
             f"psnb.keras computes with JAX or torch, and Keras's backend is {backend!r}: set "
             'KERAS_BACKEND="jax" or "torch" before Keras is imported'
         )
+    if not isinstance(model, keras.Model):
+        raise ConfigurationError(
+            f"psnb.keras.distribute: model must be a keras.Model, found {type(model).__name__}"
+        )
+    check_strategy("psnb.keras.distribute", strategy)
     if name is None:
         models = strategy.__psnb_models__
         name = model.name if adopt is False else name_there(model, models)

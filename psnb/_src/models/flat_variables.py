@@ -46,6 +46,20 @@ class Strategy(Protocol):
         """Put a table on the servers."""
 
 
+def check_strategy(what: str, given: Any) -> None:
+    """Check that a front door was given a strategy, not a client, or a model in its place.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none.
+    """
+    if not hasattr(given, "__psnb_models__"):
+        raise ConfigurationError(
+            f"{what}: strategy must be a psnb.ParameterServerStrategy, found {type(given).__name__}"
+        )
+
+
 class Place(NamedTuple):
     """Where an array lies: in which variable, from which element on, and its shape."""
 

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from psnb._src.models import OptimizerChoice, Strategy, note_local
+from psnb._src.models import OptimizerChoice, Strategy, check_strategy, note_local
 from psnb._src.torch_models.distributed_model import DistributedModel
 from psnb._src.torch_models.model_values import place_values
 from psnb._src.torch_models.module_graph import keep_here
@@ -122,6 +122,7 @@ def distribute(
         raise ConfigurationError(
             f"psnb.torch.distribute: expected a torch.nn.Module, found {type(module).__name__}"
         )
+    check_strategy("psnb.torch.distribute", strategy)
     where = device_name(device)
     parts = split(module)
     if optimizer is not None:
