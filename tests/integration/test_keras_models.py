@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import cloudpickle
@@ -21,7 +22,7 @@ from distributed import Client
 
 import psnb
 import psnb.keras
-from psnb.errors import ConfigurationError
+from psnb.errors import ConfigurationError, IdOutOfRangeError
 from tests.integration import wide_and_deep as wd
 from tests.keras_models import nets
 
@@ -320,6 +321,16 @@ def test_datasets_steps_and_what_is_refused(small: psnb.keras.DistributedKeras) 
         small.evaluate(dataset.filter(lambda x, y: False))
     with pytest.raises(ConfigurationError, match="predict: there is no batch"):
         small.predict(dataset.take(0))
+
+
+def test_an_error_of_a_worker_says_in_which_of_keras_calls(
+    small: psnb.keras.DistributedKeras,
+) -> None:
+    x, y = nets.joined(nets.data(steps=2))
+    for call in (small.fit, small.evaluate):
+        with pytest.raises(IdOutOfRangeError) as raised:
+            call(x | {"ids": x["ids"] + 10**6}, y)
+        assert f"in closure step of {call.__name__}(" in "".join(format_exception(raised.value))
 
 
 def test_lists_are_several_inputs_as_in_keras(small: psnb.keras.DistributedKeras) -> None:

@@ -292,6 +292,8 @@ class DistributedKeras:
         def predict(iterator: Iterator[Any]) -> Any:
             batch = next(iterator)
             return program.predict(batch[0] if isinstance(batch, tuple) else batch)
+
+        predict.__qualname__ = "step of predict"
         data = as_batches(x, batch_size=batch_size)
         target = steps_of(data, steps)
         told = callback_list(callbacks, self, verbose, epochs=1, steps=target)
