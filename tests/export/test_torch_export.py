@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import format_exception
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -310,3 +311,20 @@ def test_a_view_of_a_parameter_that_the_module_holds_cannot_be_exported(tmp_path
     model = psnb.torch.distribute(Shown(), InProcessStrategy(), sparse=SGD(0.1), dense=SGD(0.1))
     with pytest.raises(ConfigurationError, match=r"shows the memory of 'out\.weight'"):
         psnb.export(tmp_path / "model", model.eval(), example=IDS[:, 0])
+
+
+def test_what_cannot_be_traced_is_told_by_the_users_own_line(tmp_path: Path) -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(x) if x.sum() > 0 else x
+
+    model = psnb.torch.distribute(Branching(), InProcessStrategy(), dense=SGD(0.5)).eval()
+    with pytest.raises(ConfigurationError, match="decides by the values of a tensor") as raised:
+        psnb.export(tmp_path / "model", model, example=torch.ones(3, 2))
+    (note,) = raised.value.__notes__
+    assert "in forward\n    return self.out(x) if x.sum() > 0 else x" in note
+    assert "direct cause" not in "".join(format_exception(raised.value))

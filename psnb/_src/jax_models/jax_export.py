@@ -20,6 +20,7 @@ from psnb._src.export import DenseSources, Exported, Fetch, ModelFeed, check_nes
 from psnb._src.jax_models.batch_form import BatchForm, form_of
 from psnb._src.jax_models.batch_function import BatchFunction, as_ids
 from psnb._src.jax_programs import IDS, PROGRAM, foreign_calls, with_x64
+from psnb._src.models import not_exportable
 from psnb._src.parameters import Embedding, table_source
 from psnb.errors import ConfigurationError
 
@@ -285,10 +286,7 @@ def _exported(
     except Exception as error:  # whatever the user's code raises when it is traced
         if isinstance(error, ConfigurationError):
             raise
-        raise ConfigurationError(
-            f"psnb.export: {what} cannot be exported for batches of any size: "
-            f"{type(error).__name__}: {str(error)[:600]}"
-        ) from error
+        raise not_exportable(what, error) from None
     for target in foreign_calls(made.mlir_module()):
         raise ConfigurationError(
             f"psnb.export: {what} calls {target!r:.80}, which is no operation that exported models "

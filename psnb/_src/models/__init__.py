@@ -24,6 +24,7 @@ from psnb._src.models.flat_variables import (
     place_flat,
     place_state,
 )
+from psnb._src.models.not_exportable import not_exportable
 from psnb._src.models.references import functions_of, leads_to, used_global
 from psnb._src.models.step_description import (
     StepDescription,
@@ -53,6 +54,7 @@ __all__ = [
     "check_strategy",
     "functions_of",
     "leads_to",
+    "not_exportable",
     "note_local",
     "optimizer_for",
     "place_flat",

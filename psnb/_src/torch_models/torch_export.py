@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from psnb._src.export import DenseSources, Exported, Fetch, ModelFeed, check_nested, leaves_of
+from psnb._src.models import not_exportable
 from psnb._src.parameters import Embedding, table_source
 from psnb._src.torch_models.as_tensors import TensorBags, as_torch
 from psnb._src.torch_models.hashed_embedding import HashedEmbedding
@@ -135,6 +137,11 @@ def _normed(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
 _DECOMPOSED: dict[Any, Any] = {torch.ops.aten._weight_norm.default: _normed}
 """Operators that a graph has in parts, which loaded models may call."""
 
+_DECIDES = (
+    ". forward decides by the values of a tensor, which a program cannot: choose by torch.where or "
+    "by shapes (nn.TransformerEncoder compares the values of mask= unless it is given is_causal=)"
+)
+
 
 def exported(
     module: nn.Module, tables: Mapping[str, Embedding], example: Any, sources: DenseSources
@@ -170,10 +177,8 @@ def exported(
     except Exception as error:  # whatever the user's code raises when it is traced
         if isinstance(error, ConfigurationError):
             raise
-        raise ConfigurationError(
-            f"psnb.export: {type(module).__name__} cannot be exported for batches of any size: "
-            f"{type(error).__name__}: {str(error)[:600]}"
-        ) from error
+        hint = _DECIDES if isinstance(error, GuardOnDataDependentSymNode) else ""
+        raise not_exportable(type(module).__name__, error, hint) from None
     graph, dense, fetched = _graph(program, places)
     form = check_nested(told[-1])
     names = [name for _, name in sorted(leaves_of(form))]
