@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from psnb._src.coordinator.closures.changed_elsewhere import changed_elsewhere
@@ -20,6 +21,8 @@ def functions() -> dict[str, Callable[..., Any]]:
     """Return functions as a notebook has them: their names say what they change."""
     results: list[int] = []
     counts: Counter[str] = Counter()
+    groups: defaultdict[str, list[int]] = defaultdict(list)
+    losses = np.zeros(3)
     last = 0
 
     def appends() -> None:
@@ -27,6 +30,12 @@ def functions() -> dict[str, Callable[..., Any]]:
 
     def counts_up(word: str) -> None:
         counts[word] += 1
+
+    def of_one_within(word: str) -> None:
+        groups[word].append(1)
+
+    def fills(number: int) -> None:
+        losses[number] = 1.0
 
     def of_a_global() -> None:
         seen.append(1)
@@ -49,7 +58,10 @@ def functions() -> dict[str, Callable[..., Any]]:
 
     return {
         each.__name__: each
-        for each in (appends, counts_up, of_a_global, a_global, a_nonlocal, own, reads)
+        for each in (
+            *(appends, counts_up, of_one_within, fills, of_a_global, a_global, a_nonlocal),
+            *(own, reads),
+        )
     }
 
 
@@ -58,6 +70,8 @@ def functions() -> dict[str, Callable[..., Any]]:
     [
         ("appends", ["results"]),
         ("counts_up", ["counts"]),
+        ("of_one_within", ["groups"]),
+        ("fills", ["losses"]),
         ("of_a_global", ["seen"]),
         ("a_global", ["total"]),
         ("a_nonlocal", ["last"]),

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
+import numpy as np
+
 from psnb._src.coordinator.closures.referred import is_imported
 
 _CHANGING = {
@@ -24,6 +26,8 @@ _CHANGING = {
     *("add", "update", "setdefault", "pop", "popleft", "popitem", "remove", "discard", "clear"),
 }
 """Methods of collections that change them."""
+
+_COLLECTIONS = (list, dict, set, deque, np.ndarray)
 
 
 def changed_elsewhere(function: Callable[..., Any]) -> list[str]:
@@ -39,7 +43,7 @@ def changed_elsewhere(function: Callable[..., Any]) -> list[str]:
     if not changed and not stored:
         return []
     shared = _shared(function)
-    of_collections = {n for n in changed if isinstance(shared.get(n), list | dict | set | deque)}
+    of_collections = {n for n in changed if isinstance(shared.get(n), _COLLECTIONS)}
     return sorted(of_collections | (stored & shared.keys()))
 
 
@@ -57,14 +61,20 @@ def _written(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     changed, stored = set[str](), set[str]()
     for node in nodes:
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)):
-                if method in _CHANGING:
-                    changed.add(name)
-            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
-                changed.add(name)
+            case ast.Call(func=ast.Attribute(value=of, attr=method)) if method in _CHANGING:
+                changed |= _collection(of)
+            case ast.Subscript(value=of, ctx=ast.Store() | ast.Del()):
+                changed |= _collection(of)
             case ast.Name(id=name, ctx=ast.Store()) if name in declared:
                 stored.add(name)
     return frozenset(changed), frozenset(stored)
+
+
+def _collection(node: ast.expr) -> set[str]:
+    """Return the name of what an expression is, or is within: ``groups`` of ``groups[word]``."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return {node.id} if isinstance(node, ast.Name) else set()
 
 
 def _shared(function: FunctionType) -> dict[str, Any]:
