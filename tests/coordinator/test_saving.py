@@ -13,7 +13,7 @@ from psnb._src.checkpoint.rhythm import Rhythm
 from psnb._src.coordinator.saving import Saving
 from psnb._src.monitor.recorded.events import EventKind, EventLog
 from psnb._src.monitor.recorded.statistics import CheckpointStatistics
-from psnb.errors import CheckpointError
+from psnb.errors import CheckpointError, CoordinatorClosedError
 from tests.conftest import wait_until
 
 
@@ -165,3 +165,12 @@ def test_what_one_manager_cannot_save_another_one_does(scene: Scene) -> None:
     scene.closures.completed = 1
     scene.poll()
     assert (scene.rhythm.failures, other.saves) == (1, 1)
+
+
+def test_a_save_that_a_close_overtakes_is_no_failure(scene: Scene) -> None:
+    def closed() -> None:
+        raise CoordinatorClosedError("the strategy was closed")
+
+    scene.saver.on_save, scene.closures.completed = closed, 1
+    scene.poll()
+    assert scene.told(EventKind.CHECKPOINT_FAILED) == []

@@ -19,7 +19,7 @@ from psnb._src.checkpoint import Rhythm
 from psnb._src.monitor import CheckpointStatistics, EventKind, EventLog
 from psnb._src.remote_path import Place
 from psnb._src.threads import Lock
-from psnb.errors import CheckpointError, PsnbError
+from psnb.errors import CheckpointError, CoordinatorClosedError, PsnbError
 
 logger = logging.getLogger("psnb")
 
@@ -146,7 +146,10 @@ class Saving:
         try:
             path = saves.saver.save(timeout=saves.saver.save_timeout)
         except Exception as error:  # a full disk, a lost server, what a user's state= raises
-            self._failed(saves, error)
+            # What was closed meanwhile, as when a script ends, tries nothing again. (The errors of
+            # a lost scheduler and a lost ownership derive from this one.)
+            if type(error) is not CoordinatorClosedError:
+                self._failed(saves, error)
             return
         failures, held = saves.rhythm.failures, saves.saver.status.held
         saves.rhythm.saved(began, step)
