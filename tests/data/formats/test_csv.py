@@ -92,7 +92,11 @@ def test_a_quoted_field_may_be_longer_than_what_is_read_at_a_time(tmp_path: Path
     [
         (b"a,b\n1,2\n\n3\n", Csv(), "record 2, byte 9: CSV parse error: Expected 2 columns, got 1"),
         (b"a\n1\nx\n", Csv(dtypes={"a": int}), "record 2, byte 4: .*invalid value 'x'"),
-        (b"a,b\n1,2\n,3\n", Csv(), "record 2, byte 8: column 'a' of int64 is empty"),
+        (
+            b"a,b\n1,2\n,3\n",
+            Csv(),
+            r"record 2, byte 8: column 'a' of int64 is empty: dtypes=\{'a': 'float64'\}",
+        ),
         (b"a,b\n1,2\n", Csv(["c"]), r"the columns are \['a', 'b'\]; no {'c'}"),
         (b"a,a\n1,2\n", Csv(), r"the columns are \['a', 'a'\]"),
         (b"a\n\xff\n", Csv(dtypes={"a": str}), "record 1, byte 2: .*invalid UTF8"),

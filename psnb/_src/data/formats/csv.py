@@ -243,7 +243,8 @@ class _Schema:
             name, good = missing
             problem = DatasetError(
                 f"column {name!r} of {table.schema.field(name).type} is empty: "
-                "give it a float dtype, or str"
+                f"dtypes={{{name!r}: 'float64'}} reads missing values as NaN (and "
+                "rounds integers above 2**53, such as ids), 'str' as ''"
             )
         return table.slice(0, good), good, problem
 
