@@ -49,6 +49,41 @@ def test_each_epoch_trains_on_every_example_once_and_is_a_row_of_the_history(
     assert lines[-1].split()[-4:-1] == ["auc", "0.7500", "batch_auc"]
 
 
+@pytest.mark.parametrize(
+    ("validation", "said"),
+    [
+        (data.Dataset.range(20).batch(5).take(2), "cannot be cut into parts"),
+        (data.Dataset.text_lines("nowhere.txt").batch(5), "nowhere.txt: no such file"),
+    ],
+    ids=["cannot be leased", "no file"],
+)
+def test_what_is_wrong_with_validation_is_told_before_anything_is_trained(
+    coordinator: psnb.ClusterCoordinator, validation: data.Dataset[Any], said: str
+) -> None:
+    trainer = psnb.Trainer(coordinator, lambda iterator: psnb.report(loss=next(iterator).sum()))
+    completed = coordinator.statistics().completed
+    with pytest.raises(psnb.errors.PsnbError, match=said):
+        trainer.train_from_dataset(data.Dataset.range(20).batch(5), validation=validation)
+    assert coordinator.statistics().completed == completed
+
+
+def test_a_misspelt_name_is_refused_after_an_epoch_in_which_no_line_was_due(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    begun = []
+
+    class Noting(psnb.Callback):
+        def on_epoch_begin(self, trainer: psnb.Trainer, epoch: int) -> None:
+            begun.append(epoch)
+
+    trainer = psnb.Trainer(coordinator, lambda iterator: psnb.report(loss=next(iterator).sum()))
+    with pytest.raises(psnb.errors.ConfigurationError, match="Did you mean 'loss'"):
+        trainer.train_from_dataset(
+            data.Dataset.range(20).batch(5), epochs=2, fetch=["lss"], callbacks=[Noting()]
+        )
+    assert begun == [1]
+
+
 class Watching(psnb.Callback):
     """Writes down what views have at the end of each epoch."""
 

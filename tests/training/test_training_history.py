@@ -75,3 +75,11 @@ def test_a_name_that_is_not_reported_is_refused_with_names_that_are() -> None:
         r"'loss'\? psnb\.report\(lossy=\.\.\.\) in the step adds it",
     ):
         lines.line(1, 200, {"loss": 0.5, "auc": 0.5})
+
+
+def test_a_name_is_checked_once_also_before_a_line_is_due() -> None:
+    lines = FetchLines(["lossy"], 100)
+    lines.check({})
+    with pytest.raises(ConfigurationError, match="'lossy', which the step does not report"):
+        lines.check({"loss": 0.5})
+    assert lines.line(1, 100, {"loss": 0.5}) == "epoch 1 batch 100: lossy -"

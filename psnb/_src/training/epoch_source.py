@@ -59,6 +59,19 @@ class EpochSource:
                 made.global_shuffle(self._shuffles)
         return made.iterator(state)
 
+    def check(self) -> None:
+        """Check that the dataset can be leased and has its files, before an epoch needs it.
+
+        Not of one in memory: that would load it now.
+
+        Raises
+        ------
+        ConfigurationError, DatasetError
+            If it cannot, or has not.
+        """
+        if not callable(self._dataset) and not isinstance(self._dataset, InMemoryDataset):
+            self._place(self._dataset, 1)
+
     def whole(self) -> Epochs[Any]:
         """Return the dataset as it is, for closures that read whole splits."""
         return self._place(self._dataset, 1)

@@ -51,16 +51,26 @@ class FetchLines:
         Raises
         ------
         ConfigurationError
-            If the first line that has values lacks one of the names: it would lack it for ever.
+            As `check`.
         """
-        if values and not self._checked:
-            self._check(values)
+        self.check(values)
         shown = (
             f"{name} {values[name]:.4f}" if name in values else f"{name} -" for name in self._names
         )
         return f"epoch {epoch} batch {batch}: {' '.join(shown)}"
 
-    def _check(self, values: Mapping[str, float]) -> None:
+    def check(self, values: Mapping[str, float]) -> None:
+        """Check the names by the first values that there are; with each line, and after an epoch.
+
+        Not as soon as a closure has reported: a step need not report all of them each time.
+
+        Raises
+        ------
+        ConfigurationError
+            If they lack one of the names: lines would lack it for ever.
+        """
+        if not values or self._checked:
+            return
         self._checked = True
         for name in self._names:
             if name not in values:

@@ -237,6 +237,7 @@ class Trainer(SaysWhatToUse):
         validated = None
         if validation is not None:
             validated = EpochSource(self.coordinator, validation, None)
+            validated.check()  # not after an epoch of hours
         plan = TrainingPlan(
             EpochSource(self.coordinator, dataset, files),
             integer("epochs", epochs, 0),

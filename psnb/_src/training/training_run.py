@@ -215,6 +215,7 @@ class TrainingRun:
         self._trainer.worker.train(self._coordinator, self._trainer.step, iterator, self._watch)
         current.end()
         self._print_if_due(current)
+        plan.fetch.check(current.figures.lines())  # an epoch may be too short for a line
         validation = {} if plan.validate is None else plan.validate()
         validation = {name: value for name, value in validation.items() if name != EXAMPLES}
         epoch_metrics_shown(self._coordinator, {}, validation)
