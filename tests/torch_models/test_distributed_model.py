@@ -270,3 +270,10 @@ def test_without_backward_a_batch_without_any_id_is_refused_like_others() -> Non
     model = distributed(Factors(nn.Embedding(9, 4)), dense=None)
     with pytest.raises(ConfigurationError, match="belongs into the block"), model.step():
         model(NO_IDS, NO_IDS, torch.tensor([0]))
+
+
+@pytest.mark.parametrize("name", ["to", "cuda"])
+def test_who_moves_it_to_a_device_is_told_where_that_is_said(name: str) -> None:
+    model = distributed(WideDeep())
+    with pytest.raises(AttributeError, match=r"distribute\(module, strategy, device=\"cuda\"\)"):
+        getattr(model, name)

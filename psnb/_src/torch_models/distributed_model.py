@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from psnb._src.export import Exported
 from psnb._src.models import StepDescription
 from psnb._src.parameters import Embedding, Variable
+from psnb._src.shown_error import briefly
 from psnb._src.torch_models.checked_state import IncompatibleKeys
 from psnb._src.torch_models.described_call import OperationRecorder, described_call
 from psnb._src.torch_models.device_copies import from_device
@@ -27,6 +28,9 @@ from psnb._src.torch_models.replica import Replica
 from psnb._src.torch_models.replicas import Modes, Replicas
 from psnb._src.torch_models.torch_export import exported
 from psnb.errors import ConfigurationError, GradientError
+
+_MOVING = {"to", "to_empty", "cpu", "cuda", "xpu", "mtia", "ipu"}
+"""Methods of modules that move them to a device."""
 
 
 class DistributedModel:
@@ -141,11 +145,16 @@ class DistributedModel:
     def __getattr__(self, name: str) -> Any:
         placed: PlacedModule | None = vars(self).get("_placed")
         if placed is None or name.startswith("__") or not hasattr(placed.template, name):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise AttributeError(
-            f"{type(self).__name__} has no {name!r}; the module has: call model.module.{name} "
-            "within `with model.step():`, to evaluate under torch.no_grad()"
+            raise briefly(
+                AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            )
+        way = (
+            'workers compute where psnb.torch.distribute(module, strategy, device="cuda") says'
+            if name in _MOVING
+            else f"the module has: call model.module.{name} within `with model.step():`, to "
+            "evaluate under torch.no_grad()"
         )
+        raise briefly(AttributeError(f"{type(self).__name__} has no {name!r}; {way}"))
 
     @property
     def training(self) -> bool:
