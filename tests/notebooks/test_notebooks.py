@@ -134,6 +134,24 @@ def test_the_notebook_from_paddle_trains_exports_restores_and_predicts_day_by_da
     assert 1 <= len(list((tmp_path / "checkpoints").glob("ckpt-*"))) <= 3
 
 
+@REST
+def test_the_notebook_of_a_first_day_uses_every_order_once_an_epoch_whatever_is_killed(
+    tmp_path: Path,
+) -> None:
+    (path,) = [each for each in NOTEBOOKS if each.stem == "08_first_day"]
+    notebook = run(path, tmp_path)
+    assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
+    said = printed(notebook)
+    assert "False" not in said
+    assert "workers lost: 1" in said
+    epochs = re.findall(r"^orders of each epoch: (.*)$", said, re.MULTILINE)
+    assert epochs == [" ".join(["50000"] * number) for number in (4, 6, 8)]
+    auc = re.search(r"held-out AUC ([\d.]+)", said)
+    assert auc is not None
+    assert float(auc[1]) > 0.85
+    assert (tmp_path / "models" / "returns").is_dir()
+
+
 @pytest.fixture
 def surviving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The notebook of deaths, whose processes have the test's folder in their command lines."""
