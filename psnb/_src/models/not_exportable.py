@@ -12,9 +12,10 @@ def not_exportable(what: str, error: Exception, hint: str = "") -> Configuration
     The user's lines are a note. The framework's own traceback, of up to 250 lines, is the error's
     ``__context__``, which nobody is shown.
     """
+    said = str(error).partition("\n\n")[0]  # then come frameworks' advice and addresses
     found = ConfigurationError(
         f"psnb.export: {what} cannot be exported for batches of any size: "
-        f"{type(error).__name__}: {str(error)[:600]}{hint}"
+        f"{type(error).__name__}: {said[:600].rstrip('. ')}{hint}"
     )
     if lines := RemoteTraceback.of(error).text():
         found.add_note(lines)
