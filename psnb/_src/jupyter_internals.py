@@ -20,6 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,6 +105,22 @@ def format_error(error: BaseException) -> list[str]:
         type(error), error, error.__traceback__
     )
     return lines
+
+
+def after_cells(function: Callable[[], object]) -> Callable[[], None]:
+    """Call a function at the end of each cell, also of one that raises; return what ends that.
+
+    In the thread that runs cells, while all that is displayed is still an output of that cell: what
+    only executes a notebook, as nbconvert and papermill do, takes no later one. Relies on the
+    ``events`` of IPython's shell.
+    """
+    shell: Any = _shell()
+
+    def ended(*_: object) -> None:
+        function()
+
+    shell.events.register("post_run_cell", ended)
+    return partial(shell.events.unregister, "post_run_cell", ended)
 
 
 def handle_beside_cells(widget: Any) -> None:

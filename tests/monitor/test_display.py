@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from ipywidgets import widget_serialization
 
 from psnb._src.monitor.shown import display as display_module
 from psnb._src.monitor.shown.display import NOT_BUILT, LiveView
@@ -65,6 +68,75 @@ def test_the_saved_summary_follows_what_the_widget_shows(
     assert replaced["update"]
     assert ids([replaced]) == ids([outputs[1]])
     assert "4,321" in replaced["data"]["text/html"]
+
+
+def end_cell() -> None:
+    """Have IPython say that a cell has ended."""
+    InteractiveShell.instance().events.trigger("post_run_cell", None)
+
+
+def test_when_a_cell_ends_the_saved_summary_and_the_widgets_first_state_are_of_that_moment(
+    view: LiveView, outputs: list[dict[str, Any]]
+) -> None:
+    viewed = FakeViewed(state="running")
+    view.show(viewed)
+    viewed.set(completed=4321)  # the state is the same, so that the publisher waits for seconds
+    end_cell()
+    replaced = outputs[-1]
+    assert replaced["update"]
+    assert ids([replaced]) == ids([outputs[1]])
+    assert "4,321" in replaced["data"]["text/html"]
+    model = outputs[0]["data"][WIDGET]["model_id"]
+    widget = widget_serialization["from_json"](f"IPY_MODEL_{model}", None)
+    first = json.loads(widget.first)
+    assert first["summary"]["completed"] == 4321
+
+
+def test_when_a_cell_ends_nothing_is_written_if_nothing_has_changed(
+    view: LiveView, outputs: list[dict[str, Any]]
+) -> None:
+    viewed = FakeViewed(state="running")
+    view.show(viewed)
+    end_cell()
+    assert len(outputs) == 2
+
+
+def test_when_a_cell_ends_nothing_is_written_of_a_coordinator_that_is_closed(
+    view: LiveView, outputs: list[dict[str, Any]]
+) -> None:
+    viewed = FakeViewed(state="running")
+    view.show(viewed)
+    view.stop()
+    count = len(outputs)
+    viewed.set(completed=4321)
+    end_cell()
+    assert len(outputs) == count
+
+
+def test_a_summary_that_cannot_be_made_when_a_cell_ends_is_logged(
+    view: LiveView, outputs: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    viewed = FakeViewed(state="running")
+    view.show(viewed)
+    with caplog.at_level("ERROR", logger="psnb"):
+        viewed.error = ValueError("no figures")
+        end_cell()
+    viewed.error = None
+    assert "no figures" in caplog.text
+    assert len(outputs) == 2
+
+
+def test_after_its_end_a_view_hears_of_no_more_cells(
+    view: LiveView, outputs: list[dict[str, Any]]
+) -> None:
+    callbacks = InteractiveShell.instance().events.callbacks["post_run_cell"]
+    before = len(callbacks)
+    viewed = FakeViewed()
+    view.show(viewed)
+    view.show(viewed)
+    assert len(callbacks) == before + 1
+    view.stop()
+    assert len(callbacks) == before
 
 
 def test_all_outputs_share_one_widget(view: LiveView, outputs: list[dict[str, Any]]) -> None:

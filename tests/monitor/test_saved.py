@@ -62,6 +62,15 @@ def test_a_new_summary_replaces_the_old_one(
     assert not due(saved, completed=54322, time=START + 61)
 
 
+def test_an_older_summary_does_not_replace_a_newer_one(
+    saved: SavedSummaries, outputs: list[dict[str, Any]]
+) -> None:
+    saved.write(full_update(summary={"completed": 54321, "time": START + 60}))
+    count = len(outputs)
+    saved.write(full_update(summary={"completed": 54320, "time": START + 59}))
+    assert len(outputs) == count
+
+
 def test_at_the_end_it_is_emptied_and_nothing_is_written_any_more(
     saved: SavedSummaries, outputs: list[dict[str, Any]]
 ) -> None:

@@ -100,3 +100,26 @@ def test_join_shows_its_progress_in_one_output_of_its_cell(
     assert len(cells) == 1
     last = shown[-1]["content"]["data"]["text/plain"]
     assert last.startswith(f"idle, {completed} completed, 0 to do")
+
+
+def test_what_is_saved_of_a_coordinator_is_up_to_date_when_the_cell_ends_that_joined(
+    kernel: tuple[KernelManager, BlockingKernelClient],
+) -> None:
+    """What only executes a notebook takes no output that comes later, or for another cell."""
+    _, client = kernel
+    run(client, "coordinator")
+    shown: list[str] = []
+
+    def note(message: dict[str, Any]) -> None:
+        if message["msg_type"] == "update_display_data":
+            shown.append(message["content"]["data"]["text/html"])
+
+    reply = run(
+        client,
+        "for _ in range(3): coordinator.schedule(v.read)\ncoordinator.join()",
+        output_hook=note,
+        user_expressions={"completed": "coordinator.statistics().completed"},
+    )
+    completed = reply["user_expressions"]["completed"]["data"]["text/plain"]
+    assert f"completed {completed} " in shown[-1]
+    assert "queued 0 · in flight 0" in shown[-1]

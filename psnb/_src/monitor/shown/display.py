@@ -1,33 +1,43 @@
 """Chooses a coordinator's display: a live widget in a notebook, text anywhere else.
 
 In a notebook the live widget is one output, and a static summary another, which the page hides
-while the widget lives (see `saved`). When the coordinator is closed, by any thread, the outputs are
-replaced by its final summary, which a saved notebook keeps.
+while the widget lives (see `saved`). When a cell ends, what is saved of both is brought up to date:
+what executes a notebook without a page ends right after the last cell, before the publisher's next
+update. When the coordinator is closed, by any thread, the outputs are replaced by its final
+summary, which a saved notebook keeps.
+
+It is not done at the end of ``join`` instead: a cell may join a thousand times a second, and takes
+milliseconds for each summary, and there are more ways to wait (`drain`, `run_epoch`, trainers).
 
 The widget's libraries are imported when a notebook first asks, never on a worker or in a script.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
 import uuid
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from psnb._src.jupyter_internals import in_notebook
+from psnb._src.jupyter_internals import after_cells, in_notebook
 from psnb._src.monitor.recorded import CLOSED
 from psnb._src.monitor.shown.saved import SavedSummaries
 from psnb._src.monitor.shown.summary import render
 from psnb._src.monitor.told import Feed, Update, Viewed
+from psnb._src.threads import uninterrupted
 
 if TYPE_CHECKING:
     from psnb._src.monitor.shown.widget import CoordinatorWidget
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SCRIPT = Path(__file__).parent / "static" / "widget.js"
+
+_log = logging.getLogger("psnb")
 
 NOT_BUILT = (
     "This is how it was when the cell ran. For a live view, build what pages need with "
@@ -47,6 +57,7 @@ class LiveView:
         self._shown: list[str] = []  # ids of the outputs, to replace them at the end
         self._viewed: weakref.ref[Viewed] | None = None
         self._saved = SavedSummaries()
+        self._ignore_cells: Callable[[], None] | None = None  # what ends `_catch_up`
 
     def show(self, viewed: Viewed) -> None:
         """Display the coordinator: live in a notebook, else its repr as a line of text."""
@@ -59,6 +70,8 @@ class LiveView:
         with self._lock:
             self._viewed = weakref.ref(viewed)
             self._shown.append(output)
+            if self._ignore_cells is None:
+                self._ignore_cells = after_cells(self._catch_up)
         bundle, update = self._bundle(viewed)
         display(bundle, raw=True, display_id=output)
         if _WIDGET in bundle:
@@ -76,6 +89,9 @@ class LiveView:
             viewed = self._viewed() if self._viewed is not None else None
             widget, self._widget = self._widget, None
             shown, self._shown = self._shown, []
+            if self._ignore_cells is not None:
+                self._ignore_cells()
+                self._ignore_cells = None
         if viewed is None:
             return
         update = _state(viewed)
@@ -88,6 +104,23 @@ class LiveView:
             for output in shown:
                 update_display(bundle, raw=True, display_id=output)
             self._saved.end()
+
+    @uninterrupted
+    def _catch_up(self) -> None:
+        # When a cell has ended; publishing waits for no page.
+        viewed = self._viewed() if self._viewed is not None else None
+        if viewed is None or not self.watched:
+            return
+        try:
+            update = _state(viewed)
+            if not self._saved.changed(update["summary"]):
+                return
+            with self._lock:  # so that nothing comes after the final state
+                if self._widget is not None:
+                    self._widget.keep(update)
+            self._saved.write(update)
+        except Exception:  # a boundary: IPython would print the error below the user's cell
+            _log.exception("What a notebook saves of a coordinator is not up to date")
 
     def _follow(self, update: Update) -> None:
         # On the publisher's thread, with each update of the widget.

@@ -3,7 +3,8 @@
 A notebook is saved at any moment, and a widget's output is nothing without its kernel. So each live
 widget has a second output: a static summary, which the page hides while the widget lives, and which
 is replaced while the coordinator works. Each is written by the thread that shows it first, then by
-the publisher's (see `told.Publisher`), and emptied by the thread that closes the coordinator.
+the publisher's (see `told.Publisher`) and, when a cell ends, by the one that runs cells; it is
+emptied by the thread that closes the coordinator.
 """
 
 from __future__ import annotations
@@ -55,13 +56,20 @@ class SavedSummaries:
     def due(self, summary: Summary) -> bool:
         """Return whether a coordinator's figures differ so that the outputs are to be replaced."""
         written = self._written
-        if written is None or _figures(summary) == _figures(written):
+        if written is None or not self.changed(summary):
             return False
         return summary["state"] != written["state"] or summary["time"] - written["time"] >= INTERVAL
 
+    def changed(self, summary: Summary) -> bool:
+        """Return whether a coordinator's figures differ from those that the outputs have."""
+        written = self._written
+        return written is not None and _figures(summary) != _figures(written)
+
     def write(self, update: Update) -> None:
-        """Replace the outputs by the summary of a full update."""
+        """Replace the outputs by the summary of a full update, unless theirs is a later one."""
         with self._lock:
+            if self._written is None or update["summary"]["time"] < self._written["time"]:
+                return
             self._written = update["summary"]
             self._replace(_bundle(update))
 

@@ -94,6 +94,10 @@ class CoordinatorWidget(anywidget.AnyWidget):
         self._full = self._latest = update
         self.first = json.dumps(update)
 
+    def keep(self, update: Update) -> None:
+        """Let pages that open later begin with this full update; those that are open have more."""
+        self.first = json.dumps(update)
+
     def close(self) -> None:
         """End the updates and remove the widget from the page."""
         # A widget whose constructor failed is closed by its finalizer and has no publisher.
