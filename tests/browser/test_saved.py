@@ -42,7 +42,7 @@ def test_a_notebook_that_is_saved_while_it_works_keeps_the_last_known_figures(
     opened.open(kernel=False)
     static = opened.output(1).locator(".psnb-static")
     expect(static).to_be_visible(timeout=PATIENCE)
-    expect(static).to_contain_text("The panel “psnb” shows it live")
+    expect(static).to_contain_text("and not live: it was “running” then.")
     expect(opened.output(1).get_by_text("Loading widget")).to_be_hidden()
 
     with running_lab(tmp_path / "other") as other:

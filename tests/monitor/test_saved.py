@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from psnb._src.monitor.shown.saved import INTERVAL, KEPT, LAST_KNOWN, SavedSummaries
+from psnb._src.monitor.shown.saved import INTERVAL, KEPT, SavedSummaries
+from psnb._src.monitor.shown.summary import moment
 from tests.monitor.notebook_outputs import notebook_outputs
 from tests.monitor.updates import full_update
 
@@ -30,11 +31,14 @@ def due(saved: SavedSummaries, **summary: Any) -> bool:
     return saved.due(full_update(summary=summary)["summary"])
 
 
-def test_a_summary_says_that_it_is_the_last_known_one(
+def test_a_summary_says_of_when_it_is_and_what_that_means_with_and_without_its_kernel(
     saved: SavedSummaries, outputs: list[dict[str, Any]]
 ) -> None:
     (shown,) = outputs
-    assert LAST_KNOWN in shown["data"]["text/html"]
+    text = shown["data"]["text/html"]
+    assert f"Saved at {moment(START)}, and not live: it was “running” then." in text
+    assert "If the kernel still runs, the panel “psnb” shows how it is now" in text
+    assert "if the kernel was restarted or shut down, it has ended" in text
     assert shown["transient"] == {"display_id": "an-output"}
 
 

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from typing import Any
 
-from psnb._src.monitor.shown.summary import render
+from psnb._src.monitor.shown.summary import moment, render
 from psnb._src.monitor.told import Summary, Update
 
 INTERVAL = 10.0
@@ -22,11 +22,6 @@ INTERVAL = 10.0
 KEPT = 10
 """How many outputs are replaced: a cell that runs again makes another one, and the page has dropped
 the old one. One that is too many is emptied."""
-
-LAST_KNOWN = (
-    "This is the last state that the notebook was told. The panel “psnb” shows it live, also while "
-    "a cell runs; a new live view appears here when the cell runs again."
-)
 
 _EMPTY = {"text/html": "", "text/plain": ""}
 
@@ -92,8 +87,17 @@ def _replace_one(output: str, bundle: dict[str, Any]) -> None:
 
 
 def _bundle(update: Update) -> dict[str, Any]:
-    html = f'<div class="psnb-static">{render(update, LAST_KNOWN)}</div>'
+    html = f'<div class="psnb-static">{render(update, _note(update["summary"]))}</div>'
     return {"text/html": html, "text/plain": ""}
+
+
+def _note(summary: Summary) -> str:
+    # Whoever reads it may have the kernel or not, and this text cannot know: it must hold for both.
+    return (
+        f"Saved at {moment(summary['time'])}, and not live: it was “{summary['state']}” then. If "
+        "the kernel still runs, the panel “psnb” shows how it is now, also while a cell runs; if the "
+        "kernel was restarted or shut down, it has ended. Run the cell again for a live view."
+    )
 
 
 def _figures(summary: Summary) -> dict[str, Any]:

@@ -71,16 +71,20 @@ def render(update: Update, note: str = "") -> str:
     )
 
 
+def moment(seconds: float) -> str:
+    """Return a time (seconds since the epoch) with its zone: it may be read in another one."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds))
+
+
 def _header(update: Update) -> str:
     summary = update["summary"]
     name = update["identity"]["name"] if "identity" in update else ""
     state, colour = summary["state"], _COLOURS[summary["tone"]]
-    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(summary["time"]))
     return (
         f"<div><strong>psnb {escape(name)}</strong> "
         f'<strong style="color:{colour}" title="{escape(summary["meaning"])}">{escape(state)}'
         "</strong> "
-        f"after {_seconds(summary['elapsed'])}, as of {moment}{_training(summary)}</div>"
+        f"after {_seconds(summary['elapsed'])}, as of {moment(summary['time'])}{_training(summary)}</div>"
     )
 
 
