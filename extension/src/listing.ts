@@ -2,7 +2,7 @@
 
 import type { Obstacle, Reach } from './connection';
 import { formatCount, formatOf, formatRate, formatSince, toNumber, type Store } from './dashboard';
-import type { Source, Tone, Training } from './protocol';
+import type { Identity, Source, Tone, Training } from './protocol';
 
 export interface Row {
   coordinator: string;
@@ -55,8 +55,13 @@ export function rows(
   kernelName: (kernel: string) => string,
   seconds: number,
 ): Row[] {
-  return sources
-    .map((source) => row(source, store(source.coordinator), kernelName(source.kernel), seconds))
+  const found = sources.map((source) =>
+    row(source, store(source.coordinator), kernelName(source.kernel), seconds),
+  );
+  // A coordinator has one name everywhere, so two may have the same here.
+  const shared = found.filter(({ title }, i) => found.some((other, j) => j !== i && other.title === title));
+  for (const each of shared) each.kernel += processOf(store(each.coordinator)?.state?.identity);
+  return found
     .sort(
       (a, b) =>
         Number(a.gone) - Number(b.gone) ||
@@ -64,6 +69,10 @@ export function rows(
         b.started - a.started ||
         a.coordinator.localeCompare(b.coordinator),
     );
+}
+
+function processOf(identity: Identity | undefined): string {
+  return identity?.host ? `, process ${identity.process} on ${identity.host}` : '';
 }
 
 function row(source: Source, store: Store | undefined, kernel: string, seconds: number): Row {

@@ -58,6 +58,32 @@ test('a row tells how far training is, and what was lost', () => {
   assert.deepEqual(lost.slice(-2), ['2 workers lost!', '1 server lost!']);
 });
 
+test('two of one name keep it, and are told apart by their processes', () => {
+  const sources = [
+    { ...SOURCE, coordinator: 'c1' },
+    { ...SOURCE, coordinator: 'c2' },
+    { ...SOURCE, coordinator: 'c3' },
+  ];
+  const names = ['flights', 'flights', 'taxis'];
+  const stores = new Map(
+    sources.map(({ coordinator }, i) => {
+      const store = new Store(() => undefined);
+      const identity = { ...IDENTITY, name: names[i] ?? '', process: 100 + i };
+      store.accept(update({ coordinator, identity }));
+      return [coordinator, store];
+    }),
+  );
+  const found = rows(sources, (coordinator) => stores.get(coordinator), () => 'Python 3', 60);
+  assert.deepEqual(
+    found.map(({ title, kernel }) => [title, kernel]),
+    [
+      ['flights', 'Python 3, process 100 on here'],
+      ['flights', 'Python 3, process 101 on here'],
+      ['taxis', 'Python 3'],
+    ],
+  );
+});
+
 test('a coordinator that has not told its name is called after its notebook', () => {
   assert.equal(only(SOURCE).title, 'train.ipynb');
 });

@@ -311,13 +311,11 @@ def test_a_page_that_lets_replies_pile_up_is_hung_up_on(bench: Bench) -> None:
     _run(test)
 
 
-def test_two_that_live_have_two_names_for_as_long_as_they_are_known(bench: Bench) -> None:
-    for each in ("one", "two", "one", "two"):
+def test_two_of_one_name_are_called_as_in_their_notebooks(bench: Bench) -> None:
+    for each in ("one", "two"):
         bench.hub.post(each, batch(update(0, True, each, identity=identity())))
-    bench.hub.close("one")
-    bench.hub.post("three", batch(update(0, True, "three", identity=identity())))
-    names = {known.coordinator: known.name for known in bench.hub.sources}
-    assert names == {"one": "a strategy", "two": "a strategy 2", "three": "a strategy"}
+    names = [known.backlog.updates()[0]["identity"]["name"] for known in bench.hub.sources]
+    assert names == ["a strategy", "a strategy"]
 
 
 def test_one_that_is_gone_can_be_dismissed_and_comes_back_when_it_posts(bench: Bench) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from psnb._src.labels import numbered
 from psnb._src.monitor.hub.allowance import Allowance
 from psnb._src.monitor.told import Backlog, protocol
 
@@ -38,18 +37,12 @@ class Known:
     process: int | None = None  # of the kernel, as the server sees it; None until checked
     notebook: str = ""
     gone: str = ""
-    name: str = ""  # what panels call it; others that live here have other names
-    names: Callable[[], Container[str]] = tuple  # of the others
     waiting: list[protocol.Command] = field(default_factory=list)  # for its next post
 
     def add(self, update: protocol.Update) -> bool:
         """Add an update; return whether a full one is needed."""
-        if "identity" in update:
-            identity = update["identity"]
-            if self.kind == "kernel":
-                self.kernel = identity["kernel"]
-            self.name = self.name or numbered(identity["name"], self.names())
-            update = {**update, "identity": {**identity, "name": self.name}}
+        if "identity" in update and self.kind == "kernel":
+            self.kernel = update["identity"]["kernel"]
         return self.backlog.add(update)
 
     def listed(self) -> protocol.Source:
@@ -97,7 +90,6 @@ class CoordinatorRegistry:
             raise TooManyError(f"{MOST_SOURCES} coordinators live on this Jupyter server already")
         now = self._clock()
         known = Known(coordinator, kind, address, now, Allowance(POSTS_PER_SECOND, self._clock))
-        known.names = lambda: {each.name for each in self if not each.gone}
         self._known[coordinator] = known
         return known
 

@@ -94,9 +94,9 @@ def _bundle(update: Update) -> dict[str, Any]:
 def _note(summary: Summary) -> str:
     # Whoever reads it may have the kernel or not, and this text cannot know: it must hold for both.
     return (
-        f"Saved at {moment(summary['time'])}, and not live: it was “{summary['state']}” then. If "
-        "the kernel still runs, the panel “psnb” shows how it is now, also while a cell runs; if the "
-        "kernel was restarted or shut down, it has ended. Run the cell again for a live view."
+        f"Saved at {moment(summary['time'])}, and not live: it was “{summary['state']}” then. "
+        "If the kernel still runs, the panel “psnb” shows how it is now, also while a cell runs; "
+        "if the kernel was restarted or shut down, it has ended. Run the cell again for a live view."
     )
 
 

@@ -84,7 +84,8 @@ def _header(update: Update) -> str:
         f"<div><strong>psnb {escape(name)}</strong> "
         f'<strong style="color:{colour}" title="{escape(summary["meaning"])}">{escape(state)}'
         "</strong> "
-        f"after {_seconds(summary['elapsed'])}, as of {moment(summary['time'])}{_training(summary)}</div>"
+        f"after {_seconds(summary['elapsed'])}, as of {moment(summary['time'])}"
+        f"{_training(summary)}</div>"
     )
 
 
