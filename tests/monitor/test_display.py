@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,3 +212,86 @@ def test_without_the_built_page_a_summary_is_shown_and_how_to_build_it(
     view.show(viewed)
     assert set(outputs[0]["data"]) == {"text/html", "text/plain"}
     assert NOT_BUILT in outputs[0]["data"]["text/html"]
+
+
+def display_result(result: Any) -> dict[str, Any]:
+    """Do what a cell does with its last expression; return what is left to put out."""
+    formatter = InteractiveShell.instance().display_formatter
+    assert formatter is not None
+    left: dict[str, Any] = formatter.format(result)[0]
+    return left
+
+
+def test_a_notebook_gets_the_widget_which_the_cell_that_has_shown_it_does_not_show_again(
+    view: LiveView, outputs: list[dict[str, Any]]
+) -> None:
+    viewed = FakeViewed()
+    widget: Any = view.show(viewed)
+    assert widget.model_id == outputs[0]["data"][WIDGET]["model_id"]
+    assert display_result(widget) == {}
+    assert len(outputs) == 2
+
+
+def test_a_later_cell_shows_the_widget_with_a_summary_to_be_saved(
+    view: LiveView, outputs: list[dict[str, Any]]
+) -> None:
+    viewed = FakeViewed()
+    widget = view.show(viewed)
+    end_cell()
+    display_result(widget)
+    assert [set(each["data"]) for each in outputs[2:]] == [
+        {WIDGET, "text/plain"},
+        {"text/html", "text/plain"},
+    ]
+
+
+def test_the_widget_of_a_coordinator_that_is_gone_can_still_be_shown(
+    view: LiveView, outputs: list[dict[str, Any]]
+) -> None:
+    viewed = FakeViewed()
+    widget = view.show(viewed)
+    end_cell()
+    view.stop()
+    del viewed
+    assert WIDGET in display_result(widget)
+
+
+@pytest.fixture
+def marimo(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What psnb uses of marimo, in a notebook of it."""
+    fake = SimpleNamespace(
+        running_in_notebook=lambda: True,
+        ui=SimpleNamespace(anywidget=lambda widget: ("element", widget)),
+        Html=lambda text: ("html", text),
+    )
+    monkeypatch.setitem(sys.modules, "marimo", fake)
+    return fake
+
+
+def test_marimo_gets_the_widget_as_an_element_and_nothing_is_printed(
+    view: LiveView, marimo: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    viewed = FakeViewed(state="running")
+    kind, widget = view.show(viewed)
+    assert kind == "element"
+    assert capsys.readouterr().out == ""
+    viewed.set(state="closed", completed=4321)
+    view.stop()
+    assert json.loads(widget.first)["summary"]["completed"] == 4321
+
+
+def test_marimo_gets_the_summary_of_a_coordinator_that_is_closed(
+    view: LiveView, marimo: SimpleNamespace
+) -> None:
+    kind, text = view.show(FakeViewed(state="closed", completed=4321))
+    assert kind == "html"
+    assert "4,321" in text
+
+
+def test_a_script_that_has_imported_marimo_prints_a_line(
+    view: LiveView, marimo: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marimo.running_in_notebook = lambda: False
+    viewed = FakeViewed()
+    assert view.show(viewed) is None
+    assert capsys.readouterr().out == f"{viewed!r}\n"

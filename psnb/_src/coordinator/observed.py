@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,13 +42,23 @@ class Observed(SaysWhatToUse):
     def __repr__(self) -> str:
         return repr(self._view)
 
-    def dashboard(self) -> None:
+    def dashboard(self) -> Any:
         """Show the live dashboard below this cell; the coordinator as a cell's last line does too.
 
         It is updated, and its buttons work, also while another cell blocks in `join`. When the
         coordinator is closed, its final state is shown. Outside of notebooks this prints a line.
+
+        Returns
+        -------
+        ipywidgets.DOMWidget or None
+            The dashboard, to be placed elsewhere too, as in an ``ipywidgets.VBox``; it does not
+            appear a second time if it is the cell's last expression. None if nothing is live. In a
+            notebook of marimo, which shows what a cell ends with, its ``mo.ui.anywidget``.
         """
-        self._live.show(self._view)
+        return self._live.show(self._view)
+
+    def _display_(self) -> Any:
+        return self.dashboard()  # marimo calls this for a cell's last expression
 
     def _ipython_display_(self) -> None:
         if not in_notebook():

@@ -57,25 +57,42 @@ class LiveView:
         self._shown: list[str] = []  # ids of the outputs, to replace them at the end
         self._viewed: weakref.ref[Viewed] | None = None
         self._saved = SavedSummaries()
+        self._in_this_cell = False  # whether the cell that runs has shown it
         self._ignore_cells: Callable[[], None] | None = None  # what ends `_catch_up`
 
-    def show(self, viewed: Viewed) -> None:
-        """Display the coordinator: live in a notebook, else its repr as a line of text."""
+    def show(self, viewed: Viewed) -> Any:
+        """Display the coordinator: live in a notebook, else its repr as a line of text.
+
+        Returns
+        -------
+        CoordinatorWidget or None
+            What is live, if anything is. A notebook of marimo shows what its cells return: it gets
+            its own element around the widget, or the summary if nothing is live.
+        """
+        if (marimo := _marimo()) is not None:
+            return self._element(viewed, marimo)
         if not in_notebook():
             sys.stdout.write(f"{viewed!r}\n")
-            return
+            return None
         from IPython.display import display
 
         output = f"psnb-{uuid.uuid4().hex}"
         with self._lock:
             self._viewed = weakref.ref(viewed)
             self._shown.append(output)
+            self._in_this_cell = True
             if self._ignore_cells is None:
                 self._ignore_cells = after_cells(self._catch_up)
-        bundle, update = self._bundle(viewed)
-        display(bundle, raw=True, display_id=output)
-        if _WIDGET in bundle:
+        widget = self._live_widget(viewed)
+        update = _state(viewed)  # later: it is that of one that is closed, if nothing is live
+        if widget is None:
+            bundle: dict[str, Any] = {"text/html": _static(update)}
+        else:
+            bundle = {_WIDGET: widget.get_view_spec()}
+        display({**bundle, "text/plain": repr(viewed)}, raw=True, display_id=output)
+        if widget is not None:
             self._saved.show(update, f"{output}-saved")
+        return widget
 
     @property
     def watched(self) -> bool:
@@ -105,9 +122,26 @@ class LiveView:
                 update_display(bundle, raw=True, display_id=output)
             self._saved.end()
 
+    def _element(self, viewed: Viewed, marimo: Any) -> Any:
+        with self._lock:
+            self._viewed = weakref.ref(viewed)
+        widget = self._live_widget(viewed)
+        return (
+            marimo.Html(_static(_state(viewed))) if widget is None else marimo.ui.anywidget(widget)
+        )
+
+    def _show_again(self) -> bool:
+        # When a cell displays the widget itself; returns whether all is done for it. The cell that
+        # has shown it, and whose last expression returned it, has it already.
+        viewed = self._viewed() if self._viewed is not None else None
+        if viewed is not None and not self._in_this_cell:
+            self.show(viewed)
+        return viewed is not None
+
     @uninterrupted
     def _catch_up(self) -> None:
         # When a cell has ended; publishing waits for no page.
+        self._in_this_cell = False
         viewed = self._viewed() if self._viewed is not None else None
         if viewed is None or not self.watched:
             return
@@ -128,21 +162,26 @@ class LiveView:
         if viewed is not None and self._saved.due(update["summary"]):
             self._saved.write(_state(viewed))
 
-    def _bundle(self, viewed: Viewed) -> tuple[dict[str, Any], Update]:
-        update = _state(viewed)
-        text = {"text/plain": repr(viewed)}
-        if update["summary"]["state"] == CLOSED:
-            return {"text/html": render(update), **text}, update
-        if not _SCRIPT.is_file():
-            return {"text/html": render(update, NOT_BUILT), **text}, update
+    def _live_widget(self, viewed: Viewed) -> CoordinatorWidget | None:
+        if viewed.statistics().state == CLOSED or not _SCRIPT.is_file():
+            return None
         from psnb._src.monitor.shown.widget import CoordinatorWidget
 
         with self._lock:
             # A widget that ended early, on an error, is replaced by a new one.
             if self._widget is None or not self._widget.live:
-                self._widget = CoordinatorWidget(viewed, self._follow)
-            widget = self._widget
-        return {_WIDGET: widget.get_view_spec(), **text}, update
+                self._widget = CoordinatorWidget(viewed, self._follow, self._show_again)
+            return self._widget
+
+
+def _static(update: Update) -> str:
+    return render(update, "" if update["summary"]["state"] == CLOSED else NOT_BUILT)
+
+
+def _marimo() -> Any:
+    """Return marimo, if this is a notebook of it; not if a script has imported it."""
+    marimo: Any = sys.modules.get("marimo")
+    return marimo if marimo is not None and marimo.running_in_notebook() else None
 
 
 def _state(viewed: Viewed) -> Update:

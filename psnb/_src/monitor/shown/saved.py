@@ -96,7 +96,8 @@ def _note(summary: Summary) -> str:
     return (
         f"Saved at {moment(summary['time'])}, and not live: it was “{summary['state']}” then. "
         "If the kernel still runs, the panel “psnb” shows how it is now, also while a cell runs; "
-        "if the kernel was restarted or shut down, it has ended. Run the cell again for a live view."
+        "if the kernel was restarted or shut down, it has ended. "
+        "Run the cell again for a live view."
     )
 
 

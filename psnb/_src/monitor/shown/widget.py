@@ -48,6 +48,8 @@ class CoordinatorWidget(anywidget.AnyWidget):
         What to show; held weakly.
     follow : callable
         Called with each update, on the publisher's thread.
+    show : callable
+        Called when a cell displays the widget itself; returns whether nothing is left to display.
     interval : float
         Seconds between two updates.
 
@@ -67,9 +69,10 @@ class CoordinatorWidget(anywidget.AnyWidget):
         self,
         viewed: Viewed,
         follow: Callable[[Update], object],
+        show: Callable[[], bool] = bool,
         interval: float = INTERVAL,
     ) -> None:
-        self._viewed, self._follow = weakref.ref(viewed), follow
+        self._viewed, self._follow, self._display = weakref.ref(viewed), follow, show
         self._publisher = Publisher(viewed, self._show, "psnb-widget", interval)
         self._full = self._latest = self._publisher.first
         self._waits = False  # whether clicks are known to be handled only between cells
@@ -105,6 +108,10 @@ class CoordinatorWidget(anywidget.AnyWidget):
         if publisher is not None:
             publisher.stop()
         super().close()
+
+    def _ipython_display_(self) -> None:
+        if not self._display():
+            raise NotImplementedError  # IPython takes the widget's own bundle then.
 
     def __repr__(self) -> str:
         """Return the text that a page without widgets shows instead."""
