@@ -21,7 +21,11 @@ def test_cells_scripts_and_modules_are_the_users(file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", [json.__file__, np.__file__, "<frozen importlib._bootstrap>", excerpt.__file__]
+    "file",
+    [
+        *(json.__file__, np.__file__, "<frozen importlib._bootstrap>", excerpt.__file__),
+        *("pyarrow/error.pxi", "pandas/_libs/lib.pyx"),  # as extensions name them
+    ],
 )
 def test_pythons_libraries_and_psnb_are_not(file: str) -> None:
     assert not is_users(file)

@@ -12,6 +12,8 @@ _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _LIBRARIES = {"site-packages", "dist-packages"}
 _TYPED = ("<ipython-input", "<stdin>", "<string>")
 """How the names of code begin that the user typed, and that is in no file."""
+_EXTENSIONS = (".pyx", ".pxi", ".pxd")
+"""How the sources of extensions end, which are not there: their paths begin anywhere."""
 
 
 def is_psnbs(file: str) -> bool:
@@ -31,6 +33,6 @@ def is_users(file: str) -> bool:
     """Return whether code with this file's name is the user's: of a cell, a script, a module."""
     if file.startswith("<"):
         return file.startswith(_TYPED)
-    if file.startswith((_PSNB, _STANDARD)):
+    if file.startswith((_PSNB, _STANDARD)) or file.endswith(_EXTENSIONS):
         return False
     return _LIBRARIES.isdisjoint(Path(file).parts)
