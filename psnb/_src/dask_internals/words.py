@@ -17,7 +17,7 @@ from distributed.core import Status
 logger = logging.getLogger("psnb")
 
 _NANNY = {
-    "Restarting worker (status=": "the process of %s has ended: it is started again, empty",
+    "Restarting worker": "the process of %s has ended: it is started again, empty",
     "Worker process still alive after": "the process of %s did not end in time, and was killed",
 }
 _HEARTBEAT = "Failed to communicate with scheduler during heartbeat"
