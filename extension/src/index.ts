@@ -1,6 +1,9 @@
-// Wires the parts into JupyterLab; what they do is in their own files.
+// Wires the parts into JupyterLab and Jupyter Notebook 7; what they do is in their own files.
+//
+// Notebook 7 has no status bar, and the main area of its pages holds one widget, the notebook.
 
 import {
+  ILabShell,
   ILayoutRestorer,
   type JupyterFrontEnd,
   type JupyterFrontEndPlugin,
@@ -64,13 +67,15 @@ const dashboards: JupyterFrontEndPlugin<void> = {
   description: 'Dashboards of coordinators in the main area, also after a reload.',
   autoStart: true,
   requires: [IHub],
-  optional: [ICommandPalette, ILayoutRestorer],
+  optional: [ICommandPalette, ILayoutRestorer, ILabShell],
   activate: (
     app: JupyterFrontEnd,
     model: Hub,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
+    lab: ILabShell | null,
   ) => {
+    const area = lab ? 'main' : 'right';
     const tracker = new WidgetTracker<MainAreaWidget<DashboardPanel>>({
       namespace: 'psnb-dashboards',
     });
@@ -80,7 +85,7 @@ const dashboards: JupyterFrontEndPlugin<void> = {
       (coordinator) => tracker.find(({ content }) => content.coordinator === coordinator),
       (coordinator) => {
         const widget = makeDashboard(coordinator, model);
-        app.shell.add(widget, 'main');
+        app.shell.add(widget, area);
         void tracker.add(widget);
         return widget;
       },
@@ -144,14 +149,16 @@ const status: JupyterFrontEndPlugin<void> = {
   id: 'psnb:status',
   description: 'What is queued and in flight of the notebook in front, in the status bar.',
   autoStart: true,
-  requires: [IHub, IPreferences, IDocumentManager, IStatusBar],
+  requires: [IHub, IPreferences, IDocumentManager],
+  optional: [IStatusBar],
   activate: (
     { commands, shell }: JupyterFrontEnd,
     model: Hub,
     values: Preferences,
     documents: IDocumentManager,
-    bar: IStatusBar,
+    bar: IStatusBar | null,
   ) => {
+    if (!bar) return;
     const item = new Status(
       model,
       new Active(shell, documents),
