@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psnb._src.descriptions import described
-from psnb._src.excerpt import excerpt, shown, text_of
+from psnb._src.excerpt import NAME, excerpt, text_of
 from psnb._src.server.optimizers.hyperparameters import (
     is_finite,
     refusal,
@@ -282,15 +282,18 @@ def rate_at(learning_rate: LearningRate, step: int) -> float:
     except Exception as error:  # whatever a user's function may raise
         why = excerpt(text_of(error, repr))
         raise ConfigurationError(
-            f"the learning rate {shown(learning_rate)} fails for step {step}: {why}"
+            f"the learning rate {_name(learning_rate)} fails for step {step}: {why}"
         ) from error
     if not is_finite(rate) or rate < 0:
         raise ConfigurationError(
-            f"the learning rate {shown(learning_rate)} must be a number, finite and not "
-            f"below 0: for "
-            f"step {step} it is {excerpt(repr(rate))}"
+            f"the learning rate {_name(learning_rate)} must be a number, finite and not below 0: "
+            f"for step {step} it is {excerpt(repr(rate))}"
         )
     return float(rate)
+
+
+def _name(function: object) -> str:
+    return excerpt(text_of(function, repr), NAME)  # the end of a function's name says the most
 
 
 def require_rate(owner: Any) -> None:
