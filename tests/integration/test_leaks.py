@@ -76,6 +76,12 @@ def _servers(client: Client) -> int:
     return sum(client.run(lambda dask_worker: len(dask_worker.plugins["psnb"]._servers)).values())
 
 
+def _is_free(client: Client) -> bool:
+    # Collected each time: a thread that is about to end may have held the strategy the time before.
+    gc.collect()
+    return _servers(client) == 0
+
+
 def _round(client: Client, close: bool) -> None:
     """Make one of everything, use it, and end it."""
     strategy = psnb.ParameterServerStrategy(client)
@@ -130,8 +136,7 @@ def growth(client: Client, request: pytest.FixtureRequest) -> Growth:
     def rounds(number: int) -> dict[str, Footprint]:
         for _ in range(number):
             _round(client, close)
-            gc.collect()
-            wait_until(lambda: _servers(client) == 0, "the server is free")
+            wait_until(lambda: _is_free(client), "the server is free")
         return _footprints(client)
 
     return Growth(number, rounds(WARM_UP), rounds(number))

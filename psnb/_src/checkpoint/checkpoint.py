@@ -43,7 +43,7 @@ class ModelParts(NamedTuple):
         Takes the name of a parameter, and that of one in the checkpoint; returns what lies
         elsewhere in it, empty if nothing does.
     scratch, saved_scratch : collection of str
-        The parameters here, and in the checkpoint, whose values nobody needs later.
+        The parameters here, and in the checkpoint, whose values are not needed later.
     """
 
     moved: Callable[[str, str], str]

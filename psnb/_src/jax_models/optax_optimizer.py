@@ -144,9 +144,10 @@ def optimizer(transformation: Any) -> Optimizer:
     such as ``optax.clip_by_global_norm``, is taken for variables that are on one server wholly, and
     counts the norm of all parameters in that variable; it is refused for tables.
 
-    That parameters and shapes are not told apart is seen on a sample: some steps for a tree of two
-    arrays and for the same numbers in one, in double precision, with gradients of very different
-    sizes. So transformations with masks, ``optax.lamb`` and ``optax.adafactor`` are refused.
+    That parameters and shapes are not distinguished is seen on a sample: some steps for a tree of
+    two arrays and for the same numbers in one, in double precision, with gradients of very
+    different sizes. So transformations with masks, ``optax.lamb`` and ``optax.adafactor`` are
+    refused.
 
     An update takes two to three times the memory of variable and state for a moment. Each update of
     a number of rows that has not been met, to a power of two, is compiled.
@@ -266,7 +267,7 @@ def _counts(history: list[Any]) -> bool:
 
 
 def _check_alike(transformation: Any, values: np.ndarray) -> None:
-    """Raise ConfigurationError if parameters of a tree, or of other shapes, are told apart."""
+    """Raise ConfigurationError if parameters of a tree, or of other shapes, are distinguished."""
     tree = {"a": values[0, :12].reshape(3, 4), "b": values[0, 12:]}
     try:
         _, found = _run(transformation, tree)

@@ -46,8 +46,8 @@ class DistributedKeras:
     `compile`, `fit`, `evaluate`, `predict` and `save` are those of Keras, and so are callbacks,
     which run in the notebook, as batches end. Workers lease parts of the data and read them, and
     every example is used exactly once an epoch. In mode `psnb.Sync` the notebook reads the batches
-    and hands them out in order, so that a round has the same batches whoever is faster or dies; so
-    it does with datasets that cannot be cut into parts, such as generators.
+    and hands them out in order, so that a round has the same batches whichever is faster or dies;
+    so it does with datasets that cannot be cut into parts, such as generators.
     Metrics are added up over all workers, exactly: each batch counts once.
 
     What a step changes beside weights is on the servers, too, and written by a rule that is right

@@ -62,7 +62,7 @@ def passes(coordinator: ClusterCoordinator, data: Dataset) -> Passes:
     """Return how to go through a dataset on the workers.
 
     In mode `Sync` the notebook reads the batches and hands them out in their order, so that a round
-    has the same ones whoever is faster or dies. In others, workers lease parts and read them;
+    has the same ones whichever is faster or dies. In others, workers lease parts and read them;
     unless the dataset cannot be cut into parts (``take``, ``repeat``, generators).
     """
     if isinstance(coordinator.strategy.mode, Sync):

@@ -182,7 +182,7 @@ def note_local(models: ModelRecords, name: str, local: Mapping[str, str]) -> Non
 
 
 def scratch(strategy: Strategy, name: str, what: str, size: int) -> Variable:
-    """Return a variable of a model whose value nobody needs later: one from before, or a new one.
+    """Return a variable of a model whose value is not needed later: one from before, or a new one.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def _check_new(waiting: Sequence[str], known: Sequence[str], name: str, adopt: b
     if waiting and adopt is None:
         logger.warning(
             "model %r begins untrained: the strategy has no model of this name from before. Of %s "
-            "it has one, which nobody has taken up yet: name= says which one is meant, and "
+            "it has one, which was not taken up yet: name= says which one is meant, and "
             "adopt=False that this is a new one",
             name,
             _listed(waiting),

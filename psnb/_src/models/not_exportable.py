@@ -10,7 +10,7 @@ def not_exportable(what: str, error: Exception, hint: str = "") -> Configuration
     """Return what to raise, ``from None``, where a framework cannot trace a model.
 
     The user's lines are a note. The framework's own traceback, of up to 250 lines, is the error's
-    ``__context__``, which nobody is shown.
+    ``__context__``, which is not shown.
     """
     said = str(error).partition("\n\n")[0]  # then come frameworks' advice and addresses
     found = ConfigurationError(

@@ -3,7 +3,7 @@
 The parameters of a model lie one after another in few variables, whose values do not tell what they
 are of. A record does, and goes wherever the values go: to the scheduler, for those who attach the
 strategy, and into checkpoints. It is made when a model was placed wholly, and not before: what an
-interrupt has left halfway has none.
+interrupt has left in part has none.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ itself apart. There the garbage collector looks through all objects again and ag
 jax and numba imported that takes seconds on a busy machine, more than Dask waits for before it
 kills. So it does so once, and what is left then is no garbage.
 
-Modules are still cleared, so files that nobody has closed are written, and ``__del__`` is called.
+Modules are still cleared, so files left open are written, and ``__del__`` is called.
 (To end with ``os._exit``, as multiprocessing does where it forks, would be a little faster, and
 lose these.)
 """

@@ -47,7 +47,7 @@ class LeasedIterator(PerWorkerIterator):
         # again, while the closures that it had scheduled have used the rest.
         self.may_be_over = self.exhausted
         self.length: int | None = None
-        """How many elements it has; None if nobody knows."""
+        """How many elements it has; None if that is unknown."""
 
     def require_rest(self) -> None:
         """Raise ConfigurationError if every example was used, and not by a call cut short."""

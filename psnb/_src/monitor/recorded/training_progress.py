@@ -27,7 +27,7 @@ class TrainingProgress:
     batches : int or None
         How many it has; None until that is known.
     left : float or None
-        Estimated seconds until all epochs are over; None if nobody knows, or training has ended.
+        Estimated seconds until all epochs are over; None if unknown, or if training has ended.
     """
 
     epoch: int | None
@@ -56,7 +56,7 @@ class EpochCount(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """How much of the epoch is done, 0 to 1; None if nobody knows."""
+        """How much of the epoch is done, 0 to 1; None if that is unknown."""
         done, of = self.parts if self.batches is None else (self.batch, self.batches)
         return min(1.0, done / of) if of else None
 

@@ -50,7 +50,7 @@ class _TimeLeft:
         self._last = 0
 
     def of(self, share: Share) -> float | None:
-        """Return the seconds left; None if nobody knows."""
+        """Return the seconds left; None if that is unknown."""
         now = time.monotonic()
         if (share.what, share.name) != self._first[2:] or share.done < self._last:
             self._first, self._began = share, now

@@ -57,7 +57,7 @@ class Summary(TypedDict):
     meaning: str  # of the state, in a sentence
     elapsed: float  # seconds
     eta: Number | None  # seconds until training is over, or else all that is queued has ended; None
-    # if nobody knows
+    # if that is unknown
     training: Training | None  # None if there was none
     examples: Number | None  # examples so far, if closures report "examples"
     examples_per_second: Number | None
@@ -185,7 +185,7 @@ class Identity(TypedDict):
     host: str
     cluster: str  # the scheduler's address
     cluster_id: str  # the scheduler's own, another one each time that it is started
-    cluster_started: float  # seconds since the epoch; 0 if nobody knows
+    cluster_started: float  # seconds since the epoch; 0 if unknown
     dashboard: str  # URL of Dask's own dashboard, or empty
     started: float  # seconds since the epoch
 
