@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
+import dask
 import distributed
 import pytest
 from distributed import Client
@@ -72,6 +75,29 @@ def test_a_future_is_kept_until_the_closure_has_ended(
     coordinator.resume()
     assert remote.fetch(DEADLINE) == 4
     wait_until(lambda: kept() is None, "the future is released")
+
+
+def test_a_future_whose_graph_has_not_arrived_yet_is_waited_for(
+    cluster: Client, coordinator: psnb.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arriving, released = threading.Event(), threading.Event()
+    materialize = distributed.scheduler._materialize_graph
+
+    def late(*args: Any, **kwargs: Any) -> Any:  # in a thread beside the scheduler's loop, here
+        arriving.set()
+        released.wait(DEADLINE)
+        return materialize(*args, **kwargs)
+
+    monkeypatch.setattr(distributed.scheduler, "_materialize_graph", late)
+    future = cluster.compute(dask.delayed(abs)(-5))
+    assert arriving.wait(DEADLINE)
+    with ThreadPoolExecutor(1) as threads:
+        remote = threads.submit(
+            lambda: coordinator.schedule(lambda value: value, args=(future,)).fetch(DEADLINE)
+        )
+        wait([remote], 0.5)  # a closure that is sent at once asks for the future meanwhile
+        released.set()
+        assert remote.result(DEADLINE) == 5
 
 
 def test_the_error_of_a_future_is_that_of_the_closure(

@@ -171,6 +171,7 @@ class CoordinatorCore:
         name = function.name
         self.resources.require_own(function.references, f"a per-worker value that {name} uses")
         self.resources.require_own(call.references, f"a per-worker value that {name} is given")
+        futures.await_tasks()
         remote = RemoteValue(self.queue.settled, self._cancel)
         self.queue.put(Closure(next(self._ids), function, call, options, remote))
         return remote

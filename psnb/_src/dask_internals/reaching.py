@@ -139,6 +139,16 @@ async def scheduler_identity(client: Client) -> dict[str, Any]:
     return found
 
 
+async def scheduler_has(client: Client, keys: list[Any]) -> bool:
+    """Return whether the scheduler has all of some tasks; raises as others do.
+
+    It takes graphs one by one, beside other messages: what was submitted first may arrive last.
+    Relies on the handler ``get_task_status``, which answers None for a task that it has not.
+    """
+    states: dict[Any, str | None] = await ask_scheduler(client, "get_task_status", keys=keys)
+    return all(states.values())
+
+
 def scheduler_address(client: Client) -> str:
     """Return the scheduler's address; empty if the client is closed.
 

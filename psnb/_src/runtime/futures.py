@@ -7,19 +7,25 @@ function has captured is refused where it is used: Dask makes nothing of it ther
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 from distributed import Client, Future, get_client, get_worker
 
-from psnb._src.dask_internals import scheduler_address
+from psnb._src.dask_internals import event_loop, scheduler_address, scheduler_has
 from psnb._src.excerpt import error_text
 from psnb._src.runtime.left_behind import LeftBehind
+from psnb._src.threads import on_loop
 from psnb.errors import ClosureInputError, ConfigurationError
 
 _CAPTURED = (
     "a Dask future that a function has captured, or that a per-worker value is made with, stays in "
     "the notebook: pass it among the arguments of schedule(...), where its result takes its place"
 )
+
+_AGAIN = 0.02
+"""Seconds after which the scheduler is asked again whether a graph has arrived."""
 
 
 def captured(value: Any) -> tuple[Any, ...] | None:
@@ -62,6 +68,23 @@ class GivenFutures:
                     f"a Dask future among the arguments of {name} is of another cluster: take its "
                     "result(), and pass that"
                 )
+
+    def await_tasks(self) -> None:
+        """Wait until the scheduler has the tasks of all that are pending.
+
+        To a worker that asks earlier it would say that they are lost: a large graph takes seconds
+        to arrive, and a closure that is sent after it does not.
+        """
+        if any(future.status == "pending" for future in self.found):
+            # Without a scheduler, the closure finds out.
+            with suppress(AttributeError, OSError):
+                on_loop(event_loop(self._client), self._arrival)
+
+    async def _arrival(self) -> None:
+        while keys := [future.key for future in self.found if future.status == "pending"]:
+            if await scheduler_has(self._client, keys):
+                return
+            await asyncio.sleep(_AGAIN)
 
 
 def _result(key: Any) -> Any:
