@@ -128,6 +128,15 @@ def dask_setup(worker):
         module = sys.modules["of_a_user"] = types.ModuleType("of_a_user")
         module.file = open("written", "w")
         module.file.write("all of it")
+        module.log = Log()
+        module.log.write("all of it, too")
+
+
+class Log:
+    def __init__(self):
+        self.file = open("log", "w")
+        self.write = self.file.write
+        self.me = self
 
 
 def tell():
@@ -155,3 +164,4 @@ def test_python_collects_garbage_once_when_a_process_ends_and_writes_what_is_ope
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "told").read_text() == "True False\n"
     assert (tmp_path / "written").read_text() == "all of it"
+    assert (tmp_path / "log").read_text() == "all of it, too"
