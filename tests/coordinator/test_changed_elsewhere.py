@@ -56,7 +56,12 @@ def functions() -> dict[str, Callable[..., Any]]:
     def reads() -> int:
         return len(results) + counts["a"] + total
 
-    return {
+    lambdas: list[Any] = []
+    lambdas.append(lambda: len(lambdas))  # its line changes what it only reads
+    lambdas.append(lambda: lambdas.pop())
+    kept, changed = lambdas
+
+    return {"lambda reads": kept, "lambda pops": changed} | {
         each.__name__: each
         for each in (
             *(appends, counts_up, of_one_within, fills, of_a_global, a_global, a_nonlocal),
@@ -77,6 +82,8 @@ def functions() -> dict[str, Callable[..., Any]]:
         ("a_nonlocal", ["last"]),
         ("own", []),
         ("reads", []),
+        ("lambda reads", []),
+        ("lambda pops", ["lambdas"]),
     ],
 )
 def test_names_of_what_is_changed(which: str, names: list[str]) -> None:

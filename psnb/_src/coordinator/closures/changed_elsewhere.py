@@ -55,6 +55,9 @@ def _written(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     except (OSError, SyntaxError, ValueError):  # also of a lambda, whose line is no statement alone
         return frozenset(), frozenset()
     nodes = [*ast.walk(tree)]
+    if code.co_name == "<lambda>":  # its source is all of the statement that it is in
+        lambdas = [node for node in nodes if isinstance(node, ast.Lambda)]
+        nodes = [node for each in lambdas for node in ast.walk(each)]
     declared = {
         name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names
     }
