@@ -93,7 +93,7 @@ class ServerConnection:
         self._pending[number] = exchange
         try:
             self._stream.send(ServerRequest(number, *exchange.message()).wire())
-        except BaseException:  # an interrupt of the notebook's thread, too
+        except BaseException:  # nothing was sent, so there will be no answer
             self._pending.pop(number, None)
             raise
         # After the request was noted: either this sees the error, or `_read` finds the request.
