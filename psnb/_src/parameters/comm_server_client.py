@@ -279,7 +279,7 @@ class CommServerClient(ServerClient):
     ) -> None:
         try:
             connection.send(_RequestRound(self, batch, server, positions))
-        except MemoryError as error:  # an answer like others: what was prepared is undone
+        except MemoryError as error:  # an answer as others: what was prepared must be undone
             batch.failed(positions, refusal(error, "a request to it", "this process"))
 
     def _server(self, to: ShardId | ServerAddress) -> ServerAddress | None:

@@ -3,7 +3,7 @@
 The parameters of a model lie one after another in few variables, whose values do not tell what they
 are of. A record does, and goes wherever the values go: to the scheduler, for those who attach the
 strategy, and into checkpoints. It is made when a model was placed wholly, and not before: what an
-interrupt has left in part has none.
+interrupt has left incomplete has none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ModelRecord:
     local : mapping of str to str
         By name what identifies the values that are not on servers, such as frozen embeddings.
     scratch : mapping of str to str
-        By what it is for the name of a variable whose value nobody needs later, such as metrics.
+        By what it is for the name of a variable whose value is not needed later, such as metrics.
     """
 
     arrays: Mapping[str, Mapping[str, Arrays]]
@@ -186,8 +186,8 @@ class ModelRecords:
         -------
         tuple
             What takes the name of a variable, and that of one in the checkpoint, and returns what
-            has moved, as `placed_otherwise`; and the variables here and there whose values nobody
-            needs later.
+            has moved, as `placed_otherwise`; and the variables here and there whose values are
+            not needed later.
         """
         own = list(self.all().values())
         others = list(_readable(saved if isinstance(saved, dict) else {}))
