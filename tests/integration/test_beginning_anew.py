@@ -12,6 +12,7 @@ from distributed import Client
 import psnb
 from psnb import EventKind, errors
 from psnb._src.strategy import placed_tables
+from psnb._src.strategy.table_factory import TableFactory
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import kill
 
@@ -142,6 +143,28 @@ def test_values_that_are_not_kept_must_be_given(
     np.testing.assert_array_equal(model.second.read(), trained[1])  # nothing was changed
     strategy.recover(initialize={"first": begun[0] + 1, "wide": begun[2]})
     assert_same(model.values(), [begun[0] + 1, *begun[1:]])
+
+
+def test_after_an_interrupt_the_values_are_needed_still(
+    strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placed_tables, "MOST_KEPT", 0)
+    model = Model(strategy)
+    model.lose()
+    given = {"first": np.full(4, 7.0), "wide": np.full(10, 8.0)}
+
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as once:
+        once.setattr(TableFactory, "make_again", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            strategy.recover(initialize=given, consistent=False)
+    # The shards are on a server again, without tables.
+    with pytest.raises(errors.ConfigurationError, match=r"'first', 'wide' are not kept"):
+        strategy.recover(initialize=True, consistent=False)
+    strategy.recover(initialize=given, consistent=False)
+    np.testing.assert_array_equal(model.first.read(), given["first"])
 
 
 @pytest.mark.parametrize(

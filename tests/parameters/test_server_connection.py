@@ -85,6 +85,26 @@ def test_an_answer_that_there_is_no_memory_to_receive_fails_its_request_only() -
     assert "5,000 bytes more" in str(answer.error)
 
 
+def test_what_was_not_sent_is_not_sent_again_when_the_connection_breaks() -> None:
+    async def ask() -> list[Any]:
+        stream, broken = Stream(), list[Any]()
+        connection = ServerConnection(
+            stream,  # type: ignore[arg-type]
+            lambda requests, error: broken.extend(requests),
+            lambda: None,
+            shared=False,
+        )
+        connection.send(sent := Asked())
+        stream.has_memory = False
+        with pytest.raises(MemoryError):
+            connection.send(Asked())
+        stream.incoming.put_nowait(ConnectionResetError())
+        await connection._reader
+        return [each is sent for each in broken]
+
+    assert asyncio.run(ask()) == [True]
+
+
 def test_a_request_that_there_is_no_memory_to_send_fails_at_once_and_the_next_is_sent(
     strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
