@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 import psnb
@@ -118,3 +119,26 @@ def test_a_request_that_there_is_no_memory_to_send_fails_at_once_and_the_next_is
         with pytest.raises(ServerMemoryError, match="this process has no memory for a request"):
             v.read()
     assert v.read().tolist() == [1, 2]
+
+
+def test_a_change_stands_whose_answer_there_was_no_memory_for(
+    strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    v = strategy.variable([1.0, 2.0], "v", psnb.SGD(1.0))
+    wire, lacking = ServerReply.wire, list[type]()
+
+    def once(self: ServerReply) -> tuple[Any, ...]:
+        match self.answers:
+            case [Done(result)] if lacking and isinstance(result, lacking[-1]):
+                lacking.pop()
+                raise MemoryError
+        return wire(self)
+
+    monkeypatch.setattr(ServerReply, "wire", once)
+    lacking.append(type(None))
+    v.push(np.ones(2, np.float32))
+    assert not lacking
+    lacking.append(np.ndarray)
+    with pytest.raises(ServerMemoryError, match="has no memory for the answer to a request"):
+        v.read()
+    assert v.read().tolist() == [0, 1]
