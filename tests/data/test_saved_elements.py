@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,43 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"mine is no folder that Dataset\.save has written"):
         D.load(tmp_path / "mine")
     assert (tmp_path / "mine" / "notes").read_text() == "mine"
+
+
+def test_a_folder_with_another_programs_dataset_json_is_left_alone(tmp_path: Path) -> None:
+    # Other programs call a file of theirs so, too.
+    (tmp_path / "dataset.json").write_text('{"labels": []}')
+    with pytest.raises(DatasetError, match="exists, and is no saved dataset"):
+        D.range(3).save(tmp_path)
+    assert (tmp_path / "dataset.json").read_text() == '{"labels": []}'
+
+
+def test_files_that_were_added_to_a_saved_dataset_are_not_removed(tmp_path: Path) -> None:
+    D.range(3).save(tmp_path / "saved")
+    (tmp_path / "saved" / "notes").write_text("mine")
+    with pytest.raises(DatasetError, match="saved holds 'notes', which is no part of a saved"):
+        D.range(4).save(tmp_path / "saved")
+    assert (tmp_path / "saved" / "notes").read_text() == "mine"
+    assert values(D.load(tmp_path / "saved")) == [0, 1, 2]
+
+
+def test_an_interrupt_while_folders_are_swapped_leaves_what_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    D.range(3).save(tmp_path / "saved")
+    rename, calls = os.rename, 0
+
+    def interrupted(old: str, new: str) -> None:
+        nonlocal calls
+        calls += 1
+        rename(old, new)
+        if calls == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        D.range(4).save(tmp_path / "saved")
+    assert values(D.load(tmp_path / "saved")) == [0, 1, 2]
+    assert [each.name for each in tmp_path.iterdir()] == ["saved"]
 
 
 @pytest.mark.parametrize("path", [np.zeros(1000), "s3://bucket/saved", None])

@@ -22,6 +22,7 @@ from psnb._src.data.formats import part_arrays
 from psnb._src.data.iteration_context import Context
 from psnb._src.data.node import Node
 from psnb._src.data.reader import Reader
+from psnb._src.excerpt import shown
 from psnb.errors import ConfigurationError, DatasetError
 
 _PART_BYTES = 1 << 24
@@ -31,9 +32,8 @@ _LIST = "dataset.json"
 
 def write_elements(node: Node, path: str | os.PathLike[str]) -> None:
     """Write all elements of a node into a folder; see `Dataset.save`."""
-    folder = _folder("save", path)
-    if os.path.lexists(folder) and not os.path.isfile(os.path.join(folder, _LIST)):
-        raise DatasetError(f"save: {folder} exists, and is no saved dataset: name another folder")
+    folder = os.path.realpath(_folder("save", path))  # of a link, what it names is replaced
+    _check_replaceable(folder)
     place = f"{folder}.{secrets.token_hex(4)}"
     try:
         with _writing(folder):
@@ -61,6 +61,8 @@ def saved_parts(path: str | os.PathLike[str]) -> list[str]:
             listed: Any = json.load(file)
         if listed["version"] != _VERSION:
             raise ValueError(f"it is of version {listed['version']}, this psnb reads {_VERSION}")
+        if type(listed["counts"]) is not list:
+            raise ValueError("its counts are no list")
         return [os.path.join(folder, _name(number)) for number in range(len(listed["counts"]))]
     except FileNotFoundError as error:
         raise DatasetError(f"load: {folder} is no folder that Dataset.save has written") from error
@@ -70,6 +72,27 @@ def saved_parts(path: str | os.PathLike[str]) -> list[str]:
             f"load: {folder}/{_LIST} cannot be read: {type(error).__name__}: {error}; save the "
             "dataset again"
         ) from error
+
+
+def _check_replaceable(folder: str) -> None:
+    """Raise if a folder, all of which would be removed, holds what `write_elements` did not write.
+
+    Its ``dataset.json`` alone is no proof: other programs have a file of that name, too.
+    """
+    if not os.path.lexists(folder):
+        return
+    try:
+        parts = saved_parts(folder)
+    except DatasetError as error:
+        raise DatasetError(
+            f"save: {folder} exists, and is no saved dataset: name another folder, or remove it"
+        ) from error
+    others = sorted(set(os.listdir(folder)) - {_LIST, *map(os.path.basename, parts)})
+    if others:
+        raise DatasetError(
+            f"save: {folder} holds {shown(others[0])}, which is no part of a saved dataset: name "
+            "another folder, or move it"
+        )
 
 
 def _folder(method: str, path: Any) -> str:
@@ -114,9 +137,14 @@ def _name(number: int) -> str:
 def _swap(place: str, folder: str) -> None:
     """Rename a folder to its final name; one of that name goes."""
     old = f"{place}.old"
-    with suppress(FileNotFoundError):
-        os.rename(folder, old)
-    os.rename(place, folder)
+    try:
+        with suppress(FileNotFoundError):
+            os.rename(folder, old)
+        os.rename(place, folder)
+    except BaseException:  # also an interrupt between the two
+        with suppress(OSError):  # none was there, or the new one is
+            os.rename(old, folder)
+        raise
     shutil.rmtree(old, ignore_errors=True)
 
 
