@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import random
 import zipfile
@@ -38,6 +39,18 @@ def pickled(path: Path) -> None:
         contents = dict(arrays)
     contents["0.values"] = np.array([Unpickled()] * 300, object)
     np.savez(path, **contents)
+
+
+def with_length(length: int) -> Callable[[Path], None]:
+    """Return what changes the length of the text in row 200."""
+
+    def damage(path: Path) -> None:
+        with np.load(path) as arrays:
+            contents = dict(arrays)
+        contents["1.lengths"][200] = length
+        np.savez(path, **contents)
+
+    return damage
 
 
 class Unpickled:
@@ -85,6 +98,9 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "gone": lambda path: path.unlink(),
     "compressed": bombed,
     "pickled": pickled,
+    "a text longer than its bytes": with_length(1 << 62),
+    "a text of fewer bytes": with_length(2),
+    "a text of negative length": with_length(-2),
     **{name: with_header(header) for name, header in HEADERS.items()},
 }
 
@@ -114,7 +130,34 @@ def test_a_damaged_part_of_a_saved_dataset_is_named(
         values(D.load(tmp_path / "saved"))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "counts": 5}'])
+@pytest.mark.parametrize(
+    "nesting",
+    [["dict", ["n", "n"], [None, None]], ["dict", [["n"]], [None]], ["tuple", [0], [None, None]]],
+    ids=["keys that are equal", "a key that is none", "too few keys"],
+)
+def test_a_damaged_nesting_of_a_saved_dataset_is_named(nesting: Any, tmp_path: Path) -> None:
+    D.range(3).map(lambda x: {"n": x, "t": x}).save(tmp_path / "saved")
+    path = tmp_path / "saved" / "00000.npz"
+    with np.load(path) as arrays:
+        contents = dict(arrays)
+    head = json.loads(str(contents["head"]))
+    contents["head"] = np.array(json.dumps({**head, "nesting": nesting}))
+    np.savez(path, **contents)
+    with pytest.raises(DatasetError, match=r"00000\.npz is no part of a saved dataset, or damaged"):
+        values(D.load(tmp_path / "saved"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"version": 2}',
+        '{"version": 1, "counts": 5}',
+        '{"version": 1, "counts": "5"}',
+    ],
+)
 def test_a_damaged_list_of_a_saved_dataset_is_named(text: str, tmp_path: Path) -> None:
     D.range(3).save(tmp_path / "saved")
     (tmp_path / "saved" / "dataset.json").write_text(text)

@@ -111,6 +111,8 @@ def _divided(rows: Ragged, counts: np.ndarray) -> np.ndarray:
             raise ValueError("its batches have other rows than there are")
         batches[number] = rows[begin : begin + count]
         begin += count
+    if begin != len(rows):
+        raise ValueError("its batches have other rows than there are")
     return batches
 
 
@@ -122,9 +124,13 @@ def _text_from(arrays: Any, index: int) -> np.ndarray:
     for row, (length, text) in enumerate(zip(lengths.ravel().tolist(), texts, strict=True)):
         if length == _MISSING:
             continue  # None, as in all new columns
+        if length < 0 or end + length > len(data):
+            raise ValueError("its texts have other lengths than their bytes")
         raw = data[end : end + length]
         column[row] = raw.decode() if text else raw
         end += length
+    if end != len(data):
+        raise ValueError("its texts have other lengths than their bytes")
     return column.reshape(lengths.shape)
 
 
@@ -148,10 +154,18 @@ def nesting_as_json(nesting: Nesting) -> Any:
 
 
 def nesting_from(written: Any) -> Nesting:
-    """Return the nesting that `nesting_as_json` has written."""
+    """Return the nesting that `nesting_as_json` has written.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError
+        If it is damaged.
+    """
     if written is None:
         return None
     kind, keys, children = written
+    if len(set(keys)) != len(children):
+        raise ValueError("its nesting has other keys than children")
     return Nest(
         {"tuple": tuple, "dict": dict}[kind],
         tuple(keys),
