@@ -316,5 +316,16 @@ def test_reduce_carries_a_state_through_all_elements() -> None:
     assert D.range(0).reduce(7, lambda state, _: state) == 7
 
 
+def test_reduce_leaves_the_first_state_as_it_was() -> None:
+    def add(state: np.ndarray, element: np.ndarray) -> np.ndarray:
+        state += element
+        return state
+
+    first = np.zeros(2)
+    for _ in range(2):
+        assert D.range(4).reduce(first, add).tolist() == [6, 6]
+    assert first.tolist() == [0, 0]
+
+
 def test_as_numpy_iterator_gives_the_elements() -> None:
     assert [int(each) for each in D.range(3).as_numpy_iterator()] == [0, 1, 2]

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from psnb._src.checks import integer, path_text
 from psnb._src.data import nodes
+from psnb._src.data.block import copied
 from psnb._src.data.dataset_sources import DatasetSources
 from psnb._src.data.file_sources import Paths
 from psnb._src.data.formats import list_files
@@ -116,7 +117,8 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         _check_callable("reduce", reduce_func)
         if self.node.cardinality() == INFINITE:
             raise ConfigurationError("reduce never ends over infinitely many elements: take some")
-        state = map_leaves(as_leaf, initial_state)
+        # The function may change the arrays that it gets.
+        state = map_leaves(lambda leaf: copied(as_leaf(leaf)), initial_state)
         _, nesting = flatten(state)
         with self.iterator() as elements:
             for number, element in enumerate(elements):
