@@ -310,6 +310,14 @@ def test_what_cannot_be_compared_is_not_unique() -> None:
         values(D.range(6).map(np.arange).unique())
 
 
+def test_unique_says_once_that_its_input_has_become_shorter() -> None:
+    # Else `ignore_errors` would never end.
+    elements = D.range(3).unique().node.iterate(Context(0), [4, 0])
+    with pytest.raises(DatasetError, match="fewer elements than when the state was taken"):
+        elements.next_block(1)
+    assert elements.next_block(1) is None
+
+
 def test_reduce_names_the_element_of_an_error() -> None:
     with pytest.raises(DatasetError, match="reduce, element 2: ZeroDivisionError"):
         D.range(6).reduce(0, lambda s, x: s + 1 // (2 - int(x)))

@@ -60,6 +60,7 @@ class _UniqueIterator(NodeIterator):
         while (missing := self._behind - self._reader.position) > 0:
             block = self._reader.take(min(missing, BLOCK))
             if block is None:
+                self._behind = self._reader.position  # this error is the last one
                 raise DatasetError(
                     "unique: the input has fewer elements than when the state was taken"
                 )
