@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from abc import ABC
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,14 @@ def test_an_error_of_a_property_is_its_own() -> None:
 
     with pytest.raises(AttributeError, match="within"):
         _ = Failing().number
+
+
+def test_a_subclass_may_be_abstract_or_of_a_collection() -> None:
+    class Mine(Dataset, Sized, ABC): ...
+
+    class Other(ABC, Dataset): ...
+
+    assert len(Mine.range(3)) == len(Other.range(3)) == 3
 
 
 def test_pickle_copy_and_ipython_find_what_they_did() -> None:

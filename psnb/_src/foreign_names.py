@@ -5,6 +5,7 @@ The table is for errors, and for docs/coming_from.md, which has it whole. Pure.
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
@@ -287,8 +288,11 @@ def _missing(owners: tuple[type, ...], name: str) -> None:
             raise error
 
 
-class NamedClass(type):
-    """The metaclass of a class whose foreign names, called on itself, are in the table."""
+class NamedClass(ABCMeta):
+    """The metaclass of a class whose foreign names, called on itself, are in the table.
+
+    A subclass may have an abstract class, or one of `collections.abc`, as a base, too.
+    """
 
     if not TYPE_CHECKING:
 
