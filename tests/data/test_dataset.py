@@ -17,7 +17,7 @@ import pytest
 from psnb.data import AUTOTUNE, ArraySpec, Dataset, Ragged
 from psnb.errors import DatasetError
 from tests.data.chains import MEMORY, Pair, fails_at_five, negative
-from tests.data.elements import plain, values
+from tests.data.elements import Numbers, plain, values
 
 D = Dataset
 INT = np.dtype(np.int64)
@@ -384,3 +384,13 @@ def test_take_while_asks_no_more_once_it_has_ended() -> None:
     dataset = D.range(9).take_while(lambda n: asked.append(int(n)) or n < 2)
     assert values(dataset.batch(5)) == [[0, 1]]
     assert asked == [0, 1, 2]
+
+
+def test_a_format_of_the_users_may_have_a_count_of_its_own() -> None:
+    @dataclass(frozen=True)
+    class Counted(Numbers):
+        count: int = 3
+
+    dataset = D.from_files(Counted(), ["2", "3"])
+    assert dataset.cardinality() is None
+    assert values(dataset) == [20, 21, 30, 31, 32]

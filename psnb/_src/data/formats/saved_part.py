@@ -68,7 +68,7 @@ class SavedPart:
             number = first + begin - offset
             yield Chunk(part.whole(), part.count, number, begin + part.count, loose)
 
-    def count(self, path: str, offset: int = 0, end: int | None = None) -> int:
+    def cardinality(self, path: str, offset: int = 0, end: int | None = None) -> int:
         """Return how many elements a range of the file has."""
         with _opened(path) as (_, head):
             count: int = head["count"]
@@ -76,7 +76,7 @@ class SavedPart:
 
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
         """Return the ranges of parts of about ``size`` bytes."""
-        count = self.count(path)
+        count = self.cardinality(path)
         step = max(1, count * size // max(1, size_of(path)))
         cuts = list(range(0, count, step))
         return list(zip(cuts, [*cuts[1:], None], strict=True))

@@ -80,8 +80,8 @@ class Files(Node):
 
     def cardinality(self) -> int:
         """Return how many records there are, if the format's files say so."""
-        count = getattr(self.format, "count", None)
-        return UNKNOWN if count is None else sum(count(*each) for each in self.files)
+        counts = getattr(self.format, "cardinality", None)
+        return UNKNOWN if counts is None else sum(counts(*each) for each in self.files)
 
     def brief(self) -> str:
         """Return the format's name: files differ from part to part of a dataset."""
