@@ -39,7 +39,7 @@ def size_text(nbytes: int) -> str:
 
 
 def with_article(noun: str) -> str:
-    """Return a noun, often the name of a type, with the article that is said: ``"an object"``."""
+    """Return a noun, often the name of a type, with its indefinite article: ``"an object"``."""
     spoken = noun.lower()
     vowel = spoken[:1] in ("a", "e", "i", "o") or spoken.startswith(("nd", "unk"))
     return f"{'an' if vowel else 'a'} {noun}"

@@ -216,7 +216,7 @@ def stored(path: str) -> Iterator[Any]:
 
 
 def _open_file(path: str, flags: int) -> int:
-    """Open a file, but no pipe: opening one blocks until it is written to."""
+    """Open a file, but no pipe: to open one is to wait until another process writes to it."""
     opened = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(mode := os.fstat(opened).st_mode) and not stat.S_ISDIR(mode):
         os.close(opened)

@@ -143,7 +143,7 @@ def _translated(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 _MOMENT = 0.25
-"""Seconds that it may take to read elements while nobody hears of it."""
+"""Seconds that it may take to read elements between two looks at the time."""
 
 
 class _Patience:
@@ -156,7 +156,7 @@ class _Patience:
         self._step = 1
 
     def tell(self, count: int, size: int) -> int:
-        """Tell if it is time, and return how many elements to read before the next call.
+        """Log a warning if it is time, and return how many elements to read before the next call.
 
         As many as take a moment: elements may be slow, and a buffer smaller than a block.
         """
