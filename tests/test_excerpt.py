@@ -146,6 +146,17 @@ def test_a_noun_has_the_article_that_is_said(noun: str, said: str) -> None:
     assert with_article(noun) == said
 
 
+class Closed:
+    """As arrays of files that are closed."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise ValueError("it is closed")
+
+    def __repr__(self) -> str:
+        return "<a closed one>" + " " * ARGUMENT
+
+
 class Broken:
     def __repr__(self) -> str:
         raise SystemExit
@@ -167,6 +178,8 @@ class Broken:
         ),
         ("x" * 10**6, "'" + "x" * 57),
         (Path("\x1b\n"), r"PosixPath('\x1b\n')"),
+        (Closed(), "<a closed one>"),
+        ([Closed()], "[<a closed one>"),
         (Broken(), "<Broken whose repr raises SystemExit>"),
     ],
     ids=lambda value: type(value).__name__,

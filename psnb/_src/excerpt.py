@@ -129,7 +129,10 @@ _BRIEF = _Brief()
 
 def _as_array(value: object) -> str:
     """Return class, shape and dtype of an array of any library with axes; else an empty text."""
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    try:
+        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    except Exception:  # of an array that is closed, for example
+        return ""
     if not isinstance(shape, tuple) or not shape or dtype is None:
         return ""
     return f"<{type(value).__name__} {tuple(shape)} of {dtype}>"
