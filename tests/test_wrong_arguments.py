@@ -26,6 +26,8 @@ CALLS: dict[str, Callable[[], object]] = {
     "cache": lambda: Dataset.range(3).cache(ARRAY),
     "range": lambda: Dataset.range(ARRAY),
     "batch": lambda: Dataset.range(3).batch(ARRAY),
+    "bucket_boundaries": lambda: Dataset.range(3).bucket_by_sequence_length(len, 5, [2, 2]),  # type: ignore[arg-type]
+    "bucket_batch_sizes": lambda: Dataset.range(3).bucket_by_sequence_length(len, [5], 2),  # type: ignore[arg-type]
     "InMemoryDataset": lambda: InMemoryDataset(ARRAY, SLOTS, 2),
     "InMemoryDataset.of": lambda: InMemoryDataset.of(ARRAY, 2),
     "slots": lambda: QueueDataset("f", ARRAY, 2),

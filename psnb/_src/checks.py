@@ -7,7 +7,7 @@ import numbers
 import operator
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from psnb._src.excerpt import shown
@@ -44,6 +44,19 @@ def integer(what: str, value: Any, least: int | None, most: int | None = None) -
 def is_integer(value: Any) -> bool:
     """Return whether something is a whole number; a bool is not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def integers(what: str, values: Any, least: int | None) -> tuple[int, ...]:
+    """Return several integers, each within bounds.
+
+    Raises
+    ------
+    ConfigurationError
+        If they are none.
+    """
+    if not isinstance(values, Iterable):
+        raise ConfigurationError(f"{what} must be a list of integers, found {shown(values)}")
+    return tuple(integer(what, each, least) for each in values)
 
 
 def is_number(value: Any) -> bool:

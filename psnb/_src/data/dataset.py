@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from psnb._src.checks import integer, path_text
+from psnb._src.checks import integer, integers, path_text
 from psnb._src.data import nodes
 from psnb._src.data.block import copied
 from psnb._src.data.dataset_sources import DatasetSources
@@ -439,11 +439,11 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         """
         name = "bucket_by_sequence_length"
         _check_callable(name, element_length_func)
-        boundaries = [integer(f"{name}: bucket_boundaries", b, None) for b in bucket_boundaries]
-        sizes = [integer(f"{name}: bucket_batch_sizes", size, 1) for size in bucket_batch_sizes]
-        if not boundaries or sorted(set(boundaries)) != boundaries:
+        boundaries = integers(f"{name}: bucket_boundaries", bucket_boundaries, None)
+        sizes = integers(f"{name}: bucket_batch_sizes", bucket_batch_sizes, 1)
+        if not boundaries or tuple(sorted(set(boundaries))) != boundaries:
             raise ConfigurationError(
-                f"{name}: bucket_boundaries must be increasing, found {shown(boundaries)}"
+                f"{name}: bucket_boundaries must be increasing, found {shown(list(boundaries))}"
             )
         if len(sizes) != len(boundaries) + 1:
             raise ConfigurationError(
@@ -451,8 +451,9 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
                 f"bucket_batch_sizes has {len(sizes)}"
             )
         padding = padded_shapes, padding_values, pad_to_bucket_boundary, no_padding, drop_remainder
-        buckets = tuple(boundaries), tuple(sizes)
-        return type(self)(nodes.Buckets(self.node, element_length_func, *buckets, *padding))
+        return type(self)(
+            nodes.Buckets(self.node, element_length_func, boundaries, sizes, *padding)
+        )
 
     def unbatch(self) -> Self:
         """Return the rows of each element's arrays as elements."""
