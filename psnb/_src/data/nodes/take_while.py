@@ -52,7 +52,7 @@ class _TakeWhileIterator(SingleInputIterator):
                     position = self._reader.position - block.count
                     self._reader.put_back(block.part(1, block.count))
                     raise failure(self._node, position, error, block, 0) from error
-                goes_on = True  # what is before it comes first
+                # What is before it comes first.
             else:
                 self._ended = not goes_on
                 if goes_on:
