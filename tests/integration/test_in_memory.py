@@ -143,6 +143,9 @@ def test_slots_that_are_shuffled_here_are_not_forgotten_on_the_workers(
         coordinator.create_per_worker_dataset(made)
     made.slots_shuffle([])
     coordinator.create_per_worker_dataset(made)
+    made.slots_shuffle(["row"])
+    made.release_memory()
+    coordinator.create_per_worker_dataset(made)
 
 
 def test_examples_that_are_alone_have_no_slots_to_shuffle() -> None:

@@ -277,7 +277,7 @@ class InMemoryDataset(SaysWhatToUse):
             self._loading.stop()
             self._loading.join()
             self._loading = None
-        self._memory, self._generation = None, 0
+        self._memory, self._generation, self._layout = None, 0, ShufflePlan(0)
 
     def statistics(self) -> MemoryStatistics:
         """Return how many examples are in memory, and how much memory they take.
