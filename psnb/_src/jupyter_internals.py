@@ -214,9 +214,12 @@ def kernel_secret() -> str:
     """Return what only this server's kernels know; called in the server, before it starts any.
 
     A server that only takes passwords has no token that they could show. Relies on kernels being
-    started with the environment of their server.
+    started with the environment of their server. One that was started in a kernel or terminal of
+    another server has that one's secret; an empty one would be anybody's.
     """
-    return os.environ.setdefault(SECRET, secrets.token_hex(32))
+    secret = os.environ.get(SECRET) or secrets.token_hex(32)
+    os.environ[SECRET] = secret
+    return secret
 
 
 def checked_by_itself(method: F) -> F:

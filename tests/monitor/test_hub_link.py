@@ -155,20 +155,26 @@ def test_a_server_on_a_unix_socket_that_wants_no_token_is_reached(
 _HASHED = "sha1:0123456789ab:" + hashlib.sha1(b"open sesame" + b"0123456789ab").hexdigest()
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(
+    ("given", "shown", "welcome"),
+    [
+        ("given to kernels", "given to kernels", True),
+        ("given to kernels", "guessed", False),
+        ("", "", False),  # as if it was set to nothing where the server was started
+    ],
+)
 def test_a_server_that_takes_only_passwords_lets_its_own_kernels_in(
-    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: str, shown: str, welcome: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SECRET, "given to kernels")
+    monkeypatch.setenv(SECRET, given)
     options = ("--IdentityProvider.token=", f"--PasswordIdentityProvider.hashed_password={_HASHED}")
     with jupyter(tmp_path, *options, "--ServerApp.allow_unauthenticated_access=False") as server:
         monkeypatch.setenv("JPY_PARENT_PID", str(server.process))
         monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.runtime))
-        if not own:
-            monkeypatch.setenv(SECRET, "guessed")
+        monkeypatch.setenv(SECRET, shown)
         there = find_server()
         assert there is not None
-        assert _posted(there) is own
+        assert _posted(there) is welcome
 
 
 def _posted(there: JupyterServer) -> bool:

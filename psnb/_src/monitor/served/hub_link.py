@@ -18,6 +18,7 @@ import weakref
 from typing import Any
 from urllib.parse import quote
 
+from psnb._src.jupyter_internals import SECRET
 from psnb._src.monitor.served.hub_client import HubClient, JupyterServer
 from psnb._src.monitor.told import (
     VERSION,
@@ -193,7 +194,7 @@ def _refusal(status: int, answer: bytes) -> str:
         return "the Jupyter server has no hub: its extension psnb is not enabled"
     if status in (401, 403):
         return (
-            "the Jupyter server does not let this kernel in: restart it, so that psnb's extension "
-            "is in it when it starts its kernels"
+            "the Jupyter server does not let this kernel in: restart the server, so that psnb's "
+            f"extension is in it when it starts its kernels; they need its variable {SECRET}"
         )
     return f"the hub answers {status}: {answer[:200]!r}"
