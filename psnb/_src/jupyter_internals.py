@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,8 +119,12 @@ def after_cells(function: Callable[[], object]) -> Callable[[], None]:
     def ended(*_: object) -> None:
         function()
 
+    def end() -> None:
+        with suppress(ValueError):  # somebody has removed all of them
+            shell.events.unregister("post_run_cell", ended)
+
     shell.events.register("post_run_cell", ended)
-    return partial(shell.events.unregister, "post_run_cell", ended)
+    return end
 
 
 def handle_beside_cells(widget: Any) -> None:

@@ -138,6 +138,28 @@ def test_after_its_end_a_view_hears_of_no_more_cells(
     assert len(callbacks) == before + 1
     view.stop()
     assert len(callbacks) == before
+    viewed.set(state="closed")
+    view.show(viewed)  # what is closed has no more to tell, nor another end
+    assert len(callbacks) == before
+
+
+def test_of_a_coordinator_that_is_gone_without_an_end_no_cell_is_heard(
+    view: LiveView, outputs: list[dict[str, Any]]
+) -> None:
+    callbacks = InteractiveShell.instance().events.callbacks["post_run_cell"]
+    before = len(callbacks)
+    view.show(FakeViewed())
+    end_cell()
+    assert len(callbacks) == before
+
+
+def test_the_end_comes_although_somebody_has_removed_all_callbacks_of_cells(
+    view: LiveView, outputs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = InteractiveShell.instance().events
+    view.show(FakeViewed())
+    monkeypatch.setitem(events.callbacks, "post_run_cell", [])
+    view.stop()
 
 
 def test_all_outputs_share_one_widget(view: LiveView, outputs: list[dict[str, Any]]) -> None:
@@ -254,6 +276,19 @@ def test_the_widget_of_a_coordinator_that_is_gone_can_still_be_shown(
     view.stop()
     del viewed
     assert WIDGET in display_result(widget)
+
+
+def test_the_widget_of_a_coordinator_that_was_closed_in_its_first_cell_can_still_be_shown(
+    view: LiveView, outputs: list[dict[str, Any]]
+) -> None:
+    viewed = FakeViewed()
+    widget = view.show(viewed)
+    viewed.set(state="closed")
+    view.stop()
+    end_cell()
+    count = len(outputs)
+    display_result(widget)
+    assert len(outputs) == count + 1
 
 
 @pytest.fixture

@@ -80,9 +80,6 @@ class LiveView:
         with self._lock:
             self._viewed = weakref.ref(viewed)
             self._shown.append(output)
-            self._in_this_cell = True
-            if self._ignore_cells is None:
-                self._ignore_cells = after_cells(self._catch_up)
         widget = self._live_widget(viewed)
         update = _state(viewed)  # later: it is that of one that is closed, if nothing is live
         if widget is None:
@@ -92,6 +89,10 @@ class LiveView:
         display({**bundle, "text/plain": repr(viewed)}, raw=True, display_id=output)
         if widget is not None:
             self._saved.show(update, f"{output}-saved")
+            with self._lock:
+                if self._widget is widget:  # not if another thread has closed it by now
+                    self._in_this_cell = True
+                    self._ignore_cells = self._ignore_cells or after_cells(self._catch_up)
         return widget
 
     @property
@@ -106,9 +107,7 @@ class LiveView:
             viewed = self._viewed() if self._viewed is not None else None
             widget, self._widget = self._widget, None
             shown, self._shown = self._shown, []
-            if self._ignore_cells is not None:
-                self._ignore_cells()
-                self._ignore_cells = None
+            self._end_of_cells()
         if viewed is None:
             return
         update = _state(viewed)
@@ -121,6 +120,13 @@ class LiveView:
             for output in shown:
                 update_display(bundle, raw=True, display_id=output)
             self._saved.end()
+
+    def _end_of_cells(self) -> None:
+        # Under the lock. IPython would keep what it calls, for as long as the kernel runs.
+        self._in_this_cell = False
+        if self._ignore_cells is not None:
+            self._ignore_cells()
+            self._ignore_cells = None
 
     def _element(self, viewed: Viewed, marimo: Any) -> Any:
         with self._lock:
@@ -143,7 +149,11 @@ class LiveView:
         # When a cell has ended; publishing waits for no page.
         self._in_this_cell = False
         viewed = self._viewed() if self._viewed is not None else None
-        if viewed is None or not self.watched:
+        if viewed is None:  # gone without an end, as in a cell that ran again
+            with self._lock:
+                self._end_of_cells()
+            return
+        if not self.watched:
             return
         try:
             update = _state(viewed)
