@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -177,6 +178,22 @@ def test_a_row_has_the_cluster_that_answers_there_by_now(bench: Bench) -> None:
             await bench.poll()
             (listed,) = bench.schedulers.listed()
             assert listed["cluster_started"] == 60.5
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("started", ["NaN", "1e999", "-Infinity"])
+def test_a_row_has_only_what_pages_can_read_of_a_cluster(bench: Bench, started: str) -> None:
+    def answer(handler: RequestHandler) -> None:
+        of_dask = handler.request.path.endswith("/json/identity.json")
+        identity = f'{{"address": "tcp://10.0.0.1:8786", "id": "S-1", "started": {started}}}'
+        handler.write(identity if of_dask else _extracts())
+
+    async def test() -> None:
+        with serving(answer) as address:
+            assert await bench.schedulers.attach(address) == ""
+            (listed,) = bench.schedulers.listed()
+            json.dumps(listed, allow_nan=False)
 
     asyncio.run(test())
 

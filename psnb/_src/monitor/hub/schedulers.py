@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import socket
 import ssl
@@ -276,7 +277,10 @@ async def _cluster_of(dashboard: str, time_limit: float) -> _Cluster:
         found = json.loads(await _fetch(f"{base(dashboard)}/json/identity.json", time_limit))
         address = excerpt(str(found["address"]), NAME)
         _ = urlsplit(address).port  # raises if it is no address
-        return _Cluster(address, excerpt(str(found["id"]), NAME), float(found["started"]))
+        started = float(found["started"])
+        # JSON has no other numbers: pages could read nothing that has them.
+        since = started if math.isfinite(started) else 0.0
+        return _Cluster(address, excerpt(str(found["id"]), NAME), since)
     except Exception:  # a boundary: an HTTP client may raise anything, and so may what answers
         _log.debug("%s did not say whose dashboard it is", dashboard, exc_info=True)
         return _Cluster()
