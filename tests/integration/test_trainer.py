@@ -15,6 +15,7 @@ from distributed import Client
 import psnb
 from psnb import data, errors
 from psnb._src.coordinator.coordinator import view_of
+from psnb._src.monitor import EpochCount, TrainingClock
 from tests.integration.helpers import Ending
 from tests.integration.trainer_helpers import (
     Heard,
@@ -406,3 +407,38 @@ def test_metadata_by_the_names_of_the_trainers_own_is_refused(
     for name in trainer.train_from_dataset(dataset).state:
         with pytest.raises(errors.ConfigurationError, match=f"metadata= has .*{name}.*other names"):
             trainer.train_from_dataset(dataset, checkpoint=manager, metadata={name: 1})
+
+
+def test_an_epoch_that_is_longer_than_the_last_one_has_as_many_batches_as_were_used(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    dataset = coordinator.create_per_worker_dataset(
+        data.Dataset.range(40).batch(5).filter(lambda ids: True), sharding="dynamic"
+    )
+    iterator = iter(dataset)
+    iterator.length = 1  # as of an epoch of which a filter took more away
+    step = counting(visits_of(strategy, 40))
+    for _ in range(2):
+        coordinator.schedule(step, (iterator,))
+    coordinator.join()
+    assert iterator.count()[:2] == (2, 2)
+
+
+def test_an_interrupt_while_training_ends_does_not_keep_it_in_views(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    view, clock, later = view_of(coordinator), TrainingClock(), TrainingClock()
+    interrupts = iter([False, True])
+
+    def count() -> EpochCount:
+        if next(interrupts):
+            raise KeyboardInterrupt
+        return EpochCount(3)
+
+    with pytest.raises(KeyboardInterrupt), view.training(clock):
+        view.begin_epoch(clock, None, count)
+    with view.training(later):
+        view.begin_epoch(later, None, lambda: EpochCount(5))
+    found = coordinator.statistics().training
+    assert found is not None
+    assert found.batch == 5

@@ -280,14 +280,18 @@ class CoordinatorView:
     @contextmanager
     def training(self, clock: TrainingClock) -> Iterator[None]:
         """Show how far training is while the block runs, and at its end where it has ended."""
-        self._clocks.append(clock)
-        self._clock = self._clocks[0]
         try:
+            with uninterrupted:
+                self._clocks.append(clock)
+                self._clock = self._clocks[0]
             yield
         finally:
-            clock.end()
-            self._clocks.remove(clock)
-            self._clock = next(iter(self._clocks.copy()), clock)
+            # One that stayed would stand for all training that comes.
+            with uninterrupted:
+                if clock in self._clocks:
+                    self._clocks.remove(clock)
+                self._clock = next(iter(self._clocks.copy()), clock)
+                clock.end()
 
     def begin_epoch(
         self,

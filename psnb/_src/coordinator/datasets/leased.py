@@ -64,7 +64,10 @@ class LeasedIterator(PerWorkerIterator):
     def count(self) -> EpochCount:
         """Return how much of the epoch is done, for views; cheap, any thread."""
         found = self.progress()
-        return EpochCount(found.visits, found.visits if found.over else self.length, found.parts)
+        length = found.visits if found.over else self.length
+        if length is not None:  # the last epoch may have been a shorter one
+            length = max(length, found.visits)
+        return EpochCount(found.visits, length, found.parts)
 
     def share(self) -> Share:
         """Return how much of the epoch is done, for lines of progress; cheap, any thread."""
