@@ -14,7 +14,7 @@ export type Tone = 'good' | 'busy' | 'waiting' | 'bad' | 'quiet';
 
 /** How far training is, or was when it ended. */
 export interface Training {
-  epoch: number | null; // From 1 on; null of an epoch that somebody runs.
+  epoch: number | null; // From 1 on; null of run_epoch.
   epochs: number | null;
   batch: number;
   batches: number | null; // Null until that is known.

@@ -120,7 +120,7 @@ def after_cells(function: Callable[[], object]) -> Callable[[], None]:
         function()
 
     def end() -> None:
-        with suppress(ValueError):  # somebody has removed all of them
+        with suppress(ValueError):  # the user has removed all of them
             shell.events.unregister("post_run_cell", ended)
 
     shell.events.register("post_run_cell", ended)

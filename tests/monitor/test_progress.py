@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import sys
 from dataclasses import replace
@@ -70,23 +71,23 @@ def test_of_training_it_tells_the_time_left_of_all_epochs(
     assert "62:05 left" in notebook[-1][0]["text/plain"]
 
 
+def test_of_training_of_which_that_is_not_known_it_tells_no_time_left_of_the_epoch(
+    notebook: list[tuple[dict[str, str], str, bool]],
+) -> None:
+    viewed = FakeViewed(state="paused", eta=None, training=TrainingProgress(2, 3, 6, 16))
+    batches = itertools.count(6)
+    with ProgressLine(
+        viewed, delay=0.0, epoch=lambda: Share(next(batches), 1000, "batches", "epoch 2 of 3")
+    ):
+        viewed.wait_for_looks(3)
+    assert not [each for each, *_ in notebook if " left" in each["text/plain"]]
+
+
 def test_of_an_epoch_it_tells_its_name_and_the_time_left() -> None:
     now = FakeViewed(state="running", examples_per_second=1234.0).statistics()
     shown = describe(now, Share(30, 40, "batches", "epoch 2 of 3"), 65.0)
     for part in ("epoch 2 of 3", "30 of 40 batches", "1,234 examples/s", "1:05 left"):
         assert part in shown
-
-
-def test_the_time_left_is_that_of_the_epoch_at_its_own_speed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = iter((100.0, 110.0, 120.0, 121.0))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    left = progress._TimeLeft()
-    assert left.of(Share(20, 50, "batches", "epoch 1")) is None  # it was begun earlier
-    assert left.of(Share(40, 50, "batches", "epoch 1")) == 5.0
-    assert left.of(Share(0, 50, "batches", "epoch 2")) is None
-    assert left.of(Share(1, 50, "batches", "epoch 2")) == 49.0
 
 
 def test_it_is_drawn_while_the_work_goes_on() -> None:

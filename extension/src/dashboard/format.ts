@@ -57,7 +57,7 @@ export function formatDuration(seconds: number): string {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-/** How many of how many; how many alone if the total is unknown. */
+/** How many of how many; the count alone if the total is unknown. */
 export function formatOf(count: number, of: number | null): string {
   return of === null ? formatCount(count) : `${formatCount(count)} of ${formatCount(of)}`;
 }

@@ -225,7 +225,7 @@ class Statistics:
         Closures that ended over the last seconds.
     eta : float or None
         Estimated seconds until all epochs of training are over; without training, until all queued
-        and running closures have ended, at the present rate. None if that is unknown.
+        and running closures have ended, at the present rate. None if unknown.
     examples : float or None
         The sum of the metric ``examples`` that closures reported; None if none did.
     examples_per_second : float or None

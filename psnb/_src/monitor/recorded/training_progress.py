@@ -56,7 +56,7 @@ class EpochCount(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """How much of the epoch is done, 0 to 1; None if that is unknown."""
+        """How much of the epoch is done, 0 to 1; None if unknown."""
         done, of = self.parts if self.batches is None else (self.batch, self.batches)
         return min(1.0, done / of) if of else None
 
@@ -79,7 +79,7 @@ class TrainingClock:
     Parameters
     ----------
     epochs : int, optional
-        How many there are to be; None of an epoch that somebody runs.
+        How many there are to be; None of ``run_epoch``.
     now : callable
         Returns seconds.
     """

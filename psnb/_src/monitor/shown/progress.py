@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO
 
@@ -40,24 +39,6 @@ class Share(NamedTuple):
     of: int
     what: str
     name: str = ""
-
-
-class _TimeLeft:
-    """Estimates how long work takes, from when its count or name began."""
-
-    def __init__(self) -> None:
-        self._first, self._began = Share(0, 0, ""), 0.0
-        self._last = 0
-
-    def of(self, share: Share) -> float | None:
-        """Return the seconds left; None if that is unknown."""
-        now = time.monotonic()
-        if (share.what, share.name) != self._first[2:] or share.done < self._last:
-            self._first, self._began = share, now
-        self._last = share.done
-        done = share.done - self._first.done
-        ahead = share.of - share.done
-        return (now - self._began) / done * ahead if done and ahead else None
 
 
 def wanted(progress: bool | None, watched: bool, stream: TextIO | None = None) -> bool:
@@ -118,7 +99,6 @@ class ProgressLine:
         if self._ended.wait(self._delay):
             return
         before = self._viewed.statistics().completed
-        left = _TimeLeft()
         below_cell = self._stream is None and in_notebook()
         with NotebookLine() if below_cell else _TerminalLine(self._stream) as line:
             while True:
@@ -129,9 +109,9 @@ class ProgressLine:
                     line.draw(done, max(1, done + now.queued + now.in_flight), describe(now))
                 else:
                     share = self._epoch()
-                    # Of training, all of it, as other views say; of anything else, by its parts.
-                    time_left = now.eta if now.training and now.eta is not None else left.of(share)
-                    line.draw(share.done, share.of, describe(now, share, time_left))
+                    # Of all epochs, as other views have it.
+                    left = now.eta if now.training else None
+                    line.draw(share.done, share.of, describe(now, share, left))
                 if ended:
                     return
                 self._ended.wait(_INTERVAL)

@@ -92,7 +92,7 @@ def _bundle(update: Update) -> dict[str, Any]:
 
 
 def _note(summary: Summary) -> str:
-    # The kernel may still run or not when this is read: the text must hold for both.
+    # A reader may have the kernel or not, and this text cannot know: it must hold for both.
     return (
         f"Saved at {moment(summary['time'])}, and not live: it was “{summary['state']}” then. "
         "If the kernel still runs, the panel “psnb” shows how it is now, also while a cell runs; "

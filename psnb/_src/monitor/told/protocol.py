@@ -42,7 +42,7 @@ Number = float | Literal["nan", "inf", "-inf"]
 class Training(TypedDict):
     """How far training is, or was when it ended."""
 
-    epoch: int | None  # from 1 on; None of an epoch that somebody runs
+    epoch: int | None  # from 1 on; None of run_epoch
     epochs: int | None
     batch: int
     batches: int | None  # None until that is known
@@ -57,7 +57,7 @@ class Summary(TypedDict):
     meaning: str  # of the state, in a sentence
     elapsed: float  # seconds
     eta: Number | None  # seconds until training is over, or else all that is queued has ended; None
-    # if that is unknown
+    # if unknown
     training: Training | None  # None if there was none
     examples: Number | None  # examples so far, if closures report "examples"
     examples_per_second: Number | None
