@@ -20,6 +20,8 @@ def test_the_saved_summary_is_not_seen_beside_the_live_dashboard(
     shown = page.context.new_page()
     shown.goto(f"{lab.url}nbclassic/notebooks/{path.name}?token={lab.token}")
     shown.wait_for_function("window.Jupyter?.notebook?.kernel?.is_connected()")
+    # What a cell displays before the page has loaded that is no widget, and stays none.
+    shown.wait_for_function("'jupyter.widget' in Jupyter.notebook.kernel.comm_manager.targets")
     shown.evaluate("Jupyter.notebook.execute_all_cells()")
     expect(shown.locator(".psnb-dashboard")).to_be_visible(timeout=PATIENCE)
     static = shown.locator(".psnb-static")

@@ -1,15 +1,12 @@
-"""Jupyter Notebook 7, where it is installed: psnb needs JupyterLab only, and so do other tests."""
+"""Jupyter Notebook 7: psnb needs JupyterLab only, and so do other tests."""
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import ConsoleMessage, Page, expect
 
 from tests.browser.conftest import REST, OpenNotebook
 from tests.browser.dashboard import PATIENCE
 from tests.browser.lab import Lab
-
-pytest.importorskip("notebook")
 
 
 @REST

@@ -123,7 +123,7 @@ def jupyter(folder: Path, *options: str, wait: bool = True) -> Iterator[Jupyter]
     command += ["--port=0"] if wait else []
     command += [f"--ServerApp.root_dir={folder}", "--ServerApp.base_url=/a/b/"]
     # Others' extensions take seconds to load.
-    enabled = {"psnb": True, "jupyterlab": False, "jupyter_lsp": False}
+    enabled = {"psnb": True, "jupyterlab": False, "jupyter_lsp": False, "notebook": False}
     command += [f"--ServerApp.jpserver_extensions={enabled}", *options]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
