@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax import tree_util
 
 import psnb.jax
 from psnb._src.first_rows.initializers import Constant
@@ -145,6 +146,36 @@ REFUSED: dict[str, Any] = {
         lambda params: params, lambda updates, state, params=None: (updates, state)
     ),
 }
+
+
+def is_bias(params: Any) -> Any:
+    return tree_util.tree_map_with_path(lambda path, _: "bias" in tree_util.keystr(path), params)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        optax.adamw(0.1, mask=is_bias),
+        optax.adamw(0.1, mask=lambda params: jax.tree.map(lambda each: each.ndim > 2, params)),
+        optax.partition(
+            {"b": optax.sgd(0.1), "w": optax.set_to_zero()},
+            lambda params: jax.tree.map(lambda bias: "b" if bias else "w", is_bias(params)),
+        ),
+    ],
+    ids=["by name", "by many axes", "groups"],
+)
+def test_masks_that_no_sample_shows_are_refused(rule: Any) -> None:
+    with pytest.raises(ConfigurationError, match="tells parameters of a tree"):
+        psnb.jax.optimizer(rule)
+
+
+def test_a_count_that_begins_anew_late_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"state .*count is no count of updates: after 99"):
+        psnb.jax.optimizer(optax.apply_every(100))
+
+
+def test_state_begins_with_the_number_in_double_precision() -> None:
+    assert psnb.jax.optimizer(optax.adagrad(0.5, 0.1)).initial_slot("[0].sum_of_squares") == 0.1
 
 
 @pytest.mark.parametrize("message", REFUSED)

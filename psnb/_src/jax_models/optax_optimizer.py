@@ -7,6 +7,7 @@ state is that; which state is an array and which a count is learned by running i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ _BY_ELEMENT = {
 
 _SCALES = (1.0, 1e-4, 0.0, 1e3, 1e6, 1.0)
 """The sizes of the gradients of a sample: what clips shows itself."""
+
+_LATER = (9, 99, 1_000, 1 << 30)
+"""After how many updates counts are looked at besides the first ones."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,10 +148,10 @@ def optimizer(transformation: Any) -> Optimizer:
     such as ``optax.clip_by_global_norm``, is taken for variables that are on one server wholly, and
     counts the norm of all parameters in that variable; it is refused for tables.
 
-    That parameters and shapes are not distinguished is seen on a sample: some steps for a tree of
-    two arrays and for the same numbers in one, in double precision, with gradients of very
-    different sizes. So transformations with masks, ``optax.lamb`` and ``optax.adafactor`` are
-    refused.
+    Masks are refused, and so are groups of parameters (``optax.multi_transform``). That parameters
+    and shapes are not told apart otherwise is seen on a sample: some steps for a tree of two arrays
+    and for the same numbers in one, in double precision, with gradients of very different sizes. So
+    ``optax.lamb`` and ``optax.adafactor`` are refused.
 
     An update takes two to three times the memory of variable and state for a moment. Each update of
     a number of rows that has not been met, to a power of two, is compiled.
@@ -179,10 +183,13 @@ def optimizer(transformation: Any) -> Optimizer:
                 "it does not run on gradients, its state and parameters alone: "
                 f"{excerpt(text_of(error, repr))}"
             ) from error
-        starts = tuple(_starts(states, values))
+        _check_unmasked(states[0])
+        names = [*_arrays(transformation, states, values)]
         elements = _works_by_element(transformation, values)
     with _on_servers(np.dtype(np.float64)):
-        _check_alike(transformation, values.astype(np.float64))
+        values = values.astype(np.float64)
+        _check_alike(transformation, values)
+        starts = tuple(_starts(transformation, values, names))
     return OptaxOptimizer(transformation=transformation, starts=starts, elements=elements)
 
 
@@ -243,22 +250,59 @@ def _run(transformation: Any, values: Any) -> tuple[list[Any], list[Any]]:
     return states, updates
 
 
-def _starts(states: list[Any], values: np.ndarray) -> Iterator[tuple[str, float]]:
-    """Yield the arrays of a state with what they begin with."""
+def _check_unmasked(state: Any) -> None:
+    """Raise ConfigurationError if a part of a transformation is for some parameters of a tree.
+
+    A mask may go by names, by sizes, or by a number of axes that no sample has.
+    """
+    optax = sys.modules.get("optax")  # whose masks there are none of without it
+    if optax is None:
+        return
+    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, optax.MaskedState))
+    if any(isinstance(node, optax.MaskedState) for node in nodes):
+        raise _tells_apart()
+
+
+def _arrays(transformation: Any, states: list[Any], values: np.ndarray) -> Iterator[str]:
+    """Yield the names of the arrays of a state."""
     for path, first in jax.tree_util.tree_leaves_with_path(states[0]):
         name = jax.tree_util.keystr(path)
-        history = [dict(jax.tree_util.tree_leaves_with_path(state))[path] for state in states]
+        history = [_at(path, state) for state in states]
         if np.shape(first) == values.shape and first.dtype == values.dtype:
-            numbers = np.unique(first)
-            if len(numbers) > 1:
-                raise _refusal(f"its state {name} begins with a copy or function of parameters")
-            yield name, float(numbers[0])
+            yield name
         elif np.shape(first) or not _counts(history):
             raise _refusal(
                 f"its state {name} ({first.dtype}, shape {np.shape(first)}) is neither an array "
                 "like the parameter, of its dtype, nor a count of updates; for rates use a "
                 "schedule instead of inject_hyperparams"
             )
+    for step in _LATER:  # some counts begin anew, or end
+        state = jax.tree.map(
+            lambda each, step=step: each if each.shape else np.asarray(step, each.dtype), states[0]
+        )
+        _, after = transformation.update(values, state, values)
+        for path, count in jax.tree_util.tree_leaves_with_path(after):
+            if not np.shape(count) and int(count) != step + 1:
+                raise _refusal(
+                    f"its state {jax.tree_util.keystr(path)} is no count of updates: after "
+                    f"{step:,} of them comes {int(count):,}"
+                )
+
+
+def _starts(
+    transformation: Any, values: np.ndarray, names: list[str]
+) -> Iterator[tuple[str, float]]:
+    """Yield the arrays of a state with what they begin with."""
+    for path, first in jax.tree_util.tree_leaves_with_path(transformation.init(values)):
+        if (name := jax.tree_util.keystr(path)) in names:
+            numbers = np.unique(first)
+            if len(numbers) > 1:
+                raise _refusal(f"its state {name} begins with a copy or function of parameters")
+            yield name, float(numbers[0])
+
+
+def _at(path: Any, state: Any) -> Any:
+    return dict(jax.tree_util.tree_leaves_with_path(state))[path]
 
 
 def _counts(history: list[Any]) -> bool:
@@ -276,11 +320,15 @@ def _check_alike(transformation: Any, values: np.ndarray) -> None:
     except Exception:  # as above: of a mask for another tree
         alike = False
     if not alike:
-        raise _refusal(
-            "it tells parameters of a tree or their shapes apart (by a mask, or norms of each), "
-            "and on servers many lie in one variable. Give groups of parameters transformations "
-            "of their own: psnb.jax.variables(optimizer=lambda name: ...)"
-        )
+        raise _tells_apart()
+
+
+def _tells_apart() -> ConfigurationError:
+    return _refusal(
+        "it tells parameters of a tree or their shapes apart (by a mask, or norms of each), "
+        "and on servers many lie in one variable. Give groups of parameters transformations "
+        "of their own: psnb.jax.variables(optimizer=lambda name: ...)"
+    )
 
 
 def _close(found: np.ndarray, expected: np.ndarray) -> bool:
