@@ -117,6 +117,13 @@ def test_a_tree_of_parameters_takes_it_as_it_is() -> None:
     jax.tree.map(lambda f, e: np.testing.assert_allclose(f, e, atol=2e-6), params.read(), alone)
 
 
+def test_a_norm_of_leaves_of_two_dtypes_is_refused() -> None:
+    tree = {"w": np.ones(3, np.float32), "b": np.ones(2, np.float64)}
+    with pytest.raises(ConfigurationError, match="takes the norm of all of them"):
+        psnb.jax.variables(InProcessStrategy(), tree, WHOLE["global norm"])
+    assert len(psnb.jax.variables(InProcessStrategy(), tree, optax.adam(0.1)).variables) == 2
+
+
 def test_a_function_of_the_name_may_choose_them() -> None:
     tree = {"w": np.ones(3, np.float32), "b": np.ones(2, np.float32), "c": np.ones(1, np.float32)}
     rule = optax.lion(0.1)

@@ -86,3 +86,16 @@ def test_a_name_that_is_taken_is_refused_before_anything_is_placed() -> None:
     with pytest.raises(ConfigurationError, match=r"\['m\.1'\] already, .* another name="):
         placed(strategy)
     assert list(strategy.parameters) == ["m.1"]
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_norm_of_two_dtypes_is_refused(by_name: bool) -> None:
+    strategy = InProcessStrategy()
+    arrays = {"a": np.ones(2, np.float32), "b": np.ones(2, np.float64)}
+    one, other = SGD(0.1, clipnorm=1.0), SGD(0.1, clipnorm=2.0)
+    if by_name:  # each has a norm of its own
+        place_flat(strategy, "m", arrays, lambda name: one if name == "a" else other)
+        return
+    with pytest.raises(ConfigurationError, match="some parameters are float32 and some float64"):
+        place_flat(strategy, "m", arrays, one)
+    assert not strategy.parameters

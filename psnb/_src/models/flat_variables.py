@@ -187,7 +187,8 @@ def place_flat(
     Raises
     ------
     ConfigurationError
-        If an array has another dtype, or there is no optimizer for it; nothing was placed.
+        If an array has another dtype, there is no optimizer for it, or one takes a norm of arrays
+        of two dtypes; nothing was placed.
     """
     return _placed(strategy, name, arrays, lambda each: optimizer_for(optimizer, each))
 
@@ -214,6 +215,7 @@ def _placed(
                 "the parameters float32, and compute in half precision where it pays (autocast)"
             )
         groups.setdefault((array.dtype, optimizer(each)), []).append(each)
+    _check_norms(list(groups))
     names = [name if not i else f"{name}.{i}" for i in range(len(groups))]
     check_free(strategy, names)
     variables, places = [], {}
@@ -225,6 +227,21 @@ def _placed(
         flat = np.concatenate([arrays[each].reshape(-1) for each in members], dtype=dtype)
         variables.append(strategy.variable(flat, names[i], choice))
     return FlatVariables(variables, {each: places[each] for each in arrays})
+
+
+def _check_norms(groups: Sequence[tuple[np.dtype, Optimizer | None]]) -> None:
+    """Raise ConfigurationError if a norm of several dtypes is wanted, which no variable has."""
+    seen: dict[Optimizer, np.dtype] = {}
+    for dtype, choice in groups:
+        if choice is None or (choice.clipnorm is None and choice.by_element):
+            continue
+        if choice in seen:
+            raise ConfigurationError(
+                f"some parameters are {seen[choice]} and some {dtype}, which lie in two variables, "
+                f"but {choice!r} takes the norm of all of them: make them of one dtype, or give "
+                "those of each dtype an optimizer of their own, by name"
+            )
+        seen[choice] = dtype
 
 
 def optimizer_for(choice: OptimizerChoice, name: str) -> Optimizer:
