@@ -108,3 +108,11 @@ def test_maximize_can_be_set_live() -> None:
     table.tune({"maximize": True})
     table.push(np.ones(1))
     assert table.read().tolist() == [1.0]
+
+
+def test_gradients_change_without_memory_of_a_table_too() -> None:
+    values = np.zeros((2, 1))
+    SGD(1.0, maximize=True, clipvalue=2.0).apply(
+        values, {}, np.array([0, 1]), np.array([[1.0], [-3.0]]), 0
+    )
+    assert values.tolist() == [[1.0], [-2.0]]

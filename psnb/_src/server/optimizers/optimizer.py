@@ -197,7 +197,7 @@ class Optimizer(ABC):
         rate : float, optional
             The learning rate of this update, if it was computed before.
         workspace : Workspace, optional
-            Needed if it `changes_gradients`, or with ``gaps``.
+            If it `changes_gradients`, or with ``gaps``; made if there is none.
         gaps : bool
             Whether some of ``rows`` are below 0: their gradients are left out.
 
@@ -208,9 +208,11 @@ class Optimizer(ABC):
         """
         if rate is None:
             rate = rate_at(self.learning_rate, step)
-        if workspace is None or not (gaps or self.changes_gradients):
+        if not (gaps or self.changes_gradients):
             self._update(values, slots, rows, read_only(gradients), rate, step)
             return
+        if workspace is None:
+            workspace = Workspace.of_rows(values.shape[1], values.dtype)
         scale = -1.0 if self.maximize else 1.0
         if self.clipnorm is not None:
             if norm is None:
