@@ -84,3 +84,40 @@ def test_they_give_the_numbers_of_keras(make: Any) -> None:
 def test_what_psnb_does_not_have_is_refused(make: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         as_optimizer(make())
+
+
+def own_kind() -> Any:
+    return type("Adam", (keras.optimizers.Adam,), {})()
+
+
+def without_decay_of_biases() -> Any:
+    found = keras.optimizers.AdamW(0.1, weight_decay=0.1)
+    found.exclude_from_weight_decay(var_names=["bias"])
+    return found
+
+
+def without_decay_of_one() -> Any:
+    found = keras.optimizers.AdamW(0.1, weight_decay=0.1)
+    found.exclude_from_weight_decay(var_list=[keras.Variable(np.zeros(2))])
+    return found
+
+
+def used() -> Any:
+    found = keras.optimizers.Adam(0.1)
+    variable = keras.Variable(np.zeros(2, np.float32))
+    found.apply([keras.ops.ones(2)], [variable])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (own_kind, "optimizer Adam is a class of"),
+        (without_decay_of_biases, "exclude_from_weight_decay"),
+        (without_decay_of_one, "exclude_from_weight_decay"),
+        (used, "has taken 1 steps"),
+    ],
+)
+def test_what_no_config_says_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        as_optimizer(make())

@@ -23,8 +23,9 @@ def as_optimizer(given: Any) -> Optimizer:
     """
     if isinstance(given, Optimizer):
         return given
-    config = keras.optimizers.get(given).get_config()
-    kind = type(keras.optimizers.get(given)).__name__
+    found = keras.optimizers.get(given)
+    config, kind = found.get_config(), type(found).__name__
+    _check(found, kind)
     if used := [name for name in _REFUSED if config.get(name)]:
         raise ConfigurationError(f"optimizer {kind}: servers do not do {', '.join(used)}")
     rate = config["learning_rate"]
@@ -56,3 +57,26 @@ def as_optimizer(given: Any) -> Optimizer:
         f"optimizer {kind} with {config}: psnb has no such one. Servers apply SGD, Momentum, "
         "Adagrad, Adam (AdamW) and RMSProp: give one of them, as psnb.Adam(1e-3) or of Keras"
     )
+
+
+def _check(given: Any, kind: str) -> None:
+    """Raise ConfigurationError if an optimizer is more than its kind and its config."""
+    if type(given) is not getattr(keras.optimizers, kind, None):
+        raise ConfigurationError(
+            f"optimizer {kind} is a class of {type(given).__module__}, which servers do not run: "
+            "give one of Keras, or of psnb"
+        )
+    # No public method says it.
+    excluded = "_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"
+    if any(getattr(given, name, None) for name in excluded):
+        raise ConfigurationError(
+            f"optimizer {kind}: exclude_from_weight_decay() does not reach servers, and all would "
+            "decay. Choose by name: psnb.keras.distribute(dense=lambda name: psnb.Adam(1e-3, "
+            'weight_decay=0.0 if "bias" in name else 0.1))'
+        )
+    if int(given.iterations):
+        raise ConfigurationError(
+            f"optimizer {kind} has taken {int(given.iterations):,} steps; on servers its state "
+            "begins anew: make a new one, with the rate that it should have now. From then on "
+            "psnb's checkpoints have its state"
+        )
