@@ -108,6 +108,37 @@ def test_numbered_layers_in_another_order_are_refused() -> None:
         placed(strategy.again(), pair("dense_8", "dense_7"))
 
 
+def test_numbered_layers_that_have_changed_places_are_refused() -> None:
+    placed(strategy := InProcessStrategy(), pair("dense_4", "dense_5"))
+    with pytest.raises(ConfigurationError, match=r"'dense_5/.* have changed places"):
+        placed(strategy.again(), pair("dense_5", "dense_4"))
+    placed(strategy := InProcessStrategy(), pair("left", "right"))
+    placed(strategy.again(), pair("right", "left"))  # names that have a meaning
+
+
+@pytest.mark.parametrize("names", [("dense_5", "dense_4"), ("dense_8", "dense_7")])
+def test_numbered_layers_in_variables_of_their_own_are_not_mistaken(names: tuple[str, str]) -> None:
+    def clipped() -> Any:
+        return keras.optimizers.Adam(0.01, clipnorm=0.5)
+
+    before = placed(strategy := InProcessStrategy(), pair("dense_4", "dense_5"), clipped())
+    with pytest.raises(ConfigurationError, match=r"changed places|does not fit"):
+        placed(strategy.again(), pair(*names), clipped())
+    assert same(placed(strategy.again(), pair("dense_7", "dense_8"), clipped()), before)
+
+
+@pytest.mark.parametrize("names", [("embedding_5", "embedding_4"), ("embedding_8", "embedding_7")])
+def test_numbered_tables_in_another_order_are_refused(names: tuple[str, str]) -> None:
+    def two(*names: str) -> Any:
+        ids = keras.Input((1,), dtype="int32")
+        found = [keras.layers.Embedding(nets.ROWS, 2, name=name)(ids) for name in names]
+        return keras.Model(ids, keras.layers.Dense(1)(keras.layers.Concatenate()(found)))
+
+    placed(strategy := InProcessStrategy(), two("embedding_4", "embedding_5"))
+    with pytest.raises(ConfigurationError, match=r"changed places|does not fit"):
+        placed(strategy.again(), two(*names))
+
+
 def test_what_is_frozen_must_be_equal() -> None:
     placed(strategy := InProcessStrategy(), whole(1))
     with pytest.raises(ConfigurationError, match=r"embeddings': there float32 .* checksum"):

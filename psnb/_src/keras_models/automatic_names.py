@@ -7,8 +7,9 @@ built once more, has other numbers; but in the same order.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import keras
@@ -16,6 +17,7 @@ import keras
 from psnb._src.keras_models.split_keras import every_layer
 from psnb._src.models import WantedModel
 from psnb._src.parameters import ModelRecord, ModelRecords
+from psnb.errors import ConfigurationError
 
 _NUMBERED = re.compile(r"(.*?)(?:_(\d+))?", re.ASCII)
 
@@ -58,6 +60,11 @@ def named_alike(kinds: Collection[str], record: ModelRecord, wanted: WantedModel
     -------
     ModelRecord
         As given, unless all names fit, and have the order in which the arrays lie there.
+
+    Raises
+    ------
+    ConfigurationError
+        If the names are the same, but those that Keras may have given are in another order.
     """
     here = _names(wanted)
     there = [
@@ -65,7 +72,11 @@ def named_alike(kinds: Collection[str], record: ModelRecord, wanted: WantedModel
         *record.tables,
         *record.local,
     ]
+    position = {name: number for number, name in enumerate(here)}
     if set(here) == set(there):
+        numbered = {n for n in here if any(kind in kinds for kind, _ in _parts(n))}
+        for names in _orders(record):
+            _check_order([name for name in names if name in numbered], position)
         return record
     own = dict(zip(_renumbered(here, kinds), here, strict=True))
     called = {
@@ -74,9 +85,8 @@ def named_alike(kinds: Collection[str], record: ModelRecord, wanted: WantedModel
     }
     if sorted(called.values()) != sorted(here):
         return record
-    position = {name: number for number, name in enumerate(here)}
-    for arrays in record.variables.values():
-        places = [position[called[name]] for name, _ in arrays]
+    for names in _orders(record):
+        places = [position[called[name]] for name in names]
         if places != sorted(places):
             return record
     return replace(
@@ -91,6 +101,33 @@ def named_alike(kinds: Collection[str], record: ModelRecord, wanted: WantedModel
         tables={called[name]: table for name, table in record.tables.items()},
         local={called[name]: value for name, value in record.local.items()},
     )
+
+
+def _orders(record: ModelRecord) -> Iterator[list[str]]:
+    """Yield names that were placed in the order of the model.
+
+    Those in each variable, the first ones of variables, and tables. Weights that are clipped each
+    by itself have variables called like them, which come after all others.
+    """
+    for variables in record.arrays.values():
+        first: dict[bool, list[str]] = {}
+        for variable, arrays in variables.items():
+            names = [name for name, _ in arrays]
+            yield names
+            first.setdefault(variable.endswith(f".{names[0]}"), []).append(names[0])
+        yield from first.values()
+    yield [*record.tables]
+
+
+def _check_order(names: list[str], position: Mapping[str, int]) -> None:
+    """Raise ConfigurationError if names that Keras may have given are in another order now."""
+    for name, after in pairwise(names):
+        if position[name] > position[after]:
+            raise ConfigurationError(
+                f"{name!r} and {after!r} have changed places since the model was placed, and Keras "
+                "numbers layers as they are made: it cannot be known which of them is which. Make "
+                "them in the order from before"
+            )
 
 
 def _names(wanted: WantedModel) -> list[str]:
