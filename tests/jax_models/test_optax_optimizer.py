@@ -148,6 +148,7 @@ REFUSED: dict[str, Any] = {
     r"does not run on gradients, its state and parameters alone": (
         optax.contrib.reduce_on_plateau()
     ),
+    r"its schedule chooses by Python's if": optax.sgd(lambda count: 0.1 if count < 5 else 0.01),
     r"is neither an array like the parameter.*": optax.add_noise(0.1, 0.5, 0),
     r"begins with a copy or function of parameters": optax.GradientTransformation(
         lambda params: params, lambda updates, state, params=None: (updates, state)

@@ -178,14 +178,16 @@ def optimizer(transformation: Any) -> Optimizer:
     with _on_servers(values.dtype):
         try:
             states, _ = _run(transformation, values)
+            _check_unmasked(states[0])
+            names = [*_arrays(transformation, states, values)]
+            elements = _works_by_element(transformation, values)
+        except ConfigurationError:
+            raise
         except Exception as error:  # whatever a transformation may raise
             raise _refusal(
-                "it does not run on gradients, its state and parameters alone: "
-                f"{excerpt(text_of(error, repr))}"
+                "it does not run on gradients, its state and parameters alone, or its schedule "
+                f"chooses by Python's if, not by jax.numpy.where: {excerpt(text_of(error, repr))}"
             ) from error
-        _check_unmasked(states[0])
-        names = [*_arrays(transformation, states, values)]
-        elements = _works_by_element(transformation, values)
     with _on_servers(np.dtype(np.float64)):
         values = values.astype(np.float64)
         _check_alike(transformation, values)
