@@ -1,11 +1,11 @@
 """Classes of a notebook that JAX knows as nodes of trees: they are that on workers, too.
 
 A class that no module has travels by value: cloudpickle makes an empty class, and sets what it had.
-What its decorator or its metaclass has told JAX is lost, or said of the class while it is empty: so
-its instances would be leaves on a worker, or have none. Such a class brings along how JAX takes it
-apart and puts it together, and is made with the fields that it declares. (Equinox's metaclass, and
-``__init_subclass__`` of Flax's ``PyTreeNode``, register what they find declared, and keep notes of
-their own: to make such a class without them would leave these out.)
+What its decorator or its metaclass has registered with JAX is lost, or registered while the class
+is still empty: so its instances would be leaves on a worker, or have none. Such a class brings
+along how JAX takes it apart and puts it together, and is made with the fields that it declares.
+(Equinox's metaclass, and ``__init_subclass__`` of Flax's ``PyTreeNode``, register what they find
+declared, and keep notes of their own: to make such a class without them would leave these out.)
 
 Imports no JAX where there are no such classes. Threads: several may unpickle a class; one at a time
 registers it.
@@ -44,12 +44,12 @@ class Registration(NamedTuple):
 
 
 class Declared(NamedTuple):
-    """What the body of a dataclass says of its fields.
+    """What the body of a dataclass declares of its fields.
 
     Attributes
     ----------
     annotations : dict
-        Those of the class itself, as far as they tell fields from what is none.
+        Those of the class itself, as far as they distinguish fields from what is none.
     fields : dict
         For each field of it the arguments of `dataclasses.field`.
     values : dict
@@ -123,7 +123,7 @@ def _cells(function: Any) -> dict[str, Any]:
 
 
 def _declared(cls: type) -> Declared | None:
-    """Return what the body of a dataclass said; None for another class."""
+    """Return what the body of a dataclass declares; None for another class."""
     if not dataclasses.is_dataclass(cls) or "__dataclass_fields__" not in vars(cls):
         return None
     annotations = inspect.get_annotations(cls)

@@ -30,12 +30,12 @@ def check_execution(
         )
     compiles = keras.backend.backend() == "jax"
     if jit_compile not in ("auto", compiles):
-        told = (
+        why = (
             "with JAX, workers compile each step: leave it out"
             if compiles
             else "with torch, steps are not compiled: leave it out, or take KERAS_BACKEND=jax"
         )
-        raise ConfigurationError(f"compile(jit_compile={jit_compile!r:.50}): {told}")
+        raise ConfigurationError(f"compile(jit_compile={jit_compile!r:.50}): {why}")
     if auto_scale_loss and model.dtype_policy.name == "mixed_float16":
         raise ConfigurationError(
             "compile(auto_scale_loss=True) of a model of mixed_float16: servers do not scale "

@@ -36,7 +36,7 @@ class Pass:
     steps : int or None
         How many batches; None for all.
     length : int or None
-        How many these are; None if that is unknown.
+        How many these are; None if that is not known.
     """
 
     data: Passes

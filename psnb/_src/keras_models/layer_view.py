@@ -17,8 +17,8 @@ from psnb.errors import ConfigurationError
 Read = Callable[[Sequence[Any]], list[np.ndarray]]
 """Returns the values that the servers have of variables of the undistributed model."""
 
-_TELLING = ("compute_output_shape", "count_params", "get_config", "get_layer")
-"""The methods that do nothing but tell what a layer is."""
+_DESCRIBING = ("compute_output_shape", "count_params", "get_config", "get_layer")
+"""The methods that only describe a layer."""
 
 
 class LayerView:
@@ -81,7 +81,7 @@ class LayerView:
         if isinstance(value, list | tuple):
             shown = [self._shown(name, each) for each in value]
             return tuple(shown) if isinstance(value, tuple) else shown
-        if name in _TELLING:
+        if name in _DESCRIBING:
             return lambda *args, **kwargs: self._shown("", value(*args, **kwargs))
         # What is computed has the values that the model began with.
         if callable(getattr(type(self._layer), name, None)) or keras.ops.is_tensor(value):

@@ -1,7 +1,7 @@
 """Adopting: a model takes up the parameters that a strategy has from before.
 
-After `psnb.attach` and `psnb.resume` a strategy has the parameters of a model, and nobody has the
-model. A model of the same name adopts them: they stay as they are, with the state of their
+After `psnb.attach` and `psnb.resume` a strategy has the parameters of a model, but this process has
+no model. A model of the same name adopts them: they stay as they are, with the state of their
 optimizers. What does not fit is refused, with all that is different. A model that this process
 has a handle of already is adopted on demand alone: who runs a cell again may want weights that
 begin anew as well as those that were learned.
@@ -43,7 +43,7 @@ LEARNING, MOVED = "parameters", "state"
 """The kinds of arrays: those that optimizers move, and those that steps move beside them."""
 
 _MOST, _FEW = 10, 3
-"""How many differences of a kind, and how many names in a line, are said one by one."""
+"""How many differences of a kind, and how many names in a line, are listed one by one."""
 
 
 class WantedTable(NamedTuple):
@@ -229,7 +229,7 @@ def _check_new(waiting: Sequence[str], known: Sequence[str], name: str, adopt: b
     if waiting and adopt is None:
         logger.warning(
             "model %r begins untrained: the strategy has no model of this name from before. Of %s "
-            "it has one, which was not taken up yet: name= says which one is meant, and "
+            "it has one, which has not been taken up yet: name= says which one is meant, and "
             "adopt=False that this is a new one",
             name,
             _listed(waiting),
@@ -383,19 +383,19 @@ def _say(name: str, taken: AdoptedModel, optimizers: Sequence[_Optimizers]) -> N
     )
     for each in optimizers:
         own = [(part.name, getattr(each.live, part.name)) for part in fields(each.given)]
-        told = [
+        others = [
             f"{part}={there!r} (not {here!r})"
             for part, there in own
             if there != (here := getattr(each.given, part))
         ]
-        if told:
+        if others:
             logger.warning(
                 "the optimizer of %s keeps what the servers have: %s. This changes it: "
                 "strategy.parameters[%r].optimizer.%s = ...",
                 each.names,
-                ", ".join(told),
+                ", ".join(others),
                 each.parameter,
-                told[0].partition("=")[0],
+                others[0].partition("=")[0],
             )
 
 

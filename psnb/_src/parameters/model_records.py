@@ -1,9 +1,9 @@
 """ModelRecords: which models were placed on a strategy, and what of each is in which parameter.
 
-The parameters of a model lie one after another in few variables, whose values do not tell what they
-are of. A record does, and goes wherever the values go: to the scheduler, for those who attach the
-strategy, and into checkpoints. It is made when a model was placed wholly, and not before: what an
-interrupt has left incomplete has none.
+The parameters of a model lie one after another in few variables, whose values do not show what they
+belong to. A record does, and goes wherever the values go: to the scheduler, for those who attach
+the strategy, and into checkpoints. It is made when a model was placed wholly, and not before: what
+an interrupt has left unfinished has none.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class ModelRecords:
         return tell, _scratch(own), _scratch(others)
 
     def waiting(self) -> list[str]:
-        """Return the models that others have placed and that nobody here has taken up."""
+        """Return the models that others have placed and that this process has not taken up."""
         with self._lock:
             return [name for name in self._records if name not in self._used]
 
