@@ -52,3 +52,10 @@ def test_without_an_optimizer_nothing_is_placed() -> None:
     with pytest.raises(ConfigurationError, match="expected an optimizer of psnb"):
         psnb.jax.variables(strategy, TREE)
     assert not strategy.parameters
+
+
+def test_an_optimizer_that_needs_other_state_is_refused() -> None:
+    tree = {"w": np.ones(2, np.float32)}
+    psnb.jax.variables(strategy := InProcessStrategy(), tree, psnb.Adam(0.1))
+    with pytest.raises(ConfigurationError, match=r"state that the optimizer of .*, here .*highest"):
+        psnb.jax.variables(strategy.again(), tree, psnb.Adam(0.1, amsgrad=True))
