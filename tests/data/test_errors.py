@@ -323,3 +323,23 @@ def test_reduce_names_the_element_of_an_error() -> None:
         D.range(6).reduce(0, lambda s, x: s + 1 // (2 - int(x)))
     with pytest.raises(DatasetError, match="reduce, element 0: DatasetError: expected a tuple"):
         D.range(6).reduce((0, 1), lambda s, x: s[0])
+
+
+@pytest.mark.parametrize(
+    "carried",
+    [
+        lambda elements: elements.reduce(0, lambda s, x: s + x["id"]),
+        lambda elements: values(elements.scan(0, lambda s, x: (s + x["id"], s))),
+    ],
+    ids=["reduce", "scan"],
+)
+def test_a_state_of_integers_never_rounds_ids(carried: Any) -> None:
+    elements = D.from_tensor_slices({"id": np.array([2**53 + 1, 2], "u8")})
+    with pytest.raises(DatasetError, match=r"become float64, which rounds.*np.uint64\(0\)"):
+        carried(elements)
+
+
+def test_a_state_of_integers_becomes_a_float_where_the_function_divides() -> None:
+    assert D.range(3).reduce(0, lambda s, x: (s + x) / 2) == 1.25
+    ids = D.from_tensor_slices(np.array([2**53 + 1, 2], "u8"))
+    assert ids.reduce(np.uint64(0), lambda s, x: s + x) == 2**53 + 3

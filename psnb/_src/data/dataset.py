@@ -17,8 +17,9 @@ from psnb._src.data.file_sources import Paths
 from psnb._src.data.formats import list_files
 from psnb._src.data.iteration_context import AUTOTUNE, Options
 from psnb._src.data.iterator import DatasetIterator
-from psnb._src.data.nesting import as_leaf, flatten, flatten_like, map_leaves, unflatten
+from psnb._src.data.nesting import as_leaf, flatten, map_leaves, unflatten
 from psnb._src.data.node import INFINITE, UNKNOWN
+from psnb._src.data.nodes.scan import next_state
 from psnb._src.data.replaced_files import replaced_files
 from psnb._src.data.saved_elements import write_elements
 from psnb._src.data.spec import Spec
@@ -119,12 +120,12 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
             raise ConfigurationError("reduce never ends over infinitely many elements: take some")
         # The function may change the arrays that it gets.
         state = map_leaves(lambda leaf: copied(as_leaf(leaf)), initial_state)
-        _, nesting = flatten(state)
+        leaves, nesting = flatten(state)
         with self.iterator() as elements:
             for number, element in enumerate(elements):
                 try:
-                    leaves = flatten_like(nesting, reduce_func(state, element))
-                    state = unflatten(nesting, iter([as_leaf(leaf) for leaf in leaves]))
+                    leaves = next_state(nesting, leaves, reduce_func(state, element), element)
+                    state = unflatten(nesting, iter(leaves))
                 except Exception as error:  # the user's function may raise anything
                     problem = f"reduce, element {number}: {error_text(error)}"
                     raise DatasetError(problem) from error

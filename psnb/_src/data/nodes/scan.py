@@ -94,11 +94,38 @@ class _ScanIterator(NodeIterator):
         result = self._node.function(memory, element)
         if not isinstance(result, tuple) or len(result) != 2:
             raise DatasetError("the function must return a pair: the next state, and an element")
-        leaves = [as_leaf(leaf) for leaf in flatten_like(self._nesting, result[0])]
+        leaves = next_state(self._nesting, self._memory, result[0], element)
         self._stacker.add(result[1])
         # What it was given is its own already.
         pairs = zip(leaves, given, strict=True)
         self._memory = [leaf if leaf is mine else copied(leaf) for leaf, mine in pairs]
+
+
+def next_state(nesting: Any, before: list[Any], returned: Any, element: Any) -> list[Any]:
+    """Return the leaves of the state that a function has returned for an element.
+
+    Raises
+    ------
+    DatasetError
+        If it is nested differently, or NumPy has rounded integers of it: int64 and uint64 together
+        are float64.
+    """
+    leaves = [as_leaf(leaf) for leaf in flatten_like(nesting, returned)]
+    for old, new in zip(before, leaves, strict=True):
+        if _kind(old) in "iu" and _kind(new) == "f":
+            # Other integers that become floats are the function's own wish, such as a division.
+            for each in flatten(element)[0]:
+                if _kind(each) in "iu" and np.result_type(old.dtype, each.dtype).kind == "f":
+                    raise DatasetError(
+                        f"a state of {old.dtype} and an element of {each.dtype} have become "
+                        f"{new.dtype}, which rounds from 2**53 on: begin with "
+                        f"np.{each.dtype}(0), or with 0.0 if that may be"
+                    )
+    return leaves
+
+
+def _kind(leaf: Any) -> str:
+    return leaf.dtype.kind if isinstance(leaf, (np.ndarray, np.generic)) else " "
 
 
 def _encoded(leaf: Any) -> Any:
