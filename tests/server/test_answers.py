@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from psnb._src.first_rows.initializers import Constant
-from psnb._src.server import answers
+from psnb._src.server.answers import answer_array, lending_answers
 from psnb._src.server.tables import DenseTable, SparseTable
 
 F4 = np.dtype("f4")
@@ -27,14 +27,14 @@ class Lender:
 
 
 def test_answers_are_new_arrays_where_nobody_lends() -> None:
-    assert answers.empty((2, 3), F4).shape == (2, 3)
+    assert answer_array((2, 3), F4).shape == (2, 3)
 
 
 def test_what_is_looked_up_or_gathered_lies_in_lent_memory() -> None:
     lender = Lender()
     sparse = SparseTable("e", 2, 9, 0, 1, "float32", Constant(1.0), 0, None)
     dense = DenseTable("v", np.ones((5, 2), "f4"), None)
-    with answers.going_to(lender):
+    with lending_answers(lender):
         looked_up = sparse.lookup(np.array([1, 2], np.uint64))
         gathered = dense.gather(np.array([4, 0, 4]))
     assert looked_up is lender.lent[0]
@@ -44,13 +44,13 @@ def test_what_is_looked_up_or_gathered_lies_in_lent_memory() -> None:
 
 
 def test_without_room_answers_are_new_arrays() -> None:
-    with answers.going_to(Lender(most=0)):
-        assert answers.empty((4,), F4).shape == (4,)
+    with lending_answers(Lender(most=0)):
+        assert answer_array((4,), F4).shape == (4,)
 
 
 def test_nothing_is_lent_any_more_at_the_end_even_after_an_error() -> None:
     lender = Lender()
-    with pytest.raises(ZeroDivisionError), answers.going_to(lender):
+    with pytest.raises(ZeroDivisionError), lending_answers(lender):
         _ = 1 / 0
-    answers.empty((4,), F4)
+    answer_array((4,), F4)
     assert not lender.lent

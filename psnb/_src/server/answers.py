@@ -1,6 +1,6 @@
 """Where tables write their results: if possible, into memory that is sent without a copy. Pure.
 
-The caller that runs an operation says where its result goes (`going_to`); a table asks `empty` for
+The caller that runs an operation says where its result goes (`lending_answers`); a table asks `answer_array` for
 a new array. The setting is per thread and per asyncio task.
 """
 
@@ -18,7 +18,7 @@ Lend = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
 _lend: ContextVar[Lend | None] = ContextVar("psnb answers", default=None)
 
 
-class going_to:  # noqa: N801  # a context manager is named for what it reads as
+class lending_answers:  # noqa: N801  # a context manager is named for what it reads as
     """Have answers written to what ``lend`` returns.
 
     A class, because a generator takes two microseconds for each request.
@@ -41,7 +41,7 @@ class going_to:  # noqa: N801  # a context manager is named for what it reads as
         _lend.reset(self._token)
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def answer_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return an array for an answer, not filled yet."""
     lend = _lend.get()
     lent = None if lend is None else lend(shape, dtype)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.server import answers
+from psnb._src.server.answers import answer_array
 from psnb._src.server.memory import lasting, scratch
 from psnb._src.server.optimizers import Optimizer, Workspace
 from psnb._src.server.table import Table
@@ -87,7 +87,7 @@ class DenseTable(Table):
     def gather(self, rows: np.ndarray) -> np.ndarray:
         """Return some rows (int64, ``(n,)``), ``(n, ...)``."""
         self._check_rows(rows)
-        out = answers.empty((rows.size, *self._values.shape[1:]), self._values.dtype)
+        out = answer_array((rows.size, *self._values.shape[1:]), self._values.dtype)
         return self._values.take(rows, axis=0, out=out, mode="clip")
 
     def reserve(self, write: TableOperation) -> Callable[[], None]:

@@ -36,7 +36,7 @@ from psnb._src.dask_internals import (
     event_loop,
     remove_handler,
 )
-from psnb._src.server import answers
+from psnb._src.server.answers import lending_answers
 from psnb._src.server.host import Host, Made, takes_long, to_make, unpacked
 from psnb._src.server.memory import refusal
 from psnb._src.server.operations import (
@@ -216,7 +216,7 @@ class ParameterServers:
                 answered = [refused if _is_large(each) else each for each in found]
                 stream.send(ServerReply(number, answered).wire())
 
-        with answers.going_to(stream.lend):
+        with lending_answers(stream.lend):
             server.host.run(request.operations, PendingReply(send), self._connect, made)
 
     def _start(self, key: str, name: str, life: float) -> None:

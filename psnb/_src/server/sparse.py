@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from psnb._src.first_rows import Admission, Always, Initializer, read_only
-from psnb._src.server import answers, kernels
+from psnb._src.server import kernels
+from psnb._src.server.answers import answer_array
 from psnb._src.server.ctr import CtrAccessor, RowUse
 from psnb._src.server.duplicates import distinct, summed
 from psnb._src.server.growing import GrowingArray
@@ -197,7 +198,7 @@ class SparseTable(Table):
         """
         sighting = self._sighting(ids) if training else None
         rows = self._rows.find(ids) if sighting is None else sighting.rows
-        found = answers.empty((ids.size, self._dim), self._dtype)
+        found = answer_array((ids.size, self._dim), self._dtype)
         # After all memory: a lookup that fails must not count as a sighting.
         if sighting is not None:
             rows = self._give(sighting)
