@@ -147,7 +147,7 @@ def local_cluster(
         raise
 
 
-_PRELOADS = ("psnb._src.runtime.interrupt", "psnb._src.runtime.ending")
+_PRELOAD = "psnb._src.runtime.preload"
 
 _NO_LINK: dict[str, Any] = {"protocol": "inproc://", "security": Security()}
 
@@ -159,7 +159,7 @@ def _process(link: dict[str, Any], security: bool, settings: dict[str, Any]) -> 
         "settings": settings,
         "dashboard": False,
         "silence_logs": logging.WARNING,
-        "preload": [*dask.config.get("distributed.worker.preload"), *_PRELOADS],
+        "preload": [*dask.config.get("distributed.worker.preload"), _PRELOAD],
     }
     return lambda threads, resources: {
         "cls": PatientNanny,

@@ -31,7 +31,7 @@ from psnb.errors import ClosureError, EndOfDataWarning, InternalError, Serializa
 PROTOCOL = 5
 
 
-Reduced = Callable[[Any], tuple[Any, ...] | None]
+Reducer = Callable[[Any], tuple[Any, ...] | None]
 """Returns how an object is pickled, like ``__reduce__``; None if by itself."""
 
 _CLASS = 6
@@ -106,7 +106,7 @@ class _Pickler(cloudpickle.Pickler):
         buffer: io.BytesIO,
         references: list[PerWorkerReference],
         inputs: list[InputReference] | None,
-        reduced: Reduced | None = None,
+        reduced: Reducer | None = None,
     ) -> None:
         super().__init__(buffer, protocol=PROTOCOL)
         self._references, self._inputs, self._reduced = references, inputs, reduced
@@ -158,7 +158,7 @@ def dumps(
     references: list[PerWorkerReference] | None = None,
     names: tuple[str, ...] = (),
     inputs: list[InputReference] | None = None,
-    reduced: Reduced | None = None,
+    reduced: Reducer | None = None,
 ) -> bytes:
     """Pickle by value what the other side cannot import.
 
@@ -234,7 +234,7 @@ def shorten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def _picklable(value: object, inputs: list[InputReference] | None, reduced: Reduced | None) -> bool:
+def _picklable(value: object, inputs: list[InputReference] | None, reduced: Reducer | None) -> bool:
     try:
         _Pickler(io.BytesIO(), [], inputs, reduced).dump(value)
     except BaseException as error:  # whatever it is, it is the object that we look for
@@ -269,7 +269,7 @@ def _parts(value: object) -> list[tuple[str, object]]:
 
 
 def _find_culprit(
-    value: object, inputs: list[InputReference] | None, reduced: Reduced | None
+    value: object, inputs: list[InputReference] | None, reduced: Reducer | None
 ) -> tuple[str, object]:
     path = ""
     for _ in range(8):  # deep enough for any message, and cycles end

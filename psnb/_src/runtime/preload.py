@@ -1,4 +1,7 @@
-"""Preloaded into the processes of a local cluster, so that they end soon, and quietly.
+"""Preloaded into the processes of a local cluster: only the notebook is interrupted; they end soon.
+
+A notebook's stop button, like Ctrl-C in a terminal, interrupts the whole process group. Without
+this it would end the workers, and the servers with all parameters.
 
 What a process does after its worker has closed and its exit handlers have run is Python's taking
 itself apart. There the garbage collector looks through all objects again and again: with torch or
@@ -16,6 +19,7 @@ from __future__ import annotations
 import atexit
 import gc
 import io
+import signal
 from contextlib import suppress
 
 from distributed import Worker
@@ -24,7 +28,8 @@ from psnb._src.dask_internals import await_heartbeats
 
 
 def dask_setup(worker: Worker) -> None:
-    """Have the process end soon; Dask calls this in its main thread when the worker starts."""
+    """Dask calls this in the process's main thread when the worker starts."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     atexit.register(_collect_once)  # what is registered later, as most is, is called before
     await_heartbeats(worker)
 
