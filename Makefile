@@ -176,4 +176,4 @@ browser:
 
 clean:
 	rm -rf $(VENV) $(OLDEST) psnb-demo .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	rm -rf extension/node_modules extension/lib extension/build psnb/labextension psnb/_src/monitor/shown/static
+	rm -rf extension/node_modules extension/lib extension/build psnb/labextension psnb/_src/monitor/static

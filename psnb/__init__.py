@@ -9,91 +9,79 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from psnb import errors
-from psnb._src.foreign_names import module_error
+from psnb._src.utils.foreign_names import module_error
 
 if TYPE_CHECKING:
     from psnb import checkpoint, data, metrics
-    from psnb._src.cluster import connect, local_cluster
-    from psnb._src.coordinator import (
-        Attached,
-        CheckpointManager,
-        ClosureStatus,
-        ClusterCoordinator,
-        PerWorkerValues,
-        RemoteValue,
-        Resumed,
-        as_completed,
-        attach,
-        resume,
-    )
-    from psnb._src.export import LoadedModel, export, load_model
-    from psnb._src.modes import Async, BoundedStaleness, Geo, Sync
-    from psnb._src.monitor import (
+    from psnb._src.client.embedding import Embedding
+    from psnb._src.client.local_copies import prefetch, pull, push
+    from psnb._src.client.requests import EmbeddingStatistics, RowStatistics
+    from psnb._src.client.sparse_shards import FixedShards, MaxSize, MinSize
+    from psnb._src.client.variable import Variable
+    from psnb._src.cluster.local import connect, local_cluster
+    from psnb._src.coordinator.coordinator import ClusterCoordinator
+    from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue, as_completed
+    from psnb._src.coordinator.resume import Attached, CheckpointManager, Resumed, attach, resume
+    from psnb._src.coordinator.values import PerWorkerValues
+    from psnb._src.models.export.loaded import LoadedModel, load_model
+    from psnb._src.models.export.writing import export
+    from psnb._src.monitor.events import Event, EventKind, Failure
+    from psnb._src.monitor.history import (
         CheckpointStatistics,
-        Event,
-        EventKind,
-        Failure,
         MetricStatistics,
-        PhaseStatistics,
         ServerStatistics,
         StalenessStatistics,
         Statistics,
         TrainingProgress,
         WorkerStatistics,
     )
-    from psnb._src.parameters import (
-        Embedding,
-        EmbeddingStatistics,
-        FixedShards,
-        MaxSize,
-        MinSize,
-        RowStatistics,
-        Variable,
-        prefetch,
-        pull,
-        push,
-    )
-    from psnb._src.runtime import InputContext, WorkerContext, report, worker_context, worker_index
-    from psnb._src.server import (
-        FTRL,
-        SGD,
-        Adagrad,
-        Adam,
-        Admission,
-        Always,
-        Constant,
+    from psnb._src.protocol.messages import Async, BoundedStaleness, Geo, Sync
+    from psnb._src.server.optimizer import (
         CosineDecay,
-        CountFilter,
         CtrAccessor,
         ExponentialDecay,
-        Initializer,
-        Momentum,
-        Normal,
         Optimizer,
         PiecewiseConstant,
         PolynomialDecay,
-        Probability,
-        RMSProp,
         Schedule,
-        Uniform,
         Warmup,
     )
-    from psnb._src.strategy import ParameterServerStrategy, StoredStrategies, StoredStrategy
-    from psnb._src.training import (
+    from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
+    from psnb._src.server.states import (
+        Admission,
+        Always,
+        Constant,
+        CountFilter,
+        Initializer,
+        Normal,
+        Probability,
+        Uniform,
+    )
+    from psnb._src.strategy.strategy import (
+        ParameterServerStrategy,
+        StoredStrategies,
+        StoredStrategy,
+    )
+    from psnb._src.training.callbacks import (
         Callback,
         CSVLog,
-        DeviceWorker,
-        Downpour,
         EarlyStopping,
         EpochRow,
-        Hogwild,
         JSONLinesLog,
         LearningRateScheduler,
-        Section,
         TensorBoard,
-        Trainer,
         TrainingHistory,
         TrainingSnapshot,
+    )
+    from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild, Section
+    from psnb._src.training.trainer import Trainer
+    from psnb._src.utils.profiling import PhaseStatistics
+    from psnb._src.worker.context import (
+        InputContext,
+        WorkerContext,
+        report,
+        worker_context,
+        worker_index,
     )
 
 __version__ = "0.1.0"
@@ -189,36 +177,87 @@ __all__ = [
     "worker_index",
 ]
 
-_ROOMS = (
-    "export",  # first: it is there without Dask
-    "cluster",
-    "coordinator",
-    "modes",
-    "monitor",
-    "parameters",
-    "runtime",
-    "server",
-    "strategy",
-    "training",
-)
+_PLACES = {
+    "cluster.local": ("connect", "local_cluster"),
+    "coordinator.resume": ("Attached", "CheckpointManager", "Resumed", "attach", "resume"),
+    "coordinator.remote_value": ("ClosureStatus", "RemoteValue", "as_completed"),
+    "coordinator.coordinator": ("ClusterCoordinator",),
+    "coordinator.values": ("PerWorkerValues",),
+    "models.export.loaded": ("LoadedModel", "load_model"),
+    "models.export.writing": ("export",),
+    "protocol.messages": ("Async", "BoundedStaleness", "Geo", "Sync"),
+    "monitor.history": (
+        "CheckpointStatistics",
+        "MetricStatistics",
+        "ServerStatistics",
+        "StalenessStatistics",
+        "Statistics",
+        "TrainingProgress",
+        "WorkerStatistics",
+    ),
+    "monitor.events": ("Event", "EventKind", "Failure"),
+    "utils.profiling": ("PhaseStatistics",),
+    "client.embedding": ("Embedding",),
+    "client.requests": ("EmbeddingStatistics", "RowStatistics"),
+    "client.sparse_shards": ("FixedShards", "MaxSize", "MinSize"),
+    "client.variable": ("Variable",),
+    "client.local_copies": ("prefetch", "pull", "push"),
+    "worker.context": ("InputContext", "WorkerContext", "report", "worker_context", "worker_index"),
+    "server.optimizers": ("Adagrad", "Adam", "FTRL", "Momentum", "RMSProp", "SGD"),
+    "server.states": (
+        "Admission",
+        "Always",
+        "Constant",
+        "CountFilter",
+        "Initializer",
+        "Normal",
+        "Probability",
+        "Uniform",
+    ),
+    "server.optimizer": (
+        "CosineDecay",
+        "CtrAccessor",
+        "ExponentialDecay",
+        "Optimizer",
+        "PiecewiseConstant",
+        "PolynomialDecay",
+        "Schedule",
+        "Warmup",
+    ),
+    "strategy.strategy": ("ParameterServerStrategy", "StoredStrategies", "StoredStrategy"),
+    "training.callbacks": (
+        "CSVLog",
+        "Callback",
+        "EarlyStopping",
+        "EpochRow",
+        "JSONLinesLog",
+        "LearningRateScheduler",
+        "TensorBoard",
+        "TrainingHistory",
+        "TrainingSnapshot",
+    ),
+    "training.device_workers": ("DeviceWorker", "Downpour", "Hogwild", "Section"),
+    "training.trainer": ("Trainer",),
+}
+"""Which public names are of which module of `psnb._src`, imported when one is asked for."""
+
+_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
     """Import a public name from the folder of `psnb._src` that exports it."""
     if name in ("checkpoint", "data", "jax", "keras", "metrics", "torch"):  # public modules
         return import_module(f"psnb.{name}")
-    if name in __all__:
-        for room in _ROOMS:
-            module = import_module(f"psnb._src.{room}")
-            if name in getattr(module, "__all__", vars(module)):
-                globals()[name] = getattr(module, name)
-                return globals()[name]
+    if name in _MODULE_OF:
+        found = getattr(import_module(f"psnb._src.{_MODULE_OF[name]}"), name)
+        globals()[name] = found
+        return found
     raise module_error("psnb", name)
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
     """Return where the Jupyter server extension is; ``jupyter server extension list`` shows it."""
-    return [{"module": "psnb._src.monitor.hub"}]
+    return [{"module": "psnb._src.monitor.jupyter_server"}]
 
 
 def __dir__() -> list[str]:

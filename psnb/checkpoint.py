@@ -1,6 +1,6 @@
 """Checkpoints without a cluster: what was learned, as arrays; and what restoring one came to."""
 
-from psnb._src.checkpoint import Restored, SavedCheckpoint, SavedTable, load
+from psnb._src.checkpoint.reader import Restored, SavedCheckpoint, SavedTable, load
 
 __all__ = [
     "Restored",

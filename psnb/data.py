@@ -1,29 +1,19 @@
 """Datasets that feed workers: chained, lazy, vectorised; they resume at the very next element."""
 
-from psnb._src import foreign_names as _foreign_names
-from psnb._src.data import (
-    AUTOTUNE,
-    ArraySpec,
-    Dataset,
-    DatasetIterator,
-    DatasetSpec,
-    FileRange,
-    FixedLen,
-    Format,
-    InMemoryDataset,
-    MemoryStatistics,
-    MultiSlotDataGenerator,
-    Options,
-    QueueDataset,
-    Ragged,
-    Slot,
-    StageStatistics,
-    TFRecordWriter,
-    VarLen,
-    encode_example,
-    sharded,
-    splits,
-)
+from psnb._src.data.dataset import Dataset
+from psnb._src.data.formats.multi_slot import MultiSlotDataGenerator, Slot
+from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example
+from psnb._src.data.formats.tfrecord import TFRecordWriter
+from psnb._src.data.in_memory import InMemoryDataset, QueueDataset
+from psnb._src.data.memory import MemoryStatistics
+from psnb._src.data.node import AUTOTUNE, Options
+from psnb._src.data.nodes.sources import FileRange, Format
+from psnb._src.data.ragged import Ragged
+from psnb._src.data.reader import DatasetIterator
+from psnb._src.data.spec import ArraySpec, DatasetSpec
+from psnb._src.data.splits import sharded, splits
+from psnb._src.utils import foreign_names as _foreign_names
+from psnb._src.utils.profiling import StageStatistics
 
 __all__ = [
     "AUTOTUNE",

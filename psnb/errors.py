@@ -31,7 +31,7 @@ that very type. Every class takes one message and nothing else, so each survives
 message says what happened, where, and what to do.
 """
 
-from psnb._src.excerpt import printable as _printable
+from psnb._src.utils.text import printable as _printable
 
 
 class PsnbError(Exception):
@@ -43,7 +43,7 @@ class PsnbError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this; psnb's own frames are left out.
-        from psnb._src.shown_error import render
+        from psnb._src.utils.text import render
 
         return render(self)
 

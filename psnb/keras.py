@@ -5,7 +5,7 @@ them computes is Keras's setting: the environment variable KERAS_BACKEND, before
 """
 
 try:
-    from psnb._src.keras_models import DistributedKeras, distribute
+    from psnb._src.models.keras.distributed import DistributedKeras, distribute
 except ModuleNotFoundError as error:
     if error.name not in ("keras", "jax", "torch"):
         raise

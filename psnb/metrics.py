@@ -1,7 +1,7 @@
 """Metrics whose states are merged exactly: each example counts once, whoever dies."""
 
-from psnb._src import foreign_names as _foreign_names
-from psnb._src.metrics import (
+from psnb._src.metrics.metric import MergeableMetric, MetricState, MetricStates
+from psnb._src.metrics.ranking import (
     AUC,
     MAE,
     PRAUC,
@@ -10,12 +10,10 @@ from psnb._src.metrics import (
     Calibration,
     LogLoss,
     Mean,
-    MergeableMetric,
-    MetricState,
-    MetricStates,
     NormalizedEntropy,
     TopK,
 )
+from psnb._src.utils import foreign_names as _foreign_names
 
 __all__ = [
     "AUC",

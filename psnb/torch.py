@@ -4,15 +4,9 @@ Not imported with `psnb`; it needs PyTorch: ``pip install psnb[torch]``.
 """
 
 try:
-    from psnb._src.torch_models import (
-        DistributedModel,
-        ModuleStage,
-        TensorBags,
-        as_torch,
-        distribute,
-        stage,
-    )
-    from psnb._src.torch_models import HashedEmbedding as Embedding
+    from psnb._src.models.torch.distributed import DistributedModel, ModuleStage, distribute, stage
+    from psnb._src.models.torch.model_pass import TensorBags, as_torch
+    from psnb._src.models.torch.tables import HashedEmbedding as Embedding
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise

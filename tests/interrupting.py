@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numba.extending import intrinsic
 
-from psnb._src.threads.interrupts import Uninterrupted, uninterrupted
+from psnb._src.utils.threads import Uninterrupted, uninterrupted
 
 Scene = tuple[Callable[[], object], Callable[[BaseException | None], None]]
 """What is interrupted, and what checks how that left things: given what it raised, if it did."""

@@ -19,7 +19,7 @@ import numpy as np
 from distributed.utils import get_mp_context
 
 import psnb
-import psnb._src.runtime.plugin
+import psnb._src.worker.plugin
 from tests.compiling import COMPILED, compile_once
 from tests.forking import FORKED
 from tests.parameters.in_process import embedding, variable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.aligned import aligned
-from psnb._src.parameters.ids import Ids
+from psnb._src.client.sparse_shards import Ids
+from psnb._src.utils.memory import aligned
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (1,), (3, 5), (1000, 16)])

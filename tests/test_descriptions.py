@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.descriptions import described, made
-from psnb._src.first_rows import ADMISSIONS, INITIALIZERS
-from psnb._src.modes import MODES
-from psnb._src.server import OPTIMIZERS
+from psnb._src.protocol.messages import MODES
+from psnb._src.server.optimizers import OPTIMIZERS
+from psnb._src.server.states import ADMISSIONS, INITIALIZERS
+from psnb._src.utils.checks import described, made
 
 KINDS = {**OPTIMIZERS, **INITIALIZERS, **ADMISSIONS, **MODES, "CtrAccessor": psnb.CtrAccessor}
 

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.closures.closure import FunctionRegistry
-from psnb._src.excerpt import ARGUMENT, LINE, NAME, PAGE, excerpt, shown, with_article
-from psnb._src.monitor.recorded.events import EventKind, EventLog
-from psnb._src.monitor.recorded.failures import MOST_BYTES, FailureLog
-from psnb._src.monitor.told.commands import execute
-from psnb._src.monitor.told.protocol import CommandReply
-from psnb._src.runtime.packing import pack_error, unpack_error
+from psnb._src.coordinator.closures import FunctionRegistry
+from psnb._src.monitor.events import MOST_BYTES, EventKind, EventLog, FailureLog
+from psnb._src.monitor.protocol import CommandReply
+from psnb._src.monitor.publisher import execute
+from psnb._src.protocol.packing import pack_error, unpack_error
+from psnb._src.utils.text import ARGUMENT, LINE, NAME, PAGE, excerpt, shown, with_article
 from psnb.errors import DatasetError
 from tests.checkpoint.fakes import Strategy
 from tests.conftest import wait_until
@@ -123,13 +122,13 @@ def test_events_names_and_replies_are_cut() -> None:
 def test_a_checkpoint_that_failed_tells_why_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from psnb._src.checkpoint import folder_manager
+    from psnb._src.checkpoint import manager
 
     def fails(*args: object, **options: object) -> None:
         raise OSError(LONG)
 
-    monkeypatch.setattr(folder_manager, "write_checkpoint", fails)
-    made = folder_manager.FolderManager(Strategy(), tmp_path, 1)
+    monkeypatch.setattr(manager, "write_checkpoint", fails)
+    made = manager.FolderManager(Strategy(), tmp_path, 1)
     with pytest.raises(OSError, match="begin"):
         made.save()
     assert len(made.status.error) == LINE

@@ -15,8 +15,8 @@ from IPython.core.formatters import DisplayFormatter
 import psnb
 import psnb.data
 import psnb.metrics
-from psnb._src.coordinator import PartitionedDataset
-from psnb._src.foreign_names import FOREIGN, SaysWhatToUse
+from psnb._src.coordinator.partitioned import PartitionedDataset
+from psnb._src.utils.foreign_names import FOREIGN, SaysWhatToUse
 from psnb.data import Dataset
 
 MODULES = {"psnb": psnb, "psnb.data": psnb.data, "psnb.metrics": psnb.metrics}

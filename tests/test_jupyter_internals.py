@@ -8,12 +8,7 @@ from typing import Any
 from ipykernel.comm.comm import BaseComm
 from IPython.core.interactiveshell import InteractiveShell
 
-from psnb._src.jupyter_internals import (
-    cell_of,
-    current_cell,
-    handle_beside_cells,
-    must_wait,
-)
+from psnb._src.jupyter_compat import cell_of, current_cell, handle_beside_cells, must_wait
 
 MESSAGE = {"content": {"comm_id": "1", "data": {}}}
 
@@ -37,7 +32,7 @@ def test_messages_go_where_the_page_sends_them() -> None:
 
 def test_the_hook_of_this_ipykernel_is_the_one_that_is_replaced() -> None:
     assert hasattr(BaseComm, "_reply_subshell_for"), (
-        "ipykernel routes comm messages in another way: see psnb._src.jupyter_internals"
+        "ipykernel routes comm messages in another way: see psnb._src.jupyter_compat"
     )
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from psnb import errors
-from psnb._src import jupyter_internals
-from psnb._src.labels import Labels, check_label, made_up_label
+from psnb._src import jupyter_compat
+from psnb._src.utils.checks import Labels, check_label, made_up_label
 
 
 class Owner:
@@ -58,5 +58,5 @@ def test_a_notebook_gives_its_files_name(
     shell = SimpleNamespace(kernel=kernel)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
     monkeypatch.setenv("JPY_SESSION_NAME", session)
-    assert jupyter_internals.notebook_name() == name
+    assert jupyter_compat.notebook_name() == name
     assert not name or made_up_label() == name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import psnb
-from psnb._src.modes import check_mode
+from psnb._src.protocol.messages import check_mode
 from psnb.errors import ConfigurationError
 
 MODES = [psnb.Async(), psnb.Sync(), psnb.Sync(4), psnb.BoundedStaleness(0), psnb.Geo(8)]
@@ -16,7 +16,9 @@ def test_a_mode_is_a_mode(mode: object) -> None:
     assert check_mode(mode) is mode
 
 
-@pytest.mark.parametrize("mode", ["async", None, psnb.Async, psnb._src.modes.Mode()], ids=repr)
+@pytest.mark.parametrize(
+    "mode", ["async", None, psnb.Async, psnb._src.protocol.messages.Mode()], ids=repr
+)
 def test_nothing_else_is(mode: object) -> None:
     with pytest.raises(ConfigurationError, match=r"psnb\.Async\(\)"):
         check_mode(mode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fsspec
 import pytest
 
-from psnb._src.new_file import NewFile
+from psnb._src.utils.files import NewFile
 
 
 def test_what_fails_leaves_no_file_where_fsspec_writes() -> None:

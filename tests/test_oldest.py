@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psnb._src.dask_internals import TESTED
+from psnb._src.dask_compat import TESTED
 from tests.oldest import pins, requirements
 
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from psnb._src.own_pages import zeroed
+from psnb._src.utils.memory import zeroed
 
 GROWTH = """
 import numpy as np, psutil

@@ -61,8 +61,8 @@ def test_the_wheel_enables_the_hub(wheel: zipfile.ZipFile) -> None:
 
 def test_the_wheel_brings_the_widget(wheel: zipfile.ZipFile) -> None:
     assert {
-        "psnb/_src/monitor/shown/static/widget.js",
-        "psnb/_src/monitor/shown/static/widget.css",
+        "psnb/_src/monitor/static/widget.js",
+        "psnb/_src/monitor/static/widget.css",
     } <= set(wheel.namelist())
 
 

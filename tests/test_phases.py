@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from psnb._src import phases
-from psnb._src.phases import (
+from psnb._src.utils import profiling
+from psnb._src.utils.profiling import (
     COMMIT,
     COMPUTE,
     PULL,
@@ -32,7 +32,7 @@ class _Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Time]:
     time = _Time()
-    monkeypatch.setattr(phases, "perf_counter", time)
+    monkeypatch.setattr(profiling, "perf_counter", time)
     yield time
     stop_clock()
 

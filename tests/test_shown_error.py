@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import psnb
-from psnb._src.shown_error import render, timed_out
+from psnb._src.utils.text import render, timed_out
 
 
 @pytest.fixture(autouse=True)
 def _outside_of_ipython(monkeypatch: pytest.MonkeyPatch) -> None:
     """Show errors as Python does, though other tests have made a shell in this process."""
-    monkeypatch.setattr("psnb._src.jupyter_internals._shell", lambda: None)
+    monkeypatch.setattr("psnb._src.jupyter_compat._shell", lambda: None)
 
 
 def refused() -> BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from psnb._src.watermark import Watermark
+from psnb._src.utils.profiling import Watermark
 
 
 def test_the_mark_stands_before_the_first_that_has_not_ended() -> None:

@@ -1,4 +1,4 @@
-// The wire contract between coordinators and their views; the twin of psnb/_src/monitor/told/protocol.py,
+// The wire contract between coordinators and their views; the twin of psnb/_src/monitor/protocol.py,
 // which explains it. tests/monitor/fixtures/protocol.json has an example of each message.
 
 export const VERSION = 1;

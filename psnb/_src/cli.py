@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psnb
-from psnb._src.excerpt import printable
-from psnb._src.remote_path import as_place
+from psnb._src.utils.files import as_place
+from psnb._src.utils.text import printable
 
 _ABOUT = """\
 psnb trains models in notebooks, on a Dask cluster: the parameters are on servers,
@@ -174,7 +174,8 @@ def _demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
 
 
 def _predict(given: argparse.Namespace) -> None:
-    from psnb._src.export import load_model, score_files
+    from psnb._src.models.export.loaded import load_model
+    from psnb._src.models.export.scoring import score_files
 
     model = load_model(given.model)
     rows = score_files(model, given.files, given.to, given.format, given.batch_size)
@@ -183,7 +184,7 @@ def _predict(given: argparse.Namespace) -> None:
 
 
 def _checkpoints(given: argparse.Namespace) -> None:
-    from psnb._src.checkpoint import folder_listing, prune_verified
+    from psnb._src.checkpoint.reader import folder_listing, prune_verified
 
     if given.prune is not None:
         gone = prune_verified(given.directory, given.prune)

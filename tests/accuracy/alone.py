@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from psnb._src.demo import train
+from psnb._src.demo import run
 
 Parameters = dict[str, Any]
 """The layers of the network, and the rows of tables in the order of the ids that are known."""
@@ -27,8 +27,8 @@ def trained_alone(
     """Train on batch after batch; yield its mean loss, and the parameters until the next."""
     optimizer = optax.multi_transform(
         {
-            "rows": optax.adagrad(train.EMBEDDING_RATE, 0.1, eps=1e-7),
-            "network": optax.adagrad(train.NETWORK_RATE, 0.1, eps=1e-7),
+            "rows": optax.adagrad(run.EMBEDDING_RATE, 0.1, eps=1e-7),
+            "network": optax.adagrad(run.NETWORK_RATE, 0.1, eps=1e-7),
         },
         {"network": "network", "wide": "rows", "deep": "rows"},
     )

@@ -20,7 +20,7 @@ from distributed import Client
 
 import psnb
 import psnb.jax
-from psnb._src.demo import train
+from psnb._src.demo import run
 from psnb.demo import flights, model
 from tests.accuracy.alone import Parameters, trained_alone
 from tests.accuracy.comparison import Pass
@@ -55,18 +55,18 @@ def _placed(
     """Place the parameters as they begin by a seed; give the ids whose rows it has chosen, too."""
     wait_until_whole(client, PROCESSES)
     with psnb.ParameterServerStrategy(client, mode=mode) as strategy:
-        of = train.place(strategy, seed)
+        of = run.place(strategy, seed)
         # By themselves, the rows of a table begin by its name.
-        known = np.unique(np.concatenate([part.ids.reshape(-1) for part in train.loaded()]))
+        known = np.unique(np.concatenate([part.ids.reshape(-1) for part in run.loaded()]))
         rows = np.random.default_rng(seed).normal(0, 0.01, (len(known), model.DIMENSION))
         of["tables"]["deep"].assign(known, rows.astype(np.float32))
         coordinator = psnb.ClusterCoordinator(strategy)
-        yield train.make_trainer(coordinator, of, progress=False), of, known
+        yield run.make_trainer(coordinator, of, progress=False), of, known
 
 
 def _auc(trainer: psnb.Trainer) -> float:
-    scores = trainer.infer_from_dataset(train.held_out())
-    return float(model.auc(train.loaded()[1].labels, scores))
+    scores = trainer.infer_from_dataset(run.held_out())
+    return float(model.auc(run.loaded()[1].labels, scores))
 
 
 def asynchronous(
@@ -86,7 +86,7 @@ def asynchronous(
             killer = Killer(client, strategy, seed, STEPS, (kill_every, kill_every))
         begun = time.perf_counter()
         with killer or nullcontext():
-            history = trainer.train_from_dataset(train.training(0, passes * STEPS, BATCH, seed))
+            history = trainer.train_from_dataset(run.training(0, passes * STEPS, BATCH, seed))
         seconds = time.perf_counter() - begun
         assert history["batches"] == [passes * STEPS]
         return Pass(_auc(trainer), seconds, 0 if killer is None else killer.kills)
@@ -115,7 +115,7 @@ def synchronous(
 
         def train_on(number: int, part: int) -> float:
             share = BATCH // ROUND
-            batch = train.loaded()[0].batch(number, BATCH, seed)
+            batch = run.loaded()[0].batch(number, BATCH, seed)
             return step.train_on(vars(batch[part * share : (part + 1) * share])) / BATCH
 
         begun, first = time.perf_counter(), 0
@@ -159,7 +159,7 @@ def differences(
     """
     with _placed(client, seed, psnb.Sync(ROUND)) as (_, of, known):
         start = _parameters(of, known)
-    data = train.loaded()[0]
+    data = run.loaded()[0]
     batches = (data.batch(number, BATCH, seed) for number in range(STEPS))
     alone = trained_alone(loss, start, known, batches)
     expected = {}

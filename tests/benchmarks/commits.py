@@ -17,15 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 import psnb
-from psnb._src.parameters.request_batch import Request
-from psnb._src.server.commit_messages import Commit, Part
-from psnb._src.server.operations import (
-    CommitParts,
-)
-from psnb._src.server.table_operations import (
-    AddValues,
-    OnTable,
-)
+from psnb._src.client.requests import Request
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.operations import CommitParts
+from psnb._src.server.table import AddValues, OnTable
 
 CLOSURES, TURNS = 200, 7
 SIZES = {"8 bytes": 1, "1 MB": 131_072}

@@ -17,10 +17,10 @@ from rich.table import Table
 
 import psnb
 import psnb.jax
-from psnb._src import phases
-from psnb._src.data.stage_counts import StageCounts
-from psnb._src.demo import model, train
-from psnb._src.phases import COMMIT, COMPUTE, PULL, PUSH, READ, counted_as
+from psnb._src.data.node import StageCounts
+from psnb._src.demo import model, run
+from psnb._src.utils import profiling
+from psnb._src.utils.profiling import COMMIT, COMPUTE, PULL, PUSH, READ, counted_as
 from psnb.data import Dataset
 from tests.benchmarks.rows import BATCH, BUFFER, rows
 
@@ -67,13 +67,13 @@ def of_a_closure(*behind: int) -> float:
     doors = [counted_as(phase)(door) for phase in behind]
 
     def counted() -> list[float]:
-        clock = phases.start_clock(READ)
+        clock = profiling.start_clock(READ)
         clock.turn(COMPUTE)
         for each in doors:
             each()
         clock.turn(COMMIT)
         clock.turn(COMMIT)
-        phases.stop_clock()
+        profiling.stop_clock()
         sum(clock.seconds)
         together.append(clock.seconds)
         if len(together) == TOGETHER:
@@ -92,10 +92,10 @@ def of_a_closure(*behind: int) -> float:
 
 def switch(on: bool) -> None:
     """Switch the clocks of closures on or off, in a worker's process."""
-    from psnb._src.runtime import closure_runner
+    from psnb._src.worker import runner
 
-    clock: Any = phases.start_clock if on else StoppedClock
-    closure_runner.start_clock = clock
+    clock: Any = profiling.start_clock if on else StoppedClock
+    runner.start_clock = clock
 
 
 def of_a_step() -> tuple[float, float, float, str]:
@@ -106,10 +106,10 @@ def of_a_step() -> tuple[float, float, float, str]:
     ):
         coordinator = psnb.ClusterCoordinator(strategy)
         workers = [each.address for each in coordinator.statistics().workers]
-        train_step = psnb.jax.step(model.loss, has_aux=True, **train.place(strategy))
+        train_step = psnb.jax.step(model.loss, has_aux=True, **run.place(strategy))
 
         def step(number: int) -> None:
-            train_step.train_on(vars(train.loaded()[0].batch(number, BATCH_SIZE)))
+            train_step.train_on(vars(run.loaded()[0].batch(number, BATCH_SIZE)))
 
         def seconds(on: bool) -> float:
             client.run(switch, on, workers=workers)

@@ -17,16 +17,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
-from psnb._src.data.formats.example import encode_example
-from psnb._src.data.formats.features import FixedLen
-from psnb._src.data.formats.fixed_length_records import FixedLengthRecords
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.parquet import Parquet
-from psnb._src.data.formats.text_lines import TextLines
-from psnb._src.data.formats.tfrecord_writer import TFRecordWriter
-from psnb._src.data.formats.tfrecords import TFRecords
+from psnb._src.data.formats.text import Criteo, FixedLengthRecords, TextLines
+from psnb._src.data.formats.tf_example import FixedLen, encode_example
+from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter
 from tests.benchmarks.__main__ import per_second
 
 ROWS, BATCH = 100_000, 512

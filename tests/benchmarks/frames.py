@@ -15,8 +15,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-import psnb._src.monitor.shown.widget
-from psnb._src.monitor.told.feed import Feed
+import psnb._src.monitor.widget
+from psnb._src.monitor.feed import Feed
 from tests.browser.chromium import launch
 from tests.monitor.viewed import WORKER, FakeViewed
 
@@ -24,7 +24,7 @@ WORKERS, METRICS, POINTS = 100, 5, 10_000
 UPDATES, INTERVAL = 40, 0.25
 FRAME = 1000 / 60
 
-STATIC = Path(psnb._src.monitor.shown.widget.__file__).parent / "static"
+STATIC = Path(psnb._src.monitor.widget.__file__).parent / "static"
 
 PAGE = """
 <!doctype html><meta charset="utf-8"><style>{style}</style><div id="place"></div>

@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 import psnb
-from psnb._src.monitor.told.publisher import Publisher
+from psnb._src.monitor.publisher import Publisher
 
 TURNS, SECONDS = 15, 1.0
 ROWS, DIM, BATCH = 100_000, 16, 512

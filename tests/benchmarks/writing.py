@@ -30,7 +30,7 @@ import psutil
 from distributed import Client
 
 import psnb
-from psnb._src.demo import train
+from psnb._src.demo import run
 
 ROWS, DIM = 4_000_000, 32
 GIGABYTES = ROWS * (8 + 2 * 4 * DIM) / 1e9
@@ -137,12 +137,12 @@ restored             the whole one in {read[0]:.1f} s, with five deltas in {read
     with psnb.local_cluster(2, 1) as client, psnb.ParameterServerStrategy(client) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         manager = psnb.CheckpointManager(coordinator, folder / "flights", 1, full_every=10**6)
-        trainer = train.make_trainer(coordinator, train.place(strategy))
+        trainer = run.make_trainer(coordinator, run.place(strategy))
         at = 2 * max(STEPS)
-        trainer.train_from_dataset(train.training(0, at, BATCH), 1)
+        trainer.train_from_dataset(run.training(0, at, BATCH), 1)
         print(f"the flights model    whole {Saved(manager)}")
         for steps in STEPS:
-            trainer.train_from_dataset(train.training(at, at + steps, BATCH), 1)
+            trainer.train_from_dataset(run.training(at, at + steps, BATCH), 1)
             at += steps
             print(f"  after {steps:3} steps     {Saved(manager)}")
 

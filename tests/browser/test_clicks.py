@@ -1,6 +1,6 @@
 """Clicks in the widget, most of them while a cell blocks the notebook in ``join``.
 
-They fail when Jupyter changes what `psnb._src.jupyter_internals` builds on.
+They fail when Jupyter changes what `psnb._src.jupyter_compat` builds on.
 """
 
 from __future__ import annotations

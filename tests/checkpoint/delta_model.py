@@ -10,20 +10,19 @@ import fsspec
 import numpy as np
 
 import psnb
-from psnb._src.checkpoint.checkpoint import Checkpoint
-from psnb._src.checkpoint.folder_manager import FolderManager
-from psnb._src.checkpoint.folder_of import folder_of
-from psnb._src.checkpoint.manifest import Manifest
-from psnb._src.first_rows.initializers import Uniform
-from psnb._src.parameters import DenseShards, SparseShards, shards_of
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.embedding_spec import EmbeddingSpec
-from psnb._src.parameters.gradients import NonFinite
-from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.table_snapshots import TableSnapshots
-from psnb._src.remote_path import Place
+from psnb._src.checkpoint.manager import FolderManager
+from psnb._src.checkpoint.restore import Checkpoint
+from psnb._src.checkpoint.store import Manifest, folder_of
+from psnb._src.client.arguments import NonFinite
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.requests import Request
+from psnb._src.client.snapshots import TableSnapshots
+from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
+from psnb._src.client.variable import DenseShards, shards_of
 from psnb._src.server.operations import CreateSparse
-from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers import Adagrad
+from psnb._src.server.states import Uniform
+from psnb._src.utils.files import Place
 from tests.checkpoint.saved import released
 from tests.parameters.in_process import DIM, InProcess, variable
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.shards.saved_shard import SavedShard
+from psnb._src.server.states import SavedShard
 from psnb.errors import GradientError
 from tests.checkpoint.saved import InHand
 

@@ -12,15 +12,19 @@ import numpy as np
 from safetensors.numpy import save
 from xxhash import xxh3_64_hexdigest
 
-from psnb._src.checkpoint import shard_files
-from psnb._src.checkpoint.checkpoint_folder import StoredCheckpoint
-from psnb._src.checkpoint.local_folder import LocalCheckpoint, LocalFolder
-from psnb._src.checkpoint.manifest import MANIFEST, Manifest, read_manifest
-from psnb._src.new_file import NewFile, WrittenFile
+from psnb._src.checkpoint import shards
+from psnb._src.checkpoint.store import (
+    MANIFEST,
+    LocalCheckpoint,
+    LocalFolder,
+    Manifest,
+    StoredCheckpoint,
+    read_manifest,
+)
 from psnb._src.server.operations import SnapshotHeader
-from psnb._src.whole_files import checksum
+from psnb._src.utils.files import NewFile, WrittenFile, checksum
 
-Parameter = tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[shard_files.State]]
+Parameter = tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[shards.State]]
 
 STATES = [
     {"values": np.ones((3, 2), np.float32), "slot.accumulator": np.full((3, 2), 0.5, np.float32)},
@@ -92,10 +96,10 @@ def write(
 ) -> Path:
     """Write the next checkpoint."""
     taken = InHand(parameters, meanwhile)
-    return shard_files.write_checkpoint(LocalFolder(directory), taken, metadata).path
+    return shards.write_checkpoint(LocalFolder(directory), taken, metadata).path
 
 
-def parameter(name: str = "v", states: list[shard_files.State] | None = None) -> Parameter:
+def parameter(name: str = "v", states: list[shards.State] | None = None) -> Parameter:
     return name, {"kind": "variable"}, {"name": "SGD"}, STATES if states is None else states
 
 
@@ -108,9 +112,9 @@ def manifest_of(path: Path) -> Manifest:
     return read_manifest(path, path.joinpath)
 
 
-def read(path: Path, name: str = "v") -> list[shard_files.State]:
+def read(path: Path, name: str = "v") -> list[shards.State]:
     with released(LocalCheckpoint(path)) as stored:
-        return list(shard_files.read_states(stored, stored.manifest().entries[name]))
+        return list(shards.read_states(stored, stored.manifest().entries[name]))
 
 
 @contextmanager

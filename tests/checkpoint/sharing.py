@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from psnb._src.checkpoint.folder_manager import FolderManager
+from psnb._src.checkpoint.manager import FolderManager
 from tests.checkpoint.fakes import Strategy
 
 KEEP = 3

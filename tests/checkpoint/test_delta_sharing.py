@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.checkpoint.folder_of import folder_of
-from psnb._src.checkpoint.remote_folder import RemoteFolder
-from psnb._src.remote_path import Place, RemotePath, as_place
+from psnb._src.checkpoint.store import RemoteFolder, folder_of
+from psnb._src.utils.files import Place, RemotePath, as_place
 from psnb.errors import CheckpointError
 from tests.checkpoint.delta_model import (
     MEMORY,

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import psnb
-from psnb._src.checkpoint.folder_listing import folder_listing, prune_verified
-from psnb._src.checkpoint.folder_manager import FolderManager
-from psnb._src.checkpoint.folder_of import folder_of
-from psnb._src.mapped_arrays import mapped_arrays
-from psnb._src.remote_path import Place, as_place
+from psnb._src.checkpoint.manager import FolderManager
+from psnb._src.checkpoint.reader import folder_listing, prune_verified
+from psnb._src.checkpoint.store import folder_of
 from psnb._src.server.operations import TakeSnapshot
+from psnb._src.utils.files import Place, as_place, mapped_arrays
 from psnb.errors import CheckpointError
 from tests.checkpoint.delta_model import (
     MEMORY,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from psnb._src import cli
-from psnb._src.checkpoint.manifest import MANIFEST
-from psnb._src.checkpoint.saved_checkpoint import load
-from psnb._src.parameters import shards_of
+from psnb._src.checkpoint.reader import load
+from psnb._src.checkpoint.store import MANIFEST
+from psnb._src.client.variable import shards_of
 from tests.checkpoint.saved import in_hand, names, write
 from tests.parameters.in_process import variable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.checkpoint.folder_lock import AT_ONCE, EXCLUSIVE, SHARED, FolderLock
+from psnb._src.checkpoint.store import AT_ONCE, EXCLUSIVE, SHARED, FolderLock
 
 
 @pytest.fixture

@@ -14,15 +14,11 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.checkpoint import shard_files
-from psnb._src.checkpoint.checkpoint_folder import CheckpointFolder
-from psnb._src.checkpoint.folder_listing import folder_listing, prune_verified
-from psnb._src.checkpoint.folder_manager import FolderManager
-from psnb._src.checkpoint.folder_of import folder_of
-from psnb._src.checkpoint.manifest import MANIFEST
-from psnb._src.checkpoint.newest_whole import newest_whole
-from psnb._src.checkpoint.remote_folder import RemoteFolder
-from psnb._src.remote_path import Place, RemotePath, as_place
+from psnb._src.checkpoint import shards
+from psnb._src.checkpoint.manager import FolderManager, newest_whole
+from psnb._src.checkpoint.reader import folder_listing, prune_verified
+from psnb._src.checkpoint.store import MANIFEST, CheckpointFolder, RemoteFolder, folder_of
+from psnb._src.utils.files import Place, RemotePath, as_place
 from psnb.errors import CheckpointError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import STATES, InHand, parameter, released
@@ -52,7 +48,7 @@ def save(
     **metadata: Any,
 ) -> Place:
     taken = InHand([parameter("a"), parameter("b")], meanwhile)
-    return shard_files.write_checkpoint(folder, taken, metadata, kept=kept).path
+    return shards.write_checkpoint(folder, taken, metadata, kept=kept).path
 
 
 def names(folder: CheckpointFolder) -> list[str]:
@@ -65,7 +61,7 @@ def is_whole(folder: CheckpointFolder, path: Place) -> bool:
         return all(
             np.array_equal(array, STATES[shard][name])
             for entry in entries
-            for shard, state in enumerate(shard_files.read_states(stored, entry))
+            for shard, state in enumerate(shards.read_states(stored, entry))
             for name, array in state.items()
         )
 

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from psnb._src.checkpoint.checkpoint import Checkpoint
-from psnb._src.checkpoint.manifest import MANIFEST
-from psnb._src.first_rows import hash_ids
-from psnb._src.first_rows.admission import CountFilter
-from psnb._src.parameters import DenseShards, SparseShards, shards_of
-from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.checkpoint.restore import Checkpoint
+from psnb._src.checkpoint.store import MANIFEST
+from psnb._src.client.sparse_shards import SparseShards
+from psnb._src.client.variable import DenseShards, shards_of
+from psnb._src.server.kernels import hash_ids
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.optimizers import Adagrad
+from psnb._src.server.states import CountFilter
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import forge, in_hand, write
 from tests.parameters.in_process import DIM, InProcess, embedding, variable

@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import psnb
-from psnb._src.checkpoint.checkpoint import Checkpoint
-from psnb._src.shards import ROW_USE
+from psnb._src.checkpoint.restore import Checkpoint
+from psnb._src.server.states import ROW_USE
 from psnb.errors import CheckpointError
 from tests.checkpoint.delta_model import ROWS, Model, State, assert_same, manager_of, manifest
 from tests.checkpoint.saved import forge

@@ -10,10 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from psnb._src.checkpoint import local_folder
-from psnb._src.checkpoint.folder_lock import FolderLock
-from psnb._src.checkpoint.folder_of import use
-from psnb._src.checkpoint.local_folder import LocalFolder
+from psnb._src.checkpoint import store
+from psnb._src.checkpoint.store import FolderLock, LocalFolder, use
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import manifest_of, names, parameter, read, released, write
 from tests.checkpoint.waiting import would_wait
@@ -192,7 +190,7 @@ def test_nobody_sees_a_partial_folder_that_is_not_locked_yet(
             waits.append(would_wait(lambda: LocalFolder(tmp_path).prepare()))
         return FolderLock(path, mode, how)
 
-    monkeypatch.setattr(local_folder, "FolderLock", locking)
+    monkeypatch.setattr(store, "FolderLock", locking)
     assert is_whole(save(tmp_path))
     assert waits == [True]
 

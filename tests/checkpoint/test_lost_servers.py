@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.checkpoint.folder_manager import FolderManager
+from psnb._src.checkpoint.manager import FolderManager
 from psnb.errors import ServerLostError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import manifest_of, names

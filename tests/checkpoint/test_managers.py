@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from psnb._src.checkpoint import folder_manager
-from psnb._src.checkpoint.checkpoint import Checkpoint
-from psnb._src.checkpoint.folder_manager import FolderManager
-from psnb._src.checkpoint.remote_folder import RemoteFolder
+from psnb._src.checkpoint.manager import FolderManager
+from psnb._src.checkpoint.restore import Checkpoint
+from psnb._src.checkpoint.store import RemoteFolder
 from psnb.errors import CheckpointError, InternalError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import manifest_of, names
@@ -81,7 +80,7 @@ def test_newer_one_is_restored_if_the_latest_was_removed_meanwhile(
             others.pop()()
         return Checkpoint(path, *given, **options)
 
-    monkeypatch.setattr(folder_manager, "Checkpoint", late)
+    monkeypatch.setattr(manager, "Checkpoint", late)
     assert manager.restore() == {"save": 2}
     assert strategy.noted[-1] == tmp_path / "ckpt-000002"
 

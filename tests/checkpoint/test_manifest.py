@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.checkpoint.manifest import MANIFEST
+from psnb._src.checkpoint.store import MANIFEST
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import forge, manifest_of, parameter, write
 
@@ -139,7 +139,7 @@ def test_numbers_beyond_floats_in_metadata_are_refused(checkpoint: Path) -> None
 def test_manifest_too_large_to_be_one_is_not_read(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psnb._src.sealed_json._MOST_BYTES", 100)
+    monkeypatch.setattr("psnb._src.utils.files._MOST_BYTES", 100)
     with pytest.raises(CheckpointError, match="more than 100 bytes"):
         manifest_of(checkpoint)
 

@@ -12,9 +12,9 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.checkpoint.checkpoint import Checkpoint, ModelParts
-from psnb._src.checkpoint.folder_manager import FolderManager
-from psnb._src.parameters import Variable, shards_of
+from psnb._src.checkpoint.manager import FolderManager
+from psnb._src.checkpoint.restore import Checkpoint, ModelParts
+from psnb._src.client.variable import Variable, shards_of
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import InHand, in_hand

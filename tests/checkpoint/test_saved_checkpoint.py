@@ -14,13 +14,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import psnb
-from psnb._src.checkpoint.local_folder import LocalFolder
-from psnb._src.checkpoint.manifest import MANIFEST
-from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint, load
-from psnb._src.checkpoint.saved_table import SavedTable
-from psnb._src.first_rows.admission import CountFilter
-from psnb._src.parameters import shards_of
-from psnb._src.server.ctr import CtrAccessor
+from psnb._src.checkpoint.reader import SavedCheckpoint, SavedTable, load
+from psnb._src.checkpoint.store import MANIFEST, LocalFolder
+from psnb._src.client.variable import shards_of
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.states import CountFilter
 from psnb.errors import CheckpointError, ConfigurationError, IdOutOfRangeError
 from tests.checkpoint.saved import forge, in_hand, write
 from tests.parameters.in_process import DIM, embedding, variable

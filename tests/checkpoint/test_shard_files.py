@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_hexdigest
 
-from psnb._src import whole_files
-from psnb._src.checkpoint.local_folder import LocalCheckpoint
-from psnb._src.checkpoint.shard_files import read_states
+from psnb._src.checkpoint.shards import read_states
+from psnb._src.checkpoint.store import LocalCheckpoint
+from psnb._src.utils import files
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import STATES, manifest_of, names, parameter, read, released, write
 
@@ -153,6 +153,6 @@ def test_shard_that_vanishes_after_the_check_is_told(checkpoint: Path) -> None:
 
 
 def test_checksum_is_that_of_all_pieces(tmp_path: Path) -> None:
-    content = np.random.default_rng(0).bytes(whole_files._CHUNK * 2 + 5)
+    content = np.random.default_rng(0).bytes(files._CHUNK * 2 + 5)
     (tmp_path / "file").write_bytes(content)
-    assert whole_files.checksum(tmp_path / "file") == xxh3_64_hexdigest(content)
+    assert files.checksum(tmp_path / "file") == xxh3_64_hexdigest(content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.cluster.demand import EXPIRY, Demand, DemandBoard
+from psnb._src.cluster.scaling import EXPIRY, Demand, DemandBoard
 
 
 def _workers(*demands: Demand, threads_per_worker: float = 1, holding: int = 0) -> int:

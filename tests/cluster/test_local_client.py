@@ -16,10 +16,10 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.cluster import dashboard_link, local_client, start_local
-from psnb._src.cluster.local_client import LocalClient, Shape
+from psnb._src.cluster import local
+from psnb._src.cluster.local import LocalClient, Shape, dashboard_link
 from psnb._src.coordinator import coordinator as coordinators
-from psnb._src.dask_internals import serves_dashboard
+from psnb._src.dask_compat import serves_dashboard
 from tests.conftest import wait_until
 
 ONE: dict[str, Any] = {"workers": 1, "servers": 1, "processes": False}
@@ -29,7 +29,7 @@ SHAPE = Shape(1, 1, 1, None, False, True)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A cluster that seems to be the only one, though another may run."""
-    monkeypatch.setattr(local_client, "_all", weakref.WeakSet())
+    monkeypatch.setattr(local, "_all", weakref.WeakSet())
     with psnb.local_cluster(**ONE) as client:
         yield client
 
@@ -84,7 +84,7 @@ def test_a_second_cluster_warns_of_the_first(
 
 
 def test_a_dashboard_without_bokeh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_local, "find_spec", lambda name: None)
+    monkeypatch.setattr(local, "find_spec", lambda name: None)
     with pytest.raises(errors.ClusterError, match=r"bokeh.*pip install 'psnb\[dashboard\]'"):
         psnb.local_cluster(dashboard=True)
 

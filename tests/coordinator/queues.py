@@ -8,15 +8,21 @@ from concurrent.futures import Future
 from typing import Any
 
 from psnb import errors
-from psnb._src.coordinator.closures.call import NO_ARGUMENTS, Call, pack_call
-from psnb._src.coordinator.closures.closure import Closure, FunctionRegistry
-from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.coordinator.closures.schedule_options import Pin, ScheduleOptions
-from psnb._src.coordinator.queue.gate import Gate
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.monitor.recorded.statistics import WorkerStatistics
-from psnb._src.runtime.packing import dumps, pack_error
-from psnb._src.threads.locks import Condition
+from psnb._src.coordinator.closures import (
+    NO_ARGUMENTS,
+    Call,
+    Closure,
+    FunctionRegistry,
+    Pin,
+    ScheduleOptions,
+    pack_call,
+)
+from psnb._src.coordinator.in_flight import Gate
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import RemoteValue
+from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.protocol.packing import dumps, pack_error
+from psnb._src.utils.threads import Condition
 from tests.conftest import DEADLINE, wait_until
 
 FUNCTION = FunctionRegistry().register(len)

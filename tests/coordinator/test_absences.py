@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from psnb._src.coordinator.closures.call import NO_ARGUMENTS
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.coordinator.workers.absences import Absences
+from psnb._src.coordinator.closures import NO_ARGUMENTS, Closure, ScheduleOptions
+from psnb._src.coordinator.membership import Absences
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import RemoteValue
 from tests.coordinator.queues import FUNCTION
 
 

@@ -9,10 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from psnb import as_completed, errors
-from psnb._src.coordinator.closures.awaiting import join
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import RemoteValue, join
 from tests.coordinator.queues import TIMEOUT, fail, put, succeed, up_to
 
 

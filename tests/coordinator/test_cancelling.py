@@ -8,13 +8,13 @@ from weakref import WeakValueDictionary
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures.closure import Closure, Execution
-from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.coordinator.queue.round_gate import RoundGate
-from psnb._src.runtime.packing import pack_error
-from psnb._src.runtime.session_messages import AskLease, TakeElements
+from psnb._src.coordinator.closures import Closure, Execution
+from psnb._src.coordinator.in_flight import RoundGate
+from psnb._src.coordinator.leases import LeaseRegistry
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.protocol.messages import AskLease, TakeElements
+from psnb._src.protocol.packing import pack_error
 from tests.coordinator.queues import (
     TIMEOUT,
     call_with,

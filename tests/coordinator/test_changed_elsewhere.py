@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.coordinator.closures.changed_elsewhere import changed_elsewhere
-from psnb._src.coordinator.closures.closure import FunctionRegistry
+from psnb._src.coordinator.closures import FunctionRegistry
+from psnb._src.coordinator.functions import changed_elsewhere
 
 seen: list[int] = []
 total = 0

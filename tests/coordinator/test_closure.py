@@ -13,17 +13,16 @@ from typing import Any
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures.closure import FunctionRegistry
-from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.coordinator.closures.status import ClosureStatus, check_transition
-from psnb._src.coordinator.datasets.per_worker import (
+from psnb._src.coordinator.closures import FunctionRegistry
+from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue, check_transition
+from psnb._src.coordinator.values import (
     PerWorkerDataset,
     PerWorkerValues,
     ResourceRegistry,
+    map_structure,
 )
-from psnb._src.coordinator.structure import map_structure
-from psnb._src.runtime import make_dataset
-from psnb._src.threads.locks import Condition
+from psnb._src.utils.threads import Condition
+from psnb._src.worker.resources import make_dataset
 
 ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED)
 

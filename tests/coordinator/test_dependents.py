@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.runtime.packing import loads
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.protocol.packing import loads
 from tests.coordinator.queues import TIMEOUT, call_with, fail, put_one, succeed, up_to
 
 

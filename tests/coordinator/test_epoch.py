@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.coordinator.datasets.epoch import EpochServices, run_epoch
-from psnb._src.threads.locks import Condition
+from psnb._src.coordinator.epoch import EpochServices, run_epoch
+from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
+from psnb._src.utils.threads import Condition
 from tests.conftest import wait_until
 from tests.coordinator.queues import TIMEOUT, in_thread
 

@@ -7,15 +7,11 @@ from typing import Any
 
 import pytest
 
-from psnb._src.coordinator.queue.fates import ask_all, finding_out
-from psnb._src.parameters.request_batch import Request
+from psnb._src.client.requests import Request
+from psnb._src.coordinator.resolve import ask_all, finding_out
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_messages import Commit, Fact
-from psnb._src.server.operations import (
-    ApplyCommit,
-    FenceCommits,
-    GiveUpCommit,
-)
+from psnb._src.server.commit_log import Commit, Fact
+from psnb._src.server.operations import ApplyCommit, FenceCommits, GiveUpCommit
 from psnb.errors import CancelledError, InternalError, ServerLostError, ServerSilentError
 
 A, B, C, FOREIGN = (*(ShardId("s", number) for number in range(3)), ShardId("t", 0))

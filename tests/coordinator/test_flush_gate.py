@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from psnb._src.coordinator.queue.flush_gate import FlushGate
-from psnb._src.coordinator.queue.gate import Flush, Step
-from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.in_flight import Flush, FlushGate, Step
+from psnb._src.coordinator.queue import ClosureQueue
 from tests.coordinator.queues import TIMEOUT, in_thread, put, succeed, up_to, wait_for_waiter
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.coordinator.queue.halfway import finish_halfway
-from psnb._src.parameters.request_batch import Request
+from psnb._src.client.requests import Request
+from psnb._src.coordinator.resolve import finish_halfway
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import PROCESS
-from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.commit_log import PROCESS, Commit, Part
 from psnb._src.server.operations import (
     ApplyCommit,
     CloseLog,
@@ -23,9 +22,9 @@ from psnb._src.server.operations import (
     OpenLog,
     PreparePart,
 )
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.parameter_shard import ParameterShard
-from psnb._src.server.table_operations import OnTable, PushGradient, ReadValues, ShardOperation
+from psnb._src.server.optimizers import SGD
+from psnb._src.server.shard import ParameterShard
+from psnb._src.server.table import OnTable, PushGradient, ReadValues, ShardOperation
 from psnb.errors import CancelledError, PsnbError, ServerLostError, ServerSilentError
 
 SHARDS = A, B, C = tuple(ShardId("s", number) for number in range(3))

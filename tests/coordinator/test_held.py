@@ -6,10 +6,8 @@ import threading
 
 import pytest
 
-from psnb._src.coordinator.queue.flush_gate import FlushGate
-from psnb._src.coordinator.queue.gate import Step
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.coordinator.queue.round_gate import RoundGate
+from psnb._src.coordinator.in_flight import FlushGate, RoundGate, Step
+from psnb._src.coordinator.queue import ClosureQueue
 from psnb.errors import ServerSilentError
 from tests.conftest import wait_until
 from tests.coordinator.queues import (

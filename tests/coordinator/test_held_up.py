@@ -7,12 +7,10 @@ import asyncio
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures.awaiting import join
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.coordinator.queue.gate import Step
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.coordinator.queue.round_gate import RoundGate
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.in_flight import RoundGate, Step
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import ClosureStatus, join
 from tests.conftest import wait_until
 from tests.coordinator.queues import (
     SILENT,

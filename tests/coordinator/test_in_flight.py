@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.queue.in_flight import InFlight
-from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.in_flight import InFlight
+from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.server.commit_log import ENDED
 from tests.coordinator.queues import closure
 

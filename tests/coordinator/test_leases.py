@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.datasets.leases import EpochLeases, LeasedPart, Progress
+from psnb._src.coordinator.leases import EpochLeases, LeasedPart, Progress
 from psnb.errors import ConfigurationError
 
 

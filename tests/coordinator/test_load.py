@@ -6,17 +6,16 @@ import itertools
 
 import pytest
 
-from psnb._src.coordinator.closures.closure import Closure, FunctionRegistry
-from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.coordinator.workers.load import (
+from psnb._src.coordinator.closures import Closure, FunctionRegistry, ScheduleOptions
+from psnb._src.coordinator.load import (
     AHEAD_SECONDS,
     MOST_AHEAD,
     RECALL_SECONDS,
     SPREAD_SECONDS,
     Load,
 )
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import RemoteValue
 from tests.coordinator.queues import NO_ARGUMENTS
 
 SHORT, LONG = AHEAD_SECONDS / 8, AHEAD_SECONDS * 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.coordinator.queue.queue import ClosureQueue
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import ClosureStatus
 from tests.coordinator.queues import (
     SILENT,
     TIMEOUT,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.coordinator.queue.flush_gate import FlushGate
-from psnb._src.coordinator.queue.gate import ApplyRound, Gate, Step
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.coordinator.queue.round_gate import RoundGate
-from psnb._src.coordinator.queue.staleness_gate import StalenessGate
+from psnb._src.coordinator.in_flight import (
+    ApplyRound,
+    FlushGate,
+    Gate,
+    RoundGate,
+    StalenessGate,
+    Step,
+)
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.server.commit_log import ENDED
 from tests.coordinator.queues import (
     numbers,

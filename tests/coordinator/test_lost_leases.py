@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.runtime.session_messages import AskLease, TakeElements
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.leases import LeaseRegistry
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.protocol.messages import AskLease, TakeElements
 from tests.coordinator.queues import (
     closure,
     fail,

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.datasets.leases import LeasedPart, Turn
-from psnb._src.coordinator.datasets.ordered_leases import OrderedLeases
+from psnb._src.coordinator.leases import LeasedPart, OrderedLeases, Turn
 
 
 def lease(

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.monitor.recorded.events import EventKind, EventLog
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.monitor.events import EventKind, EventLog
 from tests.coordinator.queues import (
     TIMEOUT,
     in_thread,

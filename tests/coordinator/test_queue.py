@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.coordinator.fetched import fetched
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.monitor import EventKind, EventLog
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.coordinator.values import fetched
+from psnb._src.monitor.events import EventKind, EventLog
 from tests.coordinator.queues import (
     TIMEOUT,
     closure,

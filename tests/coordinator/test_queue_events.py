@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.monitor.recorded.events import EventKind, EventLog
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.monitor.events import EventKind, EventLog
 from tests.coordinator.queues import fail, put, succeed, up_to
 
 

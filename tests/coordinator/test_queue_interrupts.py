@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.monitor.recorded.events import EventKind, EventLog
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.monitor.events import EventKind, EventLog
 from psnb.errors import CancelledError
 from tests.conftest import DEADLINE
 from tests.coordinator.queues import (

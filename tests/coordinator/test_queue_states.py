@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.metrics import Mean
-from psnb._src.runtime.packing import dumps, loads, pack_error
-from psnb._src.runtime.reported_states import ReportedStates
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.metrics.ranking import Mean
+from psnb._src.protocol.packing import dumps, loads, pack_error
+from psnb._src.worker.context import ReportedStates
 from tests.coordinator.queues import TIMEOUT, put
 
 STATES = ReportedStates()

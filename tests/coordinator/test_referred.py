@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.coordinator.closures.closure import FunctionRegistry
-from psnb._src.coordinator.closures.referred import Referred
-from psnb._src.runtime.module_files import Uploads, read_files
+from psnb._src.coordinator.closures import FunctionRegistry
+from psnb._src.coordinator.functions import Referred
+from psnb._src.protocol.modules import Uploads, read_files
 
 CELL = """
 BATCH = 512

@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.coordinator.queue.resolver import Resolver
-from psnb._src.parameters.request_batch import Request
+from psnb._src.client.requests import Request
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.coordinator.resolve import Resolver
 from psnb._src.placement.layout import ShardId
-from psnb._src.runtime.packing import dumps
-from psnb._src.runtime.session_messages import exchange_writer
-from psnb._src.server.commit_messages import Commit, Fact
-from psnb._src.server.operations import (
-    FenceCommits,
-)
+from psnb._src.protocol.messages import exchange_writer
+from psnb._src.protocol.packing import dumps
+from psnb._src.server.commit_log import Commit, Fact
+from psnb._src.server.operations import FenceCommits
 from psnb.errors import InternalError, ServerLostError
 from tests.conftest import wait_until
 from tests.coordinator.queues import put

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.queue.gate import ApplyRound, Step
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.coordinator.queue.round_gate import RoundGate
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.in_flight import ApplyRound, RoundGate, Step
+from psnb._src.coordinator.queue import ClosureQueue
 from psnb.errors import ServerLostError
 from tests.coordinator.queues import (
     TIMEOUT,

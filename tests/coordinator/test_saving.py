@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.checkpoint.rhythm import Rhythm
-from psnb._src.coordinator.saving import Saving
-from psnb._src.monitor.recorded.events import EventKind, EventLog
-from psnb._src.monitor.recorded.statistics import CheckpointStatistics
+from psnb._src.checkpoint.manager import Rhythm
+from psnb._src.coordinator.view import Saving
+from psnb._src.monitor.events import EventKind, EventLog
+from psnb._src.monitor.history import CheckpointStatistics
 from psnb.errors import CheckpointError, CoordinatorClosedError
 from tests.conftest import wait_until
 

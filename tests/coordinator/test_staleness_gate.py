@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.coordinator.queue.staleness_gate import StalenessGate
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.in_flight import StalenessGate
+from psnb._src.coordinator.queue import ClosureQueue
 from psnb.errors import WorkerLostError
 from tests.coordinator.queues import numbers, put, put_one, succeed, up_to
 

@@ -7,14 +7,11 @@ import tracemalloc
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures.call import NO_ARGUMENTS
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.coordinator.closures.schedule_options import Pin, ScheduleOptions, options
-from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.coordinator.workers.start_delay import StartDelay
-from psnb._src.monitor.recorded.statistics import WorkerStatistics
+from psnb._src.coordinator.closures import NO_ARGUMENTS, Closure, Pin, ScheduleOptions, options
+from psnb._src.coordinator.load import StartDelay
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
+from psnb._src.monitor.history import WorkerStatistics
 from tests.coordinator.queues import FUNCTION, fail, numbers, put_one, succeed, up_to, worker
 
 # Priorities

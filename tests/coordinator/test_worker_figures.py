@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.coordinator.workers.connection_state import ConnectionState
-from psnb._src.coordinator.workers.worker_figures import WorkerFigures
-from psnb._src.phases import PhaseStatistics
+from psnb._src.coordinator.load import ConnectionState, WorkerFigures
+from psnb._src.utils.profiling import PhaseStatistics
 
 READY = ConnectionState.READY
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.cluster.demand import Demand
-from psnb._src.coordinator.queue.queue_statistics import QueueStatistics
-from psnb._src.coordinator.workers.workload import Workload
-from psnb._src.monitor.recorded.statistics import WorkerStatistics
+from psnb._src.cluster.scaling import Demand
+from psnb._src.coordinator.load import Workload
+from psnb._src.coordinator.scheduled import QueueStatistics
+from psnb._src.monitor.history import WorkerStatistics
 
 UNKNOWN = 0.5
 

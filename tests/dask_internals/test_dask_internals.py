@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster, Scheduler, SchedulerPlugin, Worker
 
-from psnb._src.dask_internals import (
+from psnb._src.dask_compat import (
     add_handler,
     ask,
     ask_scheduler,
@@ -33,7 +33,7 @@ from psnb._src.dask_internals import (
     socket_stream,
     threads_of,
 )
-from psnb._src.threads import on_loop
+from psnb._src.utils.threads import on_loop
 from tests.conftest import DEADLINE
 
 PLUGIN = "psnb-test"

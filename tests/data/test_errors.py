@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.data.iteration_context import Context
-from psnb._src.data.nodes.shuffle_buffer import BufferIterator
+from psnb._src.data.node import Context
+from psnb._src.data.nodes.shuffle import BufferIterator
 from psnb.data import ArraySpec, Dataset, Options, Ragged
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.chains import fails_at_five

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psnb._src.data import identity
+from psnb._src.data.splits import identity
 from psnb.data import Dataset
 
 LONG = "long" * 50

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.parameters.parameter_arguments import initial_array
+from psnb._src.client.arguments import initial_array
 from psnb.data import ArraySpec, Dataset
 from psnb.errors import ConfigurationError, DatasetError
 

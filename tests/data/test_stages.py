@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from psnb._src.data import stage_counts
-from psnb._src.data.stage_book import StageLog, log_stages
-from psnb._src.stages import Stages
+from psnb._src.data import node
+from psnb._src.data.node import StageLog, log_stages
+from psnb._src.utils.profiling import Stages
 from psnb.data import Dataset, Options
 
 
@@ -38,7 +38,7 @@ class _Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> _Time:
     time = _Time()
-    monkeypatch.setattr(stage_counts, "perf_counter", time)
+    monkeypatch.setattr(node, "perf_counter", time)
     return time
 
 

@@ -15,9 +15,9 @@ import pytest
 from distributed import Client
 
 import psnb
-import psnb._src.cluster.cluster
+import psnb._src.cluster.local
 from psnb._src import cli
-from psnb._src.demo.learning_curve import write_learning_curve
+from psnb._src.demo.run import write_learning_curve
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -35,7 +35,7 @@ def demo(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def no_flights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read no data: errors come before they are needed."""
-    monkeypatch.setattr("psnb._src.demo.train.loaded", lambda: None)
+    monkeypatch.setattr("psnb._src.demo.run.loaded", lambda: None)
 
 
 def test_the_help_is_about_the_tool(capsys: pytest.CaptureFixture[str]) -> None:

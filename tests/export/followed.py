@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 
 import psnb
-from psnb._src.checkpoint import FolderManager
-from psnb._src.export import DenseSources, Exported, Fetch, LoadedModel, ModelFeed
-from psnb._src.parameters import DenseShards, SparseShards, shards_of, table_source
-from psnb._src.parameters.embedding_spec import EmbeddingSpec
-from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.table_snapshots import TableSnapshots
-from psnb._src.remote_path import Place
+from psnb._src.checkpoint.manager import FolderManager
+from psnb._src.client.requests import Request
+from psnb._src.client.snapshots import TableSnapshots
+from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
+from psnb._src.client.variable import DenseShards, shards_of
+from psnb._src.models.export.loaded import LoadedModel
+from psnb._src.models.export.manifest import DenseSources, Exported, Fetch, ModelFeed
+from psnb._src.models.export.writing import table_source
 from psnb._src.server.operations import CreateSparse
-from psnb._src.server.optimizers.adagrad import Adagrad
+from psnb._src.server.optimizers import Adagrad
+from psnb._src.utils.files import Place
 from tests.checkpoint.test_deltas import ROWS, Model
 from tests.models.placing import InProcessStrategy
 from tests.parameters.in_process import DIM, variable

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import psnb.jax
-from psnb._src.server import SGD, Normal
+from psnb._src.server.optimizers import SGD
+from psnb._src.server.states import Normal
 from psnb.data import Ragged
 from tests.models.placing import InProcessStrategy
 

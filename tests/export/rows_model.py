@@ -8,8 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.export import DenseSources, Exported, Fetch, ModelFeed, RowPiece, TableSource
-from psnb._src.first_rows import Always, Normal
+from psnb._src.models.export.manifest import (
+    DenseSources,
+    Exported,
+    Fetch,
+    ModelFeed,
+    RowPiece,
+    TableSource,
+)
+from psnb._src.server.states import Always, Normal
 
 GRAPH = {
     "inputs": [["feed", "ids"]],

@@ -16,9 +16,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import psnb
-from psnb._src.export import ModelFeed, RowPiece, id_index
-from psnb._src.export.array_file import ArrayFile
-from psnb._src.first_rows import Always, Constant, CountFilter, Normal, Probability
+from psnb._src.models.export import tables
+from psnb._src.models.export.manifest import ModelFeed, RowPiece
+from psnb._src.models.export.tables import ArrayFile
+from psnb._src.server.states import Always, Constant, CountFilter, Normal, Probability
 from psnb.errors import ConfigurationError, ExportError, IdOutOfRangeError, ServerLostError
 from tests.export.models import random_rows
 from tests.export.rows_model import Model
@@ -45,8 +46,8 @@ def looked_up(path: Path, ids: Any) -> np.ndarray:
 
 
 def test_rows_of_any_ids_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(id_index, "_AT_A_TIME", 64)  # so they are sorted in several ranges
-    monkeypatch.setattr(id_index, "_PIECE", 50)
+    monkeypatch.setattr(tables, "_AT_A_TIME", 64)  # so they are sorted in several ranges
+    monkeypatch.setattr(tables, "_PIECE", 50)
     ids = any_ids()
     path = psnb.export(tmp_path / "m", Model(*pieces(ids)))
     np.testing.assert_array_equal(looked_up(path, ids.view(np.int64)), random_rows(len(ids), 3))

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import psnb
-from psnb._src.checkpoint import check_files
-from psnb._src.export import StoredTable
+from psnb._src.checkpoint import shards
+from psnb._src.models.export.tables import StoredTable
 from psnb.errors import CheckpointError, ConfigurationError, ExportError
 from tests.checkpoint.saved import forge
 from tests.checkpoint.test_deltas import IDS as OLD_IDS
@@ -28,7 +28,7 @@ from tests.conftest import wait_until
 from tests.export.followed import BATCH, Run, assert_predicts
 from tests.export.test_hostile_models import forge as forge_model
 
-newer_checkpoint = sys.modules["psnb._src.checkpoint.newer_checkpoint"]
+newer_checkpoint = sys.modules["psnb._src.checkpoint.reader"]
 """The module, which has a function of its name."""
 
 
@@ -120,13 +120,13 @@ def test_rows_that_vanish_begin_anew(run: Run, tmp_path: Path) -> None:
 def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list to which the files are added that are read."""
     found: list[str] = []
-    read = check_files.checksum
+    read = shards.checksum
 
     def noting(path: Path) -> str:
         found.append(path.name)
         return read(path)
 
-    monkeypatch.setattr(check_files, "checksum", noting)
+    monkeypatch.setattr(shards, "checksum", noting)
     return found
 
 
@@ -390,7 +390,7 @@ def test_the_thread_ends_with_the_model(run: Run, tmp_path: Path) -> None:
 def test_a_failure_is_told_once_and_tried_again(
     run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psnb._src.checkpoint.rhythm._FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("psnb._src.checkpoint.manager._FIRST_PAUSE", 0.001)
     caplog.set_level(logging.INFO, "psnb")
     manager, tried = run.manager(tmp_path / "run"), threading.Semaphore(0)
     real, broken = newer_checkpoint._read, threading.Event()

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from xxhash import xxh3_64_hexdigest
 
 import psnb
-from psnb._src.whole_files import checksum
+from psnb._src.utils.files import checksum
 from psnb.errors import ExportError
 from tests.export.rows_model import Model
 from tests.export.test_export import any_ids, pieces

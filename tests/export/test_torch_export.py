@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import psnb
 import psnb.torch
-from psnb._src.server import SGD
+from psnb._src.server.optimizers import SGD
 from psnb.data import Ragged
 from psnb.errors import ConfigurationError
 from psnb.torch import TensorBags

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 import psnb
 import psnb.torch
-from psnb._src.server import SGD
-from psnb._src.torch_programs.allowed_operators import ALLOWED
+from psnb._src.models.export.torch_program import ALLOWED
+from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError, ExportError
 from tests.export.rows_model import Model
 from tests.export.test_export import any_ids, pieces

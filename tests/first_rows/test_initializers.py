@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from psnb._src.descriptions import made
-from psnb._src.first_rows.initializers import INITIALIZERS, Constant, Initializer, Normal, Uniform
+from psnb._src.server.states import INITIALIZERS, Constant, Initializer, Normal, Uniform
+from psnb._src.utils.checks import made
 from psnb.errors import ConfigurationError
 
 MASK = (1 << 64) - 1

@@ -15,21 +15,18 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
-from psnb._src.checkpoint.checkpoint import Checkpoint
-from psnb._src.checkpoint.manifest import MANIFEST
-from psnb._src.checkpoint.saved_checkpoint import SavedCheckpoint
-from psnb._src.checkpoint.saved_table import SavedTable
-from psnb._src.first_rows.admission import CountFilter
-from psnb._src.first_rows.initializers import Uniform
-from psnb._src.parameters import DenseShards, SparseShards, shards_of
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.variable import Variable
-from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.adam import Adam
+from psnb._src.checkpoint.reader import SavedCheckpoint, SavedTable
+from psnb._src.checkpoint.restore import Checkpoint
+from psnb._src.checkpoint.store import MANIFEST
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.sparse_shards import SparseShards
+from psnb._src.client.variable import DenseShards, Variable, shards_of
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.optimizers import Adagrad, Adam
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import CountFilter, Uniform
 from psnb._src.server.table import Segment
-from psnb._src.server.tables import SparseTable
-from psnb._src.whole_files import checksum
+from psnb._src.utils.files import checksum
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge, in_hand, write
 from tests.parameters.in_process import DIM, embedding, variable

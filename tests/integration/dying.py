@@ -9,15 +9,13 @@ import queue
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from psnb._src.parameters.comm_server_client import CommServerClient
-from psnb._src.parameters.commit_under_way import Ended
-from psnb._src.parameters.request_batch import Request
+from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.commit import Ended
+from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import CommitParts
-from psnb._src.server.table_operations import (
-    Operation,
-)
+from psnb._src.server.table import Operation
 from tests.integration.helpers import kill_myself
 
 Attempt = Callable[[CommServerClient, Sequence[Request]], list[Any]]
@@ -48,7 +46,7 @@ def before_the_answer(
     real: Attempt, transport: CommServerClient, requests: Sequence[Request]
 ) -> list[Any]:
     """End when an answer comes, which nobody hears."""
-    from psnb._src.parameters.comm_server_client import _RequestRound
+    from psnb._src.client.comm_client import _RequestRound
 
     _RequestRound.answered = lambda exchange, answer: kill_myself()  # type: ignore[method-assign]
     return real(transport, requests)

@@ -15,7 +15,7 @@ import numpy as np
 
 import psnb
 import psnb.jax
-from psnb._src.checkpoint.local_folder import LocalFolder
+from psnb._src.checkpoint.store import LocalFolder
 
 IDS = np.arange(40)
 

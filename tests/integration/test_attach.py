@@ -20,8 +20,8 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.cluster.cluster import identity
-from psnb._src.coordinator import attaching
+from psnb._src.cluster.local import identity
+from psnb._src.coordinator import resume
 from psnb._src.strategy import ownership
 from tests.conftest import DEADLINE, wait_until
 from tests.forking import Forked
@@ -385,7 +385,7 @@ def test_attaching_that_is_interrupted_at_its_end_leaves_the_parameters(
         made.variable([7.0], "v")
     made.close()
     with monkeypatch.context() as patched:
-        patched.setattr(attaching, "ClusterCoordinator", interrupted)
+        patched.setattr(resume, "ClusterCoordinator", interrupted)
         with pytest.raises(KeyboardInterrupt):
             psnb.attach(client, "mine")
     gc.collect()

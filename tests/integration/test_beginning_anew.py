@@ -11,8 +11,8 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
-from psnb._src.strategy import placed_tables
-from psnb._src.strategy.table_factory import TableFactory
+from psnb._src.strategy import tables
+from psnb._src.strategy.tables import TableFactory
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import kill
 
@@ -129,7 +129,7 @@ def test_only_what_was_lost_may_begin_anew(strategy: psnb.ParameterServerStrateg
 def test_values_that_are_not_kept_must_be_given(
     strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placed_tables, "MOST_KEPT", 0)  # then only constants are
+    monkeypatch.setattr(tables, "MOST_KEPT", 0)  # then only constants are
     model = Model(strategy)
     begun = model.values()
     model.step()
@@ -148,7 +148,7 @@ def test_values_that_are_not_kept_must_be_given(
 def test_after_an_interrupt_the_values_are_needed_still(
     strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placed_tables, "MOST_KEPT", 0)
+    monkeypatch.setattr(tables, "MOST_KEPT", 0)
     model = Model(strategy)
     model.lose()
     given = {"first": np.full(4, 7.0), "wide": np.full(10, 8.0)}

@@ -17,7 +17,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.cluster.cluster import identity
+from psnb._src.cluster.local import identity
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine, worker_name
 

@@ -7,14 +7,8 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.server.operations import (
-    ApplyCommit,
-    CommitParts,
-    PreparePart,
-)
-from psnb._src.server.table_operations import (
-    Operation,
-)
+from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
+from psnb._src.server.table import Operation
 from tests.conftest import DEADLINE
 from tests.integration import dying
 from tests.integration.helpers import kill_myself

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 import psnb
 from psnb import EventKind, errors
-from psnb._src.coordinator.workers.worker_knowledge import WorkerKnowledge
-from psnb._src.runtime.session_messages import RunClosures
+from psnb._src.coordinator.load import WorkerKnowledge
+from psnb._src.protocol.messages import RunClosures
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import frozen, wait_for_file
 from tests.transport.test_stream import Unreadable

@@ -10,12 +10,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import psnb
-from psnb._src.parameters.request_batch import Request
-from psnb._src.server.table_operations import (
-    FinishTable,
-    LookUpRows,
-    OnTable,
-)
+from psnb._src.client.requests import Request
+from psnb._src.server.table import FinishTable, LookUpRows, OnTable
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
 

@@ -13,7 +13,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.runtime.worker_memory import WorkerMemory
+from psnb._src.worker.resources import WorkerMemory
 from psnb.data import Dataset, InMemoryDataset
 from psnb.errors import DatasetError
 from tests.conftest import DEADLINE, wait_until
@@ -129,7 +129,7 @@ def test_a_worker_that_is_killed_while_it_takes_up_examples_costs_nothing(
         made.load_into_memory()
 
         def die_of_the_next_message() -> int:
-            from psnb._src.data.memory import memory
+            from psnb._src.data import memory
 
             memory.unpacked = lambda data: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
             return os.getpid()

@@ -12,7 +12,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.parameters import direct
+from psnb._src.client import commit
 from tests.conftest import DEADLINE, wait_until
 from tests.interrupting import (
     Scene,
@@ -39,7 +39,7 @@ def test_a_write_is_made_once_or_not_at_all(strategy: psnb.ParameterServerStrate
 
     interrupted_everywhere(make)
     # None of the numbers of writes is left open, which servers would remember for ever.
-    assert direct._writer._watermark.low == direct._writer._next
+    assert commit._writer._watermark.low == commit._writer._next
 
 
 def test_a_read_returns_what_is_there_after_an_interrupted_one(

@@ -17,15 +17,14 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
-from psnb._src.cluster.cluster import Roles, roles
-from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
-from psnb._src.placement.mending import mended
-from psnb._src.placement.shard_status import CopyState
-from psnb._src.strategy import rebalancing as rebalancing_module
+from psnb._src.cluster.local import Roles, roles
+from psnb._src.placement.layout import CopyState, Layout, ServerAddress, ShardPlace
+from psnb._src.placement.next_layout import mended
 from psnb._src.strategy import reconciler
+from psnb._src.strategy import reconciler as rebalancing_module
 from psnb._src.strategy import servers as servers_module
-from psnb._src.strategy.server_control import ServerControl
-from psnb._src.threads.aside import on_loop
+from psnb._src.strategy.servers import ServerControl
+from psnb._src.utils.threads import on_loop
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, wait_until_copied
 from tests.integration.helpers import address_of, frozen, pid_of, wait_until_whole

@@ -13,7 +13,7 @@ from distributed import Client
 
 import psnb
 import psnb.keras
-from psnb._src.keras_models.passes import Ordered
+from psnb._src.models.keras.fit import Ordered
 from tests.keras_models import nets
 
 pytestmark = [

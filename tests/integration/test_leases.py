@@ -14,11 +14,11 @@ from distributed import Client
 
 import psnb
 from psnb import data, errors
-from psnb._src.cluster.cluster import identity
-from psnb._src.parameters.comm_server_client import CommServerClient
-from psnb._src.parameters.commit_under_way import Ended
+from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.commit import Ended
+from psnb._src.cluster.local import identity
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.commit_log import Commit, Part
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import Ending, Killer, kill_myself, wait_for_file
 

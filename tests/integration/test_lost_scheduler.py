@@ -16,8 +16,8 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.dask_internals import host_and_port
-from psnb._src.runtime.notice import GRACE
+from psnb._src.dask_compat import host_and_port
+from psnb._src.worker.plugin import GRACE
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine, Process, wait_until_ended, wait_until_ready
 

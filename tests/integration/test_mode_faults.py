@@ -11,13 +11,8 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.server.operations import (
-    ApplyCommit,
-    PreparePart,
-)
-from psnb._src.server.table_operations import (
-    Operation,
-)
+from psnb._src.server.operations import ApplyCommit, PreparePart
+from psnb._src.server.table import Operation
 from tests.conftest import DEADLINE, wait_until
 from tests.integration import dying
 from tests.integration.counting import wait_until_copied

@@ -16,7 +16,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.parameters.comm_server_client import CommServerClient
+from psnb._src.client.comm_client import CommServerClient
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.black_hole import BlackHole
 from tests.integration.helpers import CommandLine, Steps, wait_until_ready

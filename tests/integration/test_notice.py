@@ -18,8 +18,8 @@ from distributed import Client
 import psnb
 from psnb import EventKind, errors
 from psnb._src.placement.layout import ServerAddress
-from psnb._src.runtime.notice import GRACE
 from psnb._src.strategy.servers import Servers
+from psnb._src.worker.plugin import GRACE
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import wait_until_copied
 from tests.integration.helpers import (

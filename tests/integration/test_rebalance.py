@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 
 import psnb
 from psnb import EventKind, errors
-from psnb._src.parameters.server_client import process_client
-from psnb._src.strategy import core_of
+from psnb._src.client.requests import process_client
+from psnb._src.strategy.strategy import core_of
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, wait_until_copied
 from tests.integration.helpers import address_of

@@ -11,7 +11,7 @@ from distributed import Client
 
 import psnb
 from psnb import data
-from psnb._src.coordinator.datasets import make_dataset
+from psnb._src.coordinator import partitioned
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.integration.helpers import wait_for_file
 from tests.integration.test_resuming import damage
@@ -175,7 +175,7 @@ def test_files_are_cut_as_they_were_though_the_number_of_workers_is_another(
     lines = data.Dataset.text_lines(str(text)).map(int).batch(5)
     with Script(cluster, tmp_path) as first:
         first.train(lines, epochs=1, callbacks=[first.stop_in(1)])
-    monkeypatch.setattr(make_dataset, "_SPLITS", 5)  # each worker has so many
+    monkeypatch.setattr(partitioned, "_SPLITS", 5)  # each worker has so many
     with Script(cluster, tmp_path) as second:
         second.train(lines, epochs=1)
         assert numbers(second.visits, 200) == [1] * 200

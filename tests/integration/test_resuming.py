@@ -214,7 +214,7 @@ def test_closures_are_numbered_on_so_that_random_keys_go_on(
     tmp_path: Path,
 ) -> None:
     def number() -> int:
-        from psnb._src.runtime import current_context
+        from psnb._src.worker.context import current_context
 
         context = current_context()
         assert context is not None

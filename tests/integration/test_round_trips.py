@@ -17,8 +17,8 @@ import psnb
 import psnb.jax
 import psnb.keras
 import psnb.torch
-from psnb._src.parameters.comm_server_client import _RequestRound
-from psnb._src.strategy import core_of
+from psnb._src.client.comm_client import _RequestRound
+from psnb._src.strategy.strategy import core_of
 from tests.integration import test_jax_models, test_keras_models, torch_wide_deep
 from tests.integration import wide_and_deep as wd
 

@@ -14,8 +14,8 @@ from distributed import Client
 from moto.server import ThreadedMotoServer
 
 import psnb
-from psnb._src.checkpoint.folder_of import folder_of
-from psnb._src.remote_path import RemotePath
+from psnb._src.checkpoint.store import folder_of
+from psnb._src.utils.files import RemotePath
 from psnb.errors import CheckpointError, ServerLostError
 from tests.conftest import wait_until
 from tests.integration.test_writing import Gate, Saving, gated

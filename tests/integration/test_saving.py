@@ -18,8 +18,9 @@ from distributed import Client
 
 import psnb
 from psnb import data
-from psnb._src.parameters import CommServerClient, Request
-from psnb._src.server import TakeSnapshot
+from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.requests import Request
+from psnb._src.server.operations import TakeSnapshot
 from psnb.errors import ConfigurationError
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.clusters import on_both

@@ -13,10 +13,8 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.cluster.cluster import identity
-from psnb._src.monitor.served.hub_client import JupyterServer
-from psnb._src.monitor.served.hub_link import HubLink
-from psnb._src.monitor.served.scheduler_link import SchedulerLink
+from psnb._src.cluster.local import identity
+from psnb._src.monitor.links import HubLink, JupyterServer, SchedulerLink
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import CommandLine
 from tests.monitor.hub.jupyter import TOKEN, Jupyter, jupyter

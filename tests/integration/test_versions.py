@@ -7,8 +7,8 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.runtime import plugin
 from psnb._src.server import serving
+from psnb._src.worker import plugin
 from tests.conftest import DEADLINE
 
 

@@ -18,7 +18,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.server import table_writing
+from psnb._src.server import snapshots
 from psnb.errors import CheckpointError, ServerLostError
 from tests.checkpoint.saved import names
 from tests.conftest import DEADLINE, wait_until
@@ -29,7 +29,7 @@ Strategy = psnb.ParameterServerStrategy
 
 def gated(folder: Path) -> None:
     """Let each server of this process note there when it begins to write, and wait for ``go``."""
-    new = table_writing.NewFile
+    new = snapshots.NewFile
 
     class Gated(new):  # type: ignore[misc, valid-type]
         def __init__(self, *at: str) -> None:
@@ -39,13 +39,13 @@ def gated(folder: Path) -> None:
             while not (folder / "go").exists() and time.monotonic() < end:
                 time.sleep(0.01)
 
-    table_writing.NewFile = Gated  # type: ignore[misc, assignment]
+    snapshots.NewFile = Gated  # type: ignore[misc, assignment]
 
 
 def ungated() -> None:
-    from psnb._src.new_file import NewFile
+    from psnb._src.utils.files import NewFile
 
-    table_writing.NewFile = NewFile  # type: ignore[misc, assignment]
+    snapshots.NewFile = NewFile  # type: ignore[misc, assignment]
 
 
 class Gate:
@@ -321,13 +321,13 @@ def test_a_server_that_cannot_write_is_told_by_name_and_nothing_is_left(
 
 def elsewhere(folder: Path) -> None:
     """Let what servers of this process write be on another disk, as that of another host."""
-    new = table_writing.NewFile
+    new = snapshots.NewFile
 
     class Elsewhere(new):  # type: ignore[misc, valid-type]
         def __init__(self, _: str, name: str) -> None:
             super().__init__(str(folder), name)
 
-    table_writing.NewFile = Elsewhere  # type: ignore[misc, assignment]
+    snapshots.NewFile = Elsewhere  # type: ignore[misc, assignment]
 
 
 def test_what_a_server_writes_where_the_notebook_does_not_see_it_is_told(

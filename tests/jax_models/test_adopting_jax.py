@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import psnb.jax
-from psnb._src.server import SGD, Adam
+from psnb._src.server.optimizers import SGD, Adam
 from psnb.errors import ConfigurationError
 from tests.jax_models.test_tree_variables import TREE, Layer
 from tests.models.placing import InProcessStrategy

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import psnb.jax
-from psnb._src.parameters import reaching_by, writing_nothing
-from psnb._src.runtime.worker_context import WorkerContext, entered
-from psnb._src.server import SGD
+from psnb._src.client.requests import reaching_by
+from psnb._src.client.updates import writing_nothing
+from psnb._src.server.optimizers import SGD
+from psnb._src.worker.context import WorkerContext, entered
 from tests.models.placing import InProcessStrategy
 
 BATCH = {"ads": np.array([3, 1, 3]), "y": np.array([1.0, -1.0, 0.5], np.float32)}

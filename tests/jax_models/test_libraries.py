@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import psnb.jax
-from psnb._src.server import SGD
+from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
 

@@ -15,9 +15,10 @@ import pytest
 from jax import tree_util
 
 import psnb.jax
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.jax_models import optax_optimizer
-from psnb._src.server.tables import DenseTable, SparseTable
+from psnb._src.models.jax import optimizer
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Constant
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
 
@@ -221,7 +222,7 @@ def test_what_needs_whole_gradients_cannot_be_clipped_beside() -> None:
 
 
 def test_the_example_runs() -> None:
-    module = sys.modules[optax_optimizer.__name__]
+    module = sys.modules[optimizer.__name__]
     function = psnb.jax.optimizer.__wrapped__  # type: ignore[attr-defined]
     (found,) = doctest.DocTestFinder(recurse=False).find(function, "optimizer", module)
     assert not doctest.DocTestRunner(verbose=False).run(found).failed

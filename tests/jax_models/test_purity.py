@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import psnb.jax
-from psnb._src.jax_models.purity import pure
-from psnb._src.server import SGD
+from psnb._src.models.jax.program import pure
+from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
 

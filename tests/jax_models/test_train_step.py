@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import psnb.jax
-from psnb._src.coordinator.closures.closure import FunctionRegistry
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.handles import shards_of
-from psnb._src.parameters.sparse_shards import SparseShards
-from psnb._src.runtime.worker_context import WorkerContext, entered
-from psnb._src.server import SGD
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.sparse_shards import SparseShards
+from psnb._src.client.variable import shards_of
+from psnb._src.coordinator.closures import FunctionRegistry
+from psnb._src.server.optimizers import SGD
+from psnb._src.worker.context import WorkerContext, entered
 from psnb.data import Ragged
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
 from tests.models.placing import InProcessStrategy

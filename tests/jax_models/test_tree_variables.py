@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import psnb.jax
-from psnb._src.server import SGD, Adam
+from psnb._src.server.optimizers import SGD, Adam
 from psnb.errors import ConfigurationError, GradientError
 from tests.models.placing import InProcessStrategy
 

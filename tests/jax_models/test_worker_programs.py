@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import psnb.jax
-from psnb._src.coordinator.closures.closure import FunctionRegistry
-from psnb._src.jax_models import worker_programs
-from psnb._src.parameters import server_client
-from psnb._src.server import SGD
+from psnb._src.client import requests
+from psnb._src.coordinator.closures import FunctionRegistry
+from psnb._src.models.jax import program
+from psnb._src.server.optimizers import SGD
 from psnb.errors import SerializationError
 from tests.models.placing import InProcessStrategy
 
@@ -24,7 +24,7 @@ BATCH = {"x": np.ones(3, np.float32)}
 @pytest.fixture(autouse=True)
 def clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the clients of this process at the end."""
-    monkeypatch.setattr(server_client, "_of_workers", [])
+    monkeypatch.setattr(requests, "_of_workers", [])
 
 
 def made(factor: Any, params: Any = None) -> psnb.jax.TrainStep:
@@ -33,7 +33,7 @@ def made(factor: Any, params: Any = None) -> psnb.jax.TrainStep:
 
     if params is None:
         strategy = InProcessStrategy()
-        server_client.add_process_client(strategy.transport)
+        requests.add_process_client(strategy.transport)
         params = psnb.jax.variables(strategy, {"w": jnp.ones(())}, SGD(0.1))
     return psnb.jax.step(loss, params=params)
 
@@ -70,12 +70,12 @@ def test_a_loss_and_its_predictions_are_two() -> None:
 
 def test_a_process_keeps_so_many_steps_and_no_more() -> None:
     params = made(1.0)._of.params
-    steps = [made(float(n), params) for n in range(worker_programs.KEPT + 1)]
+    steps = [made(float(n), params) for n in range(program.KEPT + 1)]
     first, second = arrived(steps[0]), arrived(steps[1])
     for each in steps[2:]:
         arrived(each)
         assert arrived(steps[0]) is first
-    assert len(worker_programs._kept) == worker_programs.KEPT
+    assert len(program._kept) == program.KEPT
     assert arrived(steps[1]) is not second
 
 

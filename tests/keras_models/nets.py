@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from psnb._src.keras_models.compiled_model import CompiledModel
-from psnb._src.keras_models.split_keras import split
+from psnb._src.models.keras.distributed import CompiledModel
+from psnb._src.models.keras.split import split
 from tests.models.placing import InProcessStrategy
 
 ROWS, STEPS, SIZE = 9, 8, 12

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import pytest
 
-from psnb._src.keras_models.automatic_names import name_there
-from psnb._src.keras_models.compiled_model import CompiledModel
-from psnb._src.keras_models.split_keras import split
+from psnb._src.models.keras.distributed import CompiledModel
+from psnb._src.models.keras.network import name_there
+from psnb._src.models.keras.split import split
 from psnb.errors import ConfigurationError
 from tests.keras_models import nets
 from tests.models.placing import InProcessStrategy

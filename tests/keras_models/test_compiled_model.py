@@ -13,12 +13,12 @@ import keras
 import numpy as np
 import pytest
 
+import psnb._src.models.keras.split as splitting
 from psnb import Adagrad
-from psnb._src import keras_backend
-from psnb._src.keras_models.compiled_model import CompiledModel
-from psnb._src.keras_models.keras_program import program
-from psnb._src.keras_models.split_keras import plain_copy, split
-from psnb._src.runtime.worker_context import WorkerContext, entered
+from psnb._src.models.keras.distributed import CompiledModel
+from psnb._src.models.keras.program import program
+from psnb._src.models.keras.split import plain_copy, split
+from psnb._src.worker.context import WorkerContext, entered
 from psnb.errors import (
     ConfigurationError,
     GradientError,
@@ -151,7 +151,7 @@ def test_a_process_that_has_keras_with_another_backend_says_so(
     with pytest.raises(
         ConfigurationError, match=r"imported Keras with 'tensorflow'.*KERAS_BACKEND"
     ):
-        keras_backend.unpickled(keras.backend.backend(), "another name", pickled)
+        splitting.unpickled(keras.backend.backend(), "another name", pickled)
 
 
 def test_ids_out_of_range_fractions_and_what_is_missing_are_named() -> None:
@@ -326,7 +326,7 @@ def of_local_classes() -> list[Any]:
 def test_layers_of_ones_own_travel(made: Callable[[], list[Any]]) -> None:
     model = keras.Sequential([keras.Input((3,), name="x"), *made(), keras.layers.Dense(1)])
     found = nets.compiled(model, loss="mse")
-    keras_backend._known.clear()
+    splitting._known.clear()
     loaded = pickle.loads(cloudpickle.dumps(found.program))
     assert loaded is not found.program
     values, x = found.program.network.own_values(), np.ones((2, 3), np.float32)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import pytest
 
-from psnb._src.keras_models.execution import check_execution
+from psnb._src.models.keras.distributed import check_execution
 from psnb.errors import ConfigurationError
 from tests.keras_models import nets
 

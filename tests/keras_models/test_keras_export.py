@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.keras_models.compiled_model import CompiledModel
-from psnb._src.keras_models.split_keras import split
+from psnb._src.models.keras.distributed import CompiledModel
+from psnb._src.models.keras.split import split
 from psnb.errors import ConfigurationError
 from tests.export.followed import manager_of
 from tests.keras_models.nets import ALL, NAMES, compiled, data, trained

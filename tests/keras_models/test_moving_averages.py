@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import pytest
 
-from psnb._src.keras_models.compiled_model import CompiledModel
-from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.server.commit_messages import Commit
+from psnb._src.client.updates import Updates, buffered
+from psnb._src.models.keras.distributed import CompiledModel
+from psnb._src.server.commit_log import Commit
 from tests.keras_models import nets
 
 pytestmark = [

@@ -12,8 +12,8 @@ import pytest
 
 import psnb.keras
 from psnb import SGD, ExponentialDecay
-from psnb._src.keras_models.batches import ClassWeights
-from psnb._src.keras_models.split_keras import split
+from psnb._src.models.keras.fit import ClassWeights
+from psnb._src.models.keras.split import split
 from psnb.data import Ragged
 from psnb.errors import ConfigurationError, GradientError
 from tests.keras_models import nets

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 
-from psnb._src.placement import mending
+from psnb._src.placement import next_layout
 from psnb._src.server import commit_log
 from tests.model.episode import STEPS, episode
 from tests.model.reached import watched
@@ -31,7 +31,7 @@ def _main(steps: str = "1000000", first: str = "0") -> None:
     print(f"seeds {first} to {seed - 1}, {time.monotonic() - begun:.0f} s", flush=True)
     for name, count in sorted(counts.items()):
         print(f"{count:12,} {name}", flush=True)
-    with watched(commit_log, mending) as missed:
+    with watched(commit_log, next_layout) as missed:
         for number in range(_WATCHED):
             episode(seed + number).run(STEPS)
         print("never reached:", *missed() or ["nothing"], sep="\n    ")

@@ -8,16 +8,11 @@ from random import Random
 
 import numpy as np
 
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.closures.status import ClosureStatus
-from psnb._src.server.host import Host
-from psnb._src.server.operations import (
-    EndWriter,
-)
-from psnb._src.server.table_operations import (
-    OnTable,
-    ReadValues,
-)
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.server.operations import EndWriter
+from psnb._src.server.server import Host
+from psnb._src.server.table import OnTable, ReadValues
 from psnb.errors import PsnbError, ServerSilentError
 from tests.model.keeper import ROOM, TABLE
 from tests.model.notebook import Notebook

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.parameters.request_batch import Request
+from psnb._src.client.requests import Request
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlace
-from psnb._src.placement.mending import DesiredLayout, Health, ObservedServer, mended
+from psnb._src.placement.next_layout import DesiredLayout, Health, ObservedServer, mended
 from psnb._src.server.operations import (
     CreateDense,
     FollowPlaces,
@@ -19,8 +19,8 @@ from psnb._src.server.operations import (
     MeasureShards,
     OnShard,
 )
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.strategy.recovery import hosted_anew, missing, still_lost
+from psnb._src.server.optimizers import SGD
+from psnb._src.strategy.core import hosted_anew, missing, still_lost
 from psnb.errors import PsnbError, ServerLostError, ServerSilentError
 from tests.model.world import Process, Server, World, manage, once
 
@@ -37,7 +37,7 @@ def creation() -> CreateDense:
 
 
 class Keeper(Process):
-    """Keeps a layout, as `psnb._src.strategy.reconciler` and `psnb._src.strategy.recovery` do.
+    """Keeps a layout, as `psnb._src.strategy.reconciler` and `psnb._src.strategy.core` do.
 
     Parameters
     ----------

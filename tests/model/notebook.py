@@ -9,17 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.coordinator.closures.schedule_options import ScheduleOptions
-from psnb._src.coordinator.queue.fates import finding_out
-from psnb._src.coordinator.queue.flush_gate import FlushGate
-from psnb._src.coordinator.queue.gate import ApplyRound, Gate, Step
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.coordinator.queue.resolver import Resolver
-from psnb._src.coordinator.queue.round_gate import RoundGate
-from psnb._src.parameters.commit import UndecidedError
-from psnb._src.parameters.ending_rounds import ending_round
+from psnb._src.client.commit import UndecidedError
+from psnb._src.client.sparse_shards import ending_round
+from psnb._src.coordinator.closures import Closure, ScheduleOptions
+from psnb._src.coordinator.in_flight import ApplyRound, FlushGate, Gate, RoundGate, Step
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.remote_value import RemoteValue
+from psnb._src.coordinator.resolve import Resolver, finding_out
 from psnb._src.placement.layout import ShardId
 from psnb.errors import ServerLostError, ServerSilentError
 from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS

@@ -9,20 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from psnb._src.coordinator.closures.closure import Closure
-from psnb._src.parameters.commit import UndecidedError, committing
-from psnb._src.parameters.request_batch import Request
+from psnb._src.client.commit import UndecidedError, committing
+from psnb._src.client.requests import Request
+from psnb._src.coordinator.closures import Closure
 from psnb._src.placement.layout import ShardId
-from psnb._src.runtime.packing import pack_error
-from psnb._src.runtime.session_messages import exchange_writer
-from psnb._src.server.commit_messages import Commit, Part
-from psnb._src.server.table_operations import (
-    AddRows,
-    OnTable,
-    PushGradient,
-    ReadValues,
-)
-from psnb._src.watermark import Watermark
+from psnb._src.protocol.messages import exchange_writer
+from psnb._src.protocol.packing import pack_error
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.table import AddRows, OnTable, PushGradient, ReadValues
+from psnb._src.utils.profiling import Watermark
 from psnb.errors import ServerLostError
 from tests.model.keeper import ROOM, TABLE
 from tests.model.world import Process, World
@@ -142,7 +137,8 @@ class Worker(Process):
 class Exchanging(Worker):
     """A worker in mode `Geo`: what several closures write is one commit.
 
-    What it numbers and names is as in `psnb._src.parameters.LocalCopies`, which needs threads.
+    What it numbers and names is as in `psnb._src.client.local_copies.LocalCopies`, which needs
+    threads.
     """
 
     def __init__(self, world: World, session: int, notebook: Notebook) -> None:

@@ -14,9 +14,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from psnb._src.parameters.request_batch import Request
+from psnb._src.client.requests import Request
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId
-from psnb._src.server.host import Host
 from psnb._src.server.operations import (
     CreateTable,
     Done,
@@ -24,13 +23,12 @@ from psnb._src.server.operations import (
     HostOperation,
     Moved,
     OnShard,
+    PendingReply,
     ServerAnswer,
 )
-from psnb._src.server.reply import PendingReply
-from psnb._src.server.shard_copy import ForwardedRequest, Opening
-from psnb._src.server.table_operations import (
-    ShardOperation,
-)
+from psnb._src.server.replication import ForwardedRequest, Opening
+from psnb._src.server.server import Host
+from psnb._src.server.table import ShardOperation
 from psnb.errors import PsnbError, ServerLostError, ServerSilentError
 
 Then = Callable[[list[Any]], None]

@@ -8,20 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from psnb._src.first_rows import Admission, Always
-from psnb._src.modes import Async, Mode
-from psnb._src.parameters.dense_shards import DenseShard, DenseShards
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.embedding_spec import EmbeddingSpec
-from psnb._src.parameters.gradients import as_nonfinite
-from psnb._src.parameters.model_records import ModelRecord, ModelRecords
-from psnb._src.parameters.parameter_arguments import as_initializer
-from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.sparse_shards import SparseShards
-from psnb._src.parameters.variable import Variable
+from psnb._src.client.arguments import ModelRecord, ModelRecords, as_initializer, as_nonfinite
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.requests import Request
+from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
+from psnb._src.client.variable import DenseShard, DenseShards, Variable
 from psnb._src.placement.layout import ShardId
+from psnb._src.protocol.messages import Async, Mode
 from psnb._src.server.operations import CreateDense, CreateSparse
-from psnb._src.server.optimizers.optimizer import Optimizer
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.states import Admission, Always
 from tests.parameters.in_process import InProcess
 
 

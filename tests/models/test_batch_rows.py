@@ -7,11 +7,11 @@ import pickle
 import numpy as np
 import pytest
 
-from psnb._src.models import BatchRows
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.handles import shards_of
-from psnb._src.parameters.sparse_shards import SparseShards
-from psnb._src.server import SGD
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.sparse_shards import SparseShards
+from psnb._src.client.variable import shards_of
+from psnb._src.models.shared import BatchRows
+from psnb._src.server.optimizers import SGD
 from psnb.errors import GradientError, IdOutOfRangeError
 from tests.models.placing import InProcessStrategy
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from psnb._src.models import batch_summary
-from psnb._src.runtime.leasing import LeaseRequests
-from psnb._src.runtime.resources import SharedIterator
-from psnb._src.runtime.worker_context import WorkerContext, entered
+from psnb._src.models.shared import batch_summary
+from psnb._src.worker.context import WorkerContext, entered
+from psnb._src.worker.leasing import LeaseRequests
+from psnb._src.worker.resources import SharedIterator
 from psnb.data import Dataset
 
 

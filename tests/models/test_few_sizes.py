@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.models.few_sizes import FewSizes, padded_size
+from psnb._src.models.shared import FewSizes, padded_size
 
 
 @given(st.integers(0, 10**7))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.monitor.told.backlog import Backlog
-from psnb._src.monitor.told.protocol import Update
+from psnb._src.monitor.feed import Backlog
+from psnb._src.monitor.protocol import Update
 from tests.monitor.hub.updates import update
 
 

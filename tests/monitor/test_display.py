@@ -14,8 +14,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from ipywidgets import widget_serialization
 
-from psnb._src.monitor.shown import display as display_module
-from psnb._src.monitor.shown.display import NOT_BUILT, LiveView
+from psnb._src.monitor import display as display_module
+from psnb._src.monitor.display import NOT_BUILT, LiveView
 from tests.monitor.notebook_outputs import notebook_outputs
 from tests.monitor.viewed import FakeViewed
 

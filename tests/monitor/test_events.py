@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from psnb._src.monitor.recorded.events import EventKind, EventLog
+from psnb._src.monitor.events import EventKind, EventLog
 from tests.conftest import wait_until
 
 

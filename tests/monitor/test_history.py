@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from psnb._src.monitor.recorded.history import MOST_METRICS, SMOOTHING, History
+from psnb._src.monitor.history import MOST_METRICS, SMOOTHING, History
 
 
 def filled(count: int, capacity: int = 64) -> History:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from distributed import Security
 
-from psnb._src.monitor.served import hub_client
-from psnb._src.monitor.served.hub_client import JupyterServer
+from psnb._src.monitor import links
+from psnb._src.monitor.links import JupyterServer
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -113,6 +113,6 @@ def test_a_certificate_of_this_machine_may_be_self_signed(tmp_path: Path) -> Non
 
 
 def test_certificates_of_other_machines_are_checked() -> None:
-    context = hub_client._context("example.org")
+    context = links._context("example.org")
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED

@@ -22,9 +22,8 @@ from typing import Any
 
 import pytest
 
-from psnb._src.jupyter_internals import SECRET
-from psnb._src.monitor.served.hub_client import JupyterServer, find_server, found
-from psnb._src.monitor.served.hub_link import HubLink
+from psnb._src.jupyter_compat import SECRET
+from psnb._src.monitor.links import HubLink, JupyterServer, find_server, found
 from tests.conftest import DEADLINE, wait_until
 from tests.monitor.hub.jupyter import Jupyter, jupyter
 from tests.monitor.viewed import FakeViewed, reporting

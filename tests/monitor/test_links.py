@@ -11,9 +11,7 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 
-from psnb._src.monitor.served.hub_link import HubLink
-from psnb._src.monitor.served.links import tell_panels
-from psnb._src.monitor.served.scheduler_link import SchedulerLink
+from psnb._src.monitor.links import HubLink, SchedulerLink, tell_panels
 from tests.monitor.viewed import FakeViewed
 
 

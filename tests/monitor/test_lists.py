@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from psnb._src.monitor.recorded.events import Event, EventKind
-from psnb._src.monitor.recorded.failures import Failure
-from psnb._src.monitor.shown.html_table import MOST_ROWS
-from psnb._src.monitor.shown.lists import Events, Failures, Phases, WorkerPhases
-from psnb._src.phases import PhaseStatistics
+from psnb._src.monitor.events import Event, EventKind, Failure
+from psnb._src.monitor.html import MOST_ROWS, Events, Failures, Phases, WorkerPhases
+from psnb._src.utils.profiling import PhaseStatistics
 from tests.monitor.test_summary import HOSTILE, Reader
 
 

@@ -9,11 +9,11 @@ import pickle
 import numpy as np
 import pytest
 
-from psnb._src.metrics import AUC, Mean, MetricState, MetricStates
-from psnb._src.monitor.recorded.history import MOST_METRICS, History
-from psnb._src.monitor.recorded.merged_metrics import MOST_ARRIVED, MergedMetrics
-from psnb._src.monitor.recorded.statistics import MetricStatistics
-from psnb._src.runtime import ReportedStates, split_outcome
+from psnb._src.metrics.metric import MetricState, MetricStates
+from psnb._src.metrics.ranking import AUC, Mean
+from psnb._src.monitor.history import MOST_METRICS, History, MetricStatistics
+from psnb._src.monitor.metrics import MOST_ARRIVED, MergedMetrics
+from psnb._src.worker.context import ReportedStates, split_outcome
 
 MEAN = Mean()
 

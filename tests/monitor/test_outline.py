@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from psnb._src.monitor.told.outline import outline
-from psnb._src.monitor.told.protocol import Update
+from psnb._src.monitor.protocol import Update, outline
 from tests.monitor.updates import full_update, metric
 
 SECRET = "hunter2-secret"

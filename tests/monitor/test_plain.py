@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.monitor.told.plain import plain
+from psnb._src.monitor.protocol import plain
 
 
 @pytest.mark.parametrize(

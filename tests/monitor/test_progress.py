@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from psnb._src.monitor.recorded.training_progress import TrainingProgress
-from psnb._src.monitor.shown import progress
-from psnb._src.monitor.shown.progress import ProgressLine, Share, describe, wanted
+from psnb._src.monitor import text
+from psnb._src.monitor.history import TrainingProgress
+from psnb._src.monitor.text import ProgressLine, Share, describe, wanted
 from tests.monitor.viewed import WORKER, FakeViewed, reporting
 
 
@@ -113,7 +113,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, str], str,
         shown.append((bundle, display_id, update))
 
     monkeypatch.setattr("IPython.display.display", display)
-    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    monkeypatch.setattr(text, "in_notebook", lambda: True)
     return shown
 
 

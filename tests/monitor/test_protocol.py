@@ -11,7 +11,7 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 import numpy as np
 import pytest
 
-from psnb._src.monitor.told import protocol
+from psnb._src.monitor import protocol
 
 EXAMPLES = json.loads((Path(__file__).parent / "fixtures" / "protocol.json").read_text())
 TYPES: dict[str, Any] = {

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from psnb._src.monitor.told.protocol import Update
-from psnb._src.monitor.told.publisher import Publisher
+from psnb._src.monitor.protocol import Update
+from psnb._src.monitor.publisher import Publisher
 from tests.monitor.viewed import DEADLINE, FakeViewed
 
 Start = Callable[..., tuple[Publisher, "queue.Queue[Update]"]]

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.monitor.shown.saved import INTERVAL, KEPT, SavedSummaries
-from psnb._src.monitor.shown.summary import moment
+from psnb._src.monitor.html import INTERVAL, KEPT, SavedSummaries, moment
 from tests.monitor.notebook_outputs import notebook_outputs
 from tests.monitor.updates import full_update
 

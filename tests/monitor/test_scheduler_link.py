@@ -12,7 +12,8 @@ from urllib.parse import quote
 import pytest
 from distributed import Client, LocalCluster
 
-from psnb._src.monitor.served.scheduler_link import (
+from psnb._src.monitor.feed import Extract
+from psnb._src.monitor.links import (
     GONE_SECONDS,
     MOST_BYTES,
     MOST_COORDINATORS,
@@ -20,9 +21,7 @@ from psnb._src.monitor.served.scheduler_link import (
     SchedulerLink,
     UpdatesRoute,
 )
-from psnb._src.monitor.told.backlog import Extract
-from psnb._src.monitor.told.outline import WATCH_ONLY
-from psnb._src.monitor.told.protocol import CommandName
+from psnb._src.monitor.protocol import WATCH_ONLY, CommandName
 from tests.conftest import wait_until
 from tests.monitor.hub.jupyter import Jupyter
 from tests.monitor.hub.updates import update

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.coordinator.workers.connection_state import ConnectionState
-from psnb._src.monitor.recorded import (
+from psnb._src.coordinator.load import ConnectionState
+from psnb._src.monitor.events import (
     WORKER_TONES,
     Situation,
     coordinator_state,

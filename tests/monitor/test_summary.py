@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from psnb._src.monitor.shown.summary import MOST_FAILURES, MOST_ROWS, render
-from psnb._src.monitor.told.protocol import Update
+from psnb._src.monitor.html import MOST_FAILURES, MOST_ROWS, render
+from psnb._src.monitor.protocol import Update
 from tests.monitor.updates import full_update, metric
 
 HOSTILE = '<img src=x onerror="alert(1)">&\''

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.monitor.recorded.training_progress import (
-    EpochCount,
-    TrainingClock,
-    TrainingProgress,
-)
+from psnb._src.monitor.history import EpochCount, TrainingClock, TrainingProgress
 
 
 class Training:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from psnb._src.monitor.shown.widget import WAITS, CoordinatorWidget
-from psnb._src.monitor.told.protocol import VERSION, Update
+from psnb._src.monitor.protocol import VERSION, Update
+from psnb._src.monitor.widget import WAITS, CoordinatorWidget
 from tests.monitor.updates import full_update
 from tests.monitor.viewed import DEADLINE, FakeViewed, reporting
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from psnb._src.monitor.told.protocol import VERSION, Metric, Update
+from psnb._src.monitor.protocol import VERSION, Metric, Update
 
 
 def packed(values: Any) -> str:

@@ -6,22 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.admission import Admission, Always
-from psnb._src.first_rows.initializers import Uniform
-from psnb._src.parameters.commit import committing, drive
-from psnb._src.parameters.dense_shards import DenseShard, DenseShards
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.embedding_spec import EmbeddingSpec
-from psnb._src.parameters.gradients import NonFinite
-from psnb._src.parameters.partition import FixedShards
-from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.server_client import add_process_client, remove_process_client
-from psnb._src.parameters.sparse_shards import SparseShards
-from psnb._src.parameters.variable import Variable
+from psnb._src.client.arguments import NonFinite
+from psnb._src.client.commit import committing, drive
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.requests import Request, add_process_client, remove_process_client
+from psnb._src.client.sparse_shards import EmbeddingSpec, FixedShards, SparseShards
+from psnb._src.client.variable import DenseShard, DenseShards, Variable
 from psnb._src.placement.layout import ServerAddress, ShardId, ShardPlace
-from psnb._src.server.commit_messages import Commit, Part
-from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.host import Host
+from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import (
     CreateDense,
     CreateSparse,
@@ -29,17 +21,13 @@ from psnb._src.server.operations import (
     Failed,
     HostShards,
     OnShard,
+    PendingReply,
     ServerAnswer,
 )
-from psnb._src.server.optimizers.optimizer import Optimizer
-from psnb._src.server.reply import PendingReply
-from psnb._src.server.table_operations import (
-    FetchRows,
-    LookUpRows,
-    OnTable,
-    ShardOperation,
-)
-from psnb._src.shards.division import row_ranges
+from psnb._src.server.optimizer import CtrAccessor, Optimizer
+from psnb._src.server.server import Host
+from psnb._src.server.states import Admission, Always, Uniform, row_ranges
+from psnb._src.server.table import FetchRows, LookUpRows, OnTable, ShardOperation
 from tests.server.pair import now
 
 ROWS, DIM = 10, 2

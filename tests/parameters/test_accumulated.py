@@ -7,9 +7,8 @@ from contextlib import suppress
 import numpy as np
 
 import psnb
-from psnb._src.parameters.accumulated import accumulating
-from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.server.table_operations import OnTable, PushGradient, PushRows
+from psnb._src.client.updates import Updates, accumulating, buffered
+from psnb._src.server.table import OnTable, PushGradient, PushRows
 from tests.parameters.in_process import SHARDS, InProcess, embedding, variable
 
 

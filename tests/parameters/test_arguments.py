@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.initializers import Constant, Normal, Uniform
-from psnb._src.parameters.parameter_arguments import (
+from psnb._src.client.arguments import (
     as_initializer,
     check_optimizer,
     check_rows,
@@ -16,7 +15,8 @@ from psnb._src.parameters.parameter_arguments import (
     checked_ids,
     initial_array,
 )
-from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.optimizers import SGD
+from psnb._src.server.states import Constant, Normal, Uniform
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
 
 FLOAT, BYTE, WORD = (np.dtype(name) for name in ("float32", "int8", "uint64"))

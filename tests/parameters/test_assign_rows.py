@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.admission import CountFilter
-from psnb._src.parameters.local_copies import LocalCopies
-from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.client.local_copies import LocalCopies
+from psnb._src.client.updates import Updates, buffered
+from psnb._src.server.optimizers import SGD, Adagrad
+from psnb._src.server.states import CountFilter
 from psnb.errors import GradientError, IdOutOfRangeError
 from tests.parameters.in_process import DIM, KINDS, SHARDS, InProcess, embedding
 from tests.parameters.test_local_copies import Worker, on_shards

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.updates import Updates, buffered
 from psnb._src.data.ragged import Ragged
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.server.optimizers.optimizer import Optimizer
-from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
 from tests.parameters.in_process import DIM, KINDS, ROWS, InProcess, asked_ids, embedding
 

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.parameters.accumulated import accumulating
-from psnb._src.parameters.blend import Blend
-from psnb._src.parameters.updates import Round, Updates, buffered
-from psnb._src.parameters.variable import Variable
-from psnb._src.server.commit_messages import Commit
+from psnb._src.client.updates import Round, Updates, accumulating, buffered
+from psnb._src.client.variable import Blend, Variable
+from psnb._src.server.commit_log import Commit
 from psnb.errors import GradientError
 from tests.parameters.in_process import SHARDS, InProcess, variable
 from tests.parameters.test_local_copies import Worker, on_shards

@@ -18,27 +18,16 @@ from distributed import Client
 from distributed.core import ConnectionPool
 
 import psnb
-from psnb._src.dask_internals import event_loop, pool_of
-from psnb._src.parameters.comm_server_client import PATIENCE, CommServerClient
-from psnb._src.parameters.commit import UndecidedError
-from psnb._src.parameters.request_batch import Request, RequestBatch
+from psnb._src.client.comm_client import PATIENCE, CommServerClient
+from psnb._src.client.commit import UndecidedError
+from psnb._src.client.requests import Request, RequestBatch
+from psnb._src.dask_compat import event_loop, pool_of
 from psnb._src.placement.layout import ServerAddress, ShardId
-from psnb._src.placement.layout_cache import LayoutCache
-from psnb._src.server.commit_messages import Commit, Part
-from psnb._src.server.operations import (
-    CountTraffic,
-    OnShard,
-    ServerRequest,
-)
-from psnb._src.server.table_operations import (
-    AddValues,
-    OnTable,
-    ReadValues,
-    ShardOperation,
-    SkipUpdates,
-)
-from psnb._src.transport.message import Message, unwired
-from psnb._src.transport.stream import MessageStream
+from psnb._src.placement.registry import LayoutCache
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.operations import CountTraffic, OnShard, ServerRequest
+from psnb._src.server.table import AddValues, OnTable, ReadValues, ShardOperation, SkipUpdates
+from psnb._src.transport.stream import Message, MessageStream, unwired
 from psnb.errors import ConfigurationError, CoordinatorClosedError, InternalError, ServerSilentError
 from tests.conftest import DEADLINE, wait_until
 

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.parameters.commit import UndecidedError, committing
-from psnb._src.parameters.commit_under_way import CommitUnderWay
-from psnb._src.parameters.request_batch import Request
+from psnb._src.client.commit import CommitUnderWay, UndecidedError, committing
+from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import APART, ApplyCommit, PreparePart
-from psnb._src.server.table_operations import AddValues, OnTable
+from psnb._src.server.table import AddValues, OnTable
 from psnb.errors import ConfigurationError, ServerSilentError
 from tests.conftest import DEADLINE
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.first_rows.admission import Admission, Always, CountFilter, Probability
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.updates import Updates, buffered
+from psnb._src.server.optimizers import SGD
+from psnb._src.server.states import Admission, Always, CountFilter, Probability
 from tests.parameters.in_process import DIM, KINDS, SHARDS, embedding
 
 IDS = np.array([[0, 5], [2**63, 5]], np.uint64)

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.admission import CountFilter
-from psnb._src.parameters.gradients import as_nonfinite, split_finite
-from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.parameters.variable import Variable
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.client.arguments import as_nonfinite, split_finite
+from psnb._src.client.updates import Updates, buffered
+from psnb._src.client.variable import Variable
+from psnb._src.server.optimizers import SGD, Adagrad
+from psnb._src.server.states import CountFilter
 from psnb.errors import ConfigurationError, GradientError
 from tests.parameters.in_process import DIM, ROWS, InProcess, embedding, variable
 

@@ -7,16 +7,10 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.initializers import Uniform
-from psnb._src.server.operations import (
-    CommitParts,
-    PreparePart,
-)
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.table_operations import (
-    PushRows,
-)
+from psnb._src.server.operations import CommitParts, PreparePart
+from psnb._src.server.optimizers import SGD, Adagrad
+from psnb._src.server.states import Uniform
+from psnb._src.server.table import PushRows
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
 from tests.parameters.in_process import (
     DIM,

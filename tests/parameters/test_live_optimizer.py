@@ -8,15 +8,12 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.live_optimizer import LiveOptimizer
-from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.variable import Variable
-from psnb._src.server.optimizers.adam import Adam
-from psnb._src.server.optimizers.optimizer import Optimizer
-from psnb._src.server.optimizers.rmsprop import RMSProp
-from psnb._src.server.optimizers.schedules import CosineDecay
-from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.client.arguments import LiveOptimizer
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.requests import Request
+from psnb._src.client.variable import Variable
+from psnb._src.server.optimizer import CosineDecay, Optimizer
+from psnb._src.server.optimizers import SGD, Adam, RMSProp
 from psnb.errors import ConfigurationError, ServerLostError
 from tests.parameters.in_process import DIM, InProcess, embedding, process_client, variable
 

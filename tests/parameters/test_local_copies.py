@@ -9,35 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.admission import CountFilter
-from psnb._src.parameters.commit import UndecidedError
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.handles import shards_of
-from psnb._src.parameters.local_copies import LocalCopies
-from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.updates import Updates, buffered, read_request
-from psnb._src.parameters.variable import Variable
+from psnb._src.client.commit import UndecidedError
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.local_copies import LocalCopies
+from psnb._src.client.requests import Request
+from psnb._src.client.updates import Updates, buffered, read_request
+from psnb._src.client.variable import Variable, shards_of
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_messages import Commit
-from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.operations import (
-    ApplyCommit,
-    FenceCommits,
-    PreparePart,
-)
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.adam import Adam
-from psnb._src.server.optimizers.ftrl import FTRL
-from psnb._src.server.optimizers.momentum import Momentum
-from psnb._src.server.optimizers.optimizer import Optimizer
-from psnb._src.server.optimizers.rmsprop import RMSProp
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.table_operations import (
-    LookUpRows,
-    OnTable,
-    Preview,
-    ShardOperation,
-)
+from psnb._src.server.commit_log import Commit
+from psnb._src.server.operations import ApplyCommit, FenceCommits, PreparePart
+from psnb._src.server.optimizer import CtrAccessor, Optimizer
+from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
+from psnb._src.server.states import CountFilter
+from psnb._src.server.table import LookUpRows, OnTable, Preview, ShardOperation
 from psnb.errors import ConfigurationError, ServerSilentError
 from tests.parameters.in_process import InProcess, asked_ids, embedding, variable
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.parameters.model_records import ModelRecord, ModelRecords, placed_otherwise
+from psnb._src.client.arguments import ModelRecord, ModelRecords, placed_otherwise
 
 A, B = ("a", (2, 2)), ("b", (2, 2))
 RECORD = ModelRecord(

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.updates import Updates, buffered
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.requests import Request
+from psnb._src.client.updates import Updates, buffered
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_messages import Commit
-from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.commit_log import Commit
+from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError, GradientError, ServerLostError
 from tests.parameters.in_process import DIM, KINDS, InProcess, embedding, variable
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.parameters.pulled_variables import PulledVariables
-from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.parameters.variable import Variable
+from psnb._src.client.local_copies import PulledVariables
+from psnb._src.client.requests import Request
+from psnb._src.client.updates import Updates, buffered
+from psnb._src.client.variable import Variable
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.table_operations import OnTable, PushGradient
+from psnb._src.server.table import OnTable, PushGradient
 from psnb.errors import ServerLostError
 from tests.conftest import wait_until
 from tests.parameters.in_process import InProcess, embedding, variable

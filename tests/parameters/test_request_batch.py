@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.parameters.request_batch import Request, lost, silent
-from psnb._src.placement import ServerAddress, ShardId
-from psnb._src.server import CommitParts, CountTraffic, PreparePart, ReadValues
-from psnb._src.server.commit_messages import Commit, Part
-from psnb._src.server.operations import MeasureTables, ShardOperation
-from psnb._src.server.table_operations import OnTable
+from psnb._src.client.requests import Request, lost, silent
+from psnb._src.placement.layout import ServerAddress, ShardId
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.operations import CommitParts, CountTraffic, MeasureTables, PreparePart
+from psnb._src.server.table import OnTable, ReadValues, ShardOperation
 
 SHARD = ShardId("s", 3)
 COMMIT = Commit("writer", 1, 0)

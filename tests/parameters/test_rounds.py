@@ -8,21 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.parameters.ending_rounds import apply_round
-from psnb._src.parameters.handles import shards_of
-from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.updates import Round, Updates, buffered
-from psnb._src.parameters.variable import Variable
+from psnb._src.client.requests import Request
+from psnb._src.client.sparse_shards import apply_round
+from psnb._src.client.updates import Round, Updates, buffered
+from psnb._src.client.variable import Variable, shards_of
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_messages import Commit
-from psnb._src.server.operations import (
-    EndRound,
-    SquareNorms,
-)
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.table_operations import (
-    ShardOperation,
-)
+from psnb._src.server.commit_log import Commit
+from psnb._src.server.operations import EndRound, SquareNorms
+from psnb._src.server.optimizers import SGD
+from psnb._src.server.table import ShardOperation
 from psnb.errors import ServerLostError, ServerSilentError
 from tests.parameters.in_process import InProcess, embedding, variable
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.parameters.server_connection import ServerConnection
+from psnb._src.client.connection import ServerConnection
 from psnb._src.server.operations import Done, Failed, ServerAnswer, ServerReply
-from psnb._src.server.table_operations import Operation
+from psnb._src.server.table import Operation
 from psnb._src.transport.stream import MessageStream, UnreceivedError
 from psnb.errors import ServerMemoryError
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from psnb._src.parameters import shards_of
-from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.table_snapshots import TableSnapshots, prepare_snapshots
+from psnb._src.client.requests import Request
+from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
+from psnb._src.client.variable import shards_of
 from psnb._src.placement.layout import ServerAddress, ShardId
-from psnb._src.server import spare_room
+from psnb._src.server import memory
+from psnb._src.server.memory import PIECE
 from psnb._src.server.operations import (
     AskWriting,
     EndWriting,
@@ -24,8 +25,7 @@ from psnb._src.server.operations import (
     ReleaseSnapshot,
     WritingProgress,
 )
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.spare_room import PIECE
+from psnb._src.server.optimizers import SGD
 from psnb.errors import CheckpointError, ServerLostError, ServerSilentError
 from tests.conftest import DEADLINE
 from tests.parameters.in_process import InProcess, embedding, variable
@@ -88,7 +88,7 @@ def test_servers_make_memory_ready_for_what_they_have(servers: Scripted) -> None
     v = variable(np.zeros(3 * PIECE // 8), 3, SGD(1.0), servers, name="v")
     prepare_snapshots(servers, servers.servers)
     made = TableSnapshots(servers, {"v": shards_of(v)}, lambda: servers.servers)
-    with patch.object(spare_room, "_piece") as new:
+    with patch.object(memory, "_piece") as new:
         v.assign(np.ones(3 * PIECE // 8))
         assert not new.called
     made.close()

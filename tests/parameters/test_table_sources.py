@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.parameters import states, table_source, table_sources
-from psnb._src.server import SGD, CtrAccessor
+from psnb._src.client import requests
+from psnb._src.models.export import writing
+from psnb._src.models.export.writing import table_source
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.optimizers import SGD
 from tests.parameters.in_process import DIM, ROWS, embedding
 
 IDS = np.arange(50) * 2**40
@@ -14,7 +17,7 @@ IDS = np.arange(50) * 2**40
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (states, table_sources):
+    for module in (requests, writing):
         monkeypatch.setattr(module, "SEGMENT", 40)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.parameters.embedding import Embedding
-from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.parameters.variable import Variable
-from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.updates import Updates, buffered
+from psnb._src.client.variable import Variable
+from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
 from tests.parameters.in_process import DIM, InProcess, embedding, variable
 from tests.parameters.test_updates import commit

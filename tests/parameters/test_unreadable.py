@@ -12,14 +12,9 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.parameters import PATIENCE
-from psnb._src.parameters.request_batch import Request
-from psnb._src.server.table_operations import (
-    AssignValues,
-    GatherRows,
-    OnTable,
-    ReadValues,
-)
+from psnb._src.client.comm_client import PATIENCE
+from psnb._src.client.requests import Request
+from psnb._src.server.table import AssignValues, GatherRows, OnTable, ReadValues
 from psnb.errors import SerializationError
 from tests.transport.test_stream import Unreadable
 

@@ -16,14 +16,14 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.dask_internals import event_loop, pool_of
-from psnb._src.parameters import comm_server_client
-from psnb._src.parameters.comm_server_client import CommServerClient
-from psnb._src.parameters.handles import shards_of
-from psnb._src.parameters.request_batch import on_table
+from psnb._src.client import comm_client
+from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.requests import on_table
+from psnb._src.client.variable import shards_of
+from psnb._src.dask_compat import event_loop, pool_of
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
-from psnb._src.placement.layout_cache import LayoutCache
-from psnb._src.server.table_operations import ReadValues
+from psnb._src.placement.registry import LayoutCache
+from psnb._src.server.table import ReadValues
 from psnb.errors import ServerSilentError
 from tests.conftest import DEADLINE
 from tests.integration.helpers import frozen
@@ -91,7 +91,7 @@ def test_a_copy_has_time_to_take_over_after_the_notebook_has_lost_patience(
     servers: tuple[Reader, ServerAddress, ServerAddress], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, _, there = servers
-    monkeypatch.setattr(comm_server_client, "FAILOVER_TIMEOUT", PATIENCE)
+    monkeypatch.setattr(comm_client, "FAILOVER_TIMEOUT", PATIENCE)
     nobody, patience = ServerAddress("tcp://127.0.0.1:1", "psnb-server-s-0"), 5 * PATIENCE
     began = time.monotonic()
     with pytest.raises(ServerSilentError):

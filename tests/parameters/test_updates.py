@@ -10,20 +10,13 @@ import numpy as np
 import pytest
 
 from psnb import errors
-from psnb._src.parameters.request_batch import Request
-from psnb._src.parameters.updates import Updates, buffered
+from psnb._src.client.requests import Request
+from psnb._src.client.updates import Updates, buffered
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_messages import Commit
-from psnb._src.server.operations import (
-    ApplyCommit,
-    CommitParts,
-    PreparePart,
-)
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.table_operations import (
-    ShardOperation,
-)
+from psnb._src.server.commit_log import Commit
+from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
+from psnb._src.server.optimizers import SGD, Adagrad
+from psnb._src.server.table import ShardOperation
 from psnb.errors import GradientError, ServerSilentError
 from tests.conftest import wait_until
 from tests.parameters.in_process import InProcess, embedding, variable

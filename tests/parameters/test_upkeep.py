@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.first_rows.admission import CountFilter, Probability
-from psnb._src.parameters.table_statistics import EmbeddingStatistics
-from psnb._src.parameters.updates import Updates, buffered
-from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.shards.array_checks import forms
-from psnb._src.shards.saved_shard import SavedShard
+from psnb._src.client.requests import EmbeddingStatistics
+from psnb._src.client.updates import Updates, buffered
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.optimizers import SGD, Adagrad
+from psnb._src.server.states import CountFilter, Probability, SavedShard, forms
 from psnb.errors import ConfigurationError, GradientError
 from tests.parameters.in_process import DIM, SHARDS, InProcess, embedding
 from tests.parameters.test_updates import commit

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from psnb._src.placement.filling_pauses import FillingPauses
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
+from psnb._src.placement.next_layout import FillingPauses
 
 A, B = (ServerAddress(f"tcp://{name}", name) for name in "ab")
 FILLING, ALONE, COPIED = ShardPlace(A, filling=B), ShardPlace(A), ShardPlace(A, (B,))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
-from psnb._src.placement.layout_registry import UNKNOWN, LayoutRegistry
+from psnb._src.placement.registry import UNKNOWN, LayoutRegistry
 
 A, B = ServerAddress("tcp://a", "a"), ServerAddress("tcp://b", "b")
 FIRST = Layout("s", 1, 1, 10.0, (ShardPlace(A, (B,)),))

@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
-from psnb._src.placement.mending import DesiredLayout, Health, ObservedServer, mended
-from psnb._src.placement.shard_status import CopyState, Role, ShardStatus
+from psnb._src.placement.layout import (
+    CopyState,
+    Layout,
+    Role,
+    ServerAddress,
+    ShardPlace,
+    ShardStatus,
+)
+from psnb._src.placement.next_layout import DesiredLayout, Health, ObservedServer, mended
 
 A, B, C, D = (ServerAddress(f"tcp://{name}", name) for name in "abcd")
 FILLING, FILLED, BROKEN = CopyState.FILLING, CopyState.FILLED, CopyState.BROKEN

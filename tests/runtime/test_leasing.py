@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from psnb._src.coordinator.datasets.lease_registry import LeaseRegistry
-from psnb._src.coordinator.queue.queue import ClosureQueue
-from psnb._src.runtime.leasing import LeasedSplitReader, LeaseRequests
-from psnb._src.runtime.session_messages import AskLease, TakeElements
+from psnb._src.coordinator.leases import LeaseRegistry
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.protocol.messages import AskLease, TakeElements
+from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests
 from psnb.data import Dataset, splits
 from psnb.errors import CancelledError, DatasetError
 from tests.coordinator.queues import closure

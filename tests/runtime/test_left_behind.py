@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.runtime import dumps, leave_behind, loads
+from psnb._src.protocol.packing import dumps, leave_behind, loads
 from psnb.errors import ConfigurationError
 
 

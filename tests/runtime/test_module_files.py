@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from psnb import errors
-from psnb._src.runtime import module_files
-from psnb._src.runtime.module_files import Uploads, read_files
+from psnb._src.protocol import modules
+from psnb._src.protocol.modules import Uploads, read_files
 
 
 @pytest.fixture
@@ -68,6 +68,6 @@ def test_a_file_that_is_no_python_is_refused(folder: Path) -> None:
 
 
 def test_a_package_with_much_data_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module_files, "_MOST_BYTES", 4)
+    monkeypatch.setattr(modules, "_MOST_BYTES", 4)
     with pytest.raises(errors.ConfigurationError, match="keep data elsewhere"):
         read_files(importlib.import_module("package_of_mine"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from psnb._src.runtime.notebook_link import NotebookLink
-from psnb._src.runtime.session_messages import AskLease, SignOfLife, TakeAnswer
+from psnb._src.protocol.messages import AskLease, SignOfLife, TakeAnswer
+from psnb._src.worker.runner import NotebookLink
 from psnb.errors import CancelledError
 
 

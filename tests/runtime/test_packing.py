@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from psnb import errors
-from psnb._src.runtime.packing import (
+from psnb._src.protocol.packing import (
     Nothing,
     PerWorkerReference,
     dumps,

@@ -7,14 +7,16 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
-from psnb._src.runtime.printed_lines import (
+from psnb._src.worker.context import (
     LINES_PER_SECOND,
     MOST_LINES,
+    Cancellation,
     PrintedLines,
     Throttle,
+    WorkerContext,
     end_printed_lines,
+    entered,
 )
-from psnb._src.runtime.worker_context import Cancellation, WorkerContext, entered
 
 
 class Recorder(io.StringIO):

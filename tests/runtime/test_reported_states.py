@@ -7,9 +7,8 @@ import threading
 import pytest
 
 import psnb
-from psnb._src.runtime.packing import dumps, loads
-from psnb._src.runtime.reported_states import ReportedStates, split_outcome
-from psnb._src.runtime.worker_context import WorkerContext, entered
+from psnb._src.protocol.packing import dumps, loads
+from psnb._src.worker.context import ReportedStates, WorkerContext, entered, split_outcome
 from psnb.errors import ConfigurationError
 from psnb.metrics import AUC, Mean
 

@@ -11,8 +11,8 @@ import pytest
 
 import psnb
 from psnb import errors
-from psnb._src.runtime.resources import Resources, SharedIterator, make_dataset, make_iterator
-from psnb._src.runtime.worker_context import WorkerContext, entered
+from psnb._src.worker.context import WorkerContext, entered
+from psnb._src.worker.resources import Resources, SharedIterator, make_dataset, make_iterator
 
 REPORTS: list[dict[str, float]] = []
 CONTEXT = WorkerContext(1, 3, "worker-b", 2, lambda when, values: REPORTS.append(values))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from psnb._src.runtime.result_sender import ResultSender
-from psnb._src.runtime.session_messages import ClosureResult, ClosureResults
+from psnb._src.protocol.messages import ClosureResult, ClosureResults
+from psnb._src.worker.runner import ResultSender
 
 NONE = [0.0] * 5
 

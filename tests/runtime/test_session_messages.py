@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import asdict
 
-from psnb._src.runtime.session_messages import (
+from psnb._src.protocol.messages import (
     AnnounceStrategies,
     AskLease,
     Assignment,
@@ -37,8 +37,8 @@ from psnb._src.runtime.session_messages import (
     ToWorker,
     WorkerLeaves,
 )
-from psnb._src.stages import Stages, StageStatistics
-from psnb._src.transport.message import Message, unwired
+from psnb._src.transport.stream import Message, unwired
+from psnb._src.utils.profiling import Stages, StageStatistics
 
 ASSIGNMENT = Assignment(7, "f", 2, 5, None, b"args", [b"input"], [Portion(1, 3, {"at": 4}, 2)], 1)
 

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from psnb._src.runtime.packing import loads
-from psnb._src.runtime.taken_elements import (
+from psnb._src.protocol.packing import loads
+from psnb._src.worker.leasing import (
     MOST_BYTES,
     MOST_ELEMENTS,
     NothingKept,

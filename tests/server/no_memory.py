@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.parameters.commit import committing, drive
-from psnb._src.parameters.request_batch import Request
-from psnb._src.placement.layout import ServerAddress, ShardId, ShardPlace
-from psnb._src.placement.shard_status import CopyState
+from psnb._src.client.commit import committing, drive
+from psnb._src.client.requests import Request
+from psnb._src.placement.layout import CopyState, ServerAddress, ShardId, ShardPlace
 from psnb._src.server import memory
-from psnb._src.server.commit_messages import Commit, Part
-from psnb._src.server.host import Host
-from psnb._src.server.operations import CreateTable, FollowPlaces, HostShards, OnShard
-from psnb._src.server.parameter_shard import ParameterShard
-from psnb._src.server.reply import PendingReply
-from psnb._src.server.shard_copy import Opening
-from psnb._src.server.table_operations import OnTable, ShardOperation
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.operations import CreateTable, FollowPlaces, HostShards, OnShard, PendingReply
+from psnb._src.server.replication import Opening
+from psnb._src.server.server import Host
+from psnb._src.server.shard import ParameterShard
+from psnb._src.server.table import OnTable, ShardOperation
 from tests.server.pair import Wire, now, result
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.first_rows.admission import CountFilter
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.placement.layout import ServerAddress, ShardPlace
-from psnb._src.placement.server_status import ServerStatus
-from psnb._src.placement.shard_status import CopyState, ShardStatus
-from psnb._src.server.commit_messages import Commit, Part
-from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.host import Host
+from psnb._src.placement.layout import (
+    CopyState,
+    ServerAddress,
+    ServerStatus,
+    ShardPlace,
+    ShardStatus,
+)
+from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import (
     CommitParts,
     CreateDense,
@@ -29,14 +29,16 @@ from psnb._src.server.operations import (
     HostShards,
     Moved,
     OnShard,
+    PendingReply,
     ServerAnswer,
 )
-from psnb._src.server.optimizers.adam import Adam
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.parameter_shard import ParameterShard
-from psnb._src.server.reply import PendingReply
-from psnb._src.server.shard_copy import ForwardedRequest, Opening
-from psnb._src.server.table_operations import (
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.optimizers import SGD, Adam
+from psnb._src.server.replication import ForwardedRequest, Opening
+from psnb._src.server.server import Host
+from psnb._src.server.shard import ParameterShard
+from psnb._src.server.states import Constant, CountFilter
+from psnb._src.server.table import (
     OnTable,
     Operation,
     PushGradient,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.server.answers import answer_array, lending_answers
-from psnb._src.server.tables import DenseTable, SparseTable
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.memory import answer_array, lending_answers
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Constant
 
 F4 = np.dtype("f4")
 

@@ -8,19 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.admission import Always, CountFilter
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.server.ctr import CtrAccessor
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.operations import (
-    CreateDense,
-    FinishCopy,
-    TableTail,
-)
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.parameter_shard import ParameterShard
+from psnb._src.server.operations import CreateDense, FinishCopy, TableTail
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.optimizers import Adagrad
 from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex
+from psnb._src.server.shard import ParameterShard
 from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Always, Constant, CountFilter
 from psnb._src.server.table import Segment, Table
 from psnb.errors import ConfigurationError
 

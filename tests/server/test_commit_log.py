@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from psnb import errors
-from psnb._src.first_rows.initializers import Constant
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import ENDED, PROCESS, CommitLog, CommitState
-from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.commit_log import ENDED, PROCESS, Commit, CommitLog, CommitState, Part
+from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import (
     ApplyCommit,
     CommitPart,
@@ -23,10 +22,11 @@ from psnb._src.server.operations import (
     GiveUpCommit,
     PreparePart,
 )
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.parameter_shard import ParameterShard
-from psnb._src.server.table_operations import (
+from psnb._src.server.optimizers import SGD, Adagrad
+from psnb._src.server.shard import ParameterShard
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Constant
+from psnb._src.server.table import (
     AddValues,
     ClearTable,
     LookUpRows,
@@ -36,7 +36,6 @@ from psnb._src.server.table_operations import (
     ReadValues,
     TuneOptimizer,
 )
-from psnb._src.server.tables import DenseTable, SparseTable
 
 ONES = np.ones(2, np.float32)
 PUSH = OnTable("v", PushGradient(-ONES))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from psnb._src.server import kernels
-from psnb._src.server.duplicates import distinct, summed
+from psnb._src.server.kernels import distinct, summed
 
 IDS = st.integers(0, 9) | st.integers(0, 2**64 - 1)
 

@@ -11,15 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb._src.server import transfer
-from psnb._src.server.commit_messages import Commit, Part
-from psnb._src.server.operations import (
-    ApplyCommit,
-    CreateDense,
-    DropTable,
-    PreparePart,
-)
-from psnb._src.server.table_operations import (
+from psnb._src.server import replication
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.operations import ApplyCommit, CreateDense, DropTable, PreparePart
+from psnb._src.server.table import (
     ClearTable,
     EndDay,
     FinishTable,
@@ -101,9 +96,9 @@ def test_whatever_happens_while_a_copy_is_filled_it_ends_the_same(
 def small_segments() -> Iterator[None]:
     """Send a row or two at a time, and nothing at last that was not sent before."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfer, "SEGMENT", 80)
-        patch.setattr(transfer, "LAST", 40)
-        patch.setattr(transfer, "_WINDOW", 3)
+        patch.setattr(replication, "SEGMENT", 80)
+        patch.setattr(replication, "LAST", 40)
+        patch.setattr(replication, "_WINDOW", 3)
         yield
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.placement.layout import ShardPlace
-from psnb._src.placement.shard_status import CopyState, Role
-from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.placement.layout import CopyState, Role, ShardPlace
+from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import (
     APART,
@@ -29,13 +28,9 @@ from psnb._src.server.operations import (
     StopServer,
     TakeSnapshot,
 )
-from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.optimizers import SGD
 from psnb._src.server.sparse import SparseTable
-from psnb._src.server.table_operations import (
-    OnTable,
-    PushGradient,
-    PutSegment,
-)
+from psnb._src.server.table import OnTable, PushGradient, PutSegment
 from psnb.errors import ConfigurationError, InternalError
 from tests.server.pair import (
     FILLED,

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from psnb._src.first_rows import hash_ids
 from psnb._src.server import kernels
+from psnb._src.server.kernels import hash_ids
 
 SLOTS = 1 << 14
 IDS = SLOTS * 2 // 3

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import (
     ApplyCommit,
     CommitParts,
@@ -16,14 +16,8 @@ from psnb._src.server.operations import (
     Failed,
     PreparePart,
 )
-from psnb._src.server.optimizers.schedules import PiecewiseConstant, Warmup
-from psnb._src.server.table_operations import (
-    OnTable,
-    Preview,
-    PushGradient,
-    ReadValues,
-    TuneOptimizer,
-)
+from psnb._src.server.optimizer import PiecewiseConstant, Warmup
+from psnb._src.server.table import OnTable, Preview, PushGradient, ReadValues, TuneOptimizer
 from tests.server.pair import ONES, Pair, push, push_rows, result, same
 
 asked: list[int] = []

@@ -12,13 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.admission import CountFilter, Probability
-from psnb._src.first_rows.initializers import Uniform
-from psnb._src.server import spare_room
-from psnb._src.server.changed_rows import ChangedRows
-from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.memory import NoMemoryError, Promise, refusal
-from psnb._src.server.open_snapshots import OpenSnapshots
+from psnb._src.server import memory
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.memory import NoMemoryError, Promise, SpareRoom, refusal
 from psnb._src.server.operations import (
     CreateDense,
     CreateSparse,
@@ -28,16 +24,20 @@ from psnb._src.server.operations import (
     SquareNorms,
     number_in,
 )
-from psnb._src.server.optimizers.adam import Adam
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.parameter_shard import ParameterShard
-from psnb._src.server.spare_room import SpareRoom
-from psnb._src.server.table_operations import (
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.optimizers import SGD, Adam
+from psnb._src.server.replication import Transfer
+from psnb._src.server.shard import ParameterShard, build
+from psnb._src.server.snapshots import OpenSnapshots
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import CountFilter, Probability, Uniform
+from psnb._src.server.table import (
     AddRows,
     AddValues,
     AssignRows,
     AssignValues,
     BlendValues,
+    ChangedRows,
     EndDay,
     LookUpRows,
     MergeRows,
@@ -49,10 +49,9 @@ from psnb._src.server.table_operations import (
     RecordUse,
     ShrinkTable,
     SkipUpdates,
+    Table,
     TableWrite,
 )
-from psnb._src.server.tables import DenseTable, SparseTable, Table, build
-from psnb._src.server.transfer import Transfer
 from psnb.errors import PsnbError, ServerMemoryError
 from tests.server.no_memory import Allocator, Servers
 
@@ -518,7 +517,7 @@ def test_a_copy_that_is_filled_begins_anew_where_there_was_no_memory_to_note_a_c
 def test_room_for_snapshots_that_there_is_no_memory_for_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room, made, real = SpareRoom(), [0], spare_room._piece
+    room, made, real = SpareRoom(), [0], memory._piece
 
     def piece() -> np.ndarray:
         made[0] += 1
@@ -526,7 +525,7 @@ def test_room_for_snapshots_that_there_is_no_memory_for_is_done_without(
             raise MemoryError
         return real()
 
-    monkeypatch.setattr(spare_room, "_piece", piece)
+    monkeypatch.setattr(memory, "_piece", piece)
     room.want(5)
     for thread in threading.enumerate():
         if thread.name == "psnb-room":

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import (
     ApplyCommit,
     CommitParts,
@@ -23,7 +23,7 @@ from psnb._src.server.operations import (
     ServerReply,
     ServerRequest,
 )
-from psnb._src.server.table_operations import (
+from psnb._src.server.table import (
     AddValues,
     OnTable,
     Preview,
@@ -32,7 +32,7 @@ from psnb._src.server.table_operations import (
     ReadValues,
     SkipUpdates,
 )
-from psnb._src.transport.message import Message, unwired
+from psnb._src.transport.stream import Message, unwired
 
 COMMIT = Commit("w", 3, 2, 1, (ShardId("s", 0), ShardId("s", 4)), ((3, b"x"),), "c", 2, True)
 ROWS = PushRows(np.arange(2, dtype=np.uint64), np.ones((2, 3)), 1.5, distinct=True)

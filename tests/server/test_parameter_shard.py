@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.server.commit_messages import Commit, Part
+from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import (
     ApplyCommit,
     CommitPart,
@@ -22,11 +21,12 @@ from psnb._src.server.operations import (
     ReadSegment,
     SquareNorms,
 )
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.optimizer import Optimizer
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.parameter_shard import ParameterShard
-from psnb._src.server.table_operations import (
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.optimizers import SGD, Adagrad
+from psnb._src.server.replication import Transfer
+from psnb._src.server.shard import ParameterShard
+from psnb._src.server.states import Constant
+from psnb._src.server.table import (
     AddValues,
     EndDay,
     FetchRows,
@@ -41,7 +41,6 @@ from psnb._src.server.table_operations import (
     ShardOperation,
     TableOperation,
 )
-from psnb._src.server.transfer import Transfer
 from psnb.errors import ConfigurationError, InternalError
 
 SPARSE = CreateSparse("e", 2, 10, 0, 1, "float32", Constant(1.0), 0, None)

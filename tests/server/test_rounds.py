@@ -7,17 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.optimizers import SGD
 from psnb._src.server.rounds import Rounds, square_norm
-from psnb._src.server.table_operations import (
-    OnTable,
-    PushGradient,
-    PushRows,
-    RecordUse,
-)
-from psnb._src.server.tables import DenseTable, SparseTable, Table
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Constant
+from psnb._src.server.table import OnTable, PushGradient, PushRows, RecordUse, Table
 
 
 class Kept:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.admission import CountFilter
 from psnb._src.server import memory
 from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex, RowIndex
+from psnb._src.server.states import CountFilter
 from psnb.errors import InternalError
 
 ROWS = 5000

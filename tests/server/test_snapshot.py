@@ -12,19 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.first_rows.admission import CountFilter
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.server import snapshot as snapshot_module
-from psnb._src.server import spare_room
-from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.adam import Adam
-from psnb._src.server.snapshot import Snapshot, snapshot
-from psnb._src.server.table_operations import (
-    LookUpRows,
-    PushRows,
-)
-from psnb._src.server.tables import DenseTable, SparseTable, Table
+from psnb._src.server import memory
+from psnb._src.server import snapshots as snapshot_module
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.optimizers import Adagrad, Adam
+from psnb._src.server.snapshots import Snapshot, snapshot
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Constant, CountFilter
+from psnb._src.server.table import LookUpRows, PushRows, Table
 from psnb.errors import InternalError
 
 
@@ -191,7 +187,7 @@ def test_columns_are_as_they_were_though_rows_change_between_two_of_them(rows: i
 def small_pieces(numbers: int) -> ExitStack:
     """Let snapshots of variables be copied in pieces of so many numbers."""
     stack = ExitStack()
-    for module in (snapshot_module, spare_room):
+    for module in (snapshot_module, memory):
         stack.enter_context(patch.object(module, "PIECE", 8 * numbers))
     return stack
 
@@ -253,7 +249,7 @@ def test_a_variable_stays_as_it_was_whichever_rows_change(
 
 
 def test_of_a_variable_only_the_parts_are_copied_in_which_rows_change() -> None:
-    with small_pieces(4), patch.object(spare_room.SpareRoom, "copies", autospec=True) as copies:
+    with small_pieces(4), patch.object(memory.SpareRoom, "copies", autospec=True) as copies:
         copies.side_effect = lambda room, arrays: [array.copy() for array in arrays]
         table = DenseTable("v", np.zeros((10, 2)), None)
         taken = snapshot(table)
@@ -264,7 +260,7 @@ def test_of_a_variable_only_the_parts_are_copied_in_which_rows_change() -> None:
 
 
 def test_of_a_variable_only_what_was_not_read_is_copied() -> None:
-    with small_pieces(2), patch.object(spare_room.SpareRoom, "copies", autospec=True) as copies:
+    with small_pieces(2), patch.object(memory.SpareRoom, "copies", autospec=True) as copies:
         copies.side_effect = lambda room, arrays: [array.copy() for array in arrays]
         table = DenseTable("v", np.arange(10.0), None)
         taken = snapshot(table)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from psnb._src.server import spare_room
-from psnb._src.server.optimizers.adam import Adam
-from psnb._src.server.snapshot import pieces_wanted
-from psnb._src.server.spare_room import PIECE, TICKS, SpareRoom
-from psnb._src.server.tables import DenseTable
+from psnb._src.server import memory
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.memory import PIECE, TICKS, SpareRoom
+from psnb._src.server.optimizers import Adam
+from psnb._src.server.snapshots import pieces_wanted
 from tests.conftest import wait_until
 
 FULL = np.arange(PIECE // 8)
@@ -22,13 +22,13 @@ FULL = np.arange(PIECE // 8)
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the threads that have had memory made."""
     names: list[str] = []
-    make = spare_room._piece
+    make = memory._piece
 
     def piece() -> np.ndarray:
         names.append(threading.current_thread().name)
         return make()
 
-    monkeypatch.setattr(spare_room, "_piece", piece)
+    monkeypatch.setattr(memory, "_piece", piece)
     return names
 
 
@@ -104,14 +104,14 @@ def test_what_is_given_back_while_it_is_made_is_not_kept(
     room: SpareRoom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    make = spare_room._piece
+    make = memory._piece
 
     def piece() -> np.ndarray:
         begun.set()
         go_on.wait()
         return make()
 
-    monkeypatch.setattr(spare_room, "_piece", piece)
+    monkeypatch.setattr(memory, "_piece", piece)
     assert not room.want(5)
     begun.wait()
     room.clear()

@@ -10,17 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb._src.first_rows.admission import Admission, Always, CountFilter, Probability
-from psnb._src.first_rows.initializers import Uniform
-from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.table_operations import (
-    LookUpRows,
-    PushRows,
-    RecordUse,
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.optimizers import Adagrad
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import (
+    Admission,
+    Always,
+    CountFilter,
+    Probability,
+    Uniform,
+    shard_of_ids,
 )
-from psnb._src.server.tables import SparseTable
-from psnb._src.shards.division import shard_of_ids
+from psnb._src.server.table import LookUpRows, PushRows, RecordUse
 
 DIM, SEED = 2, 7
 ACCESSOR = CtrAccessor(nonclk_coeff=0.5, show_click_decay_rate=0.5)

@@ -13,12 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from psnb._src.first_rows.admission import CountFilter
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.mapped_arrays import mapped_arrays
-from psnb._src.new_file import WrittenFile
-from psnb._src.server import table_writing
-from psnb._src.server.ctr import CtrAccessor
+from psnb._src.server import snapshots
+from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import (
     AskWriting,
     EndWriting,
@@ -27,12 +23,13 @@ from psnb._src.server.operations import (
     TakeSnapshot,
     WriteTables,
 )
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.adam import Adam
-from psnb._src.server.snapshot import snapshot
-from psnb._src.server.table_writing import TableWriting
-from psnb._src.server.tables import DenseTable, SparseTable, Table
-from psnb._src.whole_files import checksum
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.optimizers import Adagrad, Adam
+from psnb._src.server.snapshots import TableWriting, snapshot
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Constant, CountFilter
+from psnb._src.server.table import Table
+from psnb._src.utils.files import WrittenFile, checksum, mapped_arrays
 from psnb.errors import CheckpointError
 from tests.conftest import wait_until
 from tests.server.pair import Pair, now
@@ -73,11 +70,11 @@ TABLES: dict[str, Callable[[], Table]] = {
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_writing, "_PIECE", 100)
+    monkeypatch.setattr(snapshots, "_PIECE", 100)
 
 
 def written(
-    folder: Path, tables: Mapping[str, Table], soon: table_writing.Soon = now
+    folder: Path, tables: Mapping[str, Table], soon: snapshots.Soon = now
 ) -> Mapping[str, WrittenFile]:
     taken = {name: snapshot(table) for name, table in tables.items()}
     writing = TableWriting("server 0", str(folder), taken, soon)
@@ -135,7 +132,7 @@ def test_a_full_disk_is_told_with_what_to_do(
     def full(file: object, content: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(table_writing.NewFile, "write", full)
+    monkeypatch.setattr(snapshots.NewFile, "write", full)
     with pytest.raises(CheckpointError, match=r"No space left on device.*Make room there"):
         written(tmp_path, {FILE: sparse()})
 
@@ -213,7 +210,7 @@ def test_a_writing_that_nobody_asks_for_ends_after_minutes(tmp_path: Path, minut
     on_host.wait()
     for _ in range(minutes):
         on_host.host.tick()
-    if minutes < table_writing.TICKS:
+    if minutes < snapshots.TICKS:
         on_host.wait()
         on_host.ask(EndWriting(on_host.folder))
     with pytest.raises(CheckpointError, match=r"a does not write into .* any more"):

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb._src.first_rows.initializers import Constant, Initializer, Uniform
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.optimizer import Optimizer
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.tables import DenseTable, SparseTable
-from psnb._src.shards.division import shard_of_ids
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.optimizers import SGD, Adagrad
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Constant, Initializer, Uniform, shard_of_ids
 from psnb.errors import ConfigurationError
 
 ROWS, DIM, SEED = 50, 3, 7

@@ -7,21 +7,13 @@ import pickle
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.server import transfer
-from psnb._src.server.operations import (
-    CreateSparse,
-)
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.parameter_shard import ParameterShard
-from psnb._src.server.table_operations import (
-    LookUpRows,
-    OnTable,
-    PushRows,
-    PutSegment,
-    ShardOperation,
-)
-from psnb._src.server.transfer import Transfer
+from psnb._src.server import replication
+from psnb._src.server.operations import CreateSparse
+from psnb._src.server.optimizers import SGD
+from psnb._src.server.replication import Transfer
+from psnb._src.server.shard import ParameterShard
+from psnb._src.server.states import Constant
+from psnb._src.server.table import LookUpRows, OnTable, PushRows, PutSegment, ShardOperation
 
 ROWS = 1000
 
@@ -32,8 +24,8 @@ def shard(monkeypatch: pytest.MonkeyPatch) -> ParameterShard:
     made = ParameterShard("test")
     made.run(CreateSparse("e", 2, None, 0, 1, "float32", Constant(1.0), 0, SGD(1.0)))
     push(made, np.arange(ROWS))
-    monkeypatch.setattr(transfer, "SEGMENT", 1600)
-    monkeypatch.setattr(transfer, "LAST", 160)
+    monkeypatch.setattr(replication, "SEGMENT", 1600)
+    monkeypatch.setattr(replication, "LAST", 160)
     return made
 
 

@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.server.operations import (
-    CreateDense,
-    CreateSparse,
-)
-from psnb._src.server.optimizers.adam import Adam
-from psnb._src.server.optimizers.optimizer import Optimizer
-from psnb._src.server.optimizers.rmsprop import RMSProp
-from psnb._src.server.optimizers.schedules import PiecewiseConstant
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.table_operations import (
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.operations import CreateDense, CreateSparse
+from psnb._src.server.optimizer import Optimizer, PiecewiseConstant
+from psnb._src.server.optimizers import SGD, Adam, RMSProp
+from psnb._src.server.shard import warm_up
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Constant
+from psnb._src.server.table import (
     CountSkipped,
     LookUpRows,
     PushGradient,
@@ -27,10 +24,10 @@ from psnb._src.server.table_operations import (
     ReadRate,
     ReadValues,
     SkipUpdates,
+    Table,
     TableRead,
     TuneOptimizer,
 )
-from psnb._src.server.tables import DenseTable, SparseTable, Table, warm_up
 from psnb.errors import ConfigurationError
 
 ONE = np.ones(1, np.float32)

@@ -15,7 +15,7 @@ import numpy as np
 from distributed import Client
 
 import psnb
-from psnb._src.cluster.cluster import identity
+from psnb._src.cluster.local import identity
 from tests.conftest import DEADLINE
 from tests.integration.helpers import CommandLine
 from tests.integration.namespaces import HERE, THERE, Link, linked

@@ -7,9 +7,9 @@ import contextlib
 
 import pytest
 
-from psnb._src.monitor import EventLog
+from psnb._src.monitor.events import EventLog
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
-from psnb._src.strategy.departures import Departures, holds
+from psnb._src.strategy.reconciler import Departures, holds
 
 A, B, C = (ServerAddress(f"tcp://{name}", name) for name in "abc")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from psnb._src.excerpt import counted
-from psnb._src.monitor import ServerStatistics
-from psnb._src.strategy.described import describe
+from psnb._src.monitor.history import ServerStatistics
+from psnb._src.strategy.tables import describe
+from psnb._src.utils.text import counted
 from tests.monitor.test_summary import HOSTILE, Reader
 from tests.parameters.in_process import DIM, embedding, variable
 

@@ -8,8 +8,9 @@ from collections.abc import Coroutine, Iterator
 import pytest
 from distributed import Client, LocalCluster
 
-from psnb._src.dask_internals import event_loop
-from psnb._src.placement import PUBLISH, Deed, Layout
+from psnb._src.dask_compat import event_loop
+from psnb._src.placement.layout import Layout
+from psnb._src.placement.registry import PUBLISH, Deed
 from psnb._src.strategy.ownership import Ownership, claim
 from psnb._src.strategy.servers import Servers
 from psnb.errors import SchedulerLostError

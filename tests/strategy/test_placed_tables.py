@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.server import CreateDense
-from psnb._src.strategy import placed_tables
-from psnb._src.strategy.placed_tables import Creation, PlacedTables
+import psnb._src.strategy.tables
+from psnb._src.server.operations import CreateDense
+from psnb._src.strategy.tables import Creation, PlacedTables
 
 
 def creation(shard: int, table: str, values: np.ndarray) -> Creation:
@@ -31,7 +31,7 @@ def test_values_are_kept_as_they_were() -> None:
 
 
 def test_beyond_a_limit_values_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placed_tables, "MOST_KEPT", 40)
+    monkeypatch.setattr(psnb._src.strategy.tables, "MOST_KEPT", 40)
     tables = PlacedTables(2)
     tables.remember("a", [creation(0, "a", np.arange(4.0))])
     tables.remember("b", [creation(0, "b/0", np.arange(2.0)), creation(1, "b/2", np.ones(2))])
@@ -41,7 +41,7 @@ def test_beyond_a_limit_values_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, np.nan, 2.5])
 def test_equal_values_take_no_memory(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
-    monkeypatch.setattr(placed_tables, "MOST_KEPT", 0)
+    monkeypatch.setattr(psnb._src.strategy.tables, "MOST_KEPT", 0)
     tables = PlacedTables(2)
     tables.remember("v", [creation(0, "v", np.full((3, 2), value, np.float32))])
     (kept,) = made(tables, "v").values()
@@ -50,7 +50,7 @@ def test_equal_values_take_no_memory(monkeypatch: pytest.MonkeyPatch, value: flo
 
 
 def test_zeros_of_both_signs_are_not_equal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placed_tables, "MOST_KEPT", 0)
+    monkeypatch.setattr(psnb._src.strategy.tables, "MOST_KEPT", 0)
     tables = PlacedTables(2)
     tables.remember("v", [creation(0, "v", np.array([0.0, -0.0]))])
     assert tables.unkept({0}) == ["v"]

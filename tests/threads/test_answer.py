@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from psnb._src.threads.answer import Answer
+from psnb._src.utils.threads import Answer
 from psnb.errors import CancelledError
 from tests.interrupting import (
     Scene,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from psnb._src.threads.aside import aside, on_loop
+from psnb._src.utils.threads import aside, on_loop
 from tests.conftest import DEADLINE, wait_until
 from tests.interrupting import (
     Scene,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import psnb
 import psnb.torch
-from psnb._src.server import SGD, Adagrad, Adam
+from psnb._src.server.optimizers import SGD, Adagrad, Adam
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
 from tests.torch_models.wide_deep import Normed, WideDeep, distributed, step

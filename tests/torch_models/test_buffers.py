@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import psnb.torch
-from psnb._src.modes import Async, BoundedStaleness, Geo, Mode, Sync
-from psnb._src.server import SGD
+from psnb._src.protocol.messages import Async, BoundedStaleness, Geo, Mode, Sync
+from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
 from tests.torch_models.wide_deep import RATE, assert_same, distributed

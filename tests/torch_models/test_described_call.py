@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import psnb.torch
-from psnb._src.server import SGD
+from psnb._src.server.optimizers import SGD
 from tests.models.placing import InProcessStrategy
 
 IDS, X = torch.tensor([[1, 2], [2, 3]]), torch.ones(2, 3)

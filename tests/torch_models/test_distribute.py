@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import psnb.torch
-from psnb._src.server import SGD, Adagrad
-from psnb._src.torch_models.split_module import split
+from psnb._src.models.torch.split import split
+from psnb._src.server.optimizers import SGD, Adagrad
 from psnb.errors import (
     ConfigurationError,
     SerializationError,

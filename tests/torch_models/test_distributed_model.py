@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import psnb.torch
-from psnb._src.server import SGD, Adam
+from psnb._src.server.optimizers import SGD, Adam
 from psnb.errors import ConfigurationError
 from tests.torch_models.wide_deep import (
     IDS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from psnb._src.torch_models.model_pass import ModelPass
+from psnb._src.models.torch.model_pass import ModelPass
 from tests.models.placing import InProcessStrategy
 
 

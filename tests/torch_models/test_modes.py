@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import psnb.torch
-from psnb._src.coordinator.closures.closure import FunctionRegistry
-from psnb._src.runtime.worker_context import WorkerContext, entered
+from psnb._src.coordinator.closures import FunctionRegistry
+from psnb._src.worker.context import WorkerContext, entered
 from tests.torch_models.wide_deep import Normed, distributed
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 import psnb.torch
-from psnb._src.server import SGD
+from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
 

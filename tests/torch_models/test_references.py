@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import psnb.torch
-from psnb._src.runtime import dumps, loads
-from psnb._src.server import SGD, Adam
+from psnb._src.protocol.packing import dumps, loads
+from psnb._src.server.optimizers import SGD, Adam
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
 from tests.torch_models.wide_deep import RATE, assert_same, distributed

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import psnb.torch
-from psnb._src.runtime import pack_error, unpack_error
+from psnb._src.protocol.packing import pack_error, unpack_error
 from psnb.errors import (
     ConfigurationError,
     GradientError,

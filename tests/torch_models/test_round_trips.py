@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from psnb._src.server import Adam
+from psnb._src.server.optimizers import Adam
 from tests.models.placing import InProcessStrategy
 from tests.torch_models.wide_deep import (
     IDS,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import psnb.torch
-from psnb._src.server import Adagrad
+from psnb._src.server.optimizers import Adagrad
 from psnb.errors import (
     GradientError,
 )

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import psnb
 import psnb.torch
-from psnb._src.server import Optimizer
+from psnb._src.server.optimizer import Optimizer
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from psnb._src.torch_models.worker_state import WorkerState
+from psnb._src.models.torch.replica import WorkerState
 from psnb.errors import ConfigurationError
 from tests.torch_models.wide_deep import distributed
 

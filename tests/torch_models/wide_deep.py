@@ -9,7 +9,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 import psnb.torch
-from psnb._src.server import SGD
+from psnb._src.server.optimizers import SGD
 from tests.models.placing import InProcessStrategy
 
 RATE = 0.5

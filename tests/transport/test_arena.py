@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from psnb._src.transport import arena
-from psnb._src.transport.arena import Arena, Mapped, SharedBlock, can_see, probe
+from psnb._src.transport import shared_memory
+from psnb._src.transport.shared_memory import Arena, Mapped, SharedBlock, can_see, probe
 from tests.conftest import wait_until
 
 LARGE = 1 << 20
@@ -142,13 +142,13 @@ def test_a_reader_may_write_into_what_it_got() -> None:
 
 
 def test_an_arena_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena, "MOST_BYTES", 3 * LARGE)
+    monkeypatch.setattr(shared_memory, "MOST_BYTES", 3 * LARGE)
     ours = Arena()
     assert [ours.put(data(0)) is None for _ in range(4)] == [False, False, False, True]
 
 
 def test_half_of_an_arena_is_kept_for_what_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena, "MOST_BYTES", 4 * LARGE)
+    monkeypatch.setattr(shared_memory, "MOST_BYTES", 4 * LARGE)
     ours = Arena()
     held = [lent(ours), lent(ours)]
     assert ours.lend(LARGE) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.transport import halved, widened
+from psnb._src.transport.stream import halved, widened
 
 RELATIVE, ABSOLUTE = 2.0**-11, 2.0**-39
 

@@ -12,8 +12,8 @@ from mmap import mmap
 import numpy as np
 import pytest
 
-from psnb._src.transport import reused_memory
-from psnb._src.transport.reused_memory import ReusedMemory
+from psnb._src.utils import memory
+from psnb._src.utils.memory import ReusedMemory
 
 LARGE = 1 << 20
 
@@ -45,7 +45,7 @@ def test_it_knows_what_it_has_lent() -> None:
 
 
 def test_there_is_no_more_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reused_memory, "MOST_BYTES", 3 * LARGE)
+    monkeypatch.setattr(memory, "MOST_BYTES", 3 * LARGE)
     ours = ReusedMemory()
     held = [lent(ours) for _ in range(3)]
     assert ours.lend(LARGE) is None
@@ -54,8 +54,8 @@ def test_there_is_no_more_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reused_memory, "MOST_BYTES", 3 * LARGE)
-    monkeypatch.setattr(reused_memory, "KEPT_BYTES", 2 * LARGE)
+    monkeypatch.setattr(memory, "MOST_BYTES", 3 * LARGE)
+    monkeypatch.setattr(memory, "KEPT_BYTES", 2 * LARGE)
     ours = ReusedMemory()
     held = [lent(ours) for _ in range(3)]
     held.clear()
@@ -71,7 +71,7 @@ def test_very_large_memory_is_given_back_at_once(monkeypatch: pytest.MonkeyPatch
             made.append(weakref.ref(memory))
             return memory
 
-    monkeypatch.setattr(reused_memory.mmap, "mmap", Memory)
+    monkeypatch.setattr(memory.mmap, "mmap", Memory)
     for size, kept in ((1 << 24, True), ((1 << 24) + 1, False)):
         array = lent(ours, size)
         del array
@@ -100,10 +100,10 @@ def test_without_memory_there_is_none_to_lend_and_later_there_is(
     def refused(*_: int, **__: int) -> None:
         raise OSError("cannot allocate memory")
 
-    monkeypatch.setattr(reused_memory, "MOST_BYTES", LARGE)
+    monkeypatch.setattr(memory, "MOST_BYTES", LARGE)
     ours = ReusedMemory()
     with monkeypatch.context() as patch:
-        patch.setattr(reused_memory.mmap, "mmap", refused)
+        patch.setattr(memory.mmap, "mmap", refused)
         assert ours.lend(LARGE) is None
     assert ours.lend(LARGE) is not None
 

@@ -2,29 +2,262 @@
 
 Closures are not Dask tasks: without the plugin nothing scales up for them, and the workers that run
 them look idle and are scaled away. Each coordinator tells the scheduler twice a second what it has
-to do (`psnb._src.cluster.demand`), through the handler `DEMAND`. The plugin stays on the scheduler,
-one for all strategies and notebooks, and changes nothing while no coordinator has a demand. All of
-it runs on the scheduler's event loop.
+to do, through the handler `DEMAND`. The plugin stays on the scheduler, one for all strategies and
+notebooks, and changes nothing while no coordinator has a demand. All of it runs on the scheduler's
+event loop.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import time
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import dask
-from distributed import Scheduler, SchedulerPlugin
+from distributed import Client, Scheduler, SchedulerPlugin
 
-from psnb._src.cluster.demand import Demand, DemandBoard
-from psnb._src.cluster.protection import serves
-from psnb._src.dask_internals import (
+from psnb._src.dask_compat import (
     WorkerState,
     add_handler,
+    ask_scheduler,
+    event_loop,
     keep_awake,
     parse_timedelta,
+    plugin_named,
     replace_operation,
+    scales_itself,
+    scheduler_identity,
 )
+from psnb._src.placement.registry import LayoutRegistry
+from psnb._src.utils.threads import on_loop, uninterrupted
+from psnb.errors import ClusterError
+
+# Resizing: starts and retires workers of a cluster, if the cluster can do that.
+
+_RETIRE_TIMEOUT = 60.0
+
+
+def cannot_add(client: Client) -> str:
+    """Return why a worker cannot be started from here; empty if it can."""
+    cluster = client.cluster
+    if cluster is None or not hasattr(cluster, "scale") or not hasattr(cluster, "plan"):
+        return (
+            "this notebook has not started the cluster, so it cannot add workers: start one with "
+            "`dask worker ADDRESS --nthreads 1`"
+        )
+    if scales_itself(cluster):
+        return "the cluster scales itself by its work (adapt): it starts workers when it needs them"
+    return ""
+
+
+@uninterrupted
+def add_worker(client: Client) -> None:
+    """Have the cluster start one more process; returns at once.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster cannot.
+    """
+    if reason := cannot_add(client):
+        raise ClusterError(reason)
+    client.cluster.scale(len(client.cluster.plan) + 1)
+
+
+def retire_worker(client: Client, address: str) -> None:
+    """Have a worker finish its closures and leave; an interrupt ends only the waiting.
+
+    Raises
+    ------
+    ClusterError
+        If it did not leave in a minute.
+    """
+
+    async def retire() -> None:
+        cluster: Any = client.cluster
+        names = {
+            each["name"]
+            for key, each in (await scheduler_identity(client))["workers"].items()
+            if key == address
+        }
+        if names and cluster is not None and hasattr(cluster, "worker_spec"):
+            # Else the cluster would start another worker in its place.
+            spec = cluster.worker_spec
+            await cluster.scale_down([name for name in spec if str(name) in map(str, names)])
+        else:
+            await ask_scheduler(
+                client,
+                "retire_workers",
+                workers=[address],
+                remove=True,
+                close_workers=True,
+                stimulus_id="psnb-retire-worker",
+            )
+
+    try:
+        on_loop(event_loop(client), retire, _RETIRE_TIMEOUT, goes_on=True)
+    except (OSError, TimeoutError) as error:
+        raise ClusterError(f"the worker at {address} did not leave: {error}") from error
+
+
+# Demand: how much the closures of all coordinators need of a cluster. Pure, without Dask.
+#
+# Coordinators report it, and the Dask scheduler adds it up (see `psnb._src.cluster.scaling`), on
+# its event loop only.
+
+EXPIRY = 15.0
+"""Seconds after which a coordinator that reports nothing counts as gone: its notebook died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The demand of one coordinator.
+
+    Attributes
+    ----------
+    closures : int
+        Closures that wait or run.
+    occupancy : float
+        The seconds that they are expected to take in total.
+    holding : frozenset of str
+        Dask addresses of the workers that hold closures at this moment.
+    """
+
+    closures: int = 0
+    occupancy: float = 0.0
+    holding: Set[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.closures or self.holding)
+
+    def threads(self, target_duration: float) -> float:
+        """Return how many threads it takes to be done in ``target_duration`` seconds.
+
+        At most one for each closure, even if it is long. It may be a fraction, so that many
+        coordinators with little to do ask for little together.
+        """
+        return min(self.closures, self.occupancy / target_duration)
+
+
+class DemandBoard:
+    """The newest demand of each coordinator; it is forgotten if the reports stop."""
+
+    def __init__(self) -> None:
+        self._demands: dict[str, tuple[float, Demand]] = {}  # with the time of their coming
+
+    def report(self, coordinator: str, demand: Demand, now: float) -> None:
+        """Note a coordinator's demand; an empty one withdraws the one before."""
+        if demand:
+            self._demands[coordinator] = now, demand
+        else:
+            self._demands.pop(coordinator, None)
+
+    def demands(self, now: float) -> list[Demand]:
+        """Return the demands, one for each coordinator that has one."""
+        self._demands = {
+            name: (came, demand)
+            for name, (came, demand) in self._demands.items()
+            if now - came < EXPIRY
+        }
+        return [demand for _, demand in self._demands.values()]
+
+    def holding(self, now: float) -> frozenset[str]:
+        """Return the addresses of the workers that hold closures, of any coordinator."""
+        return frozenset().union(*(demand.holding for demand in self.demands(now)))
+
+    def workers(
+        self, now: float, target_duration: float, threads_per_worker: float, holding: int
+    ) -> int:
+        """Return how many workers the closures need.
+
+        Parameters
+        ----------
+        now : float
+            The time, on the clock of the reports.
+        target_duration : float
+            Seconds in which all should be done.
+        threads_per_worker : float
+            Closures that a worker runs at the same time.
+        holding : int
+            How many workers hold closures: the result is never less.
+        """
+        demands = self.demands(now)
+        threads = sum(demand.threads(target_duration) for demand in demands)
+        least = 1 if any(demand.closures for demand in demands) else 0  # even if they take no time
+        return max(least, holding, math.ceil(threads / threads_per_worker))
+
+
+# ServerProtection: the Dask scheduler plugin that keeps Dask from retiring parameter servers.
+#
+# To Dask they look idle, so they would be retired first, and the parameters lost. All of it runs on
+# the scheduler's event loop.
+
+ROLE = "ps"
+"""The Dask resource that marks a parameter server."""
+
+
+logger = logging.getLogger("psnb")
+
+
+def serves(scheduler: Scheduler, worker: WorkerState) -> bool:
+    """Return whether a worker is a parameter server, or has become one; on the scheduler."""
+    registry = plugin_named(scheduler, LayoutRegistry.name)
+    return bool(worker.resources.get(ROLE)) or (
+        registry is not None and worker.address in registry.addresses()
+    )
+
+
+class ServerProtection(SchedulerPlugin):
+    """Removes parameter servers from the workers that Dask may scale away, or retires."""
+
+    name = "psnb-servers"
+    idempotent = True
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Replace the scheduler's `retire_workers`; Dask calls this once."""
+        self._scheduler = scheduler
+        self._retire = replace_operation(scheduler, "retire_workers", self.retire_workers)
+
+    async def retire_workers(
+        self,
+        workers: Sequence[str] | None = None,
+        *,
+        names: Sequence[object] | None = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Retire workers as Dask does, except those that hold parameters.
+
+        Dask does the same with workers that have the only copy of a result, if there is no room for
+        it elsewhere: they stay, and are left out of what is returned.
+        """
+        registry = plugin_named(self._scheduler, LayoutRegistry.name)
+        held = set() if registry is None else registry.addresses()
+        known = self._scheduler.workers
+        # LocalCluster mixes names, of whichever type, and addresses.
+        held |= {str(known[address].name) for address in held if address in known}
+        asked = [*(workers or ()), *(names or ())]
+        if kept := [str(each) for each in asked if str(each) in held]:
+            logger.info(
+                "%s would take parameters along and stays; strategy.rebalance(drain=[...]) empties "
+                "a server",
+                ", ".join(kept),
+            )
+            workers = workers and [each for each in workers if str(each) not in held]
+            names = names and [each for each in names if str(each) not in held]
+        retired: dict[str, Any] = await self._retire(workers=workers, names=names, **more)
+        return retired
+
+    def valid_workers_downscaling(
+        self, scheduler: Scheduler, workers: list[WorkerState]
+    ) -> list[WorkerState]:
+        """Return the workers that may be retired: those that are not parameter servers."""
+        return [worker for worker in workers if not serves(scheduler, worker)]
+
 
 DEMAND = "psnb_demand"
 """The name of the handler on the Dask scheduler."""

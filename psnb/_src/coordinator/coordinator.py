@@ -6,48 +6,321 @@ methods may be called from any thread but the event loop's.
 
 from __future__ import annotations
 
+import itertools
 import math
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
-from psnb._src.checks import integer
 from psnb._src.coordinator.closures import (
     DEFAULT_RETRIES,
     Chooser,
+    Closure,
+    FunctionRegistry,
     Pin,
-    RemoteValue,
     ScheduleOptions,
-    join,
     keyword,
     options,
+    pack_call,
+    pickled_call,
     positional,
 )
-from psnb._src.coordinator.coordinator_core import CoordinatorCore
-from psnb._src.coordinator.coordinator_view import CoordinatorView
-from psnb._src.coordinator.datasets import (
+from psnb._src.coordinator.epoch import (
+    DatasetServices,
     Epochs,
+    EpochServices,
     LeasedDataset,
     LeasedIterator,
-    PartitionedDataset,
+    WholeSplits,
+    map_splits,
+    run_epoch,
+)
+from psnb._src.coordinator.leases import LeaseRegistry, Progress
+from psnb._src.coordinator.load import DRAIN, HEARTBEAT, Services, StartDelay, Timeouts
+from psnb._src.coordinator.membership import Membership
+from psnb._src.coordinator.partitioned import PartitionedDataset, make_dataset_of
+from psnb._src.coordinator.queue import ClosureQueue, PinnedCalls, fetch_per_worker
+from psnb._src.coordinator.remote_value import RemoteValue, join
+from psnb._src.coordinator.resolve import Resolver
+from psnb._src.coordinator.settings import (
+    DEFAULT_QUEUE_SIZE,
+    SavedRun,
+    SavingSettings,
+    Settings,
+    versions,
+)
+from psnb._src.coordinator.values import (
     PerWorkerDataset,
     PerWorkerValues,
-    Progress,
+    ResourceRegistry,
+    fetched,
 )
-from psnb._src.coordinator.fetched import fetched
-from psnb._src.coordinator.observed import Observed
-from psnb._src.coordinator.saved_run import SavedRun
-from psnb._src.coordinator.saving_settings import SavingSettings
-from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
-from psnb._src.coordinator.workers import DRAIN, HEARTBEAT, StartDelay, Timeouts
-from psnb._src.excerpt import shown
-from psnb._src.labels import check_label
-from psnb._src.metrics import MetricStates
-from psnb._src.monitor import Share, TrainingClock
-from psnb._src.strategy import Fences, LastSave, ParameterServerStrategy, core_of
-from psnb._src.threads import uninterrupted
-from psnb.errors import ConfigurationError
+from psnb._src.coordinator.view import CoordinatorView, Observed, Saving, Steps, gate_for
+from psnb._src.metrics.metric import MetricStates
+from psnb._src.monitor.display import LiveView
+from psnb._src.monitor.history import TrainingClock
+from psnb._src.monitor.links import tell_panels
+from psnb._src.monitor.metrics import Records
+from psnb._src.monitor.text import ProgressLine, Share, wanted
+from psnb._src.protocol.messages import Geo, Sync
+from psnb._src.protocol.packing import GivenFutures, unpack_error
+from psnb._src.strategy.core import Fences
+from psnb._src.strategy.reconciler import LastSave
+from psnb._src.strategy.strategy import ParameterServerStrategy, core_of
+from psnb._src.utils.checks import Labels, check_label, integer
+from psnb._src.utils.text import shown
+from psnb._src.utils.threads import uninterrupted
+from psnb.errors import ConfigurationError, CoordinatorClosedError
+
+# CoordinatorCore: psnb's side of a coordinator; users hold a `ClusterCoordinator`.
+#
+# It makes four parts and joins them: the queue (what waits and runs), the membership (a connection
+# for each worker, on the Dask client's event loop), the registries of functions and per-worker
+# values, and the view that dashboards read (`CoordinatorView`). It starts no thread of its own; its
+# methods may be called from any thread but the event loop's.
+
+_labels = Labels()
+
+
+class CoordinatorCore:
+    """The parts of a coordinator, and what they do together.
+
+    Parameters
+    ----------
+    strategy : ParameterServerStrategy
+        Knows where the parameters are and which workers there are.
+    settings : Settings
+        How closures are scheduled.
+
+    Attributes
+    ----------
+    queue : ClosureQueue
+        What waits and runs.
+    membership : Membership
+        Who is here.
+    resources : ResourceRegistry
+        The per-worker values.
+    resolver : Resolver
+        Settles lost closures.
+    poll : callable
+        Begins the saves that are due. To be called by whoever waits for closures; cheap.
+    view : CoordinatorView
+        What dashboards read.
+    live : LiveView
+        The dashboards in the notebook.
+    """
+
+    def __init__(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
+        self._strategy = strategy
+        core, records = core_of(strategy), Records.empty(unpack_error)
+        seats = strategy.mode.closures if isinstance(strategy.mode, Sync) else None
+        self._functions, self._leases = FunctionRegistry(core.uploads), LeaseRegistry(seats)
+        self.resources = ResourceRegistry(self._fetch_per_worker)
+        weak = weakref.ref(core)  # nothing here must keep the strategy alive
+
+        def ended() -> CoordinatorClosedError | None:
+            known = weak()
+            return None if known is None else known.ended()
+
+        resources = self.resources
+
+        def failed(worker: str, closure: Closure, error: bytes) -> None:
+            call = pickled_call(worker, closure, resources, weak)
+            records.failures.add(worker, str(closure), error, call)
+
+        self.queue = ClosureQueue(
+            settings.max_queue_size,
+            records.events,
+            gate_for(strategy.mode),
+            on_failure=failed,
+            on_end=self._leases.end,
+            on_states=records.merged.add,
+            ended=ended,
+        )
+        self.resolver = Resolver(self.queue, core, isinstance(strategy.mode, Geo))
+
+        def workers(cluster: dict[str, Any], connected: Collection[str]) -> dict[str, str]:
+            known = weak()  # servers come and go
+            return known.closure_workers(cluster, connected) if known is not None else {}
+
+        services = Services(
+            self.queue,
+            self.resources,
+            self._leases,
+            self.resolver,
+            records,
+            settings.timeouts,
+            settings.start_delay,
+            strategy.mode,
+            core.name,
+        )
+        self.membership = Membership(strategy.client, workers, services)
+        core.servers.on_end = self.membership.give_up
+        self.queue.attach(self.membership.wake, Steps(self.queue, self.membership, core).begin)
+        self.resources.attach(self.membership.wake_all)
+        self._ids, self._ended_before = itertools.count(), 0
+        me = weakref.ref(self)
+
+        def cancel(remote: RemoteValue) -> bool:
+            known = me()
+            return known is not None and known.cancel(remote)
+
+        self._cancel = cancel  # what remote values hold, which do not keep the coordinator
+        label = _labels.take(settings.name or strategy.name, self)
+        saving = Saving(records.events, self.queue)
+        self.poll = saving.poll
+        self.view = CoordinatorView(label, core, self.queue, self.membership, records, saving)
+        self.live = LiveView()
+        # Queue and connections know neither coordinator nor strategy, so the coordinator can be
+        # collected while they live.
+        self._finalizer = weakref.finalize(self, _end, self.queue, self.membership)
+        try:
+            self.link = tell_panels(self.view, strategy.client)
+        except BaseException:  # an interrupt: the caller never gets this coordinator
+            self._finalizer()
+            raise
+
+    def schedule(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: ScheduleOptions,
+    ) -> RemoteValue:
+        """Queue a call; see `ClusterCoordinator.schedule`."""
+        function = self._functions.register(fn)
+        futures = GivenFutures(self._strategy.client)
+        call = pack_call(function.name, args, kwargs, self.queue.settled, futures)
+        name = function.name
+        self.resources.require_own(function.references, f"a per-worker value that {name} uses")
+        self.resources.require_own(call.references, f"a per-worker value that {name} is given")
+        futures.await_tasks()
+        remote = RemoteValue(self.queue.settled, self._cancel)
+        self.queue.put(Closure(next(self._ids), function, call, options, remote))
+        return remote
+
+    def go_on_from(self, closures: int) -> None:
+        """Have closures numbered from here; to be called when none is scheduled."""
+        number = next(self._ids)
+        self._ids = itertools.count(max(number, closures))
+        self._ended_before += max(0, closures - number)
+
+    def saved_run(self, manager: SavingSettings) -> SavedRun:
+        """Return what a checkpoint of a manager has beside parameters."""
+        found, core = self.queue.statistics(), core_of(self._strategy)
+        return SavedRun(
+            versions(),
+            manager,
+            self._strategy.mode,
+            core.layout.replicas,
+            self._ended_before + found.completed + found.failed + found.cancelled,
+            tuple(self._leases.states()),
+            {name: each.recipe() for name, each in core.parameters().items()},
+            core.models.all(),
+        )
+
+    @uninterrupted  # to the end: nobody else finds out what became of a closure that is open
+    def cancel(self, remote: RemoteValue) -> bool:
+        """Begin to cancel a closure; return whether it is going to end."""
+        kept = isinstance(self._strategy.mode, Geo)
+        closure = self.queue.cancel(remote, in_flight=not kept)
+        if closure is not None:
+            # In this order: what the worker hears after this, it hears as of a cancelled closure.
+            self.membership.soon(partial(self._revoke, closure))
+        return not kept or remote.done()
+
+    def _revoke(self, closure: Closure) -> None:
+        # On the event loop.
+        self.membership.revoke(closure)
+        self.resolver.revoke(closure)
+
+    def make_dataset(
+        self, dataset_or_fn: Any, sharding: str, splits: int | None
+    ) -> PerWorkerDataset | LeasedDataset | PartitionedDataset:
+        """Make a dataset on all workers; see `ClusterCoordinator.create_per_worker_dataset`."""
+        # In rounds: what an epoch comes to must not depend on how many workers there are.
+        count = self._leases.seats or self._strategy.num_workers
+        return make_dataset_of(dataset_or_fn, sharding, splits, count, self._dataset_services())
+
+    def run_epoch(
+        self,
+        iterator: LeasedIterator,
+        schedule: Callable[[Chooser, int | None], RemoteValue],
+        watch: Callable[[], object] = bool,
+        wanted: Callable[[int], bool] = lambda waiting: True,
+    ) -> Iterator[RemoteValue]:
+        """Schedule closures until an epoch is over; see `datasets.run_epoch`."""
+        self.resources.require_own((iterator,), "the iterator")
+
+        def look() -> None:
+            self.poll()
+            watch()
+
+        place = EpochServices(
+            self.queue.withdraw,
+            self.queue.filling,
+            lambda: self.membership.count,
+            self.membership.wake,
+            self.queue.settled,
+        )
+        return run_epoch(iterator, schedule, place, look, wanted)
+
+    def map_splits(
+        self, function: Callable[..., Any], splits: WholeSplits, shown: bool | None
+    ) -> list[Any]:
+        """Call a function for each split of a dataset; see `datasets.map_splits`."""
+        return map_splits(function, splits, self._dataset_services(), shown)
+
+    def progress(
+        self, shown: bool | None = None, epoch: Callable[[], Share] | None = None
+    ) -> AbstractContextManager[None]:
+        """Return a context in which progress is shown: if told so, else where people look."""
+        if not wanted(shown, self.live.watched):
+            return nullcontext()
+        return ProgressLine(self.view, epoch=epoch)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return not self._finalizer.alive
+
+    def check_open(self) -> None:
+        """Raise CoordinatorClosedError if it is closed."""
+        self.queue.check_open()
+
+    def close(self) -> None:
+        """Cancel what is queued or in flight, and end all connections."""
+        try:
+            self.view.note_end()
+            _labels.give_back(self.view.name)
+            self._finalizer()
+            self.resolver.end()
+        finally:
+            if self.link is not None:
+                self.link.close()
+
+    def _fetch_per_worker(
+        self, value: PerWorkerValues, question: Callable[[Any], Any], timeout: float | None
+    ) -> list[Any]:
+        return fetch_per_worker(value, question, timeout, self._dataset_services().pinned)
+
+    def _dataset_services(self) -> DatasetServices:
+        def schedule(
+            fn: Callable[..., Any], args: tuple[Any, ...], how: ScheduleOptions
+        ) -> RemoteValue:
+            return self.schedule(fn, args, {}, how)
+
+        pinned = PinnedCalls(schedule, self._strategy.worker_names, self.queue)
+        return DatasetServices(self.resources, self._leases, schedule, pinned, self.progress)
+
+
+@uninterrupted  # except while it waits; also when the coordinator is collected
+def _end(queue: ClosureQueue, membership: Membership) -> None:
+    queue.close()
+    membership.close()
 
 
 class ClusterCoordinator(Observed):

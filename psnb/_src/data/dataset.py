@@ -2,30 +2,549 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import operator
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
-from psnb._src.checks import integer, integers, path_text
-from psnb._src.data import nodes
-from psnb._src.data.block import copied
-from psnb._src.data.dataset_sources import DatasetSources
-from psnb._src.data.file_sources import Paths
-from psnb._src.data.formats import list_files
-from psnb._src.data.iteration_context import AUTOTUNE, Options
-from psnb._src.data.iterator import DatasetIterator
-from psnb._src.data.nesting import as_leaf, flatten, map_leaves, unflatten
-from psnb._src.data.node import INFINITE, UNKNOWN
-from psnb._src.data.nodes.scan import next_state
-from psnb._src.data.replaced_files import replaced_files
-from psnb._src.data.saved_elements import write_elements
-from psnb._src.data.spec import Spec
-from psnb._src.excerpt import error_text, shown
-from psnb._src.foreign_names import NamedClass, SaysWhatToUse
+import numpy as np
+
+from psnb._src.data.block import Block, block_of, copied, read_only
+from psnb._src.data.formats.csv import Csv
+from psnb._src.data.formats.files import INFER, MAX_COLUMNS, MAX_RECORD_BYTES, list_files
+from psnb._src.data.formats.multi_slot import MultiSlot, Slot
+from psnb._src.data.formats.parquet import Parquet, with_columns
+from psnb._src.data.formats.text import Criteo, FixedLengthRecords, TextLines
+from psnb._src.data.formats.tf_example import FixedLen, VarLen
+from psnb._src.data.formats.tfrecord import TFRecords
+from psnb._src.data.node import AUTOTUNE, INFINITE, UNKNOWN, Node, Options
+from psnb._src.data.nodes.batching import Batch, Buckets, PaddedBatch, RaggedBatch, Unbatch, Window
+from psnb._src.data.nodes.cache import Cache, SavedPart, saved_parts, write_elements
+from psnb._src.data.nodes.combine import Concatenate, FlatMap, Interleave, MergeBy, Sample, Zip
+from psnb._src.data.nodes.parallel import Prefetch
+from psnb._src.data.nodes.shuffle import Shuffle
+from psnb._src.data.nodes.slicing import EveryNth, Repeat, Skip, Take
+from psnb._src.data.nodes.sources import (
+    FileNames,
+    Files,
+    Format,
+    Generator,
+    Npy,
+    Range,
+    Slices,
+    Tensors,
+    file_ranges,
+)
+from psnb._src.data.nodes.transforms import (
+    Enumerate,
+    Filter,
+    IgnoreErrors,
+    Map,
+    Scan,
+    TakeWhile,
+    Unique,
+    WithOptions,
+    next_state,
+)
+from psnb._src.data.reader import DatasetIterator
+from psnb._src.data.spec import Spec, as_leaf, flatten, map_leaves, unflatten
+from psnb._src.utils.checks import integer, integers, path_text
+from psnb._src.utils.foreign_names import NamedClass, SaysWhatToUse
+from psnb._src.utils.text import error_text, shown
 from psnb.errors import ConfigurationError, DatasetError
+
+# Datasets from files: the methods of `Dataset` that read a format.
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""Paths or addresses, with patterns; what fsspec opens: local, ``s3://``, ``http://``, …"""
+
+
+class FileSources:
+    """Base of `Dataset`; reads files, one after another.
+
+    Files may be compressed; the suffix says how. Every method raises `DatasetError` if no file
+    matches a pattern. Errors in a file are raised when it is read, with file, record and byte.
+    """
+
+    node: Node
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    @classmethod
+    def from_files(cls, format: Format, files: Any) -> Self:  # noqa: A002
+        """Return the records of files, one file after another.
+
+        Parameters
+        ----------
+        format : Format
+            Reads them.
+        files : path, FileRange or sequence of them
+            The files to read. For several at a time: ``list_files(…).interleave(…)``.
+        """
+        return cls(Files(format, file_ranges(files)))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the elements that `save` has written, in order.
+
+        Parameters
+        ----------
+        path : path
+            The folder. Workers must see it, too.
+
+        Raises
+        ------
+        DatasetError
+            If there is no saved dataset.
+        """
+        return cls.from_files(SavedPart(), saved_parts(path))
+
+    @classmethod
+    def text_lines(
+        cls,
+        files: Paths,
+        encoding: str | None = "utf-8",
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        *,
+        compression: str | None = INFER,
+    ) -> Self:
+        """Return the lines of text files, without line ends.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            The files to read.
+        encoding : str or None
+            None gives bytes.
+        max_record_bytes : int
+            Limit of a line in bytes; longer ones are refused before memory is allocated for them.
+        compression : str or None
+            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+        """
+        form = TextLines(encoding, compression, max_record_bytes)
+        return cls.from_files(form, list_files(files))
+
+    @classmethod
+    def fixed_length_records(
+        cls,
+        files: Paths,
+        record_bytes: int,
+        header_bytes: int = 0,
+        footer_bytes: int = 0,
+        *,
+        compression: str | None = INFER,
+    ) -> Self:
+        """Return records of ``record_bytes`` bytes each, as bytes.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            The files to read.
+        record_bytes, header_bytes, footer_bytes : int
+            The length of a record, and the bytes to skip at a file's beginning and end.
+        compression : str or None
+            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+        """
+        form = FixedLengthRecords(record_bytes, header_bytes, footer_bytes, compression)
+        return cls.from_files(form, list_files(files))
+
+    @classmethod
+    def tfrecords(
+        cls,
+        files: Paths,
+        features: Mapping[str, FixedLen | VarLen] | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        *,
+        compression: str | None = INFER,
+    ) -> Self:
+        """Return the records of TFRecord files, whose checksums are checked.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            The files to read.
+        features : mapping of str to FixedLen or VarLen, optional
+            The features of ``tf.train.Example`` messages, which are parsed into dicts; by default
+            records are bytes.
+        max_record_bytes : int
+            Limit of a record in bytes; longer ones are refused before memory is allocated for them.
+        compression : str or None
+            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+        """
+        form = TFRecords(features, compression, max_record_bytes)
+        return cls.from_files(form, list_files(files))
+
+    @classmethod
+    def csv(
+        cls,
+        files: Paths,
+        columns: Sequence[str] | None = None,
+        dtypes: Mapping[str, Any] | None = None,
+        header: bool = True,
+        names: Sequence[str] | None = None,
+        delimiter: str = ",",
+        max_columns: int = MAX_COLUMNS,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        *,
+        compression: str | None = INFER,
+    ) -> Self:
+        """Return the rows of CSV files, as dicts by column; needs pyarrow.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            The files to read.
+        columns : sequence of str, optional
+            Which columns; all by default.
+        dtypes : mapping, optional
+            The dtypes of columns for which they should not be guessed.
+        header : bool
+            Whether the first line has the names.
+        names : sequence of str, optional
+            The names, if the first line does not have them.
+        delimiter : str
+            What separates fields.
+        max_columns : int
+            Limit of the number of columns; each takes memory, however short its fields are.
+        max_record_bytes : int
+            Limit of a row in bytes; longer ones are refused before memory is allocated for them.
+        compression : str or None
+            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+        """
+        form = Csv(
+            *(columns, dtypes, header, names, delimiter, compression),
+            max_columns=max_columns,
+            max_record_bytes=max_record_bytes,
+        )
+        return cls.from_files(form, list_files(files))
+
+    @classmethod
+    def parquet(
+        cls,
+        files: Paths,
+        columns: Sequence[str] | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> Self:
+        """Return the rows of Parquet files, as dicts by column; needs pyarrow.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            The files to read.
+        columns : sequence of str, optional
+            Which; all by default.
+        max_record_bytes : int
+            Limit of the memory for rows; see `psnb._src.data.formats.parquet.Parquet`.
+        """
+        return cls.from_files(Parquet(columns, max_record_bytes), list_files(files))
+
+    @classmethod
+    def criteo(
+        cls,
+        files: Paths,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        *,
+        compression: str | None = INFER,
+    ) -> Self:
+        """Return the rows of Criteo's Kaggle and Terabyte files; see `Criteo`.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            The files to read.
+        max_record_bytes : int
+            Limit of a line in bytes; longer ones are refused before memory is allocated for them.
+        compression : str or None
+            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+        """
+        return cls.from_files(Criteo(compression, max_record_bytes), list_files(files))
+
+    @classmethod
+    def multi_slot(
+        cls,
+        files: Paths,
+        slots: Sequence[Slot],
+        batch_size: int,
+        threads: int = 1,
+        pipe_command: str | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        queue_size: int | None = None,
+        *,
+        compression: str | None = INFER,
+    ) -> Self:
+        """Return batches from files in Paddle's MultiSlot text, as dicts by slot.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            The files to read.
+        slots : sequence of Slot
+            The slots of a line, in order. Dense ones become arrays, sparse ones `Ragged`.
+        batch_size : int
+            Lines per batch; the last one of each file may have fewer.
+        threads : int
+            Files that are read at the same time, each by a thread of its own.
+        pipe_command : str, optional
+            A shell command that each file is piped through. If a part of a pipeline in it fails, or
+            it writes nothing, that is an error.
+        max_record_bytes : int
+            Limit of a line in bytes; longer ones are refused before memory is allocated for them.
+        queue_size : int, optional
+            How many batches of a file are read ahead, by a thread of its own; by default 2 with
+            several threads, else none. Paddle's queue holds 100.
+        compression : str or None
+            "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
+        """
+        threads = integer("threads", threads, 1)
+        if queue_size is not None:
+            queue_size = integer("queue_size", queue_size, 1)
+        form = MultiSlot(slots, pipe_command, compression, max_record_bytes)
+        paths = list_files(files)
+        if threads == 1:
+            return _batches(cls, form, batch_size, queue_size, paths)
+        one = partial(_batches, cls, form, batch_size, queue_size or 2)
+        names: Any = cls.list_files(paths)  # type: ignore[attr-defined]
+        return names.interleave(one, cycle_length=threads)
+
+
+def _batches(
+    cls: Any, form: MultiSlot, batch_size: int, queue_size: int | None, paths: Paths
+) -> Any:
+    batches = cls.from_files(form, paths).ragged_batch(batch_size)
+    return batches if queue_size is None else batches.prefetch(queue_size)
+
+
+# The sources of datasets: the methods of `Dataset` that make one from other data.
+
+
+class DatasetSources(FileSources):
+    """Base of `Dataset`, with the methods that make one."""
+
+    @classmethod
+    def range(cls, *args: int) -> Self:
+        """Return the numbers of Python's ``range``, as int64: ``range([start,] stop[, step])``."""
+        try:
+            numbers = range(*(integer("Dataset.range", each, None) for each in args))
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"Dataset.range: {error}") from error
+        return cls(Range(numbers.start, numbers.stop, numbers.step))
+
+    @classmethod
+    def from_tensors(cls, tensors: Any) -> Self:
+        """Return a dataset of one element.
+
+        Parameters
+        ----------
+        tensors : structure of array_like
+            The element.
+        """
+        leaves, nesting = flatten(tensors)
+        columns = []
+        for leaf in leaves:
+            found = as_leaf(leaf)
+            plain = isinstance(found, (np.ndarray, np.generic)) and not isinstance(found, str)
+            columns.append(np.asarray(found)[None] if plain else _alone(found))
+        block = read_only(Block(nesting, tuple(columns), 1))
+        return cls(Tensors(block))
+
+    @classmethod
+    def from_tensor_slices(cls, tensors: Any) -> Self:
+        """Return a dataset of the rows of arrays.
+
+        The arrays are not copied; do not change them. Elements are views of them that cannot be
+        written to.
+
+        Parameters
+        ----------
+        tensors : structure of array_like, Ragged or table
+            Arrays with the same number of rows. A table, which is a data frame of pandas or polars
+            or a table of pyarrow, counts as a dict of its columns.
+
+        Raises
+        ------
+        DatasetError
+            If their numbers of rows differ, or there is no array; or if a column of a table has
+            mixed types, or lacks integers or booleans.
+        """
+        return cls(Slices(read_only(block_of(with_columns(tensors)))))
+
+    @classmethod
+    def from_generator(
+        cls,
+        generator: Callable[..., Iterable[Any]],
+        *,
+        output_signature: Spec = None,
+        args: Sequence[Any] = (),
+    ) -> Self:
+        """Return the elements that a function yields; it is called again for each iteration.
+
+        A state is the number of elements taken so far: to resume, the function is called again and
+        as many are skipped. So it should yield the same elements each time.
+
+        Parameters
+        ----------
+        generator : callable
+            Returns an iterable.
+        output_signature : structure of ArraySpec, optional
+            The form of the elements; by default the first one decides.
+        args : sequence
+            The arguments of the function.
+        """
+        if not callable(generator):
+            raise ConfigurationError(
+                "from_generator needs a function that returns an iterable, found a "
+                f"{type(generator).__name__}: pass the function, not what it returns"
+            )
+        return cls(Generator(generator, output_signature, tuple(args)))
+
+    @classmethod
+    def npy(cls, paths: Any) -> Self:
+        """Return the rows of ``.npy`` files, mapped into memory rather than read.
+
+        Parameters
+        ----------
+        paths : structure of paths, or of lists of paths
+            For each leaf its file, or its files, one after another. Patterns are expanded. Do not
+            shorten a mapped file: that ends the processes that map it.
+        """
+        leaves, nesting = flatten(paths)
+        files = tuple(tuple(list_files(leaf)) for leaf in leaves)
+        return cls(Npy(files, nesting))
+
+    @classmethod
+    def list_files(
+        cls,
+        file_pattern: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        shuffle: bool = False,
+        seed: int | None = None,
+    ) -> Self:
+        """Return the paths of the files that patterns name, as str, sorted for each pattern.
+
+        Unlike in TensorFlow, they are absolute, as workers have other working directories, and not
+        shuffled by default.
+
+        Raises
+        ------
+        DatasetError
+            If no file matches a pattern.
+        """
+        found = list_files(file_pattern)
+        names = np.empty(len(found), object)
+        names[:] = found
+        dataset = cls(FileNames(Block(None, (names,), len(names))))
+        return cls(Shuffle(dataset.node, len(found), seed)) if shuffle else dataset
+
+    @classmethod
+    def zip(cls, *datasets: Any) -> Self:
+        """Combine the elements of several datasets; ends with the shortest.
+
+        Parameters
+        ----------
+        *datasets : Dataset, or one structure of them
+            ``zip(a, b)`` and ``zip((a, b))`` give pairs, ``zip({"x": a})`` dicts.
+        """
+        leaves, nesting = flatten(datasets[0] if len(datasets) == 1 else datasets)
+        if not leaves:
+            raise ConfigurationError("Dataset.zip needs at least one dataset")
+        return cls(Zip(tuple(_node(each) for each in leaves), nesting))
+
+    @classmethod
+    def sample_from_datasets(
+        cls,
+        datasets: Sequence[Any],
+        weights: Sequence[float] | None = None,
+        seed: int | None = None,
+        stop_on_empty_dataset: bool = False,
+    ) -> Self:
+        """Draw elements at random from several datasets.
+
+        Parameters
+        ----------
+        datasets : sequence of Dataset
+            With elements of one kind.
+        weights : sequence of float, optional
+            Relative probabilities of the datasets; equal by default.
+        seed : int, optional
+            Makes the draws the same each time.
+        stop_on_empty_dataset : bool
+            End when the first dataset ends; by default the others go on.
+        """
+        chosen = [1.0] * len(datasets) if weights is None else [float(each) for each in weights]
+        if not datasets or len(chosen) != len(datasets):
+            raise ConfigurationError(
+                f"sample_from_datasets: {len(datasets)} datasets and {len(chosen)} weights"
+            )
+        if min(chosen) < 0 or not 0 < sum(chosen) < float("inf"):
+            raise ConfigurationError(
+                f"sample_from_datasets: weights must not be negative, nor all 0; found {chosen}"
+            )
+        several = tuple(_node(each) for each in datasets)
+        return cls(Sample(several, tuple(chosen), seed, stop_on_empty_dataset))
+
+
+def _alone(leaf: Any) -> np.ndarray:
+    column = np.empty(1, object)
+    column[0] = leaf
+    return column
+
+
+def _node(dataset: Any) -> Node:
+    if not isinstance(dataset, DatasetSources):
+        raise ConfigurationError(f"expected a Dataset, found a {type(dataset).__name__}")
+    return dataset.node
+
+
+# replaced_files: the same chain over other files.
+
+
+def replaced_files(node: Node, files: Sequence[str]) -> Node:
+    """Return a chain that reads other files, in place of all that it reads.
+
+    Raises
+    ------
+    ConfigurationError
+        If it reads no files, or has several sources of files.
+    """
+    sources = _sources(node)
+    if len(sources) != 1:
+        found = "has no source that is files" if not sources else "has several sources of files"
+        raise ConfigurationError(
+            f"with_files replaces the files of a dataset that has one source, and this one {found}"
+            ":\n" + "\n".join(node.lines())
+        )
+    return _replaced(node, files)
+
+
+def _sources(node: Node) -> list[Node]:
+    if isinstance(node, Files | FileNames):
+        return [node]
+    return [source for each in node.inputs for source in _sources(each)]
+
+
+def _replaced(node: Node, files: Sequence[str]) -> Node:
+    if isinstance(node, Files):
+        return dataclasses.replace(node, files=file_ranges(files))
+    if isinstance(node, FileNames):
+        names = np.empty(len(files), object)
+        names[:] = files
+        return FileNames(Block(None, (names,), len(names)))
+
+    def of(value: Any) -> Any:
+        if isinstance(value, Node):
+            return _replaced(value, files)
+        if isinstance(value, tuple) and any(isinstance(each, Node) for each in value):
+            return tuple(map(of, value))
+        return value
+
+    assert dataclasses.is_dataclass(node)
+    own = {each.name: getattr(node, each.name) for each in dataclasses.fields(node) if each.init}
+    return dataclasses.replace(node, **{name: of(value) for name, value in own.items()})
 
 
 class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
@@ -220,7 +739,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         _check_callable("map", function)
         if num_parallel_calls not in (None, AUTOTUNE):
             num_parallel_calls = integer("map: num_parallel_calls", num_parallel_calls, 1)
-        node = nodes.Map(self.node, function, num_parallel_calls, deterministic, batched)
+        node = Map(self.node, function, num_parallel_calls, deterministic, batched)
         return type(self)(node)
 
     def filter(self, predicate: Callable[..., Any], batched: bool = False) -> Self:
@@ -230,12 +749,12 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         each, ``(n,)``.
         """
         _check_callable("filter", predicate)
-        return type(self)(nodes.Filter(self.node, predicate, batched))
+        return type(self)(Filter(self.node, predicate, batched))
 
     def flat_map(self, function: Callable[..., Dataset]) -> Self:
         """Make a dataset from each element; return the elements of one dataset after another."""
         _check_callable("flat_map", function)
-        return type(self)(nodes.FlatMap(self.node, function))
+        return type(self)(FlatMap(self.node, function))
 
     def interleave(
         self,
@@ -260,7 +779,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         _check_callable("interleave", function)
         cycle = integer("interleave: cycle_length", cycle_length, 1)
         block = integer("interleave: block_length", block_length, 1)
-        return type(self)(nodes.Interleave(self.node, function, cycle, block))
+        return type(self)(Interleave(self.node, function, cycle, block))
 
     def scan(self, initial_state: Any, scan_func: Callable[..., Any]) -> Self:
         """Apply a function with a state.
@@ -274,7 +793,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
             the state that it gets, which is part of the iterator's own state.
         """
         _check_callable("scan", scan_func)
-        return type(self)(nodes.Scan(self.node, initial_state, scan_func))
+        return type(self)(Scan(self.node, initial_state, scan_func))
 
     # Which elements, in which order
 
@@ -306,24 +825,24 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
             seed = integer("shuffle: seed", seed, None)
         if seed is None and not reshuffle_each_iteration:
             seed = secrets.randbits(63)
-        return type(self)(nodes.Shuffle(self.node, size, seed, reshuffle_each_iteration))
+        return type(self)(Shuffle(self.node, size, seed, reshuffle_each_iteration))
 
     def repeat(self, count: int | None = None) -> Self:
         """Repeat all elements ``count`` times; None or -1: for ever."""
         if count in (None, -1):
-            return type(self)(nodes.Repeat(self.node))
-        return type(self)(nodes.Repeat(self.node, integer("repeat: count", count, 0)))
+            return type(self)(Repeat(self.node))
+        return type(self)(Repeat(self.node, integer("repeat: count", count, 0)))
 
     def take(self, count: int) -> Self:
         """Return the first ``count`` elements; -1: all."""
         if count == -1:
             return self
-        return type(self)(nodes.Take(self.node, integer("take: count", count, 0)))
+        return type(self)(Take(self.node, integer("take: count", count, 0)))
 
     def take_while(self, predicate: Callable[..., Any]) -> Self:
         """Return the elements before the first one for which a predicate is false."""
         _check_callable("take_while", predicate)
-        return type(self)(nodes.TakeWhile(self.node, predicate))
+        return type(self)(TakeWhile(self.node, predicate))
 
     def unique(self) -> Self:
         """Leave out elements that were there before: of equal ones the first stays.
@@ -331,13 +850,13 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         Elements are integers, booleans or texts, one each, and all that differ are kept in memory.
         A state has none of them: to resume, what was read is read again.
         """
-        return type(self)(nodes.Unique(self.node))
+        return type(self)(Unique(self.node))
 
     def skip(self, count: int) -> Self:
         """Return all but the first ``count`` elements; -1: none."""
         if count == -1:
             return self.take(0)
-        return type(self)(nodes.Skip(self.node, integer("skip: count", count, 0)))
+        return type(self)(Skip(self.node, integer("skip: count", count, 0)))
 
     def shard(self, num_shards: int, index: int) -> Self:
         """Return the elements whose number modulo ``num_shards`` is ``index``."""
@@ -345,7 +864,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         place = integer("shard: index", index, 0)
         if place >= count:
             raise ConfigurationError(f"shard: index is {place}, but there are {count} shards")
-        return type(self)(nodes.EveryNth(self.node, count, place))
+        return type(self)(EveryNth(self.node, count, place))
 
     def concatenate(self, dataset: Dataset) -> Self:
         """Return these elements, then those of another dataset."""
@@ -353,11 +872,11 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
             raise ConfigurationError(
                 f"concatenate: expected a Dataset, found a {type(dataset).__name__}"
             )
-        return type(self)(nodes.Concatenate((self.node, dataset.node)))
+        return type(self)(Concatenate((self.node, dataset.node)))
 
     def enumerate(self, start: int = 0) -> Self:
         """Return pairs of a number, from ``start`` on, and an element."""
-        return type(self)(nodes.Enumerate(self.node, operator.index(start)))
+        return type(self)(Enumerate(self.node, operator.index(start)))
 
     # Several as one
 
@@ -367,7 +886,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         Elements of different shapes cannot be stacked: see `padded_batch` and `ragged_batch`.
         """
         size = integer("batch: batch_size", batch_size, 1)
-        return type(self)(nodes.Batch(self.node, size, drop_remainder))
+        return type(self)(Batch(self.node, size, drop_remainder))
 
     def padded_batch(
         self,
@@ -391,7 +910,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
             Leave out a last batch with fewer elements.
         """
         size = integer("padded_batch: batch_size", batch_size, 1)
-        node = nodes.PaddedBatch(self.node, size, drop_remainder, padded_shapes, padding_values)
+        node = PaddedBatch(self.node, size, drop_remainder, padded_shapes, padding_values)
         return type(self)(node)
 
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
@@ -402,7 +921,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         All others become a `Ragged`, even if they happen to have equal lengths.
         """
         size = integer("ragged_batch: batch_size", batch_size, 1)
-        return type(self)(nodes.RaggedBatch(self.node, size, drop_remainder))
+        return type(self)(RaggedBatch(self.node, size, drop_remainder))
 
     def bucket_by_sequence_length(
         self,
@@ -452,13 +971,11 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
                 f"bucket_batch_sizes has {len(sizes)}"
             )
         padding = padded_shapes, padding_values, pad_to_bucket_boundary, no_padding, drop_remainder
-        return type(self)(
-            nodes.Buckets(self.node, element_length_func, boundaries, sizes, *padding)
-        )
+        return type(self)(Buckets(self.node, element_length_func, boundaries, sizes, *padding))
 
     def unbatch(self) -> Self:
         """Return the rows of each element's arrays as elements."""
-        return type(self)(nodes.Unbatch(self.node))
+        return type(self)(Unbatch(self.node))
 
     def window(
         self,
@@ -483,7 +1000,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         size = integer("window: size", size, 1)
         shift = size if shift is None else integer("window: shift", shift, 1)
         stride = integer("window: stride", stride, 1)
-        return type(self)(nodes.Window(self.node, size, shift, stride, drop_remainder, type(self)))
+        return type(self)(Window(self.node, size, shift, stride, drop_remainder, type(self)))
 
     # How it runs
 
@@ -502,7 +1019,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
             all elements are read. Arrays and text only, in tuples and dicts. A change of a function
             is not noticed: delete the folder then.
         """
-        return type(self)(nodes.Cache(self.node, path_text("cache: filename", filename) or None))
+        return type(self)(Cache(self.node, path_text("cache: filename", filename) or None))
 
     def prefetch(self, buffer_size: int) -> Self:
         """Read elements ahead, in a thread.
@@ -515,7 +1032,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         """
         if buffer_size != AUTOTUNE:
             buffer_size = integer("prefetch: buffer_size", buffer_size, 0)
-        return type(self)(nodes.Prefetch(self.node, buffer_size))
+        return type(self)(Prefetch(self.node, buffer_size))
 
     def merge_by(
         self,
@@ -550,7 +1067,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
             From the iterator, if elements are no dicts with the key.
         """
         size = integer("merge_by: min_merge_size", min_merge_size, 1)
-        return type(self)(nodes.MergeBy(self.node, key, size, keep_unmerged, erase_duplicates))
+        return type(self)(MergeBy(self.node, key, size, keep_unmerged, erase_duplicates))
 
     def ignore_errors(self) -> Self:
         """Leave out elements that raise an error.
@@ -560,7 +1077,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         also loses the elements that a `batch` before this has collected; here they come in the next
         batch.
         """
-        return type(self)(nodes.IgnoreErrors(self.node))
+        return type(self)(IgnoreErrors(self.node))
 
     def with_options(self, options: Options) -> Self:
         """Set options for all parts of the chain before this."""
@@ -568,7 +1085,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
             raise ConfigurationError(
                 f"with_options: expected psnb.data.Options, found a {type(options).__name__}"
             )
-        return type(self)(nodes.WithOptions(self.node, options))
+        return type(self)(WithOptions(self.node, options))
 
 
 def _check_callable(method: str, function: Any) -> None:

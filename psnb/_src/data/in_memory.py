@@ -16,18 +16,18 @@ from typing import Any, Self
 
 import psutil
 
-from psnb._src.checks import integer
-from psnb._src.data import nodes
-from psnb._src.data.dataset import Dataset
-from psnb._src.data.file_sources import Paths
-from psnb._src.data.formats import MAX_RECORD_BYTES, MultiSlot, Slot, list_files
-from psnb._src.data.iterator import DatasetIterator
+from psnb._src.data.dataset import Dataset, Paths
+from psnb._src.data.formats.files import MAX_RECORD_BYTES, list_files
+from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.memory import Loading, Memory, MemoryStatistics, ShufflePlan
 from psnb._src.data.node import Node
-from psnb._src.data.seeds import as_seed
+from psnb._src.data.nodes.transforms import Map, WithOptions
+from psnb._src.data.random import as_seed
+from psnb._src.data.reader import DatasetIterator
 from psnb._src.data.splits import splits
-from psnb._src.excerpt import shown
-from psnb._src.foreign_names import SaysWhatToUse
+from psnb._src.utils.checks import integer
+from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 
 _NAME, _PIECES = "InMemoryDataset", 8
@@ -35,8 +35,8 @@ _NAME, _PIECES = "InMemoryDataset", 8
 
 def _check_steady(node: Node) -> None:
     """Raise if a chain may give its elements in a different order each time."""
-    free = isinstance(node, nodes.Map) and node.deterministic is False
-    if free or (isinstance(node, nodes.WithOptions) and not node.options.deterministic):
+    free = isinstance(node, Map) and node.deterministic is False
+    if free or (isinstance(node, WithOptions) and not node.options.deterministic):
         raise ConfigurationError(
             f"{node.label()}: what is kept in memory must come in the same order each time; leave "
             "deterministic=False out"
@@ -338,3 +338,82 @@ def slot_names(slots: Any) -> tuple[str, ...]:
 
 def _nowhere(place: str, data: bytes) -> None:
     raise AssertionError("everything stays in this process")
+
+
+# QueueDataset: Paddle's name for reading files as a stream.
+
+
+class QueueDataset(SaysWhatToUse):
+    """Batches from files in Paddle's MultiSlot text; nothing is kept in memory.
+
+    Each iteration reads the files once. ``coordinator.create_per_worker_dataset`` with
+    ``sharding="dynamic"`` distributes the files over the workers. It is `Dataset.multi_slot` under
+    the name that Paddle's users know; to shuffle, see `InMemoryDataset`.
+
+    Parameters
+    ----------
+    files : path or sequence of paths
+        The files to read, with patterns; anything that fsspec opens.
+    slots : sequence of Slot
+        The slots of a line, in order. Dense ones become arrays, sparse ones `Ragged`.
+    batch_size : int
+        Lines per batch; the last one of each file may have fewer.
+    threads : int
+        Files that are read at the same time, each by a thread of its own.
+    pipe_command : str, optional
+        A shell command that each file is piped through.
+    max_record_bytes : int
+        Limit of a line in bytes; longer ones are refused before memory is allocated for them.
+    queue_size : int, optional
+        How many batches of a file are read ahead, by a thread of its own; by default 2 with several
+        threads, else none. Paddle's queue holds 100.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        The same as a `Dataset`, to which further methods can be applied.
+
+    Raises
+    ------
+    DatasetError
+        If no file matches.
+    ConfigurationError
+        If an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        slots: Sequence[Slot],
+        batch_size: int,
+        threads: int = 1,
+        pipe_command: str | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        queue_size: int | None = None,
+    ) -> None:
+        self.dataset = Dataset.multi_slot(
+            files, slots, batch_size, threads, pipe_command, max_record_bytes, queue_size
+        )
+
+    def with_files(self, files: Paths) -> Self:
+        """Return the same over other files; Paddle's ``set_filelist``.
+
+        Parameters
+        ----------
+        files : path or sequence of paths
+            The files to read, with patterns.
+
+        Raises
+        ------
+        DatasetError
+            If no file matches a pattern.
+        """
+        made = object.__new__(type(self))
+        made.dataset = self.dataset.with_files(files)
+        return made
+
+    def __iter__(self) -> DatasetIterator:
+        return iter(self.dataset)
+
+    def __repr__(self) -> str:
+        return f"QueueDataset\n{self.dataset!r}"

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from psnb._src.data import nodes
+from xxhash import xxh3_64
+
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.formats import size_of
-from psnb._src.data.node import Node
+from psnb._src.data.formats.files import size_of
+from psnb._src.data.node import Node, short
+from psnb._src.data.nodes.batching import Batch, Buckets, PaddedBatch, RaggedBatch, Unbatch
+from psnb._src.data.nodes.combine import FlatMap, Interleave, Sample
+from psnb._src.data.nodes.parallel import Prefetch
+from psnb._src.data.nodes.shuffle import Shuffle
+from psnb._src.data.nodes.slicing import EveryNth, Skip, Take
+from psnb._src.data.nodes.sources import FileRange, Files
+from psnb._src.data.nodes.transforms import Filter, IgnoreErrors, Map, WithOptions
+from psnb._src.utils.text import excerpt
 from psnb.errors import ConfigurationError
 
 _LOCAL = (
-    nodes.Batch,
-    nodes.RaggedBatch,
-    nodes.Buckets,
-    nodes.Filter,
-    nodes.FlatMap,
-    nodes.IgnoreErrors,
-    nodes.Interleave,
-    nodes.Map,
-    nodes.PaddedBatch,
-    nodes.Prefetch,
-    nodes.Shuffle,
-    nodes.Unbatch,
-    nodes.WithOptions,
+    Batch,
+    RaggedBatch,
+    Buckets,
+    Filter,
+    FlatMap,
+    IgnoreErrors,
+    Interleave,
+    Map,
+    PaddedBatch,
+    Prefetch,
+    Shuffle,
+    Unbatch,
+    WithOptions,
 )
 """Nodes that treat a part of their input as they treat it within the whole, except for the order
 and for where batches end."""
@@ -74,9 +85,9 @@ def check_order(dataset: Dataset) -> None:
 
 
 def _check_order(node: Node) -> None:
-    mixed = isinstance(node, nodes.Shuffle | nodes.Interleave | nodes.Sample | nodes.Buckets)
-    free = isinstance(node, nodes.Map) and node.deterministic is False
-    if mixed or free or (isinstance(node, nodes.WithOptions) and not node.options.deterministic):
+    mixed = isinstance(node, Shuffle | Interleave | Sample | Buckets)
+    free = isinstance(node, Map) and node.deterministic is False
+    if mixed or free or (isinstance(node, WithOptions) and not node.options.deterministic):
         raise ConfigurationError(
             f"{node.label()}: this has no order that its parts keep when they are read apart from "
             "each other; leave it out (of MultiSlot files: threads=1)"
@@ -87,12 +98,12 @@ def _check_order(node: Node) -> None:
 
 def _cut(node: Node, count: int, quantum: int) -> list[Node]:
     # A part has whole batches, so that only the last one is smaller.
-    if isinstance(node, nodes.Batch | nodes.RaggedBatch | nodes.PaddedBatch):
+    if isinstance(node, Batch | RaggedBatch | PaddedBatch):
         quantum *= node.batch_size
     if isinstance(node, _LOCAL):
         parts = _cut(node.source, count, quantum)
         return [dataclasses.replace(node, source=part) for part in parts]
-    if isinstance(node, nodes.Files):
+    if isinstance(node, Files):
         ranges = _ranges(node, count)
         return [dataclasses.replace(node, files=(each,)) for each in ranges] or [node]
     indexed = None if node.inputs else node.indexed()
@@ -100,23 +111,21 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
         raise _uncuttable(node)
     size = -(-max(1, indexed.count) // max(1, count))
     size = -(-size // quantum) * quantum
-    return [
-        nodes.Take(nodes.Skip(node, start), size) for start in range(0, indexed.count, size)
-    ] or [node]
+    return [Take(Skip(node, start), size) for start in range(0, indexed.count, size)] or [node]
 
 
-def _ranges(node: nodes.Files, count: int) -> list[nodes.FileRange]:
+def _ranges(node: Files, count: int) -> list[FileRange]:
     """Return the files; if there are too few, cut into ranges, if their format allows it."""
     cut = getattr(node.format, "splits", None)
     if cut is None or len(node.files) >= count:
         return list(node.files)
-    whole = [each.path for each in node.files if each == nodes.FileRange(each.path)]
+    whole = [each.path for each in node.files if each == FileRange(each.path)]
     size = max(1, sum(map(size_of, whole)) // count)
     return [
         part
         for each in node.files
         for part in (
-            [nodes.FileRange(each.path, *span) for span in cut(each.path, size)]
+            [FileRange(each.path, *span) for span in cut(each.path, size)]
             if each.path in whole
             else [each]
         )
@@ -126,11 +135,11 @@ def _ranges(node: nodes.Files, count: int) -> list[nodes.FileRange]:
 def _sharded(node: Node, count: int, index: int) -> Node:
     if isinstance(node, _LOCAL):
         return dataclasses.replace(node, source=_sharded(node.source, count, index))
-    if isinstance(node, nodes.Files) and len(node.files) >= count:
+    if isinstance(node, Files) and len(node.files) >= count:
         return dataclasses.replace(node, files=node.files[index::count])
     if node.inputs:
         raise _uncuttable(node)
-    return nodes.EveryNth(node, count, index)
+    return EveryNth(node, count, index)
 
 
 def _uncuttable(node: Node) -> ConfigurationError:
@@ -139,3 +148,38 @@ def _uncuttable(node: Node) -> ConfigurationError:
         "on what comes before. Leave it out, and make the dataset of a part of the files or "
         "arrays; or use sharding='none', with which every worker sees everything"
     )
+
+
+# identity: a text that differs between different datasets, also between long lists of files. Pure.
+#
+# Not looked at is what is in files and arrays, and the code of functions: of these the names count.
+
+_LENGTH = 200
+"""Characters that tell people what the chain is."""
+
+
+def identity(splits: Sequence[Dataset]) -> str:
+    """Return a text for a dataset that is cut into splits: a checksum, and the chain in short."""
+    digest = xxh3_64()
+    for each in splits:
+        for part in _parts(each.node):
+            digest.update(part.encode() + b"\0")
+    chain = " → ".join(line.strip() for line in splits[0].node.lines())
+    return f"{digest.hexdigest()} ({excerpt(chain, _LENGTH)})"
+
+
+def _parts(value: Any) -> Iterator[str]:
+    if isinstance(value, Node) or (dataclasses.is_dataclass(value) and not callable(value)):
+        yield type(value).__name__
+        for field in dataclasses.fields(value):  # type: ignore[arg-type]
+            if field.repr:
+                yield field.name
+                yield from _parts(getattr(value, field.name))
+    elif isinstance(value, dict):
+        yield from _parts(tuple(value.items()))
+    elif isinstance(value, tuple | list):
+        yield str(len(value))
+        for each in value:
+            yield from _parts(each)
+    else:
+        yield repr(value) if isinstance(value, str | bytes) else short(value)

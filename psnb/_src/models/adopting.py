@@ -17,24 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psnb._src.excerpt import NAME, counted, excerpt
-from psnb._src.models.flat_variables import (
-    FlatVariables,
-    OptimizerChoice,
-    Place,
-    Strategy,
-    optimizer_for,
-)
-from psnb._src.parameters import (
-    Arrays,
-    Embedding,
-    ModelRecord,
-    ModelRecords,
-    Variable,
-    as_initializer,
-    shards_of,
-)
-from psnb._src.server import Initializer, Optimizer
+from psnb._src.client.arguments import Arrays, ModelRecord, ModelRecords, as_initializer
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.variable import Variable, shards_of
+from psnb._src.models.shared import FlatVariables, OptimizerChoice, Place, Strategy, optimizer_for
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.states import Initializer
+from psnb._src.utils.text import NAME, counted, excerpt
 from psnb.errors import ConfigurationError
 
 logger = logging.getLogger("psnb")

@@ -9,7 +9,8 @@ higher version, and all other processes follow.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 
@@ -209,3 +210,162 @@ def unpacked(packed: Sequence[Any]) -> Layout:
             for primary, copies, filling, heir, leaving, *counts in places
         ),
     )
+
+
+# ShardStatus: a server's role for a shard, and the states of the copies that it feeds. Pure.
+#
+# These are the states of a shard on one server and of a copy as its primary sees it, with their
+# transitions. What they mean for the layout is decided in `psnb._src.placement.next_layout`.
+#
+# ::
+#
+#                  place: it is the primary            place: its heir takes over, or another
+#                  primary
+#         COPY ─────────────────────────────▶ PRIMARY ────────────────────────────────────▶ RETIRED
+#          ▲                                   ▲    place: it is the primary after all       │  │
+#          │                                   └─────────────────────────────────────────────┘  │
+#          └────────────────────────────────────────────────────────────────────────────────────┘
+#                  a primary of a newer term begins to fill or follow it
+#
+#         FILLING ──▶ FILLED       and from both of them to BROKEN
+#
+# A shard that a server must hold no more is dropped, in any role.
+
+
+class Role(StrEnum):
+    """A server's role for a shard."""
+
+    PRIMARY = "primary"
+    """It answers, and sends changes on."""
+    COPY = "copy"
+    """It does what the primary has done."""
+    RETIRED = "retired"
+    """It was the primary; it answers that the shard is elsewhere."""
+
+
+ROLES = frozenset(
+    {
+        (Role.COPY, Role.PRIMARY),
+        (Role.PRIMARY, Role.RETIRED),
+        (Role.RETIRED, Role.PRIMARY),
+        (Role.RETIRED, Role.COPY),
+    }
+)
+"""Which role may follow which."""
+
+
+class CopyState(StrEnum):
+    """How far a copy is, as its primary sees it."""
+
+    FILLING = "filling"
+    """It lacks something: changes do not wait for it, and it cannot take over."""
+    FILLED = "filled"
+    """It has all that was acknowledged: every change waits for it."""
+    BROKEN = "broken"
+    """It does not follow any more; changes wait until it is known that it will not take over."""
+
+
+COPY_STATES = frozenset(
+    {
+        (CopyState.FILLING, CopyState.FILLED),
+        (CopyState.FILLING, CopyState.BROKEN),
+        (CopyState.FILLED, CopyState.BROKEN),
+    }
+)
+"""Which state may follow which."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """The status of a shard on a server.
+
+    Attributes
+    ----------
+    role : Role
+        The server's role.
+    version : int
+        Version of the place that it has heard of last.
+    idle : bool
+        Whether it is retired, and all copies have acknowledged everything.
+    copies : mapping of str to CopyState
+        The states of its copies, by the keys of their servers.
+    """
+
+    role: Role
+    version: int
+    idle: bool = False
+    copies: Mapping[str, CopyState] = field(default_factory=dict)
+
+
+# ServerStatus: what a server answers to its strategy's beats. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """The status of a server.
+
+    Attributes
+    ----------
+    shards : mapping of int to ShardStatus
+        What it holds, by the shards' numbers.
+    leaves : bool
+        Whether its process was asked to end: its shards must go elsewhere soon.
+    writes : bool
+        Whether it writes a checkpoint: nobody else has the moment that is saved.
+    """
+
+    shards: Mapping[int, ShardStatus]
+    leaves: bool = False
+    writes: bool = False
+
+
+# Balance: which shards should move, so that servers are loaded evenly. Pure.
+
+
+def moves(
+    layout: Layout, usable: Sequence[ServerAddress], weights: Sequence[float]
+) -> list[tuple[int, ServerAddress]]:
+    """Return which shards should get another primary, so that servers are loaded evenly.
+
+    Shards on servers that are not usable move in any case, others only if the higher load of the
+    two servers becomes lower; so a balanced layout stays as it is.
+
+    Parameters
+    ----------
+    layout : Layout
+        Where shards are.
+    usable : sequence of ServerAddress
+        Servers that may hold shards.
+    weights : sequence of float
+        The size of each shard, in bytes.
+    """
+    # An empty shard will have something one day.
+    weight = [each + 1.0 for each in weights]
+    holds: dict[ServerAddress, list[int]] = {server: [] for server in usable}
+    found: dict[int, ServerAddress] = {}
+    homeless = []
+    for index, place in enumerate(layout.places):
+        if place.primary in holds:
+            holds[place.primary].append(index)
+        elif place.primary is not None:
+            homeless.append(index)
+
+    def load(server: ServerAddress) -> float:
+        return sum(weight[index] for index in holds[server])
+
+    for index in sorted(homeless, key=lambda index: -weight[index]):
+        target = min(usable, key=load)
+        holds[target].append(index)
+        found[index] = target
+    while True:
+        heaviest, lightest = max(usable, key=load), min(usable, key=load)
+        gap = load(heaviest) - load(lightest)
+        fitting = [index for index in holds[heaviest] if weight[index] < gap]
+        if not fitting:
+            places = layout.places
+            return sorted(move for move in found.items() if move[1] != places[move[0]].primary)
+        # The shard that brings the two loads closest together.
+        index = min(fitting, key=lambda index: abs(gap - 2 * weight[index]))
+        holds[heaviest].remove(index)
+        holds[lightest].append(index)
+        found[index] = lightest

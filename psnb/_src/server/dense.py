@@ -9,11 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.server.answers import answer_array
-from psnb._src.server.memory import lasting, scratch
-from psnb._src.server.optimizers import Optimizer, Workspace
-from psnb._src.server.table import Table
-from psnb._src.server.table_operations import (
+from psnb._src.server.memory import answer_array, lasting, scratch
+from psnb._src.server.optimizer import Optimizer, Updater, Workspace
+from psnb._src.server.states import (
+    Expected,
+    check_array,
+    check_form,
+    check_positions,
+    check_within,
+    forms,
+)
+from psnb._src.server.table import (
     AddRows,
     AddValues,
     AssignRows,
@@ -25,18 +31,10 @@ from psnb._src.server.table_operations import (
     ReadValues,
     Segment,
     SkipUpdates,
+    Table,
     TableOperation,
 )
-from psnb._src.server.updater import Updater
-from psnb._src.shards import (
-    Expected,
-    check_array,
-    check_form,
-    check_positions,
-    check_within,
-    forms,
-)
-from psnb._src.transport import halved
+from psnb._src.transport.stream import halved
 
 _START = np.dtype(np.int64)
 
@@ -302,3 +300,32 @@ def _copy(array: np.ndarray) -> np.ndarray:
     copy = lasting(array.shape, array.dtype)
     copy[...] = array
     return copy
+
+
+# What blends come to, one after the other. Pure.
+#
+# A blend makes ``(1 - share) * value + term`` of each value. So it moves a value part of the way to
+# another one, wherever the value is by then: what blends of shares from 0 to 1 make of values lies
+# between these and what was blended in, however late they come and in which order.
+
+
+def composed(first: BlendValues | None, second: BlendValues) -> BlendValues:
+    """Return the blend that does what one after the other does."""
+    if first is None:
+        return second
+    shares, terms = first.shares.copy(), first.terms.copy()
+    compose(shares, terms, second, np.empty_like(shares))
+    return BlendValues(shares, terms)
+
+
+def compose(shares: np.ndarray, terms: np.ndarray, second: BlendValues, kept: np.ndarray) -> None:
+    """Change the shares and terms of a blend so that it does what ``second`` does after it, too.
+
+    ``kept`` is memory of their shape; no other is taken.
+    """
+    np.subtract(1, second.shares, out=kept)
+    # Not 1 - (1 - a) * (1 - b), which rounds: shares are 0 where values are only added to.
+    shares *= kept
+    shares += second.shares
+    terms *= kept
+    terms += second.terms

@@ -9,12 +9,122 @@ The hash is that of `psnb._src.first_rows`.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np import arrayobj
 
-from psnb._src.first_rows import GOLDEN, mix, read_only
-from psnb._src.server.prefetching import AHEAD, ask_for, lines
+from psnb._src.server.memory import scratch
+
+# Prefetch hints to the processor, in loops over rows of a table.
+#
+# Random rows are not in the processor's caches, and without hints each waits for memory in turn.
+# With hints some rows ahead, many are loaded at the same time: a lookup takes a third of the time.
+
+AHEAD = 16
+"""How many rows ahead: 8 are too few, more gain nothing."""
+
+_LINE = 64
+_MOST_LINES = 8  # of a row; the processor prefetches the rest of a longer one by itself
+
+
+def _ask_for(typing_context: Any, array: Any, row: Any, line: Any) -> Any:
+    """Ask for one of the cache lines of a row of an array (``lines`` says how many to ask for).
+
+    It is a hint, and affects speed only.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        made = arrayobj.make_array(signature.args[0])(context, builder, arguments[0])
+        stride = cgutils.unpack_tuple(builder, made.strides)[0]
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        start = builder.bitcast(made.data, pointer)
+        offset = builder.mul(arguments[2], ir.IntType(64)(_LINE))
+        address = builder.gep(start, [builder.add(builder.mul(arguments[1], stride), offset)])
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+        # For reading, kept in all caches, data.
+        builder.call(function, [address, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64), generate
+
+
+ask_for: Any = intrinsic(_ask_for)
+"""The function above for compiled code: ``ask_for(array, row, line)``."""
+
+
+@njit
+def lines(array):  # type: ignore[no-untyped-def]
+    """Return how many cache lines of a row of a matrix to ask for."""
+    return min((array.shape[1] * array.itemsize + _LINE - 1) // _LINE, _MOST_LINES)
+
+
+# Compiled loops over ids: their hash, and the numbers that rows begin with. Pure.
+#
+# The hash is SplitMix64 (Steele, Lea, Flood: *Fast Splittable Pseudorandom Number Generators*,
+# OOPSLA 2014), used as a counter-based generator too, so that a row's initial values depend on the
+# table's seed and the id alone: not on the number of servers nor on who asked first. The loops
+# release the GIL; numba caches the machine code beside this file.
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a view that cannot be written.
+
+    numba compiles separate versions for writable and for read-only arguments. Inputs may be either;
+    as read-only views they are of one kind, so each kernel is compiled once.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@njit(cache=True, nogil=True, inline="always")
+def mix(x):  # type: ignore[no-untyped-def]
+    """Mix the bits of a uint64; a bijection."""
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def hash_ids(ids, out):  # type: ignore[no-untyped-def]
+    """Write a well-mixed uint64 for each uint64 id into ``out`` (same shape, one axis)."""
+    for i in range(ids.size):
+        out[i] = mix(ids[i] + GOLDEN)
+
+
+@njit(cache=True, nogil=True)
+def fill_uniform(out, ids, seed):  # type: ignore[no-untyped-def]
+    """Fill ``out`` (n, dim) with uniform values in [0, 1), each from (seed, id, column) alone."""
+    for i in range(ids.size):
+        key = mix(mix(ids[i] + GOLDEN) ^ seed)
+        for j in range(out.shape[1]):
+            bits = mix(key + GOLDEN * np.uint64(j + 1))
+            out[i, j] = (bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True, nogil=True)
+def fill_normal(out, ids, seed):  # type: ignore[no-untyped-def]
+    """Fill ``out`` (n, dim) with standard normal values (Box-Muller), from (seed, id, column)."""
+    for i in range(ids.size):
+        key = mix(mix(ids[i] + GOLDEN) ^ seed)
+        for j in range(out.shape[1]):
+            first = mix(key + GOLDEN * np.uint64(2 * j + 1))
+            second = mix(key + GOLDEN * np.uint64(2 * j + 2))
+            # The logarithm's argument is in (0, 1]: never log(0).
+            u = ((first >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)
+            v = (second >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+            out[i, j] = np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v)
+
 
 EMPTY = np.int32(-1)
 """Marks a free slot of a hash map."""
@@ -330,3 +440,58 @@ def copy_with_norm(array: np.ndarray, out: np.ndarray) -> float:
 def all_finite(array: np.ndarray) -> bool:
     """Return whether a contiguous array of floats has neither NaN nor infinities."""
     return math.isfinite(norm(array)) or bool(np.isfinite(array).all())
+
+
+# Repeated ids: find the distinct ones, and add up the gradients of equal ids. Pure.
+
+_SAMPLE = 1024
+
+
+def often_repeated(ids: np.ndarray) -> bool:
+    """Estimate from the first ids (uint64) whether `distinct` would return far fewer."""
+    sample = ids[:_SAMPLE]
+    return sample.size >= 64 and distinct(sample)[0].size < 0.75 * sample.size
+
+
+def distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct ids, and the position of each of ``ids`` among them.
+
+    Parameters
+    ----------
+    ids : numpy.ndarray
+        uint64 ``(n,)``.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        The distinct ids in the order of their first appearance, uint64 ``(m,)``; a position in them
+        for each of ``ids``, intp ``(n,)``.
+    """
+    found, position = scratch(ids.size, np.uint64), scratch(ids.size, np.intp)
+    heads = scratch(heads_size(ids.size), np.int32)
+    n = find_distinct(read_only(ids), found, position, heads)
+    return found[:n], position
+
+
+def summed(ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return each id once, in the order of first appearance, with the sum of its gradients."""
+    found, position = distinct(ids)
+    sums = scratch((found.size, gradients.shape[1]), gradients.dtype)
+    add_up_rows(gradients, position, sums)
+    return found, sums
+
+
+def add_up_rows(gradients: np.ndarray, position: np.ndarray, out: np.ndarray) -> bool:
+    """Add up the gradients of each position, in their order, and tell whether all are finite.
+
+    Parameters
+    ----------
+    gradients : numpy.ndarray
+        ``(n, dim)``, contiguous.
+    position : numpy.ndarray
+        The position of each gradient's id, ``(n,)``, as `distinct` returns it.
+    out : numpy.ndarray
+        ``(m, dim)``; is overwritten.
+    """
+    nothing, _ = add_up(read_only(gradients), position, out, 0)
+    return bool(nothing == 0)

@@ -12,14 +12,20 @@ Tests replace `allocate`, and let one call after the other fail.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
-from psnb._src import own_pages
-from psnb._src.aligned import aligned
+from psnb._src.utils import memory
+from psnb._src.utils.memory import aligned
 from psnb.errors import ServerMemoryError
 
 try:
@@ -118,9 +124,9 @@ def allocate(get: Callable[[Any, Any], Any], shape: Shape | int, dtype: Any) -> 
 
 def _lasting(shape: Any, dtype: Any) -> np.ndarray:
     dtype = np.dtype(dtype)
-    if math.prod(shape) * dtype.itemsize <= own_pages.SMALL:
+    if math.prod(shape) * dtype.itemsize <= memory.SMALL:
         return aligned(shape, dtype)
-    return own_pages.zeroed(math.prod(shape), dtype).reshape(shape)
+    return memory.zeroed(math.prod(shape), dtype).reshape(shape)
 
 
 def refusal(error: MemoryError, what: str, where: str) -> ServerMemoryError:
@@ -159,3 +165,156 @@ def _limit() -> str:
         if most != resource.RLIM_INFINITY:
             return f"its process may have {most:,} in all (ulimit -v)"
     return "the system does not give it"
+
+
+# SpareRoom: memory of a server that is there already, for copies that requests wait for. Pure.
+#
+# The system provides a page of memory when it is first written, which takes five times as long as
+# to copy a page into it. So a thread, ``psnb-room``, writes to all pages ahead, while requests go
+# on; it ends when there is as much room as is wanted. A piece that somebody has taken is theirs; it
+# goes back to the system with its last reference.
+
+PIECE = 1 << 22
+"""Bytes of a piece."""
+
+_SMALL = 1 << 20
+"""Bytes of an array's rest for which no piece is wanted."""
+
+_THREADS, _PIECES_EACH = 4, 4
+"""How many threads copy, at most, and how many pieces each has to copy, at least."""
+
+TICKS = 2
+"""Minutes after which what nobody took is given back."""
+
+
+def count_pieces(nbytes: int) -> int:
+    """Return how many pieces the copy of an array takes."""
+    return nbytes // PIECE + (nbytes % PIECE > _SMALL)
+
+
+class SpareRoom:
+    """Pieces of memory that are there already.
+
+    Used by the server's one thread, but for what its own thread calls.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the next three
+        self._missing = 0  # pieces that are still to be made
+        self._fills = False  # the thread lives
+        self._most: int | None = None  # pieces that there is memory for, if that is known
+        self._pieces: deque[np.ndarray] = deque()
+        self._ticks = 0
+
+    def want(self, pieces: int) -> bool:
+        """Have so many pieces made; return whether they are there. Call it again to see.
+
+        If there is no memory for all of them, those that there are do.
+        """
+        self._ticks = 0
+        with self._lock:
+            if self._most is not None:
+                pieces = min(pieces, self._most)
+            self._missing = max(0, pieces - len(self._pieces))
+            if self._missing and not self._fills:
+                self._fills = True
+                threading.Thread(target=self._fill, name="psnb-room", daemon=True).start()
+            return not self._missing
+
+    def copies(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return copies of arrays of one axis, of a `PIECE` at most each; several at a time."""
+        threads = min(_THREADS, os.cpu_count() or 1, len(arrays) // _PIECES_EACH)
+        if threads < 2:
+            return [self._copy(each) for each in arrays]
+        with ThreadPoolExecutor(threads, "psnb-copying") as pool:
+            return list(pool.map(self._copy, arrays))
+
+    def _copy(self, array: np.ndarray) -> np.ndarray:
+        if array.nbytes <= _SMALL:
+            return array.copy()
+        try:
+            piece = self._pieces.popleft()
+        except IndexError:
+            piece = _piece()
+        found = piece[: array.nbytes].view(array.dtype)
+        np.copyto(found, array)
+        return found
+
+    def clear(self) -> None:
+        """Give back what nobody took."""
+        with self._lock:
+            self._missing, self._most = 0, None
+            self._pieces.clear()
+
+    def tick(self) -> None:
+        """Count a minute."""
+        self._ticks += 1
+        if self._ticks >= TICKS:
+            self.clear()
+
+    def _fill(self) -> None:
+        while True:
+            with self._lock:
+                if not self._missing:
+                    self._fills = False
+                    return
+            try:
+                piece = _piece()
+            except MemoryError:
+                with self._lock:
+                    self._missing, self._most, self._fills = 0, len(self._pieces), False
+                return
+            piece.fill(0)  # without the GIL
+            with self._lock:
+                if self._missing:  # it may have been cleared
+                    self._missing -= 1
+                    self._pieces.append(piece)
+
+
+def _piece() -> np.ndarray:
+    """Return new memory.
+
+    In small pages: the system may look for a huge one for a tenth of a second.
+    """
+    return np.frombuffer(pages(PIECE), np.uint8)
+
+
+# Where tables write their results: if possible, into memory that is sent without a copy. Pure.
+#
+# The caller that runs an operation says where its result goes (`lending_answers`); a table asks
+# `answer_array` for a new array. The setting is per thread and per asyncio task.
+
+Lend = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
+"""Returns an array of a shape and dtype, or None if there is none to lend."""
+
+_lend: ContextVar[Lend | None] = ContextVar("psnb answers", default=None)
+
+
+class lending_answers:  # noqa: N801  # a context manager is named for what it reads as
+    """Have answers written to what ``lend`` returns.
+
+    A class, because a generator takes two microseconds for each request.
+    """
+
+    __slots__ = ("_lend", "_token")
+
+    def __init__(self, lend: Lend) -> None:
+        self._lend = lend
+
+    def __enter__(self) -> None:
+        self._token = _lend.set(self._lend)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _lend.reset(self._token)
+
+
+def answer_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return an array for an answer, not filled yet."""
+    lend = _lend.get()
+    lent = None if lend is None else lend(shape, dtype)
+    return np.empty(shape, dtype) if lent is None else lent

@@ -8,20 +8,19 @@ and `Host.run`. `ServerRequest` and `ServerReply` are the messages themselves.
 from __future__ import annotations
 
 import pickletools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from psnb._src.first_rows import Admission, Always, Initializer
-from psnb._src.new_file import WrittenFile
-from psnb._src.placement import ShardPlace
-from psnb._src.server.commit_log import CommitLog
-from psnb._src.server.commit_messages import Commit, Fact, Part
-from psnb._src.server.ctr import CtrAccessor
-from psnb._src.server.optimizers import Optimizer
-from psnb._src.server.table_operations import Operation, Segment, ShardOperation
-from psnb._src.transport import Message, part_unwired
+from psnb._src.placement.layout import ShardPlace
+from psnb._src.server.commit_log import Commit, CommitLog, Fact, Part
+from psnb._src.server.memory import refusal
+from psnb._src.server.optimizer import CtrAccessor, Optimizer
+from psnb._src.server.states import Admission, Always, Initializer
+from psnb._src.server.table import OnTable, Operation, Preview, Segment, ShardOperation, TableRead
+from psnb._src.transport.stream import Message, part_unwired
+from psnb._src.utils.files import WrittenFile
 
 _ALWAYS = Always()
 
@@ -378,7 +377,7 @@ class AdoptCopy(CopyOperation, frozen=True):
 
 
 class FillCopy(CopyOperation, frozen=True):
-    """Takes steps that make the copy equal to the shard; see `psnb._src.server.transfer`."""
+    """Takes steps that make the copy equal to the shard; see `psnb._src.server.replication`."""
 
     steps: Sequence[ShardOperation]
     position: int = 0
@@ -499,3 +498,91 @@ def number_in(head: bytes) -> int:
         for code, argument, _ in pickletools.genops(head)
         if isinstance(argument, int) and code.name not in ("PROTO", "FRAME")
     )
+
+
+# PendingReply: the answers to one message, sent when everything that it changed is safe. Pure.
+
+
+class PendingReply:
+    """Collects answers, and waits until copies of shards have the changes.
+
+    Parameters
+    ----------
+    send : callable
+        Called once, with all answers.
+    """
+
+    def __init__(self, send: Callable[[list[ServerAnswer]], None]) -> None:
+        self.answers: list[ServerAnswer] = []
+        self._send = send
+        self._missing = 1  # the message itself, until all of its operations have run
+
+    def wait(self) -> None:
+        """Wait for one more `release`."""
+        self._missing += 1
+
+    def release(self) -> None:
+        """End one `wait`."""
+        self._missing -= 1
+        if not self._missing:
+            self._send(self.answers)
+
+    def ran(self) -> None:
+        """Note that all operations have run."""
+        if self._missing > 1:
+            # Copied: the reply waits, and arrays that tables return may change meanwhile.
+            self.answers = [_kept(answer) for answer in self.answers]
+        self.release()
+
+
+def _kept(answer: ServerAnswer) -> ServerAnswer:
+    if isinstance(answer, Done) and isinstance(answer.result, np.ndarray):
+        try:
+            return Done(answer.result.copy(), answer.version)
+        except MemoryError as error:
+            return Failed(refusal(error, "the answer to a request", "a parameter server"))
+    return answer
+
+
+# Traffic: counts of a server's operations. Pure; the server's one thread is its only user.
+
+_PULLS = (TableRead, Preview)
+
+
+class Traffic:
+    """Counts reads and writes of parameters since the server was started.
+
+    Attributes
+    ----------
+    pulls : int
+        Reads of variables, or of rows.
+    pushes : int
+        Writes.
+    updates : int
+        Updates of closures whose staleness is known.
+    staleness : int
+        The sum of their staleness.
+    """
+
+    __slots__ = ("pulls", "pushes", "staleness", "updates")
+
+    def __init__(self) -> None:
+        self.pulls = self.pushes = self.updates = self.staleness = 0
+
+    def count(self, operation: ShardOperation, result: Any) -> None:
+        """Count one operation on a shard."""
+        match operation:
+            case OnTable(_, inner):
+                self.pulls += isinstance(inner, _PULLS)
+            case PreparePart(_, part):
+                self.pushes += len(part.writes)
+            case CommitPart(_, part):
+                self.pushes += len(part.writes)
+                self._count_update(result)
+            case ApplyCommit():
+                self._count_update(result)
+
+    def _count_update(self, staleness: int | None) -> None:
+        if staleness is not None:
+            self.updates += 1
+            self.staleness += staleness

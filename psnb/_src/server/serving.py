@@ -29,16 +29,8 @@ from functools import partial
 
 from distributed import Worker
 
-from psnb._src.dask_internals import (
-    CONNECTION_KEPT,
-    Comm,
-    add_handler,
-    event_loop,
-    remove_handler,
-)
-from psnb._src.server.answers import lending_answers
-from psnb._src.server.host import Host, Made, takes_long, to_make, unpacked
-from psnb._src.server.memory import refusal
+from psnb._src.dask_compat import CONNECTION_KEPT, Comm, add_handler, event_loop, remove_handler
+from psnb._src.server.memory import lending_answers, refusal
 from psnb._src.server.operations import (
     BUSY,
     AddKey,
@@ -47,6 +39,7 @@ from psnb._src.server.operations import (
     Failed,
     FollowPlaces,
     OnShard,
+    PendingReply,
     ServerAnswer,
     ServerReply,
     ServerRequest,
@@ -54,22 +47,16 @@ from psnb._src.server.operations import (
     StopServer,
     number_in,
 )
-from psnb._src.server.optimizers import rate_at
-from psnb._src.server.reply import PendingReply
-from psnb._src.server.shard_copy import Connect
-from psnb._src.server.table_operations import OnTable, TuneOptimizer
-from psnb._src.server.table_writing import Soon
-from psnb._src.server.tables import build, warm_up
-from psnb._src.transport import (
-    MessageStream,
-    Probe,
-    UnreceivedError,
-    can_see,
-    message_stream,
-    unwired,
-)
-from psnb._src.transport import probe as own_probe
-from psnb._src.version import own_version
+from psnb._src.server.optimizer import rate_at
+from psnb._src.server.replication import Connect
+from psnb._src.server.server import Host, Made, takes_long, to_make, unpacked
+from psnb._src.server.shard import build, warm_up
+from psnb._src.server.snapshots import Soon
+from psnb._src.server.table import OnTable, TuneOptimizer
+from psnb._src.transport.shared_memory import Probe, can_see
+from psnb._src.transport.shared_memory import probe as own_probe
+from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream, unwired
+from psnb._src.utils.files import own_version
 from psnb.errors import ServerLostError
 
 HANDLER = "psnb_server"

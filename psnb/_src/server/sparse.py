@@ -9,17 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.first_rows import Admission, Always, Initializer, read_only
 from psnb._src.server import kernels
-from psnb._src.server.answers import answer_array
-from psnb._src.server.ctr import CtrAccessor, RowUse
-from psnb._src.server.duplicates import distinct, summed
-from psnb._src.server.growing import GrowingArray
-from psnb._src.server.memory import Promise
-from psnb._src.server.optimizers import Optimizer, Workspace
-from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex, Sighting
-from psnb._src.server.table import Table, Watcher
-from psnb._src.server.table_operations import (
+from psnb._src.server.kernels import distinct, read_only, summed
+from psnb._src.server.memory import Promise, answer_array
+from psnb._src.server.optimizer import CtrAccessor, Optimizer, RowUse, Updater, Workspace
+from psnb._src.server.row_index import FixedRowIndex, GrowingArray, GrowingRowIndex, Sighting
+from psnb._src.server.states import (
+    ROW_USE,
+    Admission,
+    Always,
+    ExpectedRows,
+    Initializer,
+    check_array,
+    check_ids,
+    forms,
+)
+from psnb._src.server.table import (
     DescribeRows,
     EndDay,
     FetchRows,
@@ -33,11 +38,11 @@ from psnb._src.server.table_operations import (
     Segment,
     ShrinkTable,
     SkipUpdates,
+    Table,
     TableOperation,
+    Watcher,
 )
-from psnb._src.server.updater import Updater
-from psnb._src.shards import ROW_USE, ExpectedRows, check_array, check_ids, forms
-from psnb._src.transport import halved
+from psnb._src.transport.stream import halved
 from psnb.errors import GradientError, InternalError
 
 _ALWAYS = Always()

@@ -3,7 +3,7 @@
 Not thread-safe by design: a server runs every operation on one thread, so an operation is atomic,
 and a snapshot falls between two updates. `psnb._src.parameters` checks arguments before they are
 sent. Arrays that numpy or a compiled loop would misread are refused here as well
-(`psnb._src.shards.array_checks`), because they may come from elsewhere. An array that a table
+(`psnb._src.server.states`), because they may come from elsewhere. An array that a table
 returns is valid until the next operation; a caller that needs it for longer copies it (sending it
 does).
 """
@@ -11,36 +11,458 @@ does).
 from __future__ import annotations
 
 import math
+import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
-from psnb._src.server.changed_rows import ChangedRows, Changes
-from psnb._src.server.optimizers import Optimizer
-from psnb._src.server.table_operations import (
-    ClearTable,
-    CountSkipped,
-    CountUpdates,
-    FinishTable,
-    Preview,
-    Push,
-    PutSegment,
-    ReadOptimizer,
-    ReadRate,
-    ReadState,
-    Segment,
-    SkipUpdates,
-    TableOperation,
-    TableRead,
-    TableWrite,
-    TuneOptimizer,
-)
-from psnb._src.server.updater import Updater
+from psnb._src.server import kernels
+from psnb._src.server.kernels import read_only
+from psnb._src.server.optimizer import Optimizer, Updater
+from psnb._src.server.row_index import GrowingArray
+from psnb._src.transport.stream import Message, halved, part_unwired, widened
 from psnb.errors import ConfigurationError, InternalError
+
+# ChangedRows: what of a table has changed since some moment, for any number of consumers. Pure.
+#
+# Each row has the number of the period in which it changed last, two bytes; the rows that change in
+# the present one have a bit each, which stay in the processor's caches. Whoever asks ends a period,
+# and gets a mark of that moment to ask with the next time. Nothing is kept of who asks: a consumer
+# that could not use an answer asks with its old mark again, and several never meet. What cannot be
+# told since a mark (rows were renumbered, the table is another one) is told to be all.
+#
+# Not thread-safe; the server's one thread is its only user.
+
+TICKS = 24 * 60
+"""Minutes after which the changes of a table are forgotten, if nobody asks for them."""
+
+_PERIOD, _BITS = np.dtype(np.uint16), np.dtype(np.uint8)
+_LAST = int(np.iinfo(_PERIOD).max)
+
+
+class Changes(NamedTuple):
+    """What has changed.
+
+    Attributes
+    ----------
+    mark : str
+        Of this moment, to ask with the next time.
+    rows : numpy.ndarray or None
+        The numbers of the rows, ascending; None if all have changed, or most, or it is not known.
+    nothing : bool
+        Whether what is not by row is as it was, too.
+    """
+
+    mark: str
+    rows: np.ndarray | None
+    nothing: bool
+
+
+class ChangedRows:
+    """A watcher of a table, which knows when its rows changed."""
+
+    def __init__(self) -> None:
+        self._ticks = 0
+        self._begin()
+
+    def changing(self, rows: np.ndarray | None) -> None:
+        """Note rows that change in this period; an empty array is a change beside the rows."""
+        self._anything = self._period
+        if rows is None:
+            self._all = self._period
+        else:  # rows that were added in this period need no bit
+            kernels.set_bits(self._bits, read_only(rows))
+
+    def changing_parts(self, rows: np.ndarray, width: int) -> None:
+        """Note that a variable changes."""
+        self.changing(None)
+
+    def changing_use(self) -> None:
+        """Note that all rows change."""
+        self.changing(None)
+
+    def renumbering(self) -> None:
+        """Forget all: no row can be told from another."""
+        self._begin()
+
+    def lapse(self) -> None:
+        """Forget all: something was not noted."""
+        self._begin()
+
+    def take(self, since: str, rows: int) -> Changes:
+        """Return what has changed since a mark, and a new mark.
+
+        Parameters
+        ----------
+        since : str
+            A mark, or something that is none.
+        rows : int
+            How many rows the table has now, that change one by one.
+        """
+        self._ticks = 0
+        self._end_period(rows)
+        key, _, period = since.rpartition("-")
+        mark = f"{self._key}-{self._period}"
+        found, nothing = None, False
+        if key == self._key:
+            found, nothing = self._since(int(period)), self._anything <= int(period)
+        if self._period == _LAST:
+            self._begin()
+        else:
+            self._period += 1
+        return Changes(mark, found, nothing)
+
+    def nbytes(self) -> int:
+        """Return the bytes that it takes."""
+        return self._periods.rows.nbytes + self._bits.nbytes
+
+    def tick(self) -> bool:
+        """Count a minute; return whether somebody has asked lately."""
+        self._ticks += 1
+        return self._ticks < TICKS
+
+    def _begin(self) -> None:
+        self._key = uuid.uuid4().hex
+        self._period = 1
+        self._all = self._anything = 0  # the last periods in which all and anything changed
+        self._periods, self._bits = GrowingArray(1, _PERIOD), np.zeros(0, _BITS)
+
+    def _end_period(self, rows: int) -> None:
+        """Move the bits to the periods, and know the rows that were added."""
+        known = self._periods.rows[:, 0]
+        found = _rows_of(self._bits)
+        known[found[found < known.size]] = self._period
+        if rows > known.size:
+            self._anything = self._period
+            self._periods.grow(rows)
+            self._periods.rows[known.size :] = self._period
+        self._bits = np.zeros(-(-rows // 8), _BITS)
+
+    def _since(self, period: int) -> np.ndarray | None:
+        if self._all > period:
+            return None
+        periods = self._periods.rows[:, 0]
+        found = np.flatnonzero(periods > period)
+        return None if 2 * found.size > periods.size else found
+
+
+def _rows_of(bits: np.ndarray) -> np.ndarray:
+    """Return the rows whose bits are set."""
+    some = np.flatnonzero(bits)  # mostly few
+    whole = np.unpackbits(bits[some], bitorder="little").reshape(-1, 8).view(np.bool_)
+    rows: np.ndarray = (8 * some[:, None] + np.arange(8))[whole]
+    return rows
+
+
+# What a request may do with a table, and with a shard that holds it. Pure, only data.
+#
+# A `TableOperation` names one of a table's methods and has its arguments; see there for what they
+# mean (`psnb._src.server.dense`, `psnb._src.server.sparse`, `psnb._src.server.table`). `OnTable`
+# adds the name of the table: so it is an operation of the shard, and a write in a closure's commit.
+
+Segment = dict[str, np.ndarray]
+"""Some rows of a table: the part of each of its arrays for these rows."""
+
+
+class Operation(Message, frozen=True):
+    """What a server may be asked to do."""
+
+    changes: ClassVar[bool] = False
+    """Whether it may change what copies on other servers must have, too."""
+
+    descriptive: ClassVar[bool] = False
+    """Whether it may have objects of classes that a notebook defines."""
+
+    def __str__(self) -> str:
+        """Return its name, for messages."""
+        return type(self).__name__
+
+
+class TableOperation(Operation, frozen=True):
+    """An operation of a table."""
+
+    collected: ClassVar[bool] = False
+    """Whether it waits for the end of a round, in the mode that has rounds."""
+
+
+class TableRead(TableOperation, frozen=True):
+    """Returns values or rows."""
+
+
+class TableWrite(TableOperation, frozen=True):
+    """Changes a table, and may be part of a closure's commit."""
+
+    changes: ClassVar[bool] = True
+
+
+class Push(TableWrite, frozen=True):
+    """Lets the optimizer apply gradients.
+
+    The last field of each is ``half``: whether gradients of float32 are `halved` on their way.
+    """
+
+    collected: ClassVar[bool] = True
+
+    def wire(self) -> tuple[Any, ...]:
+        wire = super().wire()
+        return (
+            tuple(halved(each) if _is_float32(each) else each for each in wire)
+            if wire[-1]
+            else wire
+        )
+
+    @classmethod
+    def unwired(cls, *fields: Any) -> Any:
+        return cls(*map(widened, fields))
+
+
+# Of variables.
+
+
+class ReadValues(TableRead, frozen=True):
+    """`DenseTable.read`; ``half``: the answer is `halved`."""
+
+    half: bool = False
+
+
+class GatherRows(TableRead, frozen=True):
+    """`DenseTable.gather`; as `ReadValues`."""
+
+    rows: np.ndarray
+    half: bool = False
+
+
+class AssignValues(TableWrite, frozen=True):
+    """`DenseTable.assign`."""
+
+    values: np.ndarray
+
+
+class AddValues(TableWrite, frozen=True):
+    """`DenseTable.add`."""
+
+    values: np.ndarray
+
+
+class AssignRows(TableWrite, frozen=True):
+    """`DenseTable.scatter_assign`."""
+
+    rows: np.ndarray
+    values: np.ndarray
+
+
+class AddRows(TableWrite, frozen=True):
+    """`DenseTable.scatter_add`."""
+
+    rows: np.ndarray
+    values: np.ndarray
+
+
+class PushGradient(Push, frozen=True):
+    """`DenseTable.push`."""
+
+    gradient: np.ndarray
+    norm: float | None = None
+    rate: float | None = None
+    half: bool = False
+
+
+class BlendValues(TableWrite, frozen=True):
+    """`DenseTable.blend`."""
+
+    collected: ClassVar[bool] = True
+
+    shares: np.ndarray
+    terms: np.ndarray
+
+
+class MergeValues(TableWrite, frozen=True):
+    """`DenseTable.merge`."""
+
+    values: np.ndarray
+    slots: Mapping[str, np.ndarray]
+    step: int
+    share: float
+
+
+# Of embeddings.
+
+
+class LookUpRows(TableRead, frozen=True):
+    """`SparseTable.lookup`; as `ReadValues`."""
+
+    ids: np.ndarray
+    training: bool = True
+    half: bool = False
+
+
+class FetchRows(TableRead, frozen=True):
+    """`SparseTable.fetch`."""
+
+    ids: np.ndarray
+
+
+class PushRows(Push, frozen=True):
+    """`SparseTable.push`."""
+
+    ids: np.ndarray
+    gradients: np.ndarray
+    norm: float | None = None
+    distinct: bool = False
+    rate: float | None = None
+    half: bool = False
+
+
+class MergeRows(TableWrite, frozen=True):
+    """`SparseTable.merge`."""
+
+    ids: np.ndarray
+    values: np.ndarray
+    slots: Mapping[str, np.ndarray]
+    step: int
+    share: float
+
+
+class PutRows(TableWrite, frozen=True):
+    """`SparseTable.assign`."""
+
+    ids: np.ndarray
+    values: np.ndarray
+
+
+class RecordUse(TableWrite, frozen=True):
+    """`SparseTable.record`."""
+
+    collected: ClassVar[bool] = True
+
+    ids: np.ndarray
+    shows: np.ndarray
+    clicks: np.ndarray
+
+
+class EndDay(TableWrite, frozen=True):
+    """`SparseTable.end_day`."""
+
+
+class ReadUse(TableOperation, frozen=True):
+    """`SparseTable.row_use`."""
+
+    ids: np.ndarray
+
+
+class ShrinkTable(TableOperation, frozen=True):
+    """`SparseTable.shrink`."""
+
+    changes: ClassVar[bool] = True
+
+    threshold: float
+    days: float
+    forget_waiting: bool
+
+
+class DescribeRows(TableOperation, frozen=True):
+    """`SparseTable.describe_rows`."""
+
+
+# Of both.
+
+
+class SkipUpdates(TableWrite, frozen=True):
+    """`Table.skip`."""
+
+    count: int
+
+
+class Preview(TableOperation, frozen=True):
+    """`Table.preview`."""
+
+    writes: Sequence[TableOperation]
+    read: TableRead
+
+
+class ReadState(TableOperation, frozen=True):
+    """`Table.state`."""
+
+
+class ReadOptimizer(TableOperation, frozen=True):
+    """`Table.optimizer`."""
+
+
+class ReadRate(TableOperation, frozen=True):
+    """`Table.rate_now`."""
+
+
+class TuneOptimizer(TableOperation, frozen=True):
+    """`Table.tune`."""
+
+    changes: ClassVar[bool] = True
+    descriptive: ClassVar[bool] = True
+
+    hyperparameters: Mapping[str, Any]
+
+
+class CountUpdates(TableOperation, frozen=True):
+    """`Table.updates`."""
+
+
+class CountSkipped(TableOperation, frozen=True):
+    """`Table.skipped`."""
+
+
+class ClearTable(TableOperation, frozen=True):
+    """`Table.clear`."""
+
+    changes: ClassVar[bool] = True
+
+
+class PutSegment(TableOperation, frozen=True):
+    """`Table.put`."""
+
+    changes: ClassVar[bool] = True
+
+    segment: Segment
+
+
+class FinishTable(TableOperation, frozen=True):
+    """`Table.finish`."""
+
+    changes: ClassVar[bool] = True
+
+    tail: Segment
+
+
+class ShardOperation(Operation, frozen=True):
+    """An operation of a shard."""
+
+    changes: ClassVar[bool] = True
+
+
+class OnTable(ShardOperation, frozen=True):
+    """An operation of a table that the shard holds."""
+
+    table: str
+    operation: TableOperation
+
+    def wire(self) -> tuple[Any, ...]:
+        return "OnTable", self.table, self.operation.wire()
+
+    @classmethod
+    def unwired(cls, *fields: Any) -> OnTable:
+        table, operation = fields
+        return cls(table, part_unwired(operation))
+
+    def __str__(self) -> str:
+        """Return both names, for messages."""
+        return f"{self.operation} of {self.table!r}"
+
+
+def _is_float32(field: Any) -> bool:
+    return isinstance(field, np.ndarray) and field.dtype == np.float32
 
 
 class Watcher(Protocol):
@@ -69,8 +491,8 @@ class Watcher(Protocol):
 class Table(ABC):
     """Base of the tables of a server.
 
-    Because it may be large, checkpoints (`psnb._src.server.snapshot`) and transfers to a copy
-    (`psnb._src.server.transfer`) read and write it in *segments*: ranges of its rows. Everything
+    Because it may be large, checkpoints (`psnb._src.server.snapshots`) and transfers to a copy
+    (`psnb._src.server.replication`) read and write it in *segments*: ranges of its rows. Everything
     that is not by row is its *tail*. The rows of a dense table are its numbers.
 
     Attributes
@@ -334,3 +756,36 @@ def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) ->
         found.append(msgspec.structs.replace(push, rate=table.rate(ahead[table])))
         ahead[table] += not as_one
     return found
+
+
+# ReservedWrite: a write of a commit, and the memory for it. Pure.
+
+
+@dataclass(slots=True, eq=False)
+class ReservedWrite:
+    """A write that will not fail for want of memory.
+
+    It has the memory as long as it is there, so nobody must give that back: not when a commit is
+    given up, nor when its writer ends. It goes to another process without memory: what is copied
+    must be reserved anew.
+
+    Attributes
+    ----------
+    write : OnTable
+        The write.
+    table : Table or None
+        The table for which it was reserved. A table of that name which is another one is not
+        changed.
+    make : callable or None
+        Makes the write; None if it waits for the end of a round.
+    share : object
+        The memory that it needs at the end of the round.
+    """
+
+    write: OnTable
+    table: Table | None = None
+    make: Callable[[], None] | None = None
+    share: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReservedWrite, (self.write,)

@@ -6,56 +6,247 @@ lives longer than the strategy (threads, the event loop) holds the core weakly.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from functools import partial
 from types import ModuleType
 from typing import Any, Protocol, TypeVar, cast
 
+import numpy as np
 from distributed import Client
+from numpy.typing import ArrayLike
 
-from psnb._src.checkpoint import ModelParts
-from psnb._src.cluster import CLIENT_ENDED, WorkerNames, closure_workers
-from psnb._src.dask_internals import cloudpickled, event_loop, has_ended, pool_of, unpickled
-from psnb._src.parameters import (
-    CommServerClient,
-    DenseShards,
-    Embedding,
-    ModelRecord,
-    ModelRecords,
-    Partitioner,
-    Request,
-    SparseShards,
-    TableSnapshots,
-    Variable,
-    advise,
-    apply_round,
-    prepare_snapshots,
-    shards_of,
+from psnb._src.checkpoint.restore import Checkpoint, ModelParts, RestoreChoice
+from psnb._src.client.arguments import ModelRecord, ModelRecords
+from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.requests import Request
+from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
+from psnb._src.client.sparse_shards import Partitioner, SparseShards, apply_round
+from psnb._src.client.variable import DenseShards, Variable, shards_of
+from psnb._src.cluster.local import CLIENT_ENDED, WorkerNames, closure_workers, roles
+from psnb._src.dask_compat import (
+    cloudpickled,
+    event_loop,
+    has_ended,
+    pool_of,
+    scheduler_identity,
+    unpickled,
 )
-from psnb._src.placement import Layout, ShardId
-from psnb._src.remote_path import Place
-from psnb._src.runtime import UploadedModule, Uploads, read_files
-from psnb._src.server import FenceCommits
-from psnb._src.strategy.departures import Departures, LastSave, no_last_save
-from psnb._src.strategy.losses import Losses
-from psnb._src.strategy.measuring import measured
-from psnb._src.strategy.rebalancing import rebalance
-from psnb._src.strategy.reconciler import Reconciler
-from psnb._src.strategy.recovery import recover_shards
-from psnb._src.strategy.registry import Registry
-from psnb._src.strategy.servers import Servers
-from psnb._src.strategy.table_factory import TableFactory
-from psnb._src.strategy.watch import ServerWatch
-from psnb._src.threads import aside, on_loop, uninterrupted
+from psnb._src.monitor.events import EventKind
+from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlace
+from psnb._src.protocol.errors import advise
+from psnb._src.protocol.modules import UploadedModule, Uploads, read_files
+from psnb._src.server.operations import FenceCommits
+from psnb._src.strategy.ownership import Registry
+from psnb._src.strategy.reconciler import (
+    Departures,
+    LastSave,
+    Reconciler,
+    measured,
+    no_last_save,
+    rebalance,
+)
+from psnb._src.strategy.servers import Servers, ServerWatch
+from psnb._src.strategy.tables import MOST_KEPT, Losses, TableFactory, begin_call
+from psnb._src.utils.files import Place
+from psnb._src.utils.text import NAME, excerpt
+from psnb._src.utils.threads import aside, on_loop, uninterrupted
 from psnb.errors import (
+    CheckpointError,
+    ClusterError,
+    ConfigurationError,
     CoordinatorClosedError,
     PsnbError,
     SerializationError,
     ServerLostError,
+    ServerSilentError,
 )
+
+# Recovery: makes shards again whose servers are lost or do not respond.
+#
+# On the client's event loop.
+
+_LOOK = 0.2
+
+
+async def recover_shards(
+    client: Client,
+    servers: Servers,
+    reconciler: Reconciler,
+    fences: Sequence[FenceCommits],
+    restart_timeout: float,
+    check: Callable[[Collection[int]], object] = bool,
+) -> list[int]:
+    """Host lost shards again, empty, and return which they are: those that no server holds.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The cluster.
+    servers : Servers
+        The strategy's servers.
+    reconciler : Reconciler
+        Lets copies take over, if there are copies.
+    fences : sequence of FenceCommits
+        Operations that tell new shards which commits were given up.
+    restart_timeout : float
+        Seconds in which Dask's nannies may start the processes of dead servers again.
+    check : callable
+        Called with the lost shards before anything is changed, and may raise.
+
+    Raises
+    ------
+    ClusterError
+        If there is no server at all.
+    ServerLostError
+        If a server dies meanwhile.
+    """
+    wanted = reconciler.wanted
+    while True:
+        before, asked = servers.layout, servers.running
+        alive, silent, lost, pending = await _look(servers)
+        if not pending:
+            break
+        await reconciler.next_round()
+    check(lost)
+    if not lost:
+        return []
+    # This is final: silent servers are not waited for any more.
+    for server in set(asked).difference(alive):
+        servers.give_up(server)
+    usable = await _replaced(client, servers, alive, silent, wanted, restart_timeout)
+    async with servers.changing:
+        lost = still_lost(lost, before, servers.layout)
+        if lost:
+            await _host(servers, lost, usable, fences)
+    return lost
+
+
+async def _look(
+    servers: Servers,
+) -> tuple[list[ServerAddress], list[ServerAddress], list[int], list[int]]:
+    """Return the live servers, the silent ones, the lost shards and the pending shards.
+
+    A copy of a pending shard is about to take over.
+    """
+    layout = servers.layout
+    holds: dict[ServerAddress, set[int]] = {}
+    silent: list[ServerAddress] = []
+
+    async def look(server: ServerAddress) -> None:
+        try:
+            holds[server] = set(await servers.control.weigh(server))
+        except ServerSilentError:
+            silent.append(server)
+        except ServerLostError:
+            return
+
+    await asyncio.gather(*(look(server) for server in servers.running))
+    lost, pending = missing(layout, holds)
+    return list(holds), silent, lost, pending
+
+
+def missing(
+    layout: Layout, holds: Mapping[ServerAddress, Collection[int]]
+) -> tuple[list[int], list[int]]:
+    """Return which shards are lost, and those of which a copy is about to take over. Pure.
+
+    Parameters
+    ----------
+    layout : Layout
+        Where shards should be.
+    holds : mapping of ServerAddress to collection of int
+        The servers that answer, and which shards they hold.
+    """
+    lost: list[int] = []
+    pending: list[int] = []
+    for index, place in enumerate(layout.places):
+        if place.primary is None or index not in holds.get(place.primary, ()):
+            copied = any(index in holds.get(copy, ()) for copy in place.copies)
+            (pending if copied else lost).append(index)
+    return lost, pending
+
+
+async def _replaced(
+    client: Client,
+    servers: Servers,
+    alive: Sequence[ServerAddress],
+    silent: Sequence[ServerAddress],
+    wanted: int,
+    restart_timeout: float,
+) -> list[ServerAddress]:
+    """Start servers in place of dead ones and return all that there are.
+
+    It waits for workers that were started as servers. If the strategy's servers were not, or if
+    none comes in time, it takes some of the workers that run closures, but not the last one.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + restart_timeout
+    used = {server.address for server in (*alive, *silent)}
+    wanted -= len(silent)  # nobody starts them again while they are there
+    while True:
+        found, late = roles(await scheduler_identity(client)), loop.time() > end
+        fresh = [address for address in found.servers if address not in used]
+        if not found.servers and (late or not servers.dedicated):
+            fresh = [address for address in found.workers if address not in used][:-1]
+        if len(alive) + len(fresh) >= wanted or late:
+            try:
+                started = await servers.start(fresh[: wanted - len(alive)]) if fresh else []
+                break
+            except ClusterError:  # that of a process which is just about to end, perhaps
+                if late:
+                    raise
+        await asyncio.sleep(_LOOK)
+    if not alive and not started:
+        raise ClusterError(
+            "no worker can be a parameter server: start some with "
+            'dask worker ADDRESS --resources "ps=1", then call recover() again'
+        )
+    return [*alive, *started]
+
+
+async def _host(
+    servers: Servers,
+    lost: Sequence[int],
+    usable: Sequence[ServerAddress],
+    fences: Sequence[FenceCommits],
+) -> None:
+    """Host lost shards on servers, empty, and publish the new layout."""
+    layout = hosted_anew(servers.layout, lost, usable)
+    given: dict[ServerAddress, dict[int, ShardPlace]] = {}
+    for index in lost:
+        place = layout.places[index]
+        given.setdefault(place.servers[0], {})[index] = place
+    for server, places in given.items():
+        await servers.control.host(server, places, fences)
+    await servers.publish(layout)
+    text = f"shards {list(lost)} are on {', '.join(server.address for server in given)} now"
+    servers.events.add(EventKind.SHARDS_RECOVERED, text)
+
+
+def still_lost(lost: Sequence[int], before: Layout, now: Layout) -> list[int]:
+    """Return the lost shards that were given to no other server since servers were asked. Pure."""
+    return [i for i in lost if now.places[i].primary in (None, before.places[i].primary)]
+
+
+def hosted_anew(layout: Layout, lost: Sequence[int], usable: Sequence[ServerAddress]) -> Layout:
+    """Return the layout in which lost shards are spread over some servers. Pure."""
+    places = list(layout.places)
+    load = dict.fromkeys(usable, 0)
+    for index, place in enumerate(places):
+        if index not in lost and place.primary in load:
+            load[place.primary] += 1
+    for index in lost:
+        server = min(load, key=lambda each: load[each])
+        load[server] += 1
+        nowhere = {"copies": (), "filling": None, "heir": None, "leaving": ()}
+        places[index] = places[index].next(primary=None, **nowhere).next(primary=server)
+    return layout.with_places(places)
 
 
 class Coordinator(Protocol):
@@ -409,3 +600,147 @@ def unpickled_here(what: str, packed: bytes) -> Any:
 def _end(servers: Servers, server_client: CommServerClient, why: CoordinatorClosedError) -> None:
     server_client.close(why)
     servers.end(why)
+
+
+# Beginnings: what parameters begin anew with when there is no checkpoint.
+
+
+class Beginnings:
+    """The values that variables begin anew with, and on which shards parameters do.
+
+    Parameters
+    ----------
+    core : StrategyCore
+        The strategy's.
+    initialize : object
+        True, or values of variables by name.
+    everything : bool
+        Whether all parameters begin anew, or only what was lost.
+
+    Attributes
+    ----------
+    values : dict
+        The given values, by shard and table.
+
+    Raises
+    ------
+    ConfigurationError
+        If ``initialize`` is neither, or a value has no variable, or another shape or dtype.
+    """
+
+    def __init__(self, core: StrategyCore, initialize: Any, everything: bool) -> None:
+        if initialize is not True and not isinstance(initialize, Mapping):
+            raise ConfigurationError(
+                "initialize must be True, or a dict of initial values by the names of variables, "
+                f"found {excerpt(repr(initialize))}"
+            )
+        self._core, self._everything = core, everything
+        self._given: dict[str, Mapping[tuple[int, str], np.ndarray]] = {}
+        for name, value in ({} if initialize is True else initialize).items():
+            self._given[name] = self._by_table(name, value)
+        self.values = {key: part for each in self._given.values() for key, part in each.items()}
+
+    def shards(self, lost: Collection[int]) -> Collection[int]:
+        """Return the shards that begin anew."""
+        return range(len(self._core.shards)) if self._everything else lost
+
+    def check(self, lost: Collection[int]) -> None:
+        """Raise ConfigurationError unless there is a value for all that begins anew."""
+        anew = self.shards(lost)
+        for name, parts in self._given.items():
+            if not any(shard in anew for shard, _ in parts):
+                raise ConfigurationError(
+                    f"initialize: variable {name!r:.200} has lost nothing, and with "
+                    "consistent=False only what was lost begins anew: leave it out, or assign() "
+                    "it; nothing was changed"
+                )
+        unkept = [each for each in self._core.tables.unkept(anew) if each not in self._given]
+        if unkept:
+            names = excerpt(", ".join(map(repr, unkept)))
+            raise ConfigurationError(
+                f"the initial values of {names} are not kept in this process, which keeps "
+                f"{MOST_KEPT >> 20} MiB of them, and none of a strategy that was resumed or "
+                f"attached. Give them: {begin_call(self._core.registry.all(), unkept)}; nothing "
+                "was changed"
+            )
+
+    def _by_table(self, name: str, value: ArrayLike) -> Mapping[tuple[int, str], np.ndarray]:
+        found = self._core.registry.all().get(name)
+        if found is None:
+            near = get_close_matches(str(name), self._core.registry.all(), 1)
+            meant = f"; is {near[0]!r} meant?" if near else ""
+            raise ConfigurationError(f"initialize: no variable is called {name!r:.200}{meant}")
+        if isinstance(found, Embedding):
+            raise ConfigurationError(
+                f"initialize: {excerpt(repr(name), NAME)} is an embedding, whose rows begin by its "
+                "initializer: leave it out"
+            )
+        shards = shards_of(found)
+        return shards.by_table(shards.checked(value, "initial value"))
+
+
+# Bringing back what was lost with servers, while no closure runs: from a checkpoint, or anew.
+
+
+def bring_back(
+    core: StrategyCore, checkpoint: Place | None, *, consistent: bool, restart_timeout: float
+) -> Mapping[str, Any]:
+    """Load what was lost, and return the checkpoint's metadata.
+
+    The arguments and what it raises are those of `ParameterServerStrategy.recover`.
+    """
+    path = core.losses.checkpoint if checkpoint is None else checkpoint
+    if path is None:
+        lost = core.losses.lost()
+        raise CheckpointError(
+            f"there is no checkpoint to recover from: pass its path, or {core.losses.beginning()} "
+            "begins anew in place: all parameters, or with consistent=False only what was lost"
+            f"{f' ({core.losses.names(lost)})' if lost else ''}. "
+            "psnb.CheckpointManager(coordinator, directory).save() saves one, for next time"
+        )
+    parameters = core.parameters()
+    own = RestoreChoice(takes=parameters.__contains__)  # what only the checkpoint has is no loss
+    # First: it raises if it cannot be loaded.
+    saved = Checkpoint(path, parameters, own, models=core.model_parts)
+    with _at_rest(core):
+        core.host_lost(restart_timeout)
+        lost_now = frozenset(core.lost)
+        core.tables.make_again(lost_now, _optimizers(core, lost_now), {})
+        saved.load(None if consistent else lost_now)
+        core.lost -= lost_now
+    return saved.restored.metadata
+
+
+def begin_anew(
+    core: StrategyCore, initialize: Any, *, consistent: bool, restart_timeout: float
+) -> None:
+    """Make all parameters as they were at first, or what was lost of them.
+
+    The arguments and what it raises are those of `ParameterServerStrategy.recover`.
+    """
+    beginnings = Beginnings(core, initialize, consistent)
+    with _at_rest(core):
+        core.host_lost(restart_timeout, beginnings.check)
+        lost = frozenset(core.lost)
+        optimizers = _optimizers(core, lost)
+        core.tables.make_again(beginnings.shards(lost), optimizers, beginnings.values)
+        core.lost -= lost
+
+
+@contextmanager
+def _at_rest(core: StrategyCore) -> Iterator[None]:
+    coordinator, _ = core.coordinator()
+    paused = coordinator is None or coordinator.paused
+    try:
+        if coordinator is not None:
+            with suppress(ServerSilentError):  # what it holds up is settled when it is replaced
+                coordinator.drain()
+        yield
+    finally:
+        if coordinator is not None and not paused:
+            coordinator.resume()
+
+
+def _optimizers(core: StrategyCore, lost: Collection[int]) -> dict[str, Any]:
+    # Hyperparameters may have been changed since the parameters were made.
+    return {name: each.optimizer_left(lost) for name, each in core.parameters().items()}

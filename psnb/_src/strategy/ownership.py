@@ -1,7 +1,7 @@
 """Ownership: what a strategy's owner tells the scheduler, so that others find the strategy.
 
 On the client's event loop. The scheduler refuses one whose strategy was taken over
-(`psnb._src.placement.layout_registry`).
+(`psnb._src.placement.registry`).
 """
 
 from __future__ import annotations
@@ -9,18 +9,30 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, replace
+from types import MappingProxyType
 from typing import Any
 
 from distributed import Client
 
-from psnb._src.dask_internals import ask_scheduler, scheduler_address
-from psnb._src.jupyter_internals import kernel_id
-from psnb._src.placement import (
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.variable import Variable
+from psnb._src.dask_compat import (
+    ask_scheduler,
+    has_ended,
+    host_and_port,
+    is_connected,
+    scheduler_address,
+    scheduler_identity,
+)
+from psnb._src.jupyter_compat import kernel_id
+from psnb._src.placement.layout import Layout, unpacked
+from psnb._src.placement.registry import (
     CLAIM,
     DESCRIBE,
     LEAVE,
@@ -30,12 +42,118 @@ from psnb._src.placement import (
     REGISTER,
     UNKNOWN,
     Deed,
-    Layout,
     Owner,
-    unpacked,
 )
-from psnb._src.strategy.scheduler_life import scheduler_lost
-from psnb.errors import ClusterError, OwnershipLostError, PsnbError, ServerLostError
+from psnb._src.utils.text import shown
+from psnb.errors import (
+    ClusterError,
+    ConfigurationError,
+    OwnershipLostError,
+    PsnbError,
+    SchedulerLostError,
+    ServerLostError,
+)
+
+# SchedulerLife: notices that the Dask scheduler has ended. On the client's event loop.
+#
+# Dask's client tries for half a minute to connect again, and says nothing meanwhile. But when its
+# scheduler ends, every Dask worker ends within seconds, with all parameters that it holds, and a
+# scheduler that is started at the same address knows nothing of them. So there is nothing to wait
+# for, once nobody listens there any more, or another scheduler does. A connection that has only
+# broken is made again by Dask.
+
+_LOOK = 0.25
+_GRACE = 1.0
+"""Seconds that Dask gets to connect again."""
+
+_CONNECT_TIMEOUT = 1.0
+_ANSWER_TIMEOUT = 10.0
+
+
+async def scheduler_ends(client: Client, look: float = _LOOK) -> None:
+    """Wait for the end of a client's scheduler; returns if the client is closed.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+    look : float
+        Seconds between two looks.
+
+    Raises
+    ------
+    SchedulerLostError
+        When it has ended.
+    """
+    loop, address = asyncio.get_running_loop(), scheduler_address(client)
+    known, since = await _id(client), None
+    while True:
+        await asyncio.sleep(look)
+        if has_ended(client):
+            return
+        if not is_connected(client):
+            since = since or loop.time()
+            if loop.time() - since >= _GRACE and await _refuses(address):
+                raise scheduler_lost(address)
+        elif since is not None or not known:  # it is connected again
+            since, found = None, await _id(client)
+            if known and found not in ("", known):
+                raise scheduler_lost(address)
+            known = known or found
+
+
+async def check_scheduler(client: Client) -> None:
+    """Wait a little until a client's scheduler answers.
+
+    Raises
+    ------
+    SchedulerLostError
+        If it has ended. If it only says nothing, it may be busy: then this returns.
+    """
+    loop, address = asyncio.get_running_loop(), scheduler_address(client)
+    until = loop.time() + _GRACE
+    # A client takes itself for connected until it has noticed.
+    while not (is_connected(client) and await _id(client, _LOOK)):
+        if has_ended(client):
+            return
+        if loop.time() >= until:
+            if await _refuses(address):
+                raise scheduler_lost(address)
+            return
+        await asyncio.sleep(_LOOK)
+
+
+async def _id(client: Client, timeout: float = _ANSWER_TIMEOUT) -> str:
+    try:
+        async with asyncio.timeout(timeout):
+            return str((await scheduler_identity(client))["id"])
+    except (OSError, AttributeError):  # the connection is broken, or the client is closed
+        return ""
+
+
+async def _refuses(address: str) -> bool:
+    """Return whether nobody listens at an address."""
+    if not address.startswith(("tcp://", "tls://")):
+        return False
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            _, writer = await asyncio.open_connection(*host_and_port(address))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # it cannot be reached: it may be there still
+    writer.close()
+    return False
+
+
+def scheduler_lost(address: str) -> SchedulerLostError:
+    """Return what is raised when the scheduler at an address has ended."""
+    return SchedulerLostError(
+        f"the Dask scheduler at {address} has ended, and with it all workers and servers of its "
+        "cluster, and the parameters there: start a cluster, connect with a new client, and go on "
+        "from what was saved last with psnb.resume(directory, client)"
+    )
+
 
 _TIMEOUT = 10.0
 
@@ -190,3 +308,67 @@ async def _ask(client: Client, handler: str, **told: Any) -> Any:
     if answer is None:  # Dask's, where there is no such handler: psnb's return something
         raise scheduler_lost(scheduler_address(client))
     return answer
+
+
+# Registry: the names and handles of a strategy's parameters.
+#
+# Thread-safe. A name is taken before its tables are made, so that two threads cannot take the same
+# one.
+
+
+class Registry:
+    """Variables and embeddings by name, in the order in which the names were taken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the dict; not held during requests
+        self._parameters: dict[str, Variable | Embedding | None] = {}  # None: being made
+
+    def __len__(self) -> int:
+        """Return how many names are taken."""
+        return len(self._parameters)
+
+    @contextmanager
+    def reserved(self, name: str | None, kind: str) -> Iterator[str]:
+        """Take a name, or make one up; it is free again if the block raises.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not a valid name, or is taken.
+        """
+        name = self._take(name, kind)
+        try:
+            yield name
+        except BaseException:
+            with self._lock:
+                del self._parameters[name]
+            raise
+
+    def add(self, parameter: Variable | Embedding) -> None:
+        """Store a handle under its name, which was taken before."""
+        with self._lock:
+            self._parameters[parameter.name] = parameter
+
+    def all(self) -> Mapping[str, Variable | Embedding]:
+        """Return a read-only snapshot of the parameters that were made."""
+        with self._lock:
+            made = {name: p for name, p in self._parameters.items() if p is not None}
+        return MappingProxyType(made)
+
+    def _take(self, name: str | None, kind: str) -> str:
+        with self._lock:
+            if name is None:
+                number = 1
+                while (name := f"{kind}_{number}") in self._parameters:
+                    number += 1
+            if not isinstance(name, str) or not name:
+                raise ConfigurationError(
+                    f"the name of a {kind} must be a text, found {shown(name)}"
+                )
+            if name in self._parameters:
+                raise ConfigurationError(
+                    f"the strategy has {name!r} already: use strategy.parameters[{name!r}], or "
+                    "another name"
+                )
+            self._parameters[name] = None
+        return name

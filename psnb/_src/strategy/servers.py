@@ -9,34 +9,182 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
+import math
+import threading
+import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from distributed import Client
 
-from psnb._src.cluster import ClosureScaling, ServerProtection
-from psnb._src.dask_internals import ask_scheduler, event_loop, pool_of
-from psnb._src.monitor import EventKind, EventLog
-from psnb._src.placement import (
-    LAYOUT,
-    Layout,
-    LayoutCache,
-    LayoutRegistry,
-    ServerAddress,
-    ShardId,
-    ShardPlace,
+from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.connection import ControlConnection
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.requests import Request
+from psnb._src.client.variable import Variable
+from psnb._src.cluster.scaling import ClosureScaling, ServerProtection
+from psnb._src.dask_compat import ConnectionPool, ask_scheduler, event_loop, pool_of
+from psnb._src.monitor.events import EventKind, EventLog
+from psnb._src.monitor.feed import OptimizerState
+from psnb._src.monitor.history import ServerStatistics
+from psnb._src.placement.layout import Layout, ServerAddress, ServerStatus, ShardId, ShardPlace
+from psnb._src.placement.next_layout import Health, ObservedServer
+from psnb._src.placement.registry import LAYOUT, LayoutCache, LayoutRegistry
+from psnb._src.server.operations import (
+    AddKey,
+    CountTraffic,
+    DropOtherKeys,
+    FenceCommits,
+    FollowPlaces,
+    HostOperation,
+    HostShards,
+    MeasureShards,
+    StartServer,
+    StopServer,
 )
-from psnb._src.runtime import Runtime
-from psnb._src.server import AddKey, DropOtherKeys
 from psnb._src.strategy.ownership import Ownership
-from psnb._src.strategy.server_control import ServerControl
-from psnb._src.threads import aside
+from psnb._src.utils.threads import Lock, aside
+from psnb._src.worker.plugin import Runtime
 from psnb.errors import (
     ClusterError,
     CoordinatorClosedError,
     PsnbError,
     ServerLostError,
+    ServerSilentError,
 )
+
+# ServerControl: requests of a strategy to its servers themselves, over control connections.
+#
+# On the client's event loop. A server counts as silent when nothing was heard of it for
+# ``patience`` seconds, however long a request takes: a busy server sends signs of life. Ticks of
+# this process are counted rather than clocks compared, so a notebook that was frozen itself gives
+# no server up. See `psnb._src.server.server` for what the requests do there.
+
+TICKS = 50
+"""Into how many ticks the patience with a server is divided."""
+
+
+class ServerControl:
+    """Sends requests to servers, over a control connection to each.
+
+    Parameters
+    ----------
+    pool : distributed.core.ConnectionPool
+        The client's connections.
+    patience : float
+        Seconds without a sign of life after which a server counts as silent.
+
+    Attributes
+    ----------
+    tick : float
+        Seconds between two checks.
+    patience : float
+        As given.
+    """
+
+    def __init__(self, pool: ConnectionPool, patience: float) -> None:
+        self._pool, self.patience = pool, patience
+        self.tick = patience / TICKS
+        self._connections: dict[ServerAddress, ControlConnection] = {}
+
+    def connection(self, server: ServerAddress) -> ControlConnection:
+        """Return the control connection to a server."""
+        if server not in self._connections:
+            self._connections[server] = ControlConnection(self._pool, server)
+        return self._connections[server]
+
+    def hang_up(self, server: ServerAddress) -> None:
+        """Close the control connection to a server."""
+        connection = self._connections.pop(server, None)
+        if connection is not None:
+            connection.close()
+
+    async def start(self, server: ServerAddress, life: float) -> None:
+        """Start a server on a worker, which ends when it hears nothing for ``life`` seconds."""
+        name = f"{server.key.rpartition('-')[2]} at {server.address}"
+        await self.ask(server, StartServer(name, life))
+
+    async def stop(self, server: ServerAddress) -> None:
+        """End a server, if it can be reached, with all it holds; closes the connection."""
+        with contextlib.suppress(OSError):
+            await self.connection(server).ask(StopServer())
+        self.hang_up(server)
+
+    async def beat(self, server: ServerAddress, layout: Layout) -> ServerStatus:
+        """Tell a server which shards to hold; return its status. See `ControlConnection.ask`."""
+        asked = self.connection(server).ask(_following(server, layout))
+        status: ServerStatus = await asked
+        return status
+
+    async def follow(self, server: ServerAddress, layout: Layout) -> None:
+        """Tell a server which shards to hold; raises as `ask`."""
+        await self.ask(server, _following(server, layout))
+
+    async def measure(self, server: ServerAddress) -> dict[int, dict[str, int]]:
+        """Return the bytes of each table of each shard that the server holds; raises as `ask`."""
+        tables: dict[int, dict[str, int]] = await self.ask(server, MeasureShards())
+        return tables
+
+    async def weigh(self, server: ServerAddress) -> dict[int, int]:
+        """Return the bytes of each shard that the server holds; raises as `ask`."""
+        tables = await self.measure(server)
+        return {index: sum(shard.values()) for index, shard in tables.items()}
+
+    async def host(
+        self,
+        server: ServerAddress,
+        places: Mapping[int, ShardPlace],
+        fences: Sequence[FenceCommits] = (),
+    ) -> None:
+        """Have a server hold new shards, in which some commits are given up; raises as `ask`."""
+        await self.ask(server, HostShards(places, fences))
+
+    async def ask(self, server: ServerAddress, operation: HostOperation) -> Any:
+        """Run an operation of a server.
+
+        Raises
+        ------
+        ServerLostError
+            If the server has ended.
+        ServerSilentError
+            If the server does not respond.
+        """
+        connection = self.connection(server)
+        asking = asyncio.create_task(connection.ask(operation), name="psnb order")
+        silence, heard = 0.0, connection.heard
+        try:
+            while not asking.done():
+                await asyncio.wait({asking}, timeout=self.tick)
+                silence = 0.0 if connection.heard > heard else silence + self.tick
+                heard = connection.heard
+                if silence >= self.patience:
+                    raise ServerSilentError(silent(server, silence))
+            return asking.result()
+        except ConnectionRefusedError as error:
+            raise ServerLostError(gone(server, error)) from error
+        except OSError as error:
+            raise ServerSilentError(f"{silent(server, silence)}: {error!r}") from error
+        finally:
+            asking.cancel()
+
+
+def _following(server: ServerAddress, layout: Layout) -> FollowPlaces:
+    places = {i: place for i, place in enumerate(layout.places) if server in place.servers}
+    return FollowPlaces(places, [place.version for place in layout.places])
+
+
+def gone(server: ServerAddress, error: BaseException) -> str:
+    """Return the text that says that a server has ended."""
+    return f"parameter {server.name} at {server.address} is gone: {error}"
+
+
+def silent(server: ServerAddress, silence: float) -> str:
+    """Return the text that says that a server does not respond."""
+    return f"parameter {server.name} at {server.address} says nothing for {silence:.0f} s"
+
 
 _STOP_TIMEOUT = 2.0
 
@@ -337,3 +485,219 @@ def extend(client: Client) -> None:
             f"the Dask scheduler cannot import psnb ({error}): install it beside the scheduler "
             "too, in the same version as here and on the workers"
         ) from error
+
+
+# WatchedServer: what a strategy's reconciler knows of one server, and how it comes to know it.
+#
+# On the client's event loop.
+
+
+class WatchedServer:
+    """What the reconciler knows of one server.
+
+    Attributes
+    ----------
+    observed : ObservedServer
+        What was observed of it.
+    told : Health
+        The health that was reported last.
+    """
+
+    def __init__(self, server: ServerAddress, control: ServerControl) -> None:
+        self.server, self._control = server, control
+        self._connection = control.connection(server)
+        self._heard, self._silence = 0, 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self._gone: str | None = None
+        # Nothing was heard of it yet: that is no reason to let its copies take over.
+        self.observed = ObservedServer(Health.ALIVE)
+        self.told = Health.ALIVE
+
+    def beat(self, layout: Layout, news: asyncio.Event) -> None:
+        """Ask the server, unless it has not answered yet."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(layout, news), name="psnb beat")
+
+    def pass_time(self, seconds: float) -> None:
+        """Count time in which the server could have answered."""
+        self._silence = 0.0 if self._connection.heard > self._heard else self._silence + seconds
+        self._heard = self._connection.heard
+        if self.observed.health is Health.ALIVE and self.is_silent:
+            self.observed = replace(self.observed, health=Health.SILENT)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing was heard of it for too long."""
+        return self._silence >= self._control.patience
+
+    def why(self) -> str:
+        """Return what is wrong with it, as a text."""
+        return self._gone or silent(self.server, self._silence)
+
+    def close(self) -> None:
+        """Stop asking."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
+        connected, before = self._connection.connected, self.observed
+        try:
+            status = await self._control.beat(self.server, layout)
+        except ConnectionRefusedError as error:
+            self._gone = gone(self.server, error)
+            self.observed = ObservedServer(Health.GONE)
+        except OSError:
+            if not connected:
+                return  # not reached: it counts as silent if that lasts
+            news.set()  # the connection broke: the next beat, at once, tells more
+        else:
+            self.observed = ObservedServer(
+                Health.ALIVE, layout.version, status.shards, status.leaves, status.writes
+            )
+        if self.observed != before:
+            news.set()
+
+
+# ServerWatch: the servers' figures and the optimizers' settings, for dashboards.
+#
+# One daemon thread, ``psnb-servers``, asks the servers every second, but only while somebody wants
+# to know: `keep` starts it, and it ends by itself when `keep` was not called for some seconds.
+# Readers never wait for it. A server that hangs holds up only this thread, for as long as a request
+# may take. An unexpected exception is logged, once, and the thread goes on.
+
+_OPTIMIZERS_EVERY = 2  # of the intervals: rates change slowly
+
+logger = logging.getLogger("psnb")
+
+
+class ServerWatch:
+    """The latest figures of a strategy's servers. Thread-safe.
+
+    Parameters
+    ----------
+    servers : Servers
+        The servers to ask.
+    server_client : CommServerClient
+        Sends requests to the servers.
+    parameters : callable
+        Returns the strategy's parameters by name.
+    interval : float
+        Seconds between two times that servers are asked.
+    wanted_seconds : float
+        Seconds for which they are asked after a call of `keep`.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        server_client: CommServerClient,
+        parameters: Callable[[], Mapping[str, Variable | Embedding]],
+        interval: float = 1.0,
+        wanted_seconds: float = 5.0,
+    ) -> None:
+        self._interval, self._wanted_seconds = interval, wanted_seconds
+        self._servers, self._server_client, self._parameters = servers, server_client, parameters
+        self._lock = Lock()  # guards the thread's start and end, and `_wanted`
+        self._thread: threading.Thread | None = None
+        self._wanted = -math.inf
+        self._stopped = threading.Event()
+        # Written by the thread alone, each replaced as a whole.
+        self._counts: dict[ServerAddress, tuple[float, dict[str, int]]] = {}
+        self._found: dict[ServerAddress, ServerStatistics] = {}
+        self._optimizers: dict[str, OptimizerState] = {}
+        self._surprised = False  # something unexpected was logged
+
+    def keep(self) -> None:
+        """Keep asking the servers for the next seconds; cheap, never waits."""
+        with self._lock:
+            self._wanted = time.monotonic()
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(target=self._run, name="psnb-servers", daemon=True)
+                self._thread.start()
+
+    def statistics(self) -> tuple[ServerStatistics, ...]:
+        """Return the latest figures of each server; cheap, never waits."""
+        lost = [ServerStatistics(each.name, each.address, "lost") for each in self._servers.lost]
+        there = [
+            self._found.get(each) or ServerStatistics(each.name, each.address)
+            for each in self._servers.running
+        ]
+        return *there, *lost
+
+    def optimizers(self) -> Mapping[str, OptimizerState]:
+        """Return the latest state of the optimizers, by parameter; cheap, never waits."""
+        return dict(self._optimizers)
+
+    def stop(self) -> None:
+        """End the thread; idempotent."""
+        with self._lock:
+            self._stopped.set()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_STOP_TIMEOUT)
+
+    def _run(self) -> None:
+        turn = 0
+        while True:
+            if turn % _OPTIMIZERS_EVERY == 0:
+                self._try(self._ask_for_optimizers)
+            self._try(self._ask_servers)
+            turn += 1
+            self._stopped.wait(self._interval)
+            with self._lock:
+                late = time.monotonic() - self._wanted > self._wanted_seconds
+                if late or self._stopped.is_set():
+                    self._thread = None
+                    return
+
+    def _try(self, ask: Callable[[], None]) -> None:
+        try:
+            ask()
+        except Exception:  # a boundary: else the figures would never change again
+            if not self._surprised:
+                logger.exception("Asking the servers how they fare failed; trying again and again")
+            self._surprised = True
+
+    def _ask_servers(self) -> None:
+        found = {server: self._ask(server) for server in self._servers.running}
+        self._found = found
+        self._counts = {server: self._counts[server] for server in found if server in self._counts}
+
+    def _ask(self, server: ServerAddress) -> ServerStatistics:
+        try:
+            (load,) = self._server_client.call([Request(server, CountTraffic())])
+        except (PsnbError, OSError):  # reported as out of reach
+            return ServerStatistics(server.name, server.address, "unreachable")
+        now = time.monotonic()
+        before, last = self._counts.get(server, (-math.inf, load))
+        self._counts[server] = now, load
+        new = {key: load[key] - last[key] for key in load}
+        return ServerStatistics(
+            server.name,
+            server.address,
+            "serving",
+            load["shards"],
+            load["bytes"],
+            new["pulls"] / (now - before),
+            new["pushes"] / (now - before),
+            new["staleness"] / new["updates"] if new["updates"] else math.nan,
+        )
+
+    def _ask_for_optimizers(self) -> None:
+        live = {name: p.optimizer for name, p in self._parameters().items() if p.optimizer}
+        requests = [each.request() for each in live.values()]
+        requests += [each.rate_request() for each in live.values()]
+        try:
+            answers = self._server_client.call(requests)
+        except (PsnbError, OSError):
+            return  # what was known is still the best that there is
+        self._optimizers = {
+            name: OptimizerState(
+                type(optimizer).__name__,
+                rate,
+                repr(optimizer.learning_rate) if callable(optimizer.learning_rate) else "",
+            )
+            for name, optimizer, rate in zip(
+                live, answers[: len(live)], answers[len(live) :], strict=True
+            )
+        }

@@ -8,10 +8,13 @@ strategy belongs to the notebook; closures get the handles that it makes.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -20,28 +23,8 @@ import numpy as np
 from distributed import Client
 from numpy.typing import ArrayLike, DTypeLike
 
-from psnb._src.checks import integer, is_integer, path_text, period, seconds
-from psnb._src.cluster import (
-    CLIENT_ENDED,
-    choose_servers,
-    closure_workers,
-    dashboard_link,
-    identity,
-)
-from psnb._src.dask_internals import event_loop, has_ended
-from psnb._src.excerpt import counted, shown
-from psnb._src.foreign_names import SaysWhatToUse
-from psnb._src.labels import check_label, made_up_label
-from psnb._src.modes import Async, Mode, Sync, check_mode
-from psnb._src.monitor import Event, Events
-from psnb._src.parameters import (
-    PATIENCE,
-    CommServerClient,
-    Embedding,
-    EmbeddingSpec,
+from psnb._src.client.arguments import (
     ModelRecords,
-    Partitioner,
-    Variable,
     as_admission,
     as_initializer,
     as_nonfinite,
@@ -52,26 +35,145 @@ from psnb._src.parameters import (
     check_rows,
     initial_array,
 )
-from psnb._src.placement import Deed
-from psnb._src.remote_path import as_place
-from psnb._src.server import (
-    OPTIMIZABLE,
-    Admission,
-    CtrAccessor,
-    Initializer,
-    Optimizer,
+from psnb._src.client.comm_client import PATIENCE, CommServerClient
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.requests import Request
+from psnb._src.client.sparse_shards import EmbeddingSpec, Partitioner
+from psnb._src.client.variable import Variable
+from psnb._src.cluster.local import (
+    CLIENT_ENDED,
+    choose_servers,
+    closure_workers,
+    dashboard_link,
+    identity,
 )
-from psnb._src.strategy.bringing_back import begin_anew, bring_back
-from psnb._src.strategy.core import StrategyCore
-from psnb._src.strategy.described import describe
-from psnb._src.strategy.ownership import Ownership
-from psnb._src.strategy.reconciler import Reconciler
-from psnb._src.strategy.scheduler_life import check_scheduler
-from psnb._src.strategy.servers import Servers, begin
-from psnb._src.strategy.taking_over import Finish, StrategyTerms, take_over
-from psnb._src.strategy.watch import ServerWatch
-from psnb._src.threads import aside, on_loop, uninterrupted
-from psnb.errors import ClusterError, ConfigurationError
+from psnb._src.dask_compat import ask_scheduler, cloudpickled, event_loop, has_ended, pool_of
+from psnb._src.monitor.events import Event
+from psnb._src.monitor.html import Events, html_table
+from psnb._src.placement.layout import Layout, ServerAddress, ShardId, unpacked
+from psnb._src.placement.registry import STRATEGIES, Deed, Owner
+from psnb._src.protocol.messages import Async, Mode, Sync, check_mode
+from psnb._src.server.operations import OpenLog
+from psnb._src.server.optimizer import CtrAccessor, Optimizer
+from psnb._src.server.optimizers import OPTIMIZERS
+from psnb._src.server.shard import OPTIMIZABLE
+from psnb._src.server.states import ADMISSIONS, INITIALIZERS, Admission, Initializer
+from psnb._src.strategy.core import StrategyCore, begin_anew, bring_back, unpickled_here
+from psnb._src.strategy.ownership import Ownership, check_scheduler, claim
+from psnb._src.strategy.reconciler import Departures, Reconciler, no_last_save
+from psnb._src.strategy.servers import ServerControl, Servers, ServerWatch, begin, extend
+from psnb._src.strategy.tables import describe
+from psnb._src.utils.checks import (
+    check_label,
+    integer,
+    is_integer,
+    made,
+    made_up_label,
+    path_text,
+    period,
+    seconds,
+)
+from psnb._src.utils.files import as_place, keys
+from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.text import counted, shown, text_table
+from psnb._src.utils.threads import aside, on_loop, uninterrupted
+from psnb.errors import (
+    ClusterError,
+    ConfigurationError,
+    PsnbError,
+    ServerLostError,
+    ServerSilentError,
+)
+
+# Taking over: the strategy of an owner that has gone becomes this process's.
+#
+# The scheduler decides who may, one at a time. Then what was halfway is finished or given up, under
+# the strategy's id as it was, with the servers looked after as ever. Only then strategy and servers
+# get other names, under which nothing is halfway; whoever knows the former names reaches nothing
+# (`Servers.move`). If this process dies meanwhile, another one takes over what it finds.
+
+Attempt = Callable[[Sequence[Request]], Sequence[Any]]
+"""Makes requests; returns errors in the place of answers."""
+
+Finish = Callable[[Attempt, Sequence[ShardId]], None]
+"""Has shards finish what is halfway, or give it up, all alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyTerms:
+    """What a strategy was made with that only its owner reads."""
+
+    mode: Mode
+    partitioner: Partitioner | None
+    dedicated: bool
+    half: bool
+
+    def packed(self) -> bytes:
+        """Return it pickled; a partitioner of the notebook's by value."""
+        return cloudpickled(self)
+
+
+def take_over(client: Client, strategy: str, finish: Finish) -> tuple[StrategyCore, Mode]:
+    """Become the owner of a strategy that has none.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The cluster.
+    strategy : str
+        The strategy's id.
+    finish : callable
+        See `Finish`.
+
+    Raises
+    ------
+    ClusterError
+        If it has an owner that lives, or was freed this very moment.
+    ServerSilentError
+        If a server does not respond that holds what no other does; it can be tried again.
+    SerializationError
+        If a class or function that it was made with cannot be unpickled here.
+    """
+    loop = event_loop(client)
+    ownership, layout = on_loop(loop, lambda: claim(client, strategy))
+    try:
+        return _taken(client, ownership, layout, finish)
+    except BaseException:
+        with suppress(PsnbError):
+            on_loop(loop, lambda: ownership.leave(strategy))
+        raise
+
+
+def _taken(
+    client: Client, ownership: Ownership, layout: Layout, finish: Finish
+) -> tuple[StrategyCore, Mode]:
+    terms: StrategyTerms = unpickled_here("what it was made with", ownership.deed.packed)
+    servers = Servers(client, ownership, layout.patience, terms.dedicated)
+    loop, dashboard = event_loop(client), aside(dashboard_link, client)
+
+    async def take() -> Reconciler:
+        servers.take(layout)
+        return Reconciler(client, servers, Departures(loop, servers, no_last_save))
+
+    reconciler = on_loop(loop, take)
+    server_client = CommServerClient(loop, pool_of(client), servers.layout_cache)
+    try:
+        finish(server_client.attempt, servers.shards)
+    finally:
+        reconciler.close()
+        server_client.close()
+    on_loop(loop, servers.move)
+    core = StrategyCore(client, servers, terms.partitioner, terms.half, dashboard)
+    try:
+        core.take()
+        for outcome in core.attempt([Request(shard, OpenLog()) for shard in core.shards]):
+            if isinstance(outcome, ServerSilentError):
+                raise outcome
+    except BaseException:
+        core.leave()  # by the id that it has now
+        raise
+    return core, terms.mode
+
 
 _ASYNC = Async()
 
@@ -607,3 +709,172 @@ def taken_over(client: Client, strategy: str, finish: Finish) -> ParameterServer
     made = object.__new__(ParameterServerStrategy)
     made._assemble(core, mode)
     return made
+
+
+# Parameters that are made again as a checkpoint describes them.
+
+Make = Callable[[ParameterServerStrategy], object]
+"""Makes a parameter of a strategy."""
+
+_KINDS: dict[str, Mapping[str, type]] = {
+    "optimizer": OPTIMIZERS,
+    "initializer": INITIALIZERS,
+    "admission": ADMISSIONS,
+    "accessor": {CtrAccessor.__name__: CtrAccessor},
+}
+
+
+_OF_ALL = {"nonfinite"}
+_OF_EMBEDDINGS = {"padding_idx", "initializer", "admission", "accessor"}
+
+
+def described_parameter(
+    name: str,
+    description: Mapping[str, Any],
+    optimizer: Mapping[str, Any] | None,
+    recipe: Mapping[str, Any],
+) -> Make:
+    """Return what makes a parameter again; its values are those of the beginning.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    description, recipe
+        From ``describe`` and ``recipe`` of its shards.
+    optimizer : mapping or None
+        From `LiveOptimizer.describe`.
+
+    Raises
+    ------
+    ValueError
+        If the recipe is none.
+    ConfigurationError
+        If it was made with something of the user's, of which a checkpoint has the name alone.
+    """
+    variable = description["kind"] == "variable"
+    keys(f"the recipe of {name!r:.80}", recipe, _OF_ALL if variable else _OF_ALL | _OF_EMBEDDINGS)
+    how = {"optimizer": optimizer, **recipe, "dtype": np.dtype(description["dtype"])}
+    for part, kinds in _KINDS.items():
+        if how.get(part) is not None:
+            try:
+                how[part] = made(f"its {part}", how[part], kinds)
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"parameter {name!r:.200} cannot be made again: {error}, which is none of "
+                    "psnb's own, and checkpoints have no pickles. Make a strategy with all its "
+                    "parameters and models as before, with the same names, and restore them: "
+                    "psnb.CheckpointManager(coordinator, directory).restore()"
+                ) from error
+    if variable:
+        return partial(_variable, name, tuple(description["shape"]), how)
+    size = {key: description[key] for key in ("dim", "rows")}
+    return partial(_embedding, name, {**how, **size})
+
+
+def _variable(
+    name: str, shape: tuple[int, ...], how: dict[str, Any], strategy: ParameterServerStrategy
+) -> None:
+    strategy.variable(np.zeros(shape, how["dtype"]), name, **how)
+    core_of(strategy).tables.forget_values(name)  # zeros were never its initial values
+
+
+def _embedding(name: str, how: dict[str, Any], strategy: ParameterServerStrategy) -> None:
+    strategy.embedding(name, **how)
+
+
+# StoredStrategies: what lives on the servers of a cluster, whoever owns it.
+
+_HEAD = ("strategy", "since", "parameters", "bytes", "owner")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStrategy:
+    """A strategy that lives on a cluster.
+
+    Attributes
+    ----------
+    name : str
+        For `attach`; unique on the cluster.
+    id : str
+        psnb's own.
+    since : float
+        When it was made, in seconds since 1970.
+    parameters : tuple of str
+        The names of its variables and embeddings.
+    nbytes : int
+        Bytes that its servers hold, with optimizer state and copies; of those that answer.
+    owner : str
+        The process that owns it, or has owned it last.
+    owned : bool
+        Whether that process lives: then the strategy cannot be attached.
+    keep : float
+        Seconds for which it is kept without an owner.
+    """
+
+    name: str
+    id: str
+    since: float
+    parameters: tuple[str, ...]
+    nbytes: int
+    owner: str
+    owned: bool
+    keep: float
+
+    def row(self) -> tuple[str, ...]:
+        """Return the cells of a table."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        owner = self.owner if self.owned else f"nobody; before: {self.owner}"
+        return self.name, since, str(len(self.parameters)), f"{self.nbytes:,}", owner
+
+
+class StoredStrategies(tuple[StoredStrategy, ...]):
+    """What lives on a cluster, the oldest first; all that a tuple can."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return text_table(_HEAD, [each.row() for each in self]) if self else "no strategies"
+
+    def _repr_html_(self) -> str:
+        rows = [each.row() for each in self]
+        return html_table("strategies", _HEAD, rows) or "no strategies"
+
+
+def stored_strategies(client: Client) -> StoredStrategies:
+    """Return the strategies that live on a cluster.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler cannot import psnb.
+    """
+    aside(extend, client)
+    return on_loop(event_loop(client), lambda: _stored(client))
+
+
+async def _stored(client: Client) -> StoredStrategies:
+    found = []
+    for key, deed, owner, layout, parameters, _, lives in await ask_scheduler(client, STRATEGIES):
+        what, who = Deed(*deed), Owner(*owner)
+        nbytes = await _weigh(client, unpacked(layout))
+        found.append(
+            StoredStrategy(
+                what.name, key, what.made, tuple(parameters), nbytes, who.where, lives, what.keep
+            )
+        )
+    return StoredStrategies(sorted(found, key=lambda each: each.since))
+
+
+async def _weigh(client: Client, layout: Layout) -> int:
+    control = ServerControl(pool_of(client), layout.patience)
+
+    async def weigh(server: ServerAddress) -> int:
+        try:
+            return sum((await control.weigh(server)).values())
+        except ServerLostError:
+            return 0
+        finally:
+            control.hang_up(server)
+
+    return sum(await asyncio.gather(*map(weigh, layout.servers)))

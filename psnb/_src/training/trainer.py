@@ -2,36 +2,184 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from psnb._src.checkpoint import newest_whole
-from psnb._src.checks import integer, period
-from psnb._src.coordinator import (
-    CheckpointManager,
-    ClusterCoordinator,
-    go_on_from,
-    map_whole_splits,
-    training_shown,
-)
-from psnb._src.data import Dataset, check_order
-from psnb._src.excerpt import shown
-from psnb._src.foreign_names import SaysWhatToUse
-from psnb._src.remote_path import Place
-from psnb._src.training.callback import Callback
-from psnb._src.training.device_worker import DeviceWorker
-from psnb._src.training.downpour import Downpour
-from psnb._src.training.epoch_source import EpochSource, Files
-from psnb._src.training.evaluation import Evaluation, merged_figures
-from psnb._src.training.fetch_lines import FetchLines
-from psnb._src.training.hogwild import Hogwild
-from psnb._src.training.inference import ALONE, Inference, joined
-from psnb._src.training.prediction_files import PredictionFiles
-from psnb._src.training.training_history import TrainingHistory
-from psnb._src.training.training_run import STATE, TrainingPlan, TrainingRun
+import numpy as np
+
+from psnb._src.checkpoint.manager import newest_whole
+from psnb._src.client.updates import writing_nothing
+from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from, map_whole_splits
+from psnb._src.coordinator.resume import CheckpointManager, training_shown
+from psnb._src.data.dataset import Dataset
+from psnb._src.data.splits import check_order
+from psnb._src.metrics.metric import MetricState
+from psnb._src.monitor.history import EXAMPLES, NO_METRICS
+from psnb._src.training.callbacks import Callback, CountedRows, TrainingHistory, rows_of
+from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild
+from psnb._src.training.predictions import PredictionFiles
+from psnb._src.training.run import STATE, EpochSource, FetchLines, Files, TrainingPlan, TrainingRun
+from psnb._src.utils.checks import integer, period
+from psnb._src.utils.files import Place
+from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.text import shown
+from psnb._src.worker.context import ReportedStates, entered, worker_context
 from psnb.errors import ConfigurationError
+
+# Evaluation: a closure that runs a step over one split of a dataset and lets it write nothing.
+#
+# What it reports stays out of the coordinator's metrics; it is the closure's result, so it counts
+# once, whichever worker dies. Threads: those of all closures on a worker share the step.
+
+
+@dataclass
+class SplitFigures:
+    """What one split came to.
+
+    Attributes
+    ----------
+    rows : int
+        Examples.
+    sums, weights : dict
+        Of each number that was reported: the sum, each times its examples, and the examples.
+    states : dict
+        Of each metric: the state.
+    """
+
+    rows: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    states: dict[str, MetricState] = field(default_factory=dict)
+
+    def add(self, values: dict[str, float], examples: float) -> None:
+        """Add numbers that were reported of some examples."""
+        for name, value in values.items():
+            if name not in NO_METRICS:
+                self.sums[name] = self.sums.get(name, 0.0) + value * examples
+                self.weights[name] = self.weights.get(name, 0.0) + examples
+
+
+class Evaluation:
+    """Evaluates whole splits.
+
+    Parameters
+    ----------
+    step : callable
+        A closure of an iterator, which reports metrics.
+    """
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self._step = step
+        name = getattr(step, "__qualname__", type(step).__qualname__)
+        self.__qualname__ = self.__name__ = f"evaluation by {name}"
+
+    def __call__(self, datasets: Sequence[Dataset], number: int) -> SplitFigures:
+        """Return the figures of a split."""
+        found, states = SplitFigures(), ReportedStates()
+        with datasets[number].iterator() as iterator:
+            counted = CountedRows(iterator)
+            since = examples = 0  # rows at the last report, and those that it was of
+
+            def report(when: float, values: dict[str, float]) -> None:
+                nonlocal since, examples
+                if counted.rows > since:
+                    since, examples = counted.rows, counted.rows - since
+                found.add(values, values.get(EXAMPLES, examples))
+
+            context = replace(worker_context(), send_report=report, states=states)
+            with entered(context), writing_nothing():
+                while not counted.ended:
+                    before = counted.batches
+                    try:
+                        self._step(counted)
+                    except StopIteration:
+                        if not counted.ended:
+                            raise
+                    if counted.batches == before and not counted.ended:
+                        raise ConfigurationError(
+                            f"{self.__name__}: it has taken nothing from its iterator, so it would "
+                            "never end; batch = next(iterator)"
+                        )
+        found.rows, found.states = counted.rows, states.merged()
+        return found
+
+
+def merged_figures(parts: Iterable[SplitFigures]) -> dict[str, float]:
+    """Return the metrics of all splits, and how many examples there were."""
+    sums: dict[str, float] = {}
+    weights: dict[str, float] = {}
+    states: dict[str, MetricState] = {}
+    rows = 0
+    for part in parts:
+        rows += part.rows
+        for name, value in part.sums.items():
+            sums[name] = sums.get(name, 0.0) + value
+            weights[name] = weights.get(name, 0.0) + part.weights[name]
+        for name, state in part.states.items():
+            states[name] = states[name] + state if name in states else state
+    means = {name: value / weights[name] for name, value in sums.items() if weights[name]}
+    return means | {name: state.result() for name, state in states.items()} | {EXAMPLES: rows}
+
+
+# Inference: a closure that predicts for one split of a dataset, in order, and writes nothing.
+#
+# Its result is the predictions, or whether there is a file that has them. If its worker dies,
+# another one predicts the whole split again. Threads: those of all closures on a worker share the
+# function.
+
+Columns = dict[str, np.ndarray]
+
+ALONE = "prediction"
+"""The column of what a function returns that is no dict."""
+
+
+class Inference:
+    """Predicts for whole splits.
+
+    Parameters
+    ----------
+    predict : callable
+        Takes a batch, and returns an array with one row for each example, or a dict of such.
+    files : PredictionFiles, optional
+        Where the predictions go; without, they are the result.
+    """
+
+    def __init__(self, predict: Callable[[Any], Any], files: PredictionFiles | None) -> None:
+        self._predict, self._files = predict, files
+        name = getattr(predict, "__qualname__", type(predict).__qualname__)
+        self.__qualname__ = self.__name__ = f"predictions by {name}"
+
+    def __call__(self, datasets: Sequence[Dataset], number: int) -> Any:
+        """Return a split's predictions, None if there are none; or whether its file has rows."""
+        with datasets[number].iterator() as iterator, writing_nothing():
+            if self._files is not None:
+                return self._files.write(number, map(self._columns, iterator))
+            return joined(self._columns(batch) for batch in iterator)
+
+    def _columns(self, batch: Any) -> Columns:
+        found = self._predict(batch)
+        columns = found if isinstance(found, Mapping) else {ALONE: found}
+        arrays = {str(name): np.asarray(column) for name, column in columns.items()}
+        rows = rows_of(batch)
+        for name, array in arrays.items():
+            if array.shape[:1] != (rows,):
+                raise ConfigurationError(
+                    f"{self.__name__}: {name!r} has shape {array.shape} for a batch of {rows} "
+                    "examples: return arrays with one row for each"
+                )
+        return arrays
+
+
+def joined(parts: Iterator[Columns | None]) -> Columns | None:
+    """Return columns one after another; None if there are none."""
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
 
 _WORKERS: dict[str, Callable[[], DeviceWorker]] = {"hogwild": Hogwild, "downpour": Downpour}
 

@@ -12,17 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from psnb._src.data.formats.chunk import Chunk
-from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
-from psnb._src.data.formats.example import encode_example
-from psnb._src.data.formats.features import FixedLen, VarLen
-from psnb._src.data.formats.fixed_length_records import FixedLengthRecords
+from psnb._src.data.formats.files import Chunk
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.parquet import Parquet
-from psnb._src.data.formats.text_lines import TextLines
-from psnb._src.data.formats.tfrecord_writer import TFRecordWriter
-from psnb._src.data.formats.tfrecords import TFRecords
+from psnb._src.data.formats.text import Criteo, FixedLengthRecords, TextLines
+from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example
+from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter
 from psnb._src.data.ragged import Ragged
 
 ROWS = 9000

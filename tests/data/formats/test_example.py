@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.data.formats.example import encode_example, parse_examples
-from psnb._src.data.formats.features import FixedLen, VarLen
+from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example, parse_examples
 from psnb._src.data.ragged import Ragged
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats import protobuf

@@ -11,11 +11,10 @@ from typing import Any
 import fsspec
 import pytest
 
-from psnb._src.data.formats.open_files import list_files
+from psnb._src.data.formats.files import list_files
 from psnb._src.data.formats.parquet import Parquet
-from psnb._src.data.formats.text_lines import TextLines
-from psnb._src.data.formats.tfrecord_writer import TFRecordWriter
-from psnb._src.data.formats.tfrecords import TFRecords
+from psnb._src.data.formats.text import TextLines
+from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats import samples
 from tests.data.formats.samples import records, write

@@ -20,11 +20,11 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import fsspec
 import pytest
 
-from psnb._src.data.formats.chunk import CHUNK_BYTES
 from psnb._src.data.formats.csv import Csv
+from psnb._src.data.formats.files import CHUNK_BYTES
 from psnb._src.data.formats.parquet import Parquet
-from psnb._src.data.formats.text_lines import TextLines
-from psnb._src.data.formats.tfrecords import TFRecords
+from psnb._src.data.formats.text import TextLines
+from psnb._src.data.formats.tfrecord import TFRecords
 from psnb.errors import DatasetError
 from tests.data.formats import samples
 from tests.data.formats.samples import Sample, open_files, records, write

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.data.formats.line_kernels import cut_lines
+from psnb._src.data.formats.text import cut_lines
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 31, 32, 33, 64, 96])

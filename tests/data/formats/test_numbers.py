@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from psnb._src.data.formats.parse_numbers import (
+from psnb._src.data.formats.csv import (
     JUNK,
     NEGATIVE,
     OK,

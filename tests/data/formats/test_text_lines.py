@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.data.formats.text_lines import TextLines
+from psnb._src.data.formats.text import TextLines
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats.samples import records, write
 

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.data.formats.crc import masked_crc
-from psnb._src.data.formats.example import encode_example
-from psnb._src.data.formats.features import FixedLen
-from psnb._src.data.formats.tfrecord_writer import TFRecordWriter
-from psnb._src.data.formats.tfrecords import TFRecords
+from psnb._src.data.formats.protobuf import masked_crc
+from psnb._src.data.formats.tf_example import FixedLen, encode_example
+from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter
 from psnb.errors import DatasetError
 from tests.data.formats.samples import records, tfrecord_bytes, write
 

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from psnb._src.data.block import Block, block_of
-from psnb._src.data.memory.memory_store import MemoryStore
-from psnb._src.data.memory.numbered_examples import NumberedExamples
-from psnb._src.data.memory.shuffle_plan import ShufflePlan, numbered
+from psnb._src.data.memory import MemoryStore, NumberedExamples, ShufflePlan, numbered
 from psnb.data import Ragged
 from psnb.errors import DatasetError
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 import websocket
 
-from psnb._src.monitor.told.protocol import VERSION
+from psnb._src.monitor.protocol import VERSION
 from tests.conftest import DEADLINE, wait_until
 
 TOKEN = "let-me-in"

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import websocket
 
-from psnb._src.monitor.told.protocol import VERSION
+from psnb._src.monitor.protocol import VERSION
 from tests.conftest import DEADLINE
 from tests.monitor.hub.jupyter import Jupyter
 from tests.monitor.hub.updates import batch, identity, update

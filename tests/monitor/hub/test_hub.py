@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
-from psnb._src.monitor.hub.hub import MOST_PANELS, SILENCE, Busy, Hub
-from psnb._src.monitor.hub.known_coordinators import MOST_GONE, MOST_SOURCES, Known, TooManyError
-from psnb._src.monitor.hub.panel import Panel
-from psnb._src.monitor.told.protocol import VERSION, Command, CommandReply
+from psnb._src.monitor.jupyter_server.coordinators import (
+    MOST_GONE,
+    MOST_SOURCES,
+    Known,
+    TooManyError,
+)
+from psnb._src.monitor.jupyter_server.handlers import MOST_PANELS, SILENCE, Busy, Hub, Panel
+from psnb._src.monitor.protocol import VERSION, Command, CommandReply
 from tests.monitor.hub.updates import batch, identity, update
 
 

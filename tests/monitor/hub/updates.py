@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from psnb._src.monitor.told.protocol import (
-    VERSION,
-    CommandReply,
-    HubPost,
-    Identity,
-    Summary,
-    Update,
-)
+from psnb._src.monitor.protocol import VERSION, CommandReply, HubPost, Identity, Summary, Update
 
 
 def update(sequence: int, full: bool = False, coordinator: str = "abc", **more: Any) -> Update:

@@ -16,21 +16,18 @@ import numpy as np
 import optax
 import pytest
 
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.adam import Adam
-from psnb._src.server.optimizers.momentum import Momentum
-from psnb._src.server.optimizers.optimizer import Optimizer
-from psnb._src.server.optimizers.rmsprop import RMSProp
-from psnb._src.server.optimizers.schedules import (
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.optimizer import (
     CosineDecay,
     ExponentialDecay,
+    Optimizer,
     PiecewiseConstant,
     PolynomialDecay,
     Warmup,
 )
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.tables import DenseTable, SparseTable
+from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Constant
 
 STEPS, ROWS, DIM = 25, 6, 3
 DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])

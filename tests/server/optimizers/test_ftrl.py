@@ -12,11 +12,11 @@ import numpy as np
 import optax
 import pytest
 
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.server.optimizers.ftrl import FTRL
-from psnb._src.server.optimizers.optimizer import Optimizer
-from psnb._src.server.optimizers.schedules import PiecewiseConstant
-from psnb._src.server.tables import DenseTable, SparseTable
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.optimizer import Optimizer, PiecewiseConstant
+from psnb._src.server.optimizers import FTRL
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Constant
 
 STEPS, ROWS, DIM = 25, 5, 3
 DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])

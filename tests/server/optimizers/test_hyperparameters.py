@@ -14,16 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb._src.first_rows.initializers import Constant
-from psnb._src.server.optimizers.adagrad import Adagrad
-from psnb._src.server.optimizers.adam import Adam
-from psnb._src.server.optimizers.ftrl import FTRL
-from psnb._src.server.optimizers.momentum import Momentum
-from psnb._src.server.optimizers.optimizer import Optimizer
-from psnb._src.server.optimizers.rmsprop import RMSProp
-from psnb._src.server.optimizers.schedules import CosineDecay
-from psnb._src.server.optimizers.sgd import SGD
-from psnb._src.server.tables import DenseTable, SparseTable
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.optimizer import CosineDecay, Optimizer
+from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Constant
 from psnb.errors import ConfigurationError
 
 KINDS: list[type[Optimizer]] = [SGD, Momentum, Adagrad, Adam, RMSProp, FTRL]

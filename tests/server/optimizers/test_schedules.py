@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.server.optimizers.ftrl import FTRL
-from psnb._src.server.optimizers.schedules import (
+from psnb._src.server.optimizer import (
     CosineDecay,
     ExponentialDecay,
     PiecewiseConstant,
@@ -25,7 +24,7 @@ from psnb._src.server.optimizers.schedules import (
     Warmup,
     rate_at,
 )
-from psnb._src.server.optimizers.sgd import SGD
+from psnb._src.server.optimizers import FTRL, SGD
 from psnb.errors import ConfigurationError
 
 ALL: list[Schedule] = [

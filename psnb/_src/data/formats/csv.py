@@ -5,26 +5,114 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
+from numba import njit
 
-from psnb._src.data.formats import csv_kernels as kernels
-from psnb._src.data.formats.arrow import first_missing, listed, pyarrow, to_columns
-from psnb._src.data.formats.byte_window import ByteWindow, window_on
-from psnb._src.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
-from psnb._src.data.formats.file_position import FilePosition
-from psnb._src.data.formats.limit import (
+from psnb._src.data.formats.files import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    INFER,
     MAX_COLUMNS,
     MAX_RECORD_BYTES,
+    ByteWindow,
+    Chunk,
+    FilePosition,
+    check_compression,
     checked_limit,
+    reading,
     too_long,
+    window_on,
     within,
 )
-from psnb._src.data.formats.open_files import INFER, check_compression, reading
-from psnb._src.exact_integers import dtype_of
-from psnb._src.excerpt import shown
+from psnb._src.data.formats.parquet import first_missing, listed, pyarrow, to_columns
+from psnb._src.utils.checks import dtype_of
+from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError
+
+# Finding where the records of a CSV file end, compiled by numba.
+
+_NEWLINE, _RETURN, _QUOTE = 10, 13, 34
+_START, _FIELD, _QUOTED, _MAYBE_CLOSED = 0, 1, 2, 3
+
+
+@njit(cache=True, nogil=True)
+def count_fields(data, delimiter):  # type: ignore[no-untyped-def]
+    """Return how many fields a record has."""
+    count = 1
+    state = _START
+    for byte in data:
+        if state == _QUOTED:
+            if byte == _QUOTE:
+                state = _MAYBE_CLOSED
+        elif byte == _QUOTE and state != _FIELD:
+            state = _QUOTED
+        elif byte == delimiter:
+            count += 1
+            state = _START
+        else:
+            state = _FIELD
+    return count
+
+
+@njit(cache=True, nogil=True)
+def ends_in_quotes(record, delimiter):  # type: ignore[no-untyped-def]
+    """Return whether a quote in a record is never closed."""
+    state = _START
+    for byte in record:
+        if state == _QUOTED:
+            if byte == _QUOTE:
+                state = _MAYBE_CLOSED
+        elif byte == _QUOTE and state != _FIELD:
+            state = _QUOTED
+        else:
+            state = _START if byte == delimiter else _FIELD
+    return state == _QUOTED
+
+
+@njit(cache=True, nogil=True)
+def find_records(data, delimiter, last, starts):  # type: ignore[no-untyped-def]
+    r"""Write where records begin (int64), as many as there is room for, and where the last ends.
+
+    Records end with ``\n``, ``\r\n`` or ``\r`` outside of quotes; empty lines are none. One that
+    ``data`` does not hold whole counts if it is the file's ``last``.
+
+    Returns how many there are, ``starts`` holding one entry more.
+    """
+    count = 0
+    state = _START
+    begin = 0
+    starts[0] = 0
+    for at in range(data.size):
+        byte = data[at]
+        if state == _QUOTED:
+            if byte == _QUOTE:
+                state = _MAYBE_CLOSED
+        elif byte == _QUOTE and state != _FIELD:
+            # The first of a field, or the second of two within quotes.
+            state = _QUOTED
+        elif byte == delimiter:
+            state = _START
+        elif byte in (_NEWLINE, _RETURN):
+            # Between the two bytes of one end, there is an empty line.
+            if at > begin:
+                starts[count] = begin
+                count += 1
+                starts[count] = at + 1
+                if count + 1 == starts.size:
+                    return count
+            begin = at + 1
+            state = _START
+        else:
+            state = _FIELD
+    if last and begin < data.size:
+        starts[count] = begin
+        count += 1
+        starts[count] = data.size
+    return count
+
 
 _ROW = re.compile(r"Row #(\d+): *")
 _MARK = b"\xef\xbb\xbf"
@@ -143,16 +231,16 @@ def _records(
     """
     starts = np.empty(most + 1, np.int64)
     last = not window.fill() and window.data.size <= CHUNK_BYTES
-    count = kernels.find_records(window.data[:CHUNK_BYTES], ord(delimiter), last, starts)
+    count = find_records(window.data[:CHUNK_BYTES], ord(delimiter), last, starts)
     while not count and not last:
         # A single record that is longer than that, or empty lines.
         if window.data.size > window.limit:
             raise too_long(place, "record", first, window.offset, window.limit)
         last = not window.more()
-        count = kernels.find_records(window.data, ord(delimiter), last, starts[:2])
+        count = find_records(window.data, ord(delimiter), last, starts[:2])
     if last and count and starts[count] == window.data.size:
         record = window.data[starts[count - 1] : starts[count]]
-        if kernels.ends_in_quotes(record, ord(delimiter)):
+        if ends_in_quotes(record, ord(delimiter)):
             if count == 1:
                 problem = "a quote that is never closed; it would swallow the rest of the file"
                 raise place.error("record", first, window.offset + int(starts[0]), problem)
@@ -173,7 +261,7 @@ class _Schema:
     def __init__(self, form: Csv, window: ByteWindow, place: FilePosition):
         self._delimiter, self._path = form.delimiter, place.path
         starts, count = _records(window, form.delimiter, place, place.first, 1)
-        fields = kernels.count_fields(window.data[: starts[count]], ord(form.delimiter))
+        fields = count_fields(window.data[: starts[count]], ord(form.delimiter))
         if fields > form.max_columns:
             problem = f"there are {fields} columns, more than max_columns={form.max_columns}"
             raise place.error("record", place.first, window.offset, problem)
@@ -284,3 +372,174 @@ def _arrow_type(name: str, dtype: Any) -> Any:
         raise ConfigurationError(
             f"column {name!r} has the dtype {shown(dtype)}: not one"
         ) from error
+
+
+# Reading numbers from text, compiled by numba: integers exactly, floats correctly rounded.
+#
+# A float of up to 19 digits is a 64-bit integer times a power of ten, computed in float64 with a
+# relative error below 2**-51. Rounding that to float32 gives the nearest neighbour, unless it is
+# that close to the middle between two. For such numbers, for extreme ones, and for words like
+# ``nan``, the kernel returns `UNKNOWN`, and `nearest_float32` decides in exact arithmetic. (The
+# idea is that of Clinger: *How to Read Floating Point Numbers Accurately*, PLDI 1990.)
+
+OK, JUNK, OVERFLOW, NEGATIVE, UNKNOWN = 0, 1, 2, 3, 4
+"""The result of reading: a number; not a number; above 2**64 - 1; below 0; ask
+`nearest_float32`."""
+
+_POWERS = np.array([float(f"1e{power}") for power in range(64)])
+_ZERO, _NINE, _TEN = np.uint64(48), np.uint64(9), np.uint64(10)
+_MOST, _MOST_DIGIT = np.uint64((2**64 - 1) // 10), np.uint64((2**64 - 1) % 10)
+
+_SPACE, _TAB, _PLUS, _MINUS, _POINT, _E, _SMALL_E = 32, 9, 43, 45, 46, 69, 101
+_FULL = np.uint64(10**18)
+_EXACT = np.uint64(2**53)
+_LARGE = 1 << 20
+_LOW_BITS, _MIDDLE, _NEAR = (1 << 29) - 1, 1 << 28, 16
+_SMALLEST, _ABOVE = 2.0**-125, 2.0**127
+
+_FLOAT = re.compile(
+    rb"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf|infinity|nan)", re.IGNORECASE
+)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def is_space(byte):  # type: ignore[no-untyped-def]
+    """Return whether a byte stands between numbers of a line."""
+    return byte in (_SPACE, _TAB)
+
+
+@njit(cache=True, nogil=True)
+def read_unsigned(data, at, stop):  # type: ignore[no-untyped-def]
+    """Read an integer up to 2**64 - 1 that ends before ``stop`` or at a space.
+
+    Returns the number, the position after it, and `OK`, `JUNK`, `OVERFLOW` or `NEGATIVE`.
+    """
+    value = np.uint64(0)
+    begin = at
+    # So many digits are below 2**64, whatever they are.
+    safe = min(stop, at + 19)
+    while at < safe:
+        digit = np.uint64(data[np.uint64(at)]) - _ZERO
+        if digit > _NINE:
+            break
+        value = value * _TEN + digit
+        at += 1
+    while at < stop:
+        digit = np.uint64(data[np.uint64(at)]) - _ZERO
+        if digit > _NINE:
+            break
+        if value >= _MOST and (value > _MOST or digit > _MOST_DIGIT):
+            return value, at, OVERFLOW
+        value = value * _TEN + digit
+        at += 1
+    if at == begin:
+        if at + 1 < stop and data[at] == _MINUS and np.uint64(data[at + 1]) - _ZERO <= _NINE:
+            return value, at, NEGATIVE
+        return value, at, JUNK
+    if at < stop and not is_space(data[np.uint64(at)]):
+        return value, at, JUNK
+    return value, at, OK
+
+
+@njit(cache=True, nogil=True)
+def read_float(data, at, stop):  # type: ignore[no-untyped-def]
+    """Read a float32 that ends before ``stop`` or at a space.
+
+    Returns the number, the position after it or after what is there instead, and `OK` or
+    `UNKNOWN`: then `nearest_float32` must read it, if it is one.
+    """
+    negative = False
+    if at < stop:
+        sign = data[np.uint64(at)]
+        negative = sign == _MINUS
+        if negative or sign == _PLUS:
+            at += 1
+    mantissa = np.uint64(0)
+    exponent = np.int64(0)
+    begin = at
+    while at < stop:
+        digit = np.uint64(data[np.uint64(at)]) - _ZERO
+        if digit > _NINE:
+            break
+        if mantissa < _FULL:
+            mantissa = mantissa * _TEN + digit
+        else:
+            exponent += 1
+        at += 1
+    digits = at - begin
+    if at < stop and data[np.uint64(at)] == _POINT:
+        at += 1
+        begin = at
+        while at < stop:
+            digit = np.uint64(data[np.uint64(at)]) - _ZERO
+            if digit > _NINE:
+                break
+            if mantissa < _FULL:
+                mantissa = mantissa * _TEN + digit
+                exponent -= 1
+            at += 1
+        digits += at - begin
+    if digits > 0 and at < stop and (data[at] == _E or data[at] == _SMALL_E):
+        at += 1
+        down = False
+        if at < stop and (data[at] == _MINUS or data[at] == _PLUS):
+            down = data[at] == _MINUS
+            at += 1
+        power = np.int64(0)
+        begin = at
+        while at < stop:
+            digit = np.uint64(data[at]) - _ZERO
+            if digit > _NINE:
+                break
+            if power < _LARGE:
+                power = power * 10 + np.int64(digit)
+            at += 1
+        if at == begin:
+            digits = 0
+        exponent += -power if down else power
+    if digits == 0 or (at < stop and not is_space(data[np.uint64(at)])):
+        while at < stop and not is_space(data[np.uint64(at)]):
+            at += 1
+        return np.float32(0), at, UNKNOWN
+    value = np.float64(mantissa)
+    if exponent < 0:
+        if exponent <= -_POWERS.size:
+            return np.float32(0), at, UNKNOWN
+        value /= _POWERS[np.uint64(-exponent)]
+    elif exponent > 0:
+        if exponent >= _POWERS.size:
+            return np.float32(0), at, UNKNOWN
+        value *= _POWERS[np.uint64(exponent)]
+    if mantissa != np.uint64(0) and (exponent != 0 or mantissa > _EXACT):
+        low = np.float64(value).view(np.int64) & _LOW_BITS
+        if not _SMALLEST <= value < _ABOVE or abs(low - _MIDDLE) <= _NEAR:
+            return np.float32(0), at, UNKNOWN
+    return np.float32(-value if negative else value), at, OK
+
+
+def nearest_float32(text: bytes) -> np.float32 | None:
+    """Return the float32 nearest to a number, ties to even; None if it is not a number.
+
+    Raises
+    ------
+    OverflowError
+        If it is beyond the largest float32.
+    """
+    if not _FLOAT.fullmatch(text):
+        return None
+    value = float(text)
+    with np.errstate(over="ignore", under="ignore"):
+        nearest = np.float32(value)
+        other = np.nextafter(nearest, np.float32(np.inf if value > float(nearest) else -np.inf))
+    if text.lstrip(b"+-")[:1].isalpha():
+        return nearest
+    if np.isinf(nearest):
+        raise OverflowError
+    if float(nearest) == value or not np.isfinite(other):
+        return nearest
+    if (float(nearest) + float(other)) / 2 == value:
+        # In the middle of two, when rounded to float64: where was it before?
+        exact = Decimal(text.decode())
+        if exact != Decimal(value):
+            return max(nearest, other) if exact > Decimal(value) else min(nearest, other)
+    return nearest

@@ -2,26 +2,208 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
+from typing import Any, TextIO
 
 import numpy as np
+from numba import njit
 
-from psnb._src.checks import choice
-from psnb._src.data.formats import multi_slot_kernels as kernels
-from psnb._src.data.formats.byte_window import ByteWindow, window_on
-from psnb._src.data.formats.chunk import CHUNK_BYTES, CHUNK_RECORDS, Chunk
-from psnb._src.data.formats.file_position import FilePosition
-from psnb._src.data.formats.limit import MAX_RECORD_BYTES, checked_limit
-from psnb._src.data.formats.lines import Lines, line_splits, lines_of
-from psnb._src.data.formats.open_files import INFER, check_compression
-from psnb._src.data.formats.parse_numbers import JUNK, NEGATIVE, OK, OVERFLOW, nearest_float32
-from psnb._src.data.formats.pipe import piped
+from psnb._src.data.formats.csv import (
+    JUNK,
+    NEGATIVE,
+    OK,
+    OVERFLOW,
+    UNKNOWN,
+    is_space,
+    nearest_float32,
+    read_float,
+    read_unsigned,
+)
+from psnb._src.data.formats.files import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    INFER,
+    MAX_RECORD_BYTES,
+    ByteWindow,
+    Chunk,
+    FilePosition,
+    check_compression,
+    checked_limit,
+    piped,
+    window_on,
+)
+from psnb._src.data.formats.protobuf import WORD, short_float, short_unsigned, word_at
+from psnb._src.data.formats.text import Lines, line_splits, lines_of
 from psnb._src.data.ragged import Ragged
-from psnb._src.excerpt import shown
+from psnb._src.utils.checks import choice
+from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError
+
+# Parsing Paddle's MultiSlot text, compiled by numba.
+
+_ZERO, _NINE = np.uint64(48), np.uint64(9)
+
+EMPTY, FEW_SLOTS, COUNT, FEW_VALUES, SIZE, TRAILING = 11, 12, 13, 14, 15, 16
+"""What is wrong with a line: it is empty; ends before a slot; has junk for a count; ends before a
+slot's last value; a slot has not as many as its shape; something follows the last slot."""
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _skip(data, at, stop):  # type: ignore[no-untyped-def]
+    while at < stop and is_space(data[np.uint64(at)]):
+        at += 1
+    return at
+
+
+@njit(cache=True, nogil=True)
+def parse_lines(  # type: ignore[no-untyped-def]
+    data, starts, ends, sizes, is_float, is_text, counts, totals, numbers, floats, unknown
+):
+    """Parse lines, up to the first that is not in order.
+
+    Parameters
+    ----------
+    data : array of uint8
+        The lines, in ``starts[i]:ends[i]``.
+    sizes : array of int64
+        How many values each slot must have; -1 if any number.
+    is_float : array of bool
+        Whether a slot holds floats.
+    is_text : array of bool
+        Whether a slot holds words: of each, ``numbers`` gets where it begins, times 2**32, and
+        where it ends.
+    counts : array of int64, shape (lines, slots)
+        Gets how many values each slot has.
+    totals : array of int64, shape (slots,)
+        Gets their sums.
+    numbers, floats : arrays of uint64 and float32
+        Get the values, in the order of the file. Each must have room for half as many as there are
+        bytes.
+    unknown : array of int32, shape (room of floats, 4)
+        Gets those floats that are yet to be read: their index, where they begin and
+        end, their slot.
+
+    Returns
+    -------
+    tuple of int
+        How many lines are in order; of the next the slot, the position and what is wrong, `OK` if
+        there is none; how many values in ``unknown`` there are, of all lines met.
+    """
+    totals[:] = 0
+    number, real, left = 0, 0, 0
+    last = data.size - 2 * WORD
+    for i in range(starts.size):
+        at, stop = starts[i], ends[i]
+        if _skip(data, at, stop) == stop:
+            return i, 0, at, EMPTY, left
+        for slot in range(sizes.size):
+            at = _skip(data, at, stop)
+            if at == stop:
+                return i, slot, at, FEW_SLOTS, left
+            begin = at
+            many = np.uint64(data[np.uint64(at)]) - _ZERO
+            if many <= _NINE and at + 1 < stop and is_space(data[np.uint64(at + 1)]):
+                # One digit, as nearly all.
+                at += 1
+            else:
+                many, at, wrong = read_unsigned(data, at, stop)
+                if wrong != OK:
+                    return i, slot, begin, COUNT, left
+            # A value takes two bytes at least, with the space before it.
+            if many > np.uint64(stop - at) // np.uint64(2):
+                return i, slot, begin, FEW_VALUES, left
+            count = np.int64(many)
+            if sizes[slot] >= 0 and count != sizes[slot]:
+                return i, slot, begin, SIZE, left
+            counts[i, slot] = count
+            if is_float[slot]:
+                for _ in range(count):
+                    at = _skip(data, at, stop)
+                    if at == stop:
+                        return i, slot, begin, FEW_VALUES, left
+                    if at <= last:
+                        value, size = short_float(word_at(data, at), word_at(data, at + WORD))
+                        if size > 0:
+                            floats[real] = value
+                            real += 1
+                            at += size
+                            continue
+                    begin_value = at
+                    value, at, wrong = read_float(data, at, stop)
+                    if wrong == UNKNOWN:
+                        unknown[left, 0] = real
+                        unknown[left, 1] = begin_value
+                        unknown[left, 2] = at
+                        unknown[left, 3] = slot
+                        left += 1
+                    floats[real] = value
+                    real += 1
+            elif is_text[slot]:
+                for _ in range(count):
+                    at = _skip(data, at, stop)
+                    if at == stop:
+                        return i, slot, begin, FEW_VALUES, left
+                    begin_value = at
+                    while at < stop and not is_space(data[np.uint64(at)]):
+                        at += 1
+                    numbers[number] = np.uint64(begin_value) << np.uint64(32) | np.uint64(at)
+                    number += 1
+            else:
+                for _ in range(count):
+                    at = _skip(data, at, stop)
+                    if at == stop:
+                        return i, slot, begin, FEW_VALUES, left
+                    if at <= last:
+                        id_, size = short_unsigned(word_at(data, at), word_at(data, at + WORD))
+                        if size > 0:
+                            numbers[number] = id_
+                            number += 1
+                            at += size
+                            continue
+                    begin_value = at
+                    value, at, wrong = read_unsigned(data, at, stop)
+                    if wrong != OK:
+                        return i, slot, begin_value, wrong, left
+                    numbers[number] = value
+                    number += 1
+        at = _skip(data, at, stop)
+        if at != stop:
+            return i, sizes.size - 1, at, TRAILING, left
+        for slot in range(sizes.size):
+            totals[slot] += counts[i, slot]
+    return starts.size, 0, 0, OK, left
+
+
+@njit(cache=True, nogil=True)
+def spread(counts, is_float, begins, rows, numbers, floats, slot_numbers, slot_floats, offsets):  # type: ignore[no-untyped-def]
+    """Put the values of each slot one after the other.
+
+    ``begins`` says where each slot's begin in ``slot_numbers`` or ``slot_floats``; it is moved to
+    where they end. Where those of each line begin goes into the row of ``offsets`` (int64,
+    (…, lines + 1)) that ``rows`` says, if it is not negative.
+    """
+    number, real = 0, 0
+    lines, slots = counts.shape
+    offsets[:, 0] = 0
+    for i in range(lines):
+        for slot in range(slots):
+            count, at, row = counts[i, slot], begins[slot], rows[slot]
+            if is_float[slot]:
+                for j in range(count):
+                    slot_floats[at + j] = floats[real + j]
+                real += count
+            else:
+                for j in range(count):
+                    slot_numbers[at + j] = numbers[number + j]
+                number += count
+            begins[slot] = at + count
+            if row >= 0:
+                offsets[row, i + 1] = offsets[row, i] + count
+
 
 _DTYPES = ("uint64", "float32", "bytes")
 _PADDLES = {"int64": "uint64", "float": "float32"}
@@ -219,7 +401,7 @@ class _Parser:
             self._room(lines.data.size // 2 + 1)
         counts = self._counts[: len(lines)]
         totals = np.empty(len(self._slots), np.int64)
-        good, at, position, wrong, unknown = kernels.parse_lines(
+        good, at, position, wrong, unknown = parse_lines(
             *(lines.data, lines.starts, lines.ends, self._sizes, self._is_float, self._is_text),
             *(counts, totals, self._numbers, self._floats, self._unknown),
         )
@@ -266,7 +448,7 @@ class _Parser:
         rows[(self._sizes >= 0) | single] = -1
         ones = np.arange(lines + 1)
         offsets = np.empty((int(rows.max()) + 1, lines + 1), np.int64)
-        kernels.spread(
+        spread(
             *(counts, self._is_float, ends - totals, rows, self._numbers, self._floats),
             *(numbers, floats, offsets),
         )
@@ -293,17 +475,109 @@ class _Parser:
         rest = lines.data[position : lines.ends[line]]
         spaces = np.flatnonzero((rest == ord(" ")) | (rest == ord("\t")))
         token = lines.text(position, position + int(spaces[0] if spaces.size else rest.size))
-        if wrong == kernels.EMPTY:
+        if wrong == EMPTY:
             return lines.error(line, position, f"the line is empty, not {len(self._slots)} slots")
-        if wrong == kernels.TRAILING:
+        if wrong == TRAILING:
             return lines.error(line, position, f"{token} follows the last slot {slot.name!r}")
         problem = {
-            kernels.FEW_SLOTS: "the line ends before it",
-            kernels.COUNT: f"{token} is no count of values",
-            kernels.FEW_VALUES: f"the line ends before the last of {token} values",
-            kernels.SIZE: f"there are {token} values, where the shape {slot.shape} holds {size}",
+            FEW_SLOTS: "the line ends before it",
+            COUNT: f"{token} is no count of values",
+            FEW_VALUES: f"the line ends before the last of {token} values",
+            SIZE: f"there are {token} values, where the shape {slot.shape} holds {size}",
             JUNK: f"{token} is no integer",
             NEGATIVE: f"{token} is negative: ids are unsigned",
             OVERFLOW: f"{token} is above 2**64 - 1",
         }[wrong]
         return lines.error(line, position, f"slot {slot.name!r}: {problem}")
+
+
+# Writing a command that turns lines of any kind into MultiSlot text.
+
+Sample = Sequence[tuple[str, Sequence[int | float]]]
+
+
+class MultiSlotDataGenerator:
+    """Turns lines into MultiSlot text, as Paddle's class of this name.
+
+    Derive from it, write `generate_sample`, and let a script, which is then the ``pipe_command``
+    of a dataset, call `run_from_stdin`.
+
+    Examples
+    --------
+    ::
+
+        class Clicks(MultiSlotDataGenerator):
+            def generate_sample(self, line):
+                label, *ids = line.split(",")
+                yield [("ids", [int(i) for i in ids]), ("label", [float(label)])]
+
+        if __name__ == "__main__":
+            Clicks().run_from_stdin()
+    """
+
+    def generate_sample(
+        self, line: str
+    ) -> Iterable[Sample | None] | Callable[[], Iterable[Sample | None]]:
+        """Return the examples that a line becomes, none or several.
+
+        Parameters
+        ----------
+        line : str
+            The line, with what ends it.
+
+        Returns
+        -------
+        iterable, or function that returns one
+            Per example a list of (slot, values), with the same slots in the same order each time;
+            None is left out.
+        """
+        raise NotImplementedError("write generate_sample: it returns the examples of a line")
+
+    def run_from_stdin(self) -> None:
+        """Turn each line of the standard input into lines of the standard output.
+
+        Raises
+        ------
+        DatasetError
+            If a sample is not as `generate_sample` should give it; it names the line.
+        """
+        self.run(sys.stdin, sys.stdout)
+
+    def run(self, lines: Iterable[str], out: TextIO) -> None:
+        """Turn lines into MultiSlot text, as `run_from_stdin` does.
+
+        Raises
+        ------
+        DatasetError
+            If a sample is not as `generate_sample` should give it; it names the line.
+        """
+        names: list[str] | None = None
+        for number, line in enumerate(lines, 1):
+            samples = self.generate_sample(line)
+            for sample in samples() if callable(samples) else samples:
+                if sample is None:
+                    continue
+                found = [name for name, _ in sample]
+                if names is None:
+                    names = found
+                elif found != names:
+                    raise DatasetError(f"line {number}: its slots are {found}, not {names}")
+                try:
+                    out.write(" ".join(_slot(values) for _, values in sample) + "\n")
+                except (TypeError, ValueError) as error:
+                    raise DatasetError(f"line {number}: {sample}: {error}") from error
+        out.flush()
+
+
+def _slot(values: Sequence[Any]) -> str:
+    return " ".join([str(len(values)), *map(_text, values)])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        # The shortest text that is this float again.
+        return repr(float(value))
+    number = int(value)
+    if not 0 <= number < 2**64:
+        raise ValueError(f"{number} is no unsigned 64-bit integer")
+    return str(number)

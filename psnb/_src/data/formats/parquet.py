@@ -2,18 +2,707 @@
 
 from __future__ import annotations
 
+import importlib
+import io
+import reprlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from psnb._src.data.formats.arrow import first_missing, listed, pyarrow, to_columns
-from psnb._src.data.formats.chunk import CHUNK_RECORDS, Chunk
-from psnb._src.data.formats.limit import MAX_RECORD_BYTES, checked_limit
-from psnb._src.data.formats.open_files import reading, stored
-from psnb._src.data.formats.parquet_footer import RowGroup, read_footer
-from psnb._src.data.formats.parquet_pages import CheckedFile, TooWide
-from psnb.errors import DatasetError
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from psnb._src.data.formats.files import (
+    CHUNK_RECORDS,
+    MAX_RECORD_BYTES,
+    Chunk,
+    checked_limit,
+    reading,
+    stored,
+)
+from psnb._src.data.formats.protobuf import half_word
+from psnb._src.data.ragged import Ragged
+from psnb._src.utils.text import excerpt, with_article
+from psnb.errors import ConfigurationError, DatasetError
+
+# From Arrow's columns to arrays. pyarrow is imported when it is needed.
+
+
+def pyarrow(module: str = "pyarrow") -> Any:
+    """Return pyarrow, or a module of it.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(
+            "reading CSV and Parquet needs pyarrow: pip install 'psnb[data]'"
+        ) from error
+
+
+def listed(names: list[str]) -> str:
+    """Return names for people, the first ones of many."""
+    shown = reprlib.Repr()
+    shown.maxlist, shown.maxstring = 20, 60
+    return shown.repr(names)
+
+
+def to_columns(table: Any) -> dict[str, np.ndarray | Ragged]:
+    """Return the columns of a table or record batch.
+
+    Numbers become arrays of their dtype, decimals without fractions integers, missing floats NaN,
+    strings and bytes arrays of objects with None where missing, lists of one length arrays, other
+    lists `Ragged`.
+
+    Raises
+    ------
+    DatasetError
+        If a column is of a type that no array holds, or holds what is not of its type, as text that
+        is not UTF-8. (What is missing that must not, `first_missing` tells.)
+    """
+    return {
+        name: _column(name, column)
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+    }
+
+
+def with_columns(structure: Any) -> Any:
+    """Replace tables in nested tuples and dicts by dicts of their columns.
+
+    Tables are what has columns and gives them in Arrow's form: data frames of pandas (whose index
+    is left out) and polars, and tables of pyarrow.
+
+    Raises
+    ------
+    DatasetError
+        As for `to_columns`; or if two columns have one name, or integers or booleans are missing.
+    """
+    if isinstance(structure, dict):
+        return {key: with_columns(each) for key, each in structure.items()}
+    if isinstance(structure, tuple):
+        parts = [with_columns(each) for each in structure]
+        return type(structure)(*parts) if hasattr(structure, "_fields") else tuple(parts)
+    if not (hasattr(structure, "__arrow_c_stream__") and hasattr(structure, "columns")):
+        return structure
+    pa = pyarrow()
+    frame = structure.reset_index(drop=True) if hasattr(structure, "reset_index") else structure
+    try:
+        table = pa.table(frame)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DatasetError(
+            f"{with_article(type(structure).__name__)} has columns that Arrow does not hold: "
+            f"{excerpt(str(error), 200)}"
+        ) from error
+    if len(set(table.schema.names)) < len(table.schema.names):
+        raise DatasetError(f"two columns have one name: {listed(table.schema.names)}")
+    if (missing := first_missing(table)) is not None:
+        name, row = missing
+        raise DatasetError(
+            f"column {name!r} lacks a value in row {row}, and no array of its type can: fill it"
+        )
+    return to_columns(table)
+
+
+def first_missing(table: Any) -> tuple[str, int] | None:
+    """Return the first missing integer or boolean of a table: its column and row."""
+    found = [
+        (int(column.is_null().to_numpy(zero_copy_only=False).argmax()), name)
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+        if column.null_count and _cannot_miss(column.type)
+    ]
+    return None if not found else (min(found)[1], min(found)[0])
+
+
+def _cannot_miss(kind: Any) -> bool:
+    types = pyarrow().types
+    return bool(
+        types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_fixed_size_list(kind)
+        or _is_whole(kind)
+    )
+
+
+def _is_whole(kind: Any) -> bool:
+    return bool(pyarrow().types.is_decimal(kind) and kind.scale <= 0)
+
+
+def _column(name: str, column: Any) -> np.ndarray | Ragged:
+    pa = pyarrow()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks)
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _column(name, column.dictionary_decode())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        offsets = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(column.value_lengths().fill_null(0).to_numpy(), out=offsets[1:])
+        values = _column(name, column.flatten())
+        if isinstance(values, Ragged):
+            raise DatasetError(f"column {name!r} holds lists of lists: flatten one of them")
+        return Ragged(values, offsets)
+    if pa.types.is_fixed_size_list(kind):
+        values = _column(name, column.flatten())
+        if isinstance(values, Ragged):
+            raise DatasetError(f"column {name!r} holds lists of lists: flatten one of them")
+        return values.reshape(len(column), kind.list_size, *values.shape[1:])
+    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+        raise DatasetError(f"column {name!r} is of Arrow's type {kind}: choose other columns")
+    if column.null_count and _cannot_miss(kind):
+        raise DatasetError(f"column {name!r} holds lists with missing values: fill them")
+    try:
+        if _is_whole(kind):
+            # The type decides, not what a chunk holds: with 20 digits databases write unsigned
+            # integers of 64 bits, and signed ones with 19, or with as many as they have.
+            column = column.cast(pa.uint64() if kind.precision == 20 else pa.int64())
+        elif pa.types.is_decimal(kind):
+            column = column.cast(pa.float64())
+        array: np.ndarray = column.to_numpy(zero_copy_only=False)
+    except pa.ArrowException as error:
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        problem = "text that is not UTF-8: write bytes" if text else excerpt(str(error), 200)
+        if _is_whole(kind):
+            wanted = "uint64" if kind.precision == 20 else "int64"
+            problem = (
+                f"{with_article(str(kind))} that is no {wanted}: write integers, or "
+                "decimal(20, 0) for uint64"
+            )
+        raise DatasetError(f"column {name!r} holds {problem}") from error
+    return array
+
+
+# Reading what a Parquet file's footer says of row groups and their columns, compiled by numba.
+#
+# The footer is in Thrift's compact protocol. What is not wanted is passed over. Where a field is
+# there twice, the last one counts, as for Thrift's own reader. What that reader may understand
+# otherwise is not valid here.
+
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY = 1, 2, 3, 4, 5, 6, 7, 8
+_LIST, _SET, _STRUCT = 9, 10, 12
+_DEEPEST = 32
+
+# What a structure or a list is.
+_OTHER, _FILE, _GROUPS, _GROUP, _CHUNKS, _CHUNK, _COLUMN = range(7)
+
+SIZE, ROWS, FIRST_COLUMN, END_COLUMN = range(4)
+"""What is found of a row group: its bytes and rows, and the range of its columns."""
+
+CODEC, VALUES, DATA_OFFSET, DICTIONARY_OFFSET = range(4)
+"""What is found of a column."""
+
+
+@njit(cache=True, nogil=True)
+def find_columns(data):  # type: ignore[no-untyped-def]
+    """Return what a footer (uint8) says: whether it is valid, its row groups and their columns.
+
+    Both are arrays of int64, with 0 for what the footer does not say.
+    """
+    groups, columns = np.zeros((8, 4), np.int64), np.zeros((64, 4), np.int64)
+    group, column, at, depth = -1, -1, 0, 0
+    roles = np.zeros(_DEEPEST, np.int64)
+    left = np.zeros(_DEEPEST, np.int64)  # of a list; -1 for a structure
+    last = np.zeros(_DEEPEST, np.int64)  # a structure's last field; of a list what its elements are
+    roles[0], left[0] = _FILE, -1
+    while depth >= 0:
+        role, number = roles[depth], np.int64(0)
+        if left[depth] == 0:
+            depth -= 1
+            continue
+        if left[depth] > 0:
+            left[depth] -= 1
+            kind = last[depth]
+        else:
+            if at >= data.size:
+                return False, groups, columns
+            head = np.int64(data[at])
+            at += 1
+            if head == 0:
+                depth -= 1
+                continue
+            if head >> 4:
+                number = last[depth] + (head >> 4)
+            else:
+                number, at = _signed(data, at)
+            if at < 0 or number < 0 or number >= 1 << 15:
+                return False, groups, columns
+            last[depth], kind = number, head & 15
+            if kind in (_TRUE, _FALSE):
+                continue
+        if kind in (_TRUE, _FALSE, _BYTE):
+            at += 1
+        elif kind in (_I16, _I32, _I64):
+            value, at = _signed(data, at)
+            if role == _GROUP and kind == _I64:
+                if number == 2:
+                    groups[group, SIZE] = value
+                elif number == 3:
+                    groups[group, ROWS] = value
+            elif role == _COLUMN:
+                if number == 4 and kind == _I32:
+                    columns[column, CODEC] = value
+                elif number == 5 and kind == _I64:
+                    columns[column, VALUES] = value
+                elif number == 9 and kind == _I64:
+                    columns[column, DATA_OFFSET] = value
+                elif number == 11 and kind == _I64:
+                    columns[column, DICTIONARY_OFFSET] = value
+        elif kind == _DOUBLE:
+            at += 8
+        elif kind == _BINARY:
+            size, at = _unsigned(data, at)
+            if at < 0 or size < 0 or size > data.size - at:
+                return False, groups, columns
+            at += size
+        elif kind in (_STRUCT, _LIST, _SET):
+            depth += 1
+            if depth == _DEEPEST:
+                return False, groups, columns
+            roles[depth], left[depth], last[depth] = _OTHER, -1, 0
+            if kind != _STRUCT:
+                if at >= data.size:
+                    return False, groups, columns
+                head = np.int64(data[at])
+                at += 1
+                size = head >> 4
+                if size == 15:
+                    size, at = _unsigned(data, at)
+                if at < 0 or size < 0 or size > data.size - at:
+                    return False, groups, columns
+                left[depth], last[depth] = size, head & 15
+                if kind == _LIST and role == _FILE and number == 4:
+                    roles[depth] = _GROUPS
+                    group = column = -1
+                elif kind == _LIST and role == _GROUP and number == 1:
+                    roles[depth] = _CHUNKS
+                    column = groups[group, FIRST_COLUMN] - 1
+                    groups[group, END_COLUMN] = column + 1
+                if roles[depth] != _OTHER and size > 0 and head & 15 != _STRUCT:
+                    return False, groups, columns
+            elif role == _GROUPS:
+                roles[depth] = _GROUP
+                group += 1
+                if group == len(groups):
+                    groups = np.concatenate((groups, np.zeros_like(groups)))
+                groups[group] = 0
+                groups[group, FIRST_COLUMN] = groups[group, END_COLUMN] = column + 1
+            elif role == _CHUNKS:
+                roles[depth] = _CHUNK
+                column += 1
+                if column == len(columns):
+                    columns = np.concatenate((columns, np.zeros_like(columns)))
+                columns[column] = 0
+                groups[group, END_COLUMN] = column + 1
+            elif role == _CHUNK and number == 3:
+                roles[depth] = _COLUMN
+        else:
+            return False, groups, columns
+        if at < 0 or at > data.size:
+            return False, groups, columns
+    return True, groups[: group + 1], columns[: column + 1]
+
+
+@njit(cache=True, nogil=True)
+def _unsigned(data, at):  # type: ignore[no-untyped-def]
+    """Return a number and the position after it, which is -1 if there is none."""
+    value = np.int64(0)
+    for shift in range(0, 70, 7):
+        if at >= data.size:
+            return value, -1
+        byte = np.int64(data[at])
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    return value, -1
+
+
+@njit(cache=True, nogil=True)
+def _signed(data, at):  # type: ignore[no-untyped-def]
+    value, at = _unsigned(data, at)
+    return ((value >> 1) & np.int64((1 << 63) - 1)) ^ -(value & 1), at
+
+
+# What a Parquet file's footer says of row groups and columns, read without pyarrow.
+#
+# pyarrow opens and reads corrupt files safely, but to ask it about a row group or a column of one
+# may end the process: an error in C++ that nothing catches.
+
+_TAIL = 8
+"""Bytes after the footer: its length and a magic word."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChunk:
+    """A column of a row group, by what the footer says of it.
+
+    Parameters
+    ----------
+    codec : int
+        How its pages are compressed, as Parquet numbers that.
+    values : int
+        How many it has, missing ones too.
+    data_offset, dictionary_offset : int
+        Where its pages begin; 0 if that is not said.
+    """
+
+    codec: int
+    values: int
+    data_offset: int
+    dictionary_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group, by what the footer says of it.
+
+    Parameters
+    ----------
+    size : int
+        Its bytes.
+    rows : int
+        How many it has.
+    columns : ndarray
+        What `footer_kernels` has found of its columns.
+    """
+
+    size: int
+    rows: int
+    columns: NDArray[np.int64]
+
+    def chunks(self) -> list[ColumnChunk]:
+        """Return its columns."""
+        return [ColumnChunk(*each) for each in self.columns.tolist()]
+
+
+def read_footer(file: Any, path: str) -> list[RowGroup]:
+    """Read the footer of a file that pyarrow has opened; return the row groups.
+
+    Raises
+    ------
+    DatasetError
+        If it is corrupt.
+    """
+    size = file.seek(0, io.SEEK_END)
+    file.seek(max(0, size - _TAIL))
+    length = int.from_bytes(file.read(4), "little")
+    file.seek(max(0, size - _TAIL - length))
+    valid, groups, columns = find_columns(np.frombuffer(file.read(length), np.uint8))
+    if not valid:
+        raise DatasetError(f"{path}: the footer is corrupt")
+    return [RowGroup(size, rows, columns[first:end]) for size, rows, first, end in groups.tolist()]
+
+
+# Looking through values of Parquet files, compiled by numba.
+
+
+@njit(cache=True, nogil=True)
+def longest_value(data):  # type: ignore[no-untyped-def]
+    """Return the length of the longest of byte strings, each after its length in four bytes."""
+    longest = at = 0
+    while at + 4 <= data.size:
+        size = int(half_word(data, at))
+        longest = max(longest, min(size, data.size))
+        at += 4 + size
+    return longest
+
+
+# Reading structures of Thrift's compact protocol, as far as the headers of Parquet's pages go.
+#
+# Lists, sets and maps are in none of those and refused, so nothing is ever larger than what it is
+# read from.
+
+_THRIFT_TRUE, _THRIFT_FALSE, _THRIFT_BYTE, _THRIFT_DOUBLE, _THRIFT_BINARY, _THRIFT_STRUCT = (
+    1,
+    2,
+    3,
+    7,
+    8,
+    12,
+)
+_NUMBERS = (4, 5, 6)
+_THRIFT_DEEPEST = 8
+
+
+def read_struct(data: memoryview, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
+    """Read a structure.
+
+    Parameters
+    ----------
+    data : memoryview
+        Bytes.
+    at : int
+        Where it begins.
+
+    Returns
+    -------
+    tuple of dict and int
+        By the numbers of its fields: integers as such, structures as dicts, anything else None.
+        Then the position after it.
+
+    Raises
+    ------
+    ValueError
+        If there is no valid structure.
+    """
+    if depth > _THRIFT_DEEPEST:
+        raise ValueError("structures are nested too deep")
+    found: dict[int, Any] = {}
+    number = 0
+    try:
+        while head := data[at]:
+            at += 1
+            if head >> 4:
+                number += head >> 4
+            else:
+                number, at = _thrift_signed(data, at)
+            kind = head & 15
+            value: Any = None
+            if kind in _NUMBERS:
+                value, at = _thrift_signed(data, at)
+            elif kind == _THRIFT_STRUCT:
+                value, at = read_struct(data, at, depth + 1)
+            elif kind == _THRIFT_BINARY:
+                size, at = _thrift_unsigned(data, at)
+                at += size
+            elif kind == _THRIFT_BYTE:
+                at += 1
+            elif kind == _THRIFT_DOUBLE:
+                at += 8
+            elif kind not in (_THRIFT_TRUE, _THRIFT_FALSE):
+                raise ValueError(f"a field of type {kind}")
+            found[number] = value
+    except IndexError:
+        raise ValueError("it is cut short") from None
+    return found, at + 1
+
+
+def _thrift_unsigned(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise ValueError("a number of more than ten bytes")
+
+
+def _thrift_signed(data: memoryview, at: int) -> tuple[int, int]:
+    value, at = _thrift_unsigned(data, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+# Checks the unpacked size of a Parquet file's pages before pyarrow unpacks them.
+#
+# A few bytes may claim pages of gigabytes and, with a dictionary or runs of the same values, unpack
+# to them. pyarrow allocates what they claim. So everything that it reads of a column is checked
+# here first.
+
+_DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
+_HEADERS = {_DATA: 5, _DICTIONARY: 7, _DATA_2: 8}
+_DICTIONARY_CODES, _DELTA_STRINGS = (2, 8), 7
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+_UNCOMPRESSED, _CODECS = 0, {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
+
+_GROWTH = 256
+"""How many times its size as stored a column may grow anyway: its bytes are held all the same."""
+
+
+class TooWide(Exception):  # noqa: N818 - it is no error, but a hint
+    """Rows may take so much that fewer of them must be read at a time: as many as it says."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.rows = rows
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a row group, by what the footer says of it.
+
+    Parameters
+    ----------
+    name : str
+        The path of its name.
+    values : int
+        How many it has, missing ones too.
+    width : int
+        The bytes of one value; 0 if they differ.
+    repeated : bool
+        Whether a row has any number of them.
+    codec : int
+        How its pages are compressed, as Parquet numbers that.
+    """
+
+    name: str
+    values: int
+    width: int
+    repeated: bool
+    codec: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    kind: int
+    unpacked: int
+    values: int
+    encoding: int
+    body: memoryview
+
+
+class CheckedFile(io.RawIOBase):
+    """A Parquet file for pyarrow, which reads each column of a row group at once.
+
+    Parameters
+    ----------
+    file : binary file
+        It stays open.
+    limit : int
+        How many bytes a row may take.
+    """
+
+    def __init__(self, file: Any, limit: int):
+        super().__init__()
+        self._file = file
+        self._limit = limit
+        self._size = file.seek(0, io.SEEK_END)
+        self._columns: dict[int, list[Column]] = {}
+        self._rows = 0
+        self._where = ""
+
+    def expect(self, chunks: list[ColumnChunk], schemas: list[Any], rows: int, where: str) -> None:
+        """Tell which columns will be read, how many rows at a time, and their name for errors.
+
+        Reading raises `TooWide` if those are too many, and `DatasetError` if one is.
+
+        Raises
+        ------
+        DatasetError
+            If the file's schema has more or fewer of them.
+        """
+        if len(chunks) != len(schemas):
+            raise DatasetError(f"{where}: it has {len(chunks)} columns, the file {len(schemas)}")
+        self._rows, self._where = rows, where
+        self._columns = {}
+        for chunk, schema in zip(chunks, schemas, strict=True):
+            begin = chunk.data_offset
+            if 0 < chunk.dictionary_offset < begin:
+                begin = chunk.dictionary_offset
+            width = _WIDTHS.get(schema.physical_type, max(0, schema.length))
+            repeated = schema.max_repetition_level > 0
+            column = Column(schema.path, chunk.values, width, repeated, chunk.codec)
+            self._columns.setdefault(begin, []).append(column)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go somewhere else; return the position."""
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        """Return the position."""
+        return int(self._file.tell())
+
+    def read(self, size: int = -1) -> bytes:
+        """Return so many bytes, or as many as there are.
+
+        Raises
+        ------
+        TooWide, DatasetError
+            As `expect` says.
+        """
+        at = self.tell()
+        # Less than what is claimed: memory is taken for it before it is read.
+        left = max(0, self._size - at)
+        data: bytes = self._file.read(left if size < 0 else min(size, left))
+        if self._columns:
+            if at not in self._columns:
+                raise DatasetError(f"{self._where}: no column begins at byte {at}")
+            for column in self._columns[at]:
+                self._check(column, data)
+        return data
+
+    def _check(self, column: Column, data: bytes) -> None:
+        allowed = max(self._limit, _GROWTH * len(data))
+        taken, entry, widest = 0, 0, column.width
+        for page in self._pages(column, data):
+            self._allow(column, page.unpacked, allowed)
+            if page.kind == _DICTIONARY:
+                entry = column.width or _longest(page, column)
+                continue
+            width = column.width
+            if not width and page.encoding in _DICTIONARY_CODES:
+                width = entry
+            elif page.encoding == _DELTA_STRINGS:
+                # Each may repeat the one before it.
+                width = page.unpacked
+            if column.repeated:
+                # How many a row has of them is known when they are unpacked.
+                taken += max(page.unpacked, page.values * width)
+            else:
+                widest = max(widest, width)
+                taken += 0 if column.width else page.unpacked
+            self._allow(column, max(taken, widest), allowed)
+        self._allow(column, widest, allowed)  # also without pages
+        if widest * self._rows > allowed:
+            raise TooWide(allowed // widest)
+
+    def _allow(self, column: Column, size: int, allowed: int) -> None:
+        if size > allowed:
+            raise DatasetError(
+                f"{self._where}: column {column.name!r} unpacks to {size} bytes or more, where its "
+                f"size and max_record_bytes={self._limit} allow {allowed}; give the reader more, "
+                "if the file is right"
+            )
+
+    def _pages(self, column: Column, data: bytes) -> Iterator[_Page]:
+        """Yield the pages that pyarrow will unpack."""
+        view = memoryview(data)
+        at = values = 0
+        while values < column.values and at < len(data):
+            try:
+                header, at = read_struct(view, at)
+                kind, unpacked, packed = header[1], header[2], header[3]
+                inner = header[_HEADERS[kind]] if kind in _HEADERS else {1: 0, 2: 0}
+                count, encoding = inner[1], inner[4 if kind == _DATA_2 else 2]
+                if min(unpacked, packed, count) < 0:
+                    raise ValueError("a size is below 0")
+            except (KeyError, TypeError, ValueError) as error:
+                problem = f"the header of a page is corrupt: {error}"
+                raise DatasetError(f"{self._where}: column {column.name!r}: {problem}") from error
+            if kind in _HEADERS:
+                yield _Page(kind, unpacked, count, encoding, view[at : at + packed])
+            values += 0 if kind == _DICTIONARY else count
+            at += packed
+
+
+def _longest(page: _Page, column: Column) -> int:
+    """Return the bytes of the longest value of a dictionary; of one not understood, its own."""
+    body: Any = page.body
+    if column.codec in _CODECS:
+        arrow = pyarrow()
+        try:
+            body = arrow.Codec(_CODECS[column.codec]).decompress(body, page.unpacked)
+        except (OSError, arrow.ArrowException):
+            return page.unpacked
+    elif column.codec != _UNCOMPRESSED:
+        return page.unpacked
+    return int(longest_value(np.frombuffer(body, np.uint8)))
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,329 @@ Threads: several iterations may fill a cache at the same time; the first that co
 
 from __future__ import annotations
 
+import json
+import os
+import secrets
+import shutil
+import tempfile
 import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
+from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
-from psnb._src.data.block import BLOCK, Block, concatenate, read_only
-from psnb._src.data.iteration_context import Context
-from psnb._src.data.node import Node, NodeIterator, State
-from psnb._src.data.nodes.cache_files import CacheFiles, CacheWriter
+from psnb._src.data.block import BLOCK, Block, Column, concatenate, read_only
+from psnb._src.data.formats.files import CHUNK_RECORDS, Chunk, size_of, stored
+from psnb._src.data.node import Context, Node, NodeIterator, State
+from psnb._src.data.ragged import Ragged
 from psnb._src.data.reader import Reader
-from psnb.errors import DatasetError
+from psnb._src.data.spec import Nest, Nesting, is_text, paths
+from psnb._src.utils.checks import path_text
+from psnb._src.utils.files import is_local
+from psnb._src.utils.text import shown
+from psnb.errors import ConfigurationError, DatasetError
+
+# Blocks as named arrays, as files keep them, without pickles. Pure.
+
+_MISSING = -1
+"""The length of a text that is missing."""
+
+
+class Arrays:
+    """The arrays of an ``.npz`` file, read one at a time; never unpickles.
+
+    Raises
+    ------
+    ValueError
+        If they are compressed: such ones may unpack to any size, and psnb writes none.
+    """
+
+    def __init__(self, file: ZipFile) -> None:
+        if any(each.compress_type != ZIP_STORED for each in file.infolist()):
+            raise ValueError("its arrays are compressed")
+        self._file = file
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        with self._file.open(f"{name}.npy") as entry:
+            array: np.ndarray = np.lib.format.read_array(entry, allow_pickle=False)
+        return array
+
+
+def columns_as_arrays(block: Block) -> dict[str, np.ndarray]:
+    """Return the arrays that represent the columns of a block.
+
+    Raises
+    ------
+    DatasetError
+        If a leaf is neither an array, nor a `Ragged`, nor text.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for index, column in enumerate(block.columns):
+        arrays |= {f"{index}.{key}": each for key, each in _as_arrays(column).items()}
+    return arrays
+
+
+def columns_from(arrays: Arrays, leaves: int, count: int) -> tuple[Column, ...]:
+    """Return the columns that arrays represent.
+
+    Raises
+    ------
+    ValueError
+        If they have not ``count`` rows each.
+    """
+    columns = tuple(_column_from(arrays, leaf) for leaf in range(leaves))
+    if any(len(column) != count for column in columns):
+        raise ValueError(f"its columns have not {count} rows each")
+    return columns
+
+
+def _as_arrays(column: Column) -> dict[str, np.ndarray]:
+    """Return the arrays that represent a column, and its kind."""
+    if isinstance(column, Ragged):
+        return {**_kind("ragged", column.values), "offsets": column.offsets}
+    if column.dtype == object and all(isinstance(leaf, Ragged) for leaf in column):
+        # Of batches: all rows one after another, and how many each batch has.
+        joined = Ragged.concatenate(list(column))
+        counts = np.array([len(leaf) for leaf in column], np.int64)
+        return {**_kind("batches", joined.values), "offsets": joined.offsets, "counts": counts}
+    return _kind("dense", column)
+
+
+def _kind(kind: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    if values.dtype != object:
+        return {"kind": np.array(kind), "values": values}
+    leaves = values.ravel().tolist()
+    if not all(map(is_text, leaves)):
+        raise DatasetError("only arrays, Ragged and text can be kept in files")
+    texts = np.array([isinstance(leaf, str) for leaf in leaves], np.bool_)
+    raw = [leaf.encode() if isinstance(leaf, str) else leaf or b"" for leaf in leaves]
+    lengths = np.array([len(each) for each in raw], np.int64)
+    lengths[[leaf is None for leaf in leaves]] = _MISSING
+    return {
+        "kind": np.array(kind + " text"),
+        "bytes": np.frombuffer(b"".join(raw), np.uint8),
+        "lengths": lengths.reshape(values.shape),
+        "texts": texts,
+    }
+
+
+def _column_from(arrays: Any, index: int) -> Column:
+    kind = str(arrays[f"{index}.kind"])
+    values = _text_from(arrays, index) if kind.endswith(" text") else arrays[f"{index}.values"]
+    if kind.startswith("dense"):
+        return values
+    ragged = Ragged(values, arrays[f"{index}.offsets"])
+    return ragged if kind.startswith("ragged") else _divided(ragged, arrays[f"{index}.counts"])
+
+
+def _divided(rows: Ragged, counts: np.ndarray) -> np.ndarray:
+    batches = np.empty(len(counts), object)
+    begin = 0
+    for number, count in enumerate(counts.tolist()):
+        if count < 0 or begin + count > len(rows):
+            raise ValueError("its batches have other rows than there are")
+        batches[number] = rows[begin : begin + count]
+        begin += count
+    if begin != len(rows):
+        raise ValueError("its batches have other rows than there are")
+    return batches
+
+
+def _text_from(arrays: Any, index: int) -> np.ndarray:
+    lengths = arrays[f"{index}.lengths"]
+    data, texts = arrays[f"{index}.bytes"].tobytes(), arrays[f"{index}.texts"].tolist()
+    column = np.empty(lengths.size, object)
+    end = 0
+    for row, (length, text) in enumerate(zip(lengths.ravel().tolist(), texts, strict=True)):
+        if length == _MISSING:
+            continue  # None, as in all new columns
+        if length < 0 or end + length > len(data):
+            raise ValueError("its texts have other lengths than their bytes")
+        raw = data[end : end + length]
+        column[row] = raw.decode() if text else raw
+        end += length
+    if end != len(data):
+        raise ValueError("its texts have other lengths than their bytes")
+    return column.reshape(lengths.shape)
+
+
+def nesting_as_json(nesting: Nesting) -> Any:
+    """Return a nesting of tuples and dicts with JSON's types.
+
+    Raises
+    ------
+    DatasetError
+        If it has others.
+    """
+    if nesting is None:
+        return None
+    kinds = {tuple: "tuple", dict: "dict"}
+    if nesting.kind not in kinds or not all(isinstance(key, (str, int)) for key in nesting.keys):
+        raise DatasetError(
+            f"a {nesting.kind.__name__} cannot be kept in files: map to a tuple or dict first"
+        )
+    children = [nesting_as_json(child) for child in nesting.children]
+    return [kinds[nesting.kind], list(nesting.keys), children]
+
+
+def nesting_from(written: Any) -> Nesting:
+    """Return the nesting that `nesting_as_json` has written.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError
+        If it is damaged.
+    """
+    if written is None:
+        return None
+    kind, keys, children = written
+    if len(set(keys)) != len(children):
+        raise ValueError("its nesting has other keys than children")
+    return Nest(
+        {"tuple": tuple, "dict": dict}[kind],
+        tuple(keys),
+        tuple(nesting_from(child) for child in children),
+    )
+
+
+# A cache in files: a folder of ``.npz`` files without pickles, and ``cache.json`` that lists them.
+#
+# It is written beside its place and renamed into it when it is complete.
+
+_PART_BYTES = 1 << 24
+_FORMAT = 1
+
+
+@contextmanager
+def _reading(folder: str, name: str) -> Iterator[None]:
+    """Translate errors of a cache's files to `DatasetError`."""
+    try:
+        yield
+    except Exception as error:
+        # NumPy's and Python's parsers raise errors of many classes for damaged files.
+        raise DatasetError(
+            f"cache: {os.path.join(folder, name)} cannot be read: {type(error).__name__}: {error}; "
+            f"delete the folder {folder}, and it is made again"
+        ) from error
+
+
+class CacheFiles:
+    """Elements in a folder."""
+
+    def __init__(self, folder: str, listed: dict[str, Any]) -> None:
+        self._folder = folder
+        self._nesting = nesting_from(listed["nesting"])
+        self._leaves = len(paths(self._nesting))
+        self.counts: list[int] = listed["counts"]
+        self.seed: int = listed["seed"]
+        self._loose: bool = listed["loose"]
+        numbers = [self.seed, *self.counts]
+        if any(type(each) is not int for each in numbers) or min(self.counts, default=1) < 1:
+            raise ValueError("its counts or its seed are no numbers")
+
+    @classmethod
+    def open(cls, folder: str, chain: str) -> CacheFiles | None:
+        """Return the cache in a folder; None if there is none.
+
+        Raises
+        ------
+        DatasetError
+            If it is the cache of another chain.
+        """
+        path = os.path.join(folder, "cache.json")
+        if not os.path.exists(path):
+            if os.path.exists(folder):
+                raise DatasetError(f"cache: {folder} exists, but is no cache")
+            return None
+        with _reading(folder, "cache.json"):
+            with open(path, encoding="utf-8") as file:
+                listed = json.load(file)
+            same = (listed["format"], listed["chain"]) == (_FORMAT, chain)
+            kept = cls(folder, listed) if same else None
+        if kept is None:
+            raise DatasetError(
+                f"cache: {folder} was written by another dataset; delete it or use another folder"
+            )
+        return kept
+
+    def part(self, index: int) -> Block:
+        """Read the elements of a part."""
+        name, count = f"{index}.npz", self.counts[index]
+        with _reading(self._folder, name), ZipFile(os.path.join(self._folder, name)) as file:
+            columns = columns_from(Arrays(file), self._leaves, count)
+        return read_only(Block(self._nesting, columns, count, loose=self._loose))
+
+
+class CacheWriter:
+    """Writes elements in order."""
+
+    def __init__(self, folder: str, chain: str, seed: int) -> None:
+        self._folder, self._chain, self._seed = folder, chain, seed
+        self._blocks: list[Block] = []
+        self._bytes = 0
+        self._counts: list[int] = []
+        self._nesting: Any = None
+        self._loose = False
+        parent = os.path.dirname(os.path.abspath(folder))
+        try:
+            os.makedirs(parent, exist_ok=True)
+            self._place = tempfile.mkdtemp(prefix=os.path.basename(folder) + ".", dir=parent)
+        except OSError as error:
+            raise DatasetError(f"cache: {folder} cannot be written: {error}") from error
+        self._remove = weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
+
+    def add(self, block: Block) -> None:
+        """Write some elements."""
+        self._blocks.append(block)
+        self._loose = self._loose or block.loose
+        self._bytes += sum(column.nbytes for column in block.columns)
+        if self._bytes >= _PART_BYTES:
+            self._write()
+
+    def finish(self) -> None:
+        """Rename the folder to its final name, unless another iteration was faster."""
+        if self._blocks:
+            self._write()
+        listed = {
+            "format": _FORMAT,
+            "chain": self._chain,
+            "seed": self._seed,
+            "counts": self._counts,
+            "nesting": self._nesting,
+            "loose": self._loose,
+        }
+        try:
+            with open(os.path.join(self._place, "cache.json"), "w", encoding="utf-8") as file:
+                json.dump(listed, file)
+            os.rename(self._place, self._folder)
+            self._remove.detach()
+        except OSError as error:
+            if not os.path.exists(os.path.join(self._folder, "cache.json")):
+                raise DatasetError(f"cache: {self._folder} cannot be written: {error}") from error
+        self.close()
+
+    def close(self) -> None:
+        """Remove what is not complete; idempotent."""
+        self._remove()
+
+    def _write(self) -> None:
+        block = concatenate(self._blocks)
+        try:
+            self._nesting = nesting_as_json(block.nesting)
+            arrays = columns_as_arrays(block)
+        except DatasetError as error:
+            raise DatasetError(f"cache: {error}; or use cache() without a filename") from error
+        try:
+            np.savez(os.path.join(self._place, f"{len(self._counts)}.npz"), **arrays)  # type: ignore[arg-type]
+        except OSError as error:
+            raise DatasetError(f"cache: {self._folder} cannot be written: {error}") from error
+        self._counts.append(block.count)
+        self._blocks, self._bytes = [], 0
 
 
 class CachedElements(ABC):
@@ -189,3 +498,217 @@ class _CacheIterator(NodeIterator):
         part = block.part(start, min(start + limit, block.count))
         self._position += part.count
         return part
+
+
+# A part of the elements that `Dataset.save` has written: an ``.npz`` file without pickles.
+
+_VERSION = 1
+
+
+def part_arrays(block: Block) -> dict[str, np.ndarray]:
+    """Return what a part's file holds.
+
+    Raises
+    ------
+    DatasetError
+        If elements are no arrays, `Ragged` or text, in tuples and dicts.
+    """
+    head = {
+        "version": _VERSION,
+        "count": block.count,
+        "loose": block.loose,
+        "nesting": nesting_as_json(block.nesting),
+    }
+    return {"head": np.array(json.dumps(head)), **columns_as_arrays(block)}
+
+
+@dataclass(frozen=True)
+class SavedPart:
+    """Reads a part; offsets are numbers of elements in it."""
+
+    def read(
+        self, path: str, offset: int = 0, first: int = 0, end: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the elements with the numbers ``[offset, end)``.
+
+        Raises
+        ------
+        DatasetError
+            If the file is damaged, or none of a saved dataset.
+        """
+        with _opened(path) as (arrays, head):
+            nesting, count, loose = nesting_from(head["nesting"]), head["count"], head["loose"]
+            columns = columns_from(arrays, len(paths(nesting)), count)
+        block = Block(nesting, columns, count, loose=loose)
+        stop = count if end is None else min(end, count)
+        for begin in range(offset, stop, CHUNK_RECORDS):
+            part = block.part(begin, min(begin + CHUNK_RECORDS, stop))
+            number = first + begin - offset
+            yield Chunk(part.whole(), part.count, number, begin + part.count, loose)
+
+    def cardinality(self, path: str, offset: int = 0, end: int | None = None) -> int:
+        """Return how many elements a range of the file has."""
+        with _opened(path) as (_, head):
+            count: int = head["count"]
+        return max(0, (count if end is None else min(end, count)) - offset)
+
+    def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
+        """Return the ranges of parts of about ``size`` bytes."""
+        count = self.cardinality(path)
+        step = max(1, count * size // max(1, size_of(path)))
+        cuts = list(range(0, count, step))
+        return list(zip(cuts, [*cuts[1:], None], strict=True))
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[Arrays, dict[str, Any]]]:
+    try:
+        with stored(path) as file, ZipFile(file) as archive:
+            arrays = Arrays(archive)
+            head = json.loads(str(arrays["head"]))
+            if head["version"] != _VERSION:
+                raise ValueError(f"it is of version {head['version']}, this psnb reads {_VERSION}")
+            if type(head["count"]) is not int or head["count"] < 1:
+                raise ValueError("its count is no number")
+            yield arrays, head
+    except DatasetError:
+        raise
+    except Exception as error:
+        # NumPy's and Python's parsers raise errors of many classes for damaged files.
+        raise DatasetError(
+            f"{path} is no part of a saved dataset, or damaged: {type(error).__name__}: {error}; "
+            "save the dataset again"
+        ) from error
+
+
+# The folder that `Dataset.save` writes: parts, and ``dataset.json`` that lists them.
+#
+# It is written beside its place and renamed into it when it is complete.
+
+_LIST = "dataset.json"
+
+
+def write_elements(node: Node, path: str | os.PathLike[str]) -> None:
+    """Write all elements of a node into a folder; see `Dataset.save`."""
+    folder = os.path.realpath(_folder("save", path))  # of a link, what it names is replaced
+    _check_replaceable(folder)
+    place = f"{folder}.{secrets.token_hex(4)}"
+    try:
+        with _writing(folder):
+            os.makedirs(place)
+        counts = [_write(place, number, each) for number, each in enumerate(_parts(node))]
+        with _writing(folder):
+            with open(os.path.join(place, _LIST), "w", encoding="utf-8") as file:
+                json.dump({"version": _VERSION, "counts": counts}, file)
+            _swap(place, folder)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def saved_parts(path: str | os.PathLike[str]) -> list[str]:
+    """Return the files of the parts in a folder, in order.
+
+    Raises
+    ------
+    DatasetError
+        If there is no saved dataset, or its list is damaged.
+    """
+    folder = _folder("load", path)
+    try:
+        with open(os.path.join(folder, _LIST), encoding="utf-8") as file:
+            listed: Any = json.load(file)
+        if listed["version"] != _VERSION:
+            raise ValueError(f"it is of version {listed['version']}, this psnb reads {_VERSION}")
+        if type(listed["counts"]) is not list:
+            raise ValueError("its counts are no list")
+        return [os.path.join(folder, _name(number)) for number in range(len(listed["counts"]))]
+    except FileNotFoundError as error:
+        raise DatasetError(f"load: {folder} is no folder that Dataset.save has written") from error
+    except Exception as error:
+        # JSON that is damaged raises errors of many classes.
+        raise DatasetError(
+            f"load: {folder}/{_LIST} cannot be read: {type(error).__name__}: {error}; save the "
+            "dataset again"
+        ) from error
+
+
+def _check_replaceable(folder: str) -> None:
+    """Raise if a folder, all of which would be removed, holds what `write_elements` did not write.
+
+    Its ``dataset.json`` alone is no proof: other programs have a file of that name, too.
+    """
+    if not os.path.lexists(folder):
+        return
+    try:
+        parts = saved_parts(folder)
+    except DatasetError as error:
+        raise DatasetError(
+            f"save: {folder} exists, and is no saved dataset: name another folder, or remove it"
+        ) from error
+    others = sorted(set(os.listdir(folder)) - {_LIST, *map(os.path.basename, parts)})
+    if others:
+        raise DatasetError(
+            f"save: {folder} holds {shown(others[0])}, which is no part of a saved dataset: name "
+            "another folder, or move it"
+        )
+
+
+def _folder(method: str, path: Any) -> str:
+    found = path_text(f"{method}: path", path)
+    if not is_local(found):
+        raise ConfigurationError(f"{method}: {found} is no local folder: name one all workers see")
+    return os.path.abspath(found)
+
+
+def _parts(node: Node) -> Iterator[Block]:
+    """Yield the elements of a node, some megabytes at a time."""
+    reader = Reader(node, Context(secrets.randbits(63)))
+    held: list[Block] = []
+    size = 0
+    try:
+        while (block := reader.take(BLOCK)) is not None:
+            held.append(block)
+            size += sum(column.nbytes for column in block.columns)
+            if size >= _PART_BYTES:
+                yield concatenate(held)
+                held, size = [], 0
+        if held:
+            yield concatenate(held)
+    finally:
+        reader.close()
+
+
+def _write(place: str, number: int, block: Block) -> int:
+    try:
+        arrays = part_arrays(block)
+    except DatasetError as error:
+        raise DatasetError(f"save: {error}") from error
+    with _writing(place):
+        np.savez(os.path.join(place, _name(number)), **arrays)  # type: ignore[arg-type]
+    return block.count
+
+
+def _name(number: int) -> str:
+    return f"{number:05}.npz"
+
+
+def _swap(place: str, folder: str) -> None:
+    """Rename a folder to its final name; one of that name goes."""
+    old = f"{place}.old"
+    try:
+        with suppress(FileNotFoundError):
+            os.rename(folder, old)
+        os.rename(place, folder)
+    except BaseException:  # also an interrupt between the two
+        with suppress(OSError):  # none was there, or the new one is
+            os.rename(old, folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _writing(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DatasetError(f"save: {folder} cannot be written: {error}") from error

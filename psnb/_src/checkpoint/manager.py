@@ -1,0 +1,473 @@
+"""FolderManager: saves parameters into a folder of numbered checkpoints, and restores them. Pure.
+
+Servers take snapshots, while closures are held, if the caller has a way to do that; then they write
+them by themselves, while training goes on. So they and the notebook must reach the directory. If
+managers share it, `psnb._src.checkpoint.store` keeps them apart.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from html import escape
+from typing import Any, Protocol
+
+from psnb._src.checkpoint.reader import Restored, SavedCheckpoint
+from psnb._src.checkpoint.restore import (
+    Checkpoint,
+    ModelPartsOf,
+    Parameter,
+    Rename,
+    RestoreChoice,
+    no_models,
+    restore_choice,
+)
+from psnb._src.checkpoint.shards import (
+    DeltaBase,
+    ShardKey,
+    Snapshots,
+    UsedBase,
+    in_use,
+    write_checkpoint,
+)
+from psnb._src.checkpoint.store import checked_metadata, checkpoints_in, folder_of, not_read
+from psnb._src.monitor.history import CheckpointStatistics
+from psnb._src.monitor.html import html_table
+from psnb._src.utils.checks import integer, path_text
+from psnb._src.utils.files import Place, as_place
+from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.text import excerpt
+from psnb._src.utils.threads import aside
+from psnb.errors import CheckpointError, ServerLostError
+
+logger = logging.getLogger("psnb")
+
+_ATTEMPTS = 5
+"""How often a checkpoint is begun: each time, servers have ended on which it was taken."""
+
+
+class SavedStrategy(Protocol):
+    """A strategy, whose parameters are saved."""
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Return all of them, by name."""
+
+    def prepare_snapshots(self) -> None:
+        """Have servers get ready for that, and wait until they are."""
+
+    def snapshots(self, since: Mapping[ShardKey, str] | None = None) -> Snapshots:
+        """Take snapshots of all of them; with marks, of what changed since then."""
+
+    def settled(self) -> bool:
+        """Wait until each shard is on a server that answers; return whether that is so."""
+
+    def note_checkpoint(self, path: Place) -> None:
+        """Remember the checkpoint, for recovery."""
+
+
+State = Callable[[], Mapping[str, Any]]
+"""Returns metadata, as of the moment that is saved."""
+
+Held = Callable[[float | None], AbstractContextManager[None]]
+"""Returns a context in which no closure runs; it takes the seconds that it may wait for that."""
+
+
+class FolderManager(SaysWhatToUse):
+    """Numbered checkpoints of a strategy in one directory; users hold a `CheckpointManager`.
+
+    Parameters
+    ----------
+    strategy : SavedStrategy
+        The strategy whose parameters are saved.
+    directory, max_to_keep
+        As for `CheckpointManager`.
+    keep_every : float, optional
+        As for `CheckpointManager`, in seconds.
+    full_every : int
+        As for `CheckpointManager`.
+    held : callable, optional
+        Holds closures while it saves. None: they go on.
+    state : callable, optional
+        Returns metadata.
+    run : callable
+        Returns what psnb needs to go on with what is saved; it is called as ``state`` is.
+    models : callable
+        Returns what is known of models, here and in what was saved.
+    """
+
+    def __init__(
+        self,
+        strategy: SavedStrategy,
+        directory: str | os.PathLike[str],
+        max_to_keep: int,
+        keep_every: float | None = None,
+        full_every: int = 1,
+        held: Held | None = None,
+        state: State | None = None,
+        run: State = dict,
+        models: ModelPartsOf = no_models,
+    ) -> None:
+        max_to_keep = integer("max_to_keep", max_to_keep, 1)
+        self._full_every = integer("full_every", full_every, 1)
+        self._base: DeltaBase | None = None  # one assignment each, atomically
+        self.directory = as_place(path_text("CheckpointManager: directory", directory))
+        self._folder = folder_of(self.directory)
+        self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
+        self._held = held
+        self._state, self._run, self._models = state, run, models
+        self._more: list[State] = []  # one call each adds, removes or copies, atomically
+        self._status = CheckpointStatistics()
+        # Held while parameters are restored, also by a restore that nobody waits for any more; by
+        # threads that no interrupt strikes.
+        self._loading = threading.Lock()
+        self._folder.prepare()
+
+    def __repr__(self) -> str:
+        count = len(self.checkpoints)
+        return f"<psnb.{type(self).__name__} {str(self.directory)!r}, {count} checkpoints>"
+
+    def _repr_html_(self) -> str:
+        rows = [(each.name, self._folder.written(each)) for each in reversed(self.checkpoints)]
+        table = html_table("checkpoints", ("checkpoint", "written"), rows)
+        return f"<div><strong>Checkpoints in {escape(str(self.directory))}</strong></div>{table}"
+
+    @property
+    def status(self) -> CheckpointStatistics:
+        """The progress of the latest save; cheap, any thread."""
+        return self._status
+
+    @property
+    def checkpoints(self) -> list[Place]:
+        """The checkpoints in the directory, oldest first."""
+        return checkpoints_in(self.directory)
+
+    @property
+    def latest_checkpoint(self) -> Place | None:
+        """The newest checkpoint, or None."""
+        found = self.checkpoints
+        return found[-1] if found else None
+
+    def save(
+        self, metadata: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> Place:
+        """Write the next checkpoint, and remove old ones beyond ``max_to_keep``.
+
+        May be called while closures run. Everything is saved as it was at one moment: those that
+        run have their effect first, no other begins until the servers have taken note of that
+        moment, and while they write, training goes on. ``status.held`` tells how long closures were
+        held. What this notebook writes to parameters by itself is not held.
+
+        If a server ends before it has written, and others have its shards, as copies or because it
+        was drained, all is saved anew, as of a later moment.
+
+        With ``consistent=False`` closures are not held. Each shard of a parameter is then saved as
+        it was at one moment (no update of it is half there), but those moments differ slightly.
+
+        Parameters
+        ----------
+        metadata : mapping, optional
+            Kept with it, for example the step; anything that JSON can hold.
+        timeout : float, optional
+            Seconds to wait at most for the closures that run; None waits for as long as it takes.
+
+        Returns
+        -------
+        pathlib.Path or RemotePath
+            The new checkpoint; if this fails, there is none. If the directory is an address, it is
+            something else with the same names: ``str(path)``, ``path.name``, ``path.exists()``.
+
+        Raises
+        ------
+        CheckpointError
+            If it cannot be written, by the notebook or a server; earlier ones are untouched.
+        ServerLostError
+            If a server is gone, or does not respond, whose shards no other has; earlier ones are
+            untouched.
+        ServerSilentError
+            If a server that does not respond must say whether closures had their effect.
+        TimeoutError
+            If closures run for longer; nothing was saved.
+        """
+        aside(self._until_loaded)
+        self._status = CheckpointStatistics("saving")
+        try:
+            path, pause = self._saved(metadata or {}, timeout)
+            self._strategy.note_checkpoint(path)
+            # In another thread: an interrupt must not leave a checkpoint half removed.
+            aside(self._folder.prune, self._max_to_keep)
+        except BaseException as error:
+            told = excerpt(str(error)) or type(error).__name__
+            self._status = CheckpointStatistics("failed", error=told)
+            raise
+        self._status = CheckpointStatistics("saved", str(path), 1.0, held=pause)
+        return path
+
+    def _saved(self, metadata: Mapping[str, Any], timeout: float | None) -> tuple[Place, float]:
+        """Write the next checkpoint; return it, and for how many seconds closures were held.
+
+        If a server has ended that still had to write, while others have its shards, it is begun
+        anew, as of a later moment: what the other servers have taken is of a moment that cannot be
+        had again.
+        """
+        pause, left = 0.0, _ATTEMPTS
+        while True:
+            left -= 1
+            with in_use(self._folder, self._may_build_on()) as base:
+                self._strategy.prepare_snapshots()
+                began = time.monotonic()
+                with nullcontext() if self._held is None else self._held(timeout):
+                    content, run = self._content(metadata), self._run()
+                    taken = self._strategy.snapshots(self._since(base))
+                pause += 0.0 if self._held is None else time.monotonic() - began
+                try:
+                    with closing(taken):
+                        self._base = new = self._write(taken, content, run, base)
+                    return new.path, pause
+                except ServerLostError:
+                    if not left or not self._strategy.settled():
+                        raise
+
+    def restore(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        strict: bool = True,
+        names: str | Sequence[str] | None = None,
+        rename: Rename | None = None,
+    ) -> Restored:
+        """Restore parameters and their optimizer state, onto any number of servers.
+
+        Everything is checked before anything is changed. Call it when no closure runs. An interrupt
+        before that leaves all as it was; one that comes later ends only the waiting: the rest is
+        restored in the background, which the next `save` or `restore` of this manager waits for.
+
+        Parameters
+        ----------
+        path : str or os.PathLike, optional
+            A checkpoint; None for the latest in the directory.
+        strict : bool
+            True: parameters and checkpoint must fit. False: what fits is restored, and all else
+            stays as it is; the result tells what did not.
+        names : str or sequence of str, optional
+            Patterns, as of files, of the parameters to restore (``"deep*"``), by the names that
+            they have now. The others stay as they are, and the checkpoint need not have them.
+        rename : mapping or callable, optional
+            From the name in the checkpoint to the name that the parameter has now. Names that a
+            mapping lacks are the same.
+
+        Returns
+        -------
+        Restored
+            The metadata that it was saved with, as a mapping; it also tells what was restored, and
+            what did not fit.
+
+        Raises
+        ------
+        CheckpointError
+            If there is no checkpoint, if it is damaged, or if it does not fit: it lacks a
+            parameter, has one more, or has another shape, dtype or optimizer state for one; the
+            message lists all of them. Nothing was changed.
+        ConfigurationError
+            If a pattern fits no parameter, or two get the same name; nothing was changed.
+        ServerLostError
+            If a server is gone; only a part was restored: a note on the error says which parameters
+            were restored, and which were not.
+        """
+        parameters = self._strategy.parameters()
+        choice = restore_choice(names, rename, parameters)
+        if path is None:
+            saved = self._newest(choice, strict)
+        else:
+            place = as_place(path_text("restore: path", path))
+            saved = Checkpoint(place, parameters, choice, strict=strict, models=self._models)
+        unheard = threading.Event()
+        try:
+            # In another thread: an interrupt must not leave a part restored.
+            aside(self._load, saved, unheard)
+        except KeyboardInterrupt:
+            unheard.set()
+            raise
+        return saved.restored
+
+    def _load(self, saved: Checkpoint, unheard: threading.Event) -> None:
+        with self._loading:
+            try:
+                saved.load()
+            except Exception as error:
+                if unheard.is_set():
+                    logger.warning("%r is restored in part: %s", str(saved.path), error)
+                raise
+            if saved.complete:  # from any other, not all could be recovered
+                self._strategy.note_checkpoint(saved.path)
+
+    def _until_loaded(self) -> None:
+        with self._loading:
+            pass
+
+    @contextmanager
+    def also_saving(self, state: State) -> Iterator[None]:
+        """Save the metadata that a function returns, too, while the block runs; for psnb only.
+
+        It takes precedence over all other metadata.
+        """
+        self._more.append(state)
+        try:
+            yield
+        finally:
+            self._more.remove(state)
+
+    def _content(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        # In another thread: users' functions, which an interrupt must not wait for.
+        content: dict[str, Any] = {}
+        if self._state is not None:
+            content |= checked_metadata(aside(self._state))
+        content |= checked_metadata(metadata)
+        for each in self._more.copy():
+            content |= checked_metadata(aside(each))
+        return content
+
+    def _may_build_on(self) -> DeltaBase | None:
+        base = self._base
+        return None if base is None or base.depth + 1 >= self._full_every else base
+
+    def _since(self, base: UsedBase | None) -> Mapping[ShardKey, str] | None:
+        if self._full_every == 1:
+            return None  # so that servers need not take note of what changes
+        return {} if base is None else base.known.marks
+
+    def _write(
+        self,
+        taken: Snapshots,
+        content: Mapping[str, Any],
+        run: Mapping[str, Any],
+        base: UsedBase | None,
+    ) -> DeltaBase:
+        try:
+            kept = self._keep_every is not None and (
+                time.time() - self._folder.last_kept() >= self._keep_every
+            )
+        except OSError as error:
+            raise not_read(self.directory, error) from error
+        return write_checkpoint(
+            self._folder,
+            taken,
+            content,
+            consistent=self._held is not None,
+            kept=kept,
+            told=self._told,
+            run=run,
+            base=base,
+        )
+
+    def _told(self, share: float) -> None:
+        self._status = CheckpointStatistics("saving", share=share)
+
+    def _newest(self, choice: RestoreChoice, strict: bool) -> Checkpoint:
+        while path := self.latest_checkpoint:
+            try:
+                parameters = self._strategy.parameters()
+                return Checkpoint(path, parameters, choice, strict=strict, models=self._models)
+            except CheckpointError:
+                if path.exists():
+                    raise
+                # Other managers have saved newer ones meanwhile, and removed this one.
+        raise CheckpointError(f"there is no checkpoint in {str(self.directory)!r}")
+
+
+# Rhythm: when a save is due. Pure, without a clock or locks: the caller has both.
+
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 300.0
+
+
+class Rhythm:
+    """Tells when the next save is due: so many seconds or steps after the last, if it is wanted.
+
+    After a failure it is due again after a pause, which grows with each failure.
+
+    Parameters
+    ----------
+    every : float or None
+        Seconds between two saves.
+    steps : int or None
+        Steps between two saves; with both, whichever comes first.
+    now : float
+        The time of the beginning, of any clock in seconds.
+    step : int
+        The step at the beginning.
+
+    Attributes
+    ----------
+    failures : int
+        How many saves have failed since the last that succeeded.
+    """
+
+    failures: int
+
+    def __init__(self, every: float | None, steps: int | None, now: float, step: int = 0) -> None:
+        self._every = math.inf if every is None else every
+        self._steps = math.inf if steps is None else steps
+        self.saved(now, step)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a save is ever due."""
+        return min(self._every, self._steps) < math.inf
+
+    def due(self, now: float, step: int) -> bool:
+        """Return whether a save is due."""
+        late = now - self._saved_at >= self._every or step - self._saved_step >= self._steps
+        return late and now >= self._not_before
+
+    def saved(self, now: float, step: int) -> None:
+        """Note a save, of this step."""
+        self._saved_at, self._saved_step = now, step
+        self._not_before, self.failures = -math.inf, 0
+
+    def failed(self, now: float) -> float:
+        """Note that a save has failed, and return the seconds until it is due again."""
+        pause = min(_FIRST_PAUSE * 2.0**self.failures, _LONGEST_PAUSE)
+        self._not_before = now + pause
+        self.failures = min(self.failures + 1, 1000)
+        return pause
+
+    def count_from(self, step: int) -> None:
+        """Count steps from here."""
+        self._saved_step = step
+
+
+# newest_whole: the checkpoint to go on from, also if newer ones are damaged. Pure.
+
+
+def newest_whole(directory: Place) -> SavedCheckpoint | None:
+    """Return the newest checkpoint of a folder that is not damaged; None if it has none at all.
+
+    All files of it are checked. A warning tells of each newer one that is damaged.
+
+    Raises
+    ------
+    CheckpointError
+        If all are damaged, or the folder cannot be read.
+    """
+    damage: list[str] = []
+    for path in reversed(checkpoints_in(directory)):
+        try:
+            found = SavedCheckpoint(path)
+            found.verify()
+        except CheckpointError as error:
+            if path.exists():  # otherwise a manager removed it just now
+                damage.append(str(error))
+            continue
+        for each in damage:
+            logger.warning("the newest checkpoint is damaged, %s is older: %s", path, excerpt(each))
+        return found
+    if damage:
+        raise CheckpointError(
+            "\n".join([f"all checkpoints in {str(directory)!r} are damaged:", *damage])
+        )
+    return None

@@ -1,0 +1,759 @@
+"""SavedCheckpoint: what is in a checkpoint, read without a cluster. Thread-safe.
+
+Threads may open the same parameter twice, which is the same twice.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from psnb._src.checkpoint.shards import FileKey, State, described_shards, file_key
+from psnb._src.checkpoint.store import (
+    FORMAT,
+    Manifest,
+    ManifestEntry,
+    StoredCheckpoint,
+    checkpoints_in,
+    folder_of,
+    not_read,
+    number_of,
+    use,
+)
+from psnb._src.utils.checks import array_of, path_text
+from psnb._src.utils.files import Place, as_place
+from psnb._src.utils.text import NAME, excerpt, text_table
+from psnb.errors import CheckpointError, ConfigurationError, IdOutOfRangeError
+
+# SavedTable: the rows of an embedding in a checkpoint, in mapped files. Thread-safe.
+
+
+class SavedTable:
+    """The ids and rows of an embedding in a checkpoint, the same from any number of servers.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    ids : sequence of numpy.ndarray
+        Of each file, the ids that have a row there, each once.
+    values : sequence of numpy.ndarray
+        Of each file, the rows of these ids; of an id's rows, the last counts.
+
+    Attributes
+    ----------
+    ids : numpy.ndarray
+        All ids that have a row, ascending, uint64 ``(n,)``. Of a table with fixed rows these are 0
+        to n - 1. What was looked up as -1 is ``2**64 - 1`` here.
+    dim : int
+        Numbers a row.
+    dtype : numpy.dtype
+        Of the rows.
+    """
+
+    def __init__(self, name: str, ids: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> None:
+        self._name, self._values = name, tuple(values)
+        self.dim, self.dtype = values[0].shape[1], values[0].dtype
+        joined = np.concatenate(ids)
+        self.ids, last = np.unique(joined[::-1], return_index=True)
+        self._places = joined.size - 1 - last
+        self.ids.flags.writeable = False
+        self._stops = np.cumsum([len(each) for each in values])
+
+    def __repr__(self) -> str:
+        return f"<psnb.checkpoint.SavedTable {self._name!r}: {len(self):,} rows of {self.dim}>"
+
+    def __len__(self) -> int:
+        return self.ids.size
+
+    @property
+    def rows(self) -> np.ndarray:
+        """All rows in the order of `ids`, ``(n, dim)``, so of fixed rows by their number.
+
+        They are read into memory, unless one server had all of fixed rows; `lookup` reads only what
+        it returns.
+        """
+        whole = self._values[0]
+        if len(self._values) > 1 or (np.diff(self._places) < 0).any():
+            whole = self._taken(self._places)
+            whole.flags.writeable = False
+        return whole
+
+    def lookup(self, ids: ArrayLike) -> np.ndarray:
+        """Return the rows of ids of any shape, ``ids.shape + (dim,)``.
+
+        Raises
+        ------
+        ConfigurationError
+            If the ids are not integers.
+        IdOutOfRangeError
+            If an id has no row here.
+        """
+        asked = array_of(ids)
+        if asked.size and asked.dtype.kind not in "iu":
+            raise ConfigurationError(
+                f"ids of table {self._name!r} are of {asked.dtype}: no integers"
+            )
+        wide = np.int64 if asked.dtype.kind == "i" else np.uint64
+        known, rows = self.found(asked.reshape(-1).astype(wide).view(np.uint64))
+        if not known.all():
+            missing = asked.reshape(-1)[~known]
+            raise IdOutOfRangeError(
+                f"table {self._name!r} of this checkpoint has no row of id {missing[0]}, nor of "
+                f"{missing.size - 1:,} others that were asked for; its ids= are those that have one"
+            )
+        return rows.reshape(*asked.shape, self.dim)
+
+    def found(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which of some ids (uint64 ``(n,)``) have a row here, and the rows of these."""
+        known, at = self._located(ids)
+        return known, self._taken(self._places[at])
+
+    def has(self, ids: np.ndarray) -> np.ndarray:
+        """Return which of some ids (uint64 ``(n,)``) have a row here."""
+        return self._located(ids)[0]
+
+    def _located(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which ids have a row, and where these are among all."""
+        at = np.searchsorted(self.ids, ids)
+        known = at < self.ids.size
+        known[known] = self.ids[at[known]] == ids[known]
+        return known, at[known]
+
+    def _taken(self, places: np.ndarray) -> np.ndarray:
+        found = np.empty((places.size, self.dim), self.dtype)
+        shards = np.searchsorted(self._stops, places, side="right")
+        for number, values in enumerate(self._values):
+            at = np.flatnonzero(shards == number)
+            found[at] = values[places[at] - (self._stops[number] - len(values))]
+        return found
+
+
+# LayeredRows: the rows of a table in a checkpoint and its deltas, in two layers. Thread-safe.
+#
+# The first layer is what was written wholly, the second one what all deltas since then have. So the
+# next delta leaves the first one, and its index of ids, as they are.
+
+
+class LayeredRows:
+    """The rows of a table.
+
+    Parameters
+    ----------
+    name : str
+        The table's.
+    shards : sequence of sequence of mapping
+        The arrays of each file of each shard, which were checked.
+    whole : tuple of tuple
+        By what the first file of each shard is known.
+    before : LayeredRows, optional
+        Of an earlier checkpoint; its first layer is shared if it is of the same files.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shards: Sequence[Sequence[State]],
+        whole: tuple[FileKey, ...],
+        before: LayeredRows | None = None,
+    ) -> None:
+        self._whole = whole
+        if before is not None and before._whole == whole:
+            first = before._layers[-1]
+        else:
+            first = _table(name, [shard[0] for shard in shards])
+        later = [part for shard in shards for part in shard[1:]]
+        # The newest first.
+        self._layers: tuple[SavedTable, ...] = (_table(name, later), first) if later else (first,)
+
+    def __len__(self) -> int:
+        newer, first = self._layers[:-1], self._layers[-1]
+        return len(first) + sum(int((~first.has(each.ids)).sum()) for each in newer)
+
+    def found(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of ids (uint64 ``(n,)``), and which have none: theirs are arbitrary."""
+        first = self._layers[-1]
+        rows, missing = np.empty((ids.size, first.dim), first.dtype), np.ones(ids.size, np.bool_)
+        for layer in self._layers:
+            at = np.flatnonzero(missing)
+            known, found = layer.found(ids[at])
+            rows[at[known]], missing[at[known]] = found, False
+        return rows, missing
+
+
+def _table(name: str, parts: Sequence[State]) -> SavedTable:
+    return SavedTable(name, [part["ids"] for part in parts], [part["values"] for part in parts])
+
+
+# Restored: what came of a checkpoint, and what did not fit. Pure.
+
+_MOST = 10
+"""Parameters of a kind that are told one by one."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Restored(Mapping[str, Any]):
+    """What `CheckpointManager.restore` did: a mapping, which is the checkpoint's metadata.
+
+    Attributes
+    ----------
+    path : pathlib.Path or RemotePath
+        The checkpoint.
+    metadata : mapping
+        What it was saved with.
+    run : mapping
+        What psnb saved of the run: ``"epochs"`` are the states of the epochs that were not over, in
+        the order of their beginning, ``"closures"`` how many had ended, ``"versions"`` those of
+        psnb, Python and packages. See `psnb.resume`.
+    restored : tuple of str
+        The parameters that were restored.
+    missing : mapping of str to str
+        The parameters that the checkpoint lacks, and what each was expected to be.
+    unexpected : mapping of str to str
+        What only the checkpoint has, by its names there, and what each is.
+    different : mapping of str to str
+        The parameters that have another shape, dtype or optimizer state there: expected and found.
+    """
+
+    path: Place
+    metadata: Mapping[str, Any]
+    run: Mapping[str, Any]
+    restored: tuple[str, ...]
+    missing: Mapping[str, str]
+    unexpected: Mapping[str, str]
+    different: Mapping[str, str]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.metadata[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.metadata)
+
+    def __len__(self) -> int:
+        return len(self.metadata)
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            [
+                f"from {str(self.path)!r}",
+                f"  restored: {listed(self.restored)}",
+                *self.faults,
+                f"  metadata: {excerpt(repr(dict(self.metadata)))}",
+            ]
+        )
+
+    @property
+    def faults(self) -> list[str]:
+        """A line for each parameter that does not fit; of many, for the first, and a count."""
+        return [
+            *_lines("missing in it", self.missing),
+            *_lines("only in it", self.unexpected),
+            *_lines("different", self.different),
+        ]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in a line; of many, the first ones and a count."""
+    more = f" and {len(names) - _MOST:,} more" if len(names) > _MOST else ""
+    return (", ".join(map(_quoted, names[:_MOST])) or "none") + more
+
+
+def _lines(fault: str, told: Mapping[str, str]) -> Iterator[str]:
+    for name, text in islice(told.items(), _MOST):
+        yield f"  {fault}: {_quoted(name)}: {text}"
+    if len(told) > _MOST:
+        yield f"  {fault}: {len(told) - _MOST:,} more"
+
+
+def _quoted(name: str) -> str:
+    return excerpt(repr(name), NAME)
+
+
+class SavedCheckpoint(Mapping[str, Any]):
+    """The parameters of a checkpoint by name; made by `psnb.checkpoint.load`.
+
+    A variable is a read-only array: mapped into memory if one server had it, so only what is
+    touched is read; otherwise joined in memory when it is asked for. An embedding is a
+    `SavedTable`. The files of a parameter are checked when it is asked for first, `verify` checks
+    all of them.
+
+    Thread-safe. No manager removes the checkpoint while this object exists. Do not change or
+    shorten its files while its arrays are used.
+
+    Parameters
+    ----------
+    path : Path or RemotePath
+        Its folder.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no checkpoint, or a damaged one.
+    """
+
+    def __init__(self, path: Place) -> None:
+        self._path, self._stored = path, use(path)
+        weakref.finalize(self, self._stored.release)
+        self._manifest = self._stored.manifest()
+        self._opened: dict[str, np.ndarray | SavedTable] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._manifest.entries:
+            raise KeyError(
+                f"checkpoint {str(self._path)!r} has no {name!r:.200}; it has {listed(list(self))}"
+            )
+        if name not in self._opened:
+            self._opened[name] = self._read(name)
+        return self._opened[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._manifest.entries)
+
+    def __len__(self) -> int:
+        return len(self._manifest.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._manifest.entries  # without a look into its files
+
+    def __repr__(self) -> str:
+        rows = [
+            (
+                excerpt(name, NAME),
+                *(excerpt(str(entry.description.get(key)), NAME) for key in ("kind", "dtype")),
+                excerpt(_size(entry.description), NAME),
+                str(len(entry.files)),
+            )
+            for name, entry in self._manifest.entries.items()
+        ]
+        head = f"<psnb.checkpoint.SavedCheckpoint {str(self._path)!r}>"
+        return f"{head}\n{text_table(('name', 'kind', 'dtype', 'size', 'files'), rows)}"
+
+    @property
+    def path(self) -> Place:
+        """Its folder: a `pathlib.Path`, or an address of another kind, as `str` tells it."""
+        return self._path
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What `CheckpointManager.save` was given."""
+        return self._manifest.metadata
+
+    @property
+    def run(self) -> Mapping[str, Any]:
+        """What psnb saved of the run; see `Restored`."""
+        return self._manifest.run
+
+    @property
+    def format(self) -> int:
+        """The version of its format on disk."""
+        return FORMAT
+
+    @property
+    def optimizers(self) -> Mapping[str, Mapping[str, Any] | None]:
+        """By name, the optimizer of each parameter and its hyperparameters; None without one."""
+        return {name: entry.optimizer for name, entry in self._manifest.entries.items()}
+
+    @property
+    def descriptions(self) -> Mapping[str, Mapping[str, Any]]:
+        """By name, the kind of each parameter, its dtype, shape or dim and rows, and slots."""
+        return {name: entry.description for name, entry in self._manifest.entries.items()}
+
+    @property
+    def files(self) -> tuple[Place, ...]:
+        """The files of all parameters."""
+        return tuple(map(self._stored.place, self._names()))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all of them.
+
+        Raises
+        ------
+        CheckpointError
+            If one is missing.
+        """
+        return self._sum(self._names())
+
+    @property
+    def own_nbytes(self) -> int:
+        """The bytes that were written for it; the others it shares with checkpoints before it.
+
+        Raises
+        ------
+        CheckpointError
+            If a file is missing.
+        """
+        return self._sum(filter(self._manifest.own, self._names()))
+
+    def _sum(self, names: Iterable[str]) -> int:
+        try:
+            return sum(map(self._stored.size, names))
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint {str(self._path)!r} lacks a file: {error}"
+            ) from error
+
+    def verify(self) -> None:
+        """Check all files, with their checksums.
+
+        Raises
+        ------
+        CheckpointError
+            If some are missing or damaged; it tells of all parameters that are.
+        """
+        damage = []
+        for name in self:
+            try:
+                self._shards(name)
+            except CheckpointError as error:
+                damage.append(str(error))
+        if damage:
+            more = [f"{len(damage) - _MOST:,} more are damaged"] if len(damage) > _MOST else []
+            raise CheckpointError("\n".join([*damage[:_MOST], *more]))
+
+    def _names(self) -> Iterator[str]:
+        """Yield the names of the files of all parameters."""
+        for entry in self._manifest.entries.values():
+            yield from entry.files
+
+    def _read(self, name: str) -> np.ndarray | SavedTable:
+        parts = [part for shard in self._shards(name) for part in shard]
+        values = [part["values"] for part in parts]
+        if "ids" in parts[0]:
+            return SavedTable(name, [part["ids"] for part in parts], values)
+        whole = values[0] if len(values) == 1 else np.concatenate(values)
+        whole.flags.writeable = False
+        return whole
+
+    def _shards(self, name: str) -> list[list[dict[str, np.ndarray]]]:
+        """Return the arrays of a parameter, by shard and file, which were checked just now."""
+        return described_shards(self._stored, self._manifest.entries[name])
+
+
+def _size(description: Mapping[str, Any]) -> str:
+    if "shape" in description:
+        return str(description["shape"])
+    rows = description.get("rows")
+    return f"{'any id' if rows is None else f'{rows} rows'} of {description.get('dim')}"
+
+
+def load(path: str | os.PathLike[str]) -> SavedCheckpoint:
+    """Open a checkpoint without a cluster, to look at what was learned.
+
+    ``psnb.checkpoint.load("checkpoints/ckpt-000003")["w"]`` is an array, and of an embedding
+    ``["users"].lookup([3, 5])`` are rows. Nothing in a checkpoint is pickled.
+
+    Parameters
+    ----------
+    path : path
+        The checkpoint's folder, for example ``manager.latest_checkpoint``; or an address that
+        fsspec understands: then the files of a parameter are copied to this machine's folder for
+        temporary files when it is asked for first.
+
+    Returns
+    -------
+    SavedCheckpoint
+        A mapping from names to arrays.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no checkpoint, or a damaged one.
+    """
+    return SavedCheckpoint(as_place(path_text("psnb.checkpoint.load: path", path)))
+
+
+# What is in a folder of checkpoints, for the command line: a table, and what is wrong. Pure.
+
+_WIDTH = 100
+"""Characters of the metadata that are shown; 100 at least for `excerpt`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderListing:
+    """What a folder of checkpoints has.
+
+    Attributes
+    ----------
+    text : str
+        A table with a line for each, the oldest first; below it, what is wrong.
+    count, damaged : int
+        How many there are, and how many of them are damaged.
+    """
+
+    text: str
+    count: int
+    damaged: int
+
+
+def folder_listing(directory: Place, *, verify: bool) -> FolderListing:
+    """Look at all checkpoints of a folder.
+
+    Parameters
+    ----------
+    directory : Path or RemotePath
+        The folder.
+    verify : bool
+        Whether to check all that is in their files; otherwise, that the files are there.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none.
+    """
+    rows: list[tuple[str, ...]] = []
+    wrong: list[str] = []
+    folder = folder_of(directory)
+    for path in checkpoints_in(directory):
+        try:
+            known = path.name, folder.written(path), *_known(path, verify)
+            rows.append((*known, "ok" if verify else "not verified"))
+        except CheckpointError as error:
+            if path.exists():  # otherwise a manager removed it just now
+                rows.append((path.name, folder.written(path), *[""] * 4, "damaged"))
+                wrong.append(str(error))
+    if not rows:
+        raise CheckpointError(f"there is no checkpoint in {str(directory)!r}")
+    head = ("checkpoint", "written", "parameters", "bytes", "new", "metadata", "state")
+    return FolderListing("\n".join([text_table(head, rows), *wrong]), len(rows), len(wrong))
+
+
+def prune_verified(directory: Place, keep: int) -> list[str]:
+    """Remove all but the newest checkpoints, if these are whole.
+
+    Parameters
+    ----------
+    directory : Path or RemotePath
+        The folder.
+    keep : int
+        How many to keep; those that are in use, or are marked as kept, stay too.
+
+    Returns
+    -------
+    list of str
+        The names of those that were removed.
+
+    Raises
+    ------
+    CheckpointError
+        If one to be kept is damaged; nothing was removed.
+    """
+    folder = folder_of(directory)
+    before = checkpoints_in(directory)
+    for path in before[-keep:]:
+        try:
+            SavedCheckpoint(path).verify()
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"nothing was removed, as one of those to keep is not whole: {error}"
+            ) from error
+    folder.prune(keep)
+    left = {path.name for path in checkpoints_in(directory)}
+    return [path.name for path in before if path.name not in left]
+
+
+def _known(path: Place, verify: bool) -> tuple[str, str, str, str]:
+    """Return what a checkpoint's line tells of its content."""
+    saved = SavedCheckpoint(path)
+    size, own = saved.nbytes, saved.own_nbytes
+    if verify:
+        saved.verify()
+    plain = [
+        f"{key}={value}"
+        for key, value in saved.metadata.items()
+        if value is None or isinstance(value, str | int | float)
+    ]
+    told = excerpt(" ".join(" ".join(plain).split()), _WIDTH)
+    return f"{len(saved):,}", f"{size:,}", f"{own:,}", told
+
+
+# NewerCheckpoint: a checkpoint that predictions use, read without what is known already. Pure.
+#
+# Whoever follows a folder asks for the newest checkpoint again and again. Files that the one before
+# had, too, are not read again; a delta shares all but its own with those before it.
+
+
+@dataclass(frozen=True)
+class WantedParameter:
+    """What a parameter must be.
+
+    Attributes
+    ----------
+    description : mapping
+        What the checkpoint must describe it as.
+    recipe : mapping
+        How it must have been made, if the checkpoint tells that.
+    """
+
+    description: Mapping[str, Any]
+    recipe: Mapping[str, Any]
+
+    def differences(self, entry: ManifestEntry, recipe: Any) -> Iterator[str]:
+        """Yield what is different, for people to read."""
+        told = recipe if isinstance(recipe, dict) else self.recipe
+        for wanted, found in ((self.description, entry.description), (self.recipe, told)):
+            for key, value in wanted.items():
+                if found.get(key) != value:
+                    yield f"expected {key} {value!r:.200}, found {found.get(key)!r:.200}"
+
+
+@dataclass(frozen=True, eq=False)
+class NewerCheckpoint:
+    """Parameters of a checkpoint, which no manager removes while this exists.
+
+    Attributes
+    ----------
+    path : Path or RemotePath
+        Where it is.
+    number : int
+        Its number.
+    manifest : Manifest
+        What it says of itself.
+    variables : mapping of str to numpy.ndarray
+        The values of variables.
+    tables : mapping of str to LayeredRows
+        The rows of tables.
+    known : mapping of tuple to mapping
+        The arrays of all files that were checked.
+    """
+
+    path: Place
+    number: int
+    manifest: Manifest
+    variables: Mapping[str, np.ndarray]
+    tables: Mapping[str, LayeredRows]
+    known: Mapping[FileKey, State]
+
+
+def newest_number(directory: Place) -> int:
+    """Return the number of the newest checkpoint of a folder; 0 if there is none.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be looked up.
+    """
+    found = _newest(directory)
+    return 0 if found is None else found[0]
+
+
+def newer_checkpoint(
+    directory: Place,
+    after: int,
+    wanted: Mapping[str, WantedParameter],
+    before: NewerCheckpoint | None = None,
+) -> NewerCheckpoint | None:
+    """Read the newest checkpoint of a folder; None unless its number is larger than ``after``.
+
+    Parameters
+    ----------
+    directory : Path or RemotePath
+        The folder.
+    after : int
+        A number.
+    wanted : mapping of str to WantedParameter
+        The parameters to read.
+    before : NewerCheckpoint, optional
+        Another one, with the same parameters.
+
+    Raises
+    ------
+    CheckpointError
+        If it is damaged, cannot be read, or has other parameters; then all that is different. Or if
+        the folder's newest one is older than the number: it is not the same folder any more.
+    """
+    newest = _newest(directory)
+    if after and (newest is None or newest[0] < after):
+        there = "there is none" if newest is None else f"the newest is {newest[1].name}"
+        raise CheckpointError(
+            f"{str(directory)!r} had checkpoint number {after} and does not have it any more: "
+            f"{there}. If the folder was emptied or replaced, export the model again: numbers "
+            "began at 1; if a disk or network is away, the model goes on when it is back"
+        )
+    while newest is not None and newest[0] > after:
+        number, path = newest
+        try:
+            stored = use(path)
+            try:
+                found = _read(stored, number, wanted, before)
+            except BaseException:
+                stored.release()
+                raise
+            weakref.finalize(found, stored.release)
+            return found
+        except (CheckpointError, OSError) as error:
+            # A manager may have removed it just now; then there is a newer one.
+            newest = _newest(directory)
+            if newest is None or newest[0] == number:
+                if isinstance(error, CheckpointError):
+                    raise
+                raise not_read(path, error) from error
+    return None
+
+
+def _newest(directory: Place) -> tuple[int, Place] | None:
+    found = checkpoints_in(directory)
+    return (number_of(found[-1].name) or 0, found[-1]) if found else None
+
+
+def _read(
+    stored: StoredCheckpoint,
+    number: int,
+    wanted: Mapping[str, WantedParameter],
+    before: NewerCheckpoint | None,
+) -> NewerCheckpoint:
+    manifest = stored.manifest()
+    _check_fits(stored, manifest, wanted)
+    old = {} if before is None else before.known
+    variables: dict[str, np.ndarray] = {}
+    tables: dict[str, LayeredRows] = {}
+    known: dict[FileKey, State] = {}
+    for name in wanted:
+        entry = manifest.entries[name]
+        shards = described_shards(stored, entry, old)
+        keys = [[file_key(entry, at, file) for file in e] for at, e in enumerate(entry.shards)]
+        for names, parts in zip(keys, shards, strict=True):
+            known |= dict(zip(names, parts, strict=True))
+        if entry.description["kind"] == "variable":
+            variables[name] = np.concatenate([shard[0]["values"] for shard in shards])
+            continue
+        whole = tuple(names[0] for names in keys)
+        earlier = None if before is None else before.tables[name]
+        tables[name] = LayeredRows(name, shards, whole, earlier)
+        rows = entry.description["rows"]
+        if rows is not None and len(tables[name]) != rows:
+            raise CheckpointError(
+                f"checkpoint {str(stored.path)!r}: {name!r} has {len(tables[name])} of {rows} rows"
+            )
+    return NewerCheckpoint(stored.path, number, manifest, variables, tables, known)
+
+
+def _check_fits(
+    stored: StoredCheckpoint, manifest: Manifest, wanted: Mapping[str, WantedParameter]
+) -> None:
+    recipes = manifest.run.get("recipes")
+    told = recipes if isinstance(recipes, dict) else {}
+    faults = []
+    for name, each in wanted.items():
+        if name not in manifest.entries:
+            faults.append(f"{name!r}: expected {dict(each.description)}, found nothing")
+            continue
+        found = list(each.differences(manifest.entries[name], told.get(name)))
+        faults += [f"{name!r}: {'; '.join(found)}"] if found else []
+    if faults:
+        raise CheckpointError(
+            "\n".join(
+                [
+                    f"checkpoint {str(stored.path)!r} does not fit the model, which stays as it "
+                    "is; follow the run that the model was exported from, or export it again:",
+                    *faults,
+                ]
+            )
+        )

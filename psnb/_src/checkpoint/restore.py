@@ -1,0 +1,301 @@
+"""Checkpoint: a saved checkpoint that is ready to be loaded."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from psnb._src.checkpoint.reader import Restored, listed
+from psnb._src.checkpoint.shards import Loads, check_files, read_states
+from psnb._src.checkpoint.store import ManifestEntry, use
+from psnb._src.utils.files import Place
+from psnb._src.utils.text import excerpt, shown
+from psnb.errors import CheckpointError, ConfigurationError
+
+# RestoreChoice: which parameters are restored, and from which names in a checkpoint. Pure.
+
+Rename = Mapping[str, str] | Callable[[str], str]
+"""Gives a name in the checkpoint the name that the parameter has now."""
+
+
+def _always(_: str) -> bool:
+    """Take all."""
+    return True
+
+
+def _same(name: str) -> str:
+    """Rename nothing."""
+    return name
+
+
+@dataclass(frozen=True)
+class RestoreChoice:
+    """Which parameters are restored; all by default, from what has their name.
+
+    Attributes
+    ----------
+    takes : callable
+        Tells whether a parameter is restored, by the name that it has now.
+    renamed : callable
+        Returns the name that something in the checkpoint has now.
+    """
+
+    takes: Callable[[str], bool] = _always
+    renamed: Callable[[str], str] = _same
+
+    def among(self, saved: Iterable[str]) -> dict[str, str]:
+        """Return what is chosen of the names in a checkpoint, by the names that they have now.
+
+        Raises
+        ------
+        ConfigurationError
+            If two have the same name now, or one has none.
+        """
+        found: dict[str, str] = {}
+        for old in saved:
+            new = self.renamed(old)
+            if not isinstance(new, str):
+                raise ConfigurationError(
+                    f"restore: rename must give names, found {shown(new)} for {old!r:.200}"
+                )
+            if not self.takes(new):
+                continue
+            if new in found:
+                raise ConfigurationError(
+                    f"restore: rename gives {found[new]!r:.200} and {old!r:.200} of the checkpoint "
+                    f"the same name, {new!r:.200}; choose one with names="
+                )
+            found[new] = old
+        return found
+
+
+def restore_choice(
+    names: str | Sequence[str] | None, rename: Rename | None, parameters: Collection[str]
+) -> RestoreChoice:
+    """Return what a user chose.
+
+    Parameters
+    ----------
+    names, rename
+        As for `CheckpointManager.restore`.
+    parameters : collection of str
+        The names of all parameters.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no choice, or a pattern fits no parameter.
+    """
+    if isinstance(rename, Mapping):
+        renamed = _by(rename)
+    elif rename is None or callable(rename):
+        renamed = rename or _same
+    else:
+        raise ConfigurationError(
+            "restore: rename must be a mapping from names in the checkpoint to names now, or a "
+            f"function, found {shown(rename)}"
+        )
+    if names is None:
+        return RestoreChoice(renamed=renamed)
+    patterns = (names,) if isinstance(names, str) else tuple(names)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise ConfigurationError(
+                f"restore: names must be patterns like 'deep*', found {shown(pattern)}"
+            )
+        if not any(fnmatchcase(name, pattern) for name in parameters):
+            raise ConfigurationError(
+                f"restore: no parameter is called {pattern!r:.200}; there are "
+                f"{listed(list(parameters))}"
+            )
+    return RestoreChoice(lambda name: any(fnmatchcase(name, each) for each in patterns), renamed)
+
+
+def _by(rename: Mapping[str, str]) -> Callable[[str], str]:
+    return lambda name: rename.get(name, name)
+
+
+class Parameter(Loads, Protocol):
+    """A parameter that is saved and loaded."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the description that must be equal to load it."""
+
+    def load_states(
+        self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
+    ) -> None:
+        """Load the states of shards, on all shards or only on some."""
+
+
+_ALL = RestoreChoice()
+
+
+class ModelParts(NamedTuple):
+    """What is known of the models that parameters are of.
+
+    Attributes
+    ----------
+    moved : callable
+        Takes the name of a parameter, and that of one in the checkpoint; returns what lies
+        elsewhere in it, empty if nothing does.
+    scratch, saved_scratch : collection of str
+        The parameters here, and in the checkpoint, whose values are not needed later.
+    """
+
+    moved: Callable[[str, str], str]
+    scratch: Collection[str]
+    saved_scratch: Collection[str]
+
+
+ModelPartsOf = Callable[[Mapping[str, Any]], ModelParts]
+"""Takes what psnb saved of a run."""
+
+
+def no_models(run: Mapping[str, Any]) -> ModelParts:
+    """Return that parameters are of no models."""
+    return ModelParts(lambda now, before: "", (), ())
+
+
+class Checkpoint:
+    """A checkpoint that was checked to fit some parameters.
+
+    No manager removes it while this object exists.
+
+    Parameters
+    ----------
+    path : Path or RemotePath
+        Where it is.
+    parameters : mapping of str to Parameter
+        All parameters that there are.
+    choice : RestoreChoice
+        Which of them to load.
+    strict : bool
+        Whether all that is chosen must fit; otherwise only what fits is loaded.
+    models : callable
+        Returns what is known of models; by default there are none.
+
+    Attributes
+    ----------
+    path : Path or RemotePath
+        Where it is.
+    restored : Restored
+        What `load` loads, and what does not fit.
+    complete : bool
+        Whether `load` loads all parameters that are needed later, each from what has its name.
+
+    Raises
+    ------
+    CheckpointError
+        If it is missing or damaged; or if it is to fit, and lacks a parameter, has one more, or has
+        another shape, dtype or optimizer state for one.
+    ConfigurationError
+        If the choice renames two to one.
+    """
+
+    def __init__(
+        self,
+        path: Place,
+        parameters: Mapping[str, Parameter],
+        choice: RestoreChoice = _ALL,
+        *,
+        strict: bool = True,
+        models: ModelPartsOf = no_models,
+    ) -> None:
+        self.path = path
+        self._stored = use(path)
+        weakref.finalize(self, self._stored.release)
+        manifest = self._stored.manifest()
+        known = models(manifest.run)
+        saved = {new: manifest.entries[old] for new, old in choice.among(manifest.entries).items()}
+        needed = {name: each for name, each in parameters.items() if name not in known.scratch}
+        wanted = {name: each for name, each in needed.items() if choice.takes(name)}
+        both = {name: (saved[name], each) for name, each in wanted.items() if name in saved}
+        different = {
+            name: "; ".join(differences)
+            for name, (entry, parameter) in both.items()
+            if (
+                differences := list(_differences(name, entry, parameter.describe()))
+                or [*filter(None, [known.moved(name, entry.name)])]
+            )
+        }
+        self._parts = {name: part for name, part in both.items() if name not in different}
+        self.complete = self._parts.keys() == needed.keys() and all(
+            entry.name == name for name, (entry, _) in self._parts.items()
+        )
+        self.restored = Restored(
+            path,
+            manifest.metadata,
+            manifest.run,
+            tuple(self._parts),
+            {
+                name: f"expected {_told(each.describe())}"
+                for name, each in wanted.items()
+                if name not in saved
+            },
+            {
+                entry.name: f"found {_told(entry.description)}"
+                for name, entry in saved.items()
+                if name not in wanted
+                if name not in known.scratch and entry.name not in known.saved_scratch
+            },
+            different,
+        )
+        if strict and (faults := self.restored.faults):
+            raise CheckpointError(
+                "\n".join(
+                    [
+                        f"checkpoint {str(path)!r} does not fit the parameters:",
+                        *faults,
+                        "nothing was changed; CheckpointManager.restore(strict=False) restores "
+                        "what fits, names= what you choose, rename= what has another name now",
+                    ]
+                )
+            )
+        for entry, parameter in self._parts.values():
+            check_files(self._stored, entry, parameter)
+
+    def load(self, only: frozenset[int] | None = None) -> None:
+        """Load the saved state into the parameters that were chosen.
+
+        Parameters
+        ----------
+        only : frozenset of int, optional
+            The shards to load; all by default.
+
+        Raises
+        ------
+        CheckpointError
+            If a file cannot be read any more.
+        ServerLostError
+            If a server is gone.
+
+        Any exception has a note that says which parameters were loaded.
+        """
+        names = list(self._parts)
+        for done, (name, (entry, parameter)) in enumerate(self._parts.items()):
+            try:
+                parameter.load_states(list(read_states(self._stored, entry)), only)
+            except BaseException as error:
+                error.add_note(
+                    f"of {str(self.path)!r}, loaded: {listed(names[:done])}; {name!r} may be in "
+                    f"part; not loaded: {listed(names[done + 1 :])}"
+                )
+                raise
+
+
+def _differences(name: str, entry: ManifestEntry, expected: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in expected.items():
+        if (found := entry.description.get(key)) != value:
+            yield f"expected {key} {value!r:.80}, found {shown(found)}" + (
+                "" if entry.name == name else f" in {entry.name!r:.200}"
+            )
+
+
+def _told(description: Mapping[str, Any]) -> str:
+    """Return what a parameter is, in a line."""
+    return excerpt(", ".join(f"{key} {value!r}" for key, value in description.items()))

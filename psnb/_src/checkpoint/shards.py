@@ -1,0 +1,491 @@
+"""The files of a checkpoint. Pure, without Dask.
+
+A checkpoint is a folder::
+
+    ckpt-000003/
+      manifest.json              what is in it: one entry a parameter, and the caller's metadata
+      kept                       only if it is never removed as one of the oldest; empty
+      0000-00000.safetensors     one file a shard: values, optimizer state, ids of embedding rows
+      0000-00000-01.safetensors  a delta has such, too: of the rows that changed
+      …
+
+Servers write their shards into a partial one, each by itself, and sync them; then the manifest is
+written, and it becomes a checkpoint in one step. (How, and how those who use a folder stay apart,
+is in `psnb._src.checkpoint.store` and `psnb._src.checkpoint.store`.) Nothing in it
+is pickled. A shard is a unit of writing only: a parameter is read from all
+of its shards, for any number of servers. What did not change since an earlier checkpoint is not
+written again, if the caller says so: the new one shares the file (see `DeltaBase`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from psnb._src.checkpoint.store import (
+    CheckpointFolder,
+    Manifest,
+    ManifestEntry,
+    PartialCheckpoint,
+    StoredCheckpoint,
+    checked_metadata,
+    file_name,
+)
+from psnb._src.server.states import (
+    ROW_USE,
+    Expected,
+    ExpectedRows,
+    LastValues,
+    SavedShard,
+    check_saved_rows,
+    check_saved_slice,
+    forms,
+)
+from psnb._src.utils.checks import is_integer
+from psnb._src.utils.files import DTYPES, Place, WrittenFile, checksum, keys, mapped_arrays, require
+from psnb.errors import CheckpointError
+
+# DeltaBase: a checkpoint that the next one may build on, and the marks of its moment. Pure.
+
+ShardKey = tuple[str, int]
+"""The name of a parameter, and the number of one of its shards."""
+
+
+@dataclass(frozen=True)
+class DeltaBase:
+    """A checkpoint that was written just now.
+
+    A delta shares files with it, as a part of its own: so each checkpoint is whole in itself, and
+    may be copied, kept and removed without the others.
+
+    Attributes
+    ----------
+    path : Path or RemotePath
+        Where it is.
+    depth : int
+        On how many others it builds.
+    shards : mapping of tuple to mapping of str to str
+        The files of each shard, with their checksums.
+    marks : mapping of tuple to str
+        Of each shard, the servers' mark of that moment.
+    """
+
+    path: Place
+    depth: int
+    shards: Mapping[ShardKey, Mapping[str, str]]
+    marks: Mapping[ShardKey, str]
+
+
+class UsedBase(NamedTuple):
+    """One that is in use, so that nobody removes it."""
+
+    stored: StoredCheckpoint
+    known: DeltaBase
+
+
+@contextmanager
+def in_use(folder: CheckpointFolder, base: DeltaBase | None) -> Iterator[UsedBase | None]:
+    """Use one; None if there is none, or another manager has removed it, or a file is not there."""
+    try:
+        stored = None if base is None else folder.use(base.path)
+    except CheckpointError:
+        stored = None
+    if base is None or stored is None:
+        yield None
+        return
+    try:
+        files = chain.from_iterable(base.shards.values())
+        yield UsedBase(stored, base) if stored.has(files) else None
+    finally:
+        stored.release()
+
+
+State = dict[str, np.ndarray]
+
+
+class Described(Protocol):
+    """A parameter, as the manifest tells of it."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The description of its optimizer, or None."""
+
+    @property
+    def tables(self) -> Sequence[object]:
+        """Its tables, one a shard."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the description that must be equal to load it."""
+
+
+class TakenShard(Protocol):
+    """What was taken of a shard."""
+
+    @property
+    def mark(self) -> str:
+        """The servers' mark of the moment."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of the shard, not only what changed."""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing changed."""
+
+
+class Snapshots(Protocol):
+    """Parameters as they were at one moment, on their servers."""
+
+    @property
+    def parameters(self) -> Mapping[str, Described]:
+        """These, by name."""
+
+    @property
+    def taken(self) -> Mapping[ShardKey, TakenShard]:
+        """What there is of each shard."""
+
+    def write(
+        self, folder: str, files: Mapping[ShardKey, str], told: Callable[[float], object]
+    ) -> Mapping[str, WrittenFile]:
+        """Let the servers write them, and return what is on disk."""
+
+    def close(self) -> None:
+        """Release them; idempotent."""
+
+
+def _nobody(share: float) -> None:
+    """Tell nobody."""
+
+
+def write_checkpoint(
+    directory: CheckpointFolder,
+    taken: Snapshots,
+    metadata: Mapping[str, Any],
+    *,
+    consistent: bool = False,
+    kept: bool = False,
+    told: Callable[[float], object] = _nobody,
+    run: Mapping[str, Any] = MappingProxyType({}),
+    base: UsedBase | None = None,
+) -> DeltaBase:
+    """Write the next checkpoint: all of it or nothing.
+
+    Parameters
+    ----------
+    directory : CheckpointFolder
+        The folder of checkpoints.
+    taken : Snapshots
+        The parameters, as they are to be saved.
+    metadata : mapping
+        Anything that JSON can hold.
+    consistent : bool
+        Whether no closure ran when they were taken; the manifest says so.
+    kept : bool
+        Whether `prune` leaves it alone, whoever calls that.
+    told : callable
+        Is told how much is written, 0 to 1.
+    run : mapping
+        What psnb needs to go on with it.
+    base : UsedBase, optional
+        A checkpoint since which ``taken`` tells what changed.
+
+    Returns
+    -------
+    DeltaBase
+        The new checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be written; earlier ones are untouched.
+    """
+    content = checked_metadata(metadata)
+    try:
+        with directory.partial() as partial:
+            shared: dict[ShardKey, Mapping[str, str]] = {}
+            depth = 0
+            if base is not None:
+                shared = {
+                    key: base.known.shards[key]
+                    for key, each in taken.taken.items()
+                    if not each.whole
+                }
+                if shared:
+                    depth = base.known.depth + 1
+                    partial.share(base.stored, chain.from_iterable(shared.values()))
+            files = {
+                (name, shard): file_name(position, shard, depth)
+                for position, (name, each) in enumerate(taken.parameters.items())
+                for shard, _ in enumerate(each.tables)
+                if not taken.taken[name, shard].nothing
+            }
+            written = taken.write(str(partial.folder), files, told)
+            for file, found in written.items():
+                _check_there(partial, file, found)
+            shards = {key: dict(shared.get(key, {})) for key in taken.taken}
+            for key, file in files.items():
+                shards[key][partial.prefix + file] = written[file].checksum
+            entries = {
+                name: ManifestEntry(
+                    name,
+                    each.describe(),
+                    each.optimizer.describe() if each.optimizer else None,
+                    [shards[name, shard] for shard, _ in enumerate(each.tables)],
+                )
+                for name, each in taken.parameters.items()
+            }
+            manifest = Manifest(entries, content, consistent, run, depth, partial.prefix)
+            path = partial.finish(manifest, kept=kept)
+            marks = {key: each.mark for key, each in taken.taken.items()}
+            return DeltaBase(path, depth, shards, marks)
+    except OSError as error:
+        raise CheckpointError(
+            f"a checkpoint cannot be written to {str(directory.path)!r}: {error}"
+        ) from error
+
+
+def _check_there(partial: PartialCheckpoint, file: str, written: WrittenFile) -> None:
+    """Check that a file that a server has written is there for this process, too."""
+    try:
+        size = partial.size(file)
+    except FileNotFoundError:
+        size = -1
+    if size != written.nbytes:
+        here = "is not there" if size < 0 else f"has {size:,} bytes of {written.nbytes:,}"
+        raise CheckpointError(
+            f"{written.by} has written {file} into {str(partial.folder)!r}, but in the notebook it "
+            f"{here}: the server is on another host, which has a folder of that name, too. All "
+            "servers and the notebook must reach the directory, on disks that they share or by an "
+            "address like s3://bucket/folder"
+        )
+
+
+def read_states(stored: StoredCheckpoint, entry: ManifestEntry) -> Iterator[State]:
+    """Read the shards of a parameter, which were checked before.
+
+    Raises
+    ------
+    CheckpointError
+        If one cannot be read.
+    """
+    for shard in entry.shards:
+        parts = []
+        for file in shard:
+            try:
+                parts.append(load_file(stored.file(file)))
+            except (OSError, SafetensorError) as error:
+                raise damaged(stored, file, entry.name, error) from error
+        yield parts[0] if len(parts) == 1 else LastValues(parts).state()
+
+
+def damaged(stored: StoredCheckpoint, file: str, name: str, reason: object) -> CheckpointError:
+    """Return the error for a shard that cannot be loaded."""
+    return CheckpointError(
+        f"checkpoint {str(stored.path)!r}: shard {file} of {name!r} is damaged: {reason}; restore "
+        "another one, or copy it again from where it is whole"
+    )
+
+
+# Checks of a checkpoint's files, before anything of it is loaded. Pure.
+#
+# A file's header comes first: what it says of arrays must fit the file's size and the parameter.
+# Only then is the file read, piece by piece, for its checksum; a forged one may claim any size. Of
+# its arrays, only those whose numbers matter are read into memory, for example ids. So a check
+# needs memory for the ids of one shard only.
+
+FileKey = tuple[str, int, int, str, str]
+"""A file that was checked: its parameter, shard, number of shards, name and checksum."""
+
+
+class Loads(Protocol):
+    """A parameter, which checks the state of its shards."""
+
+    def check_state(self, saved: SavedShard) -> None:
+        """Raise ConfigurationError unless a saved shard can be loaded."""
+
+
+def file_key(entry: ManifestEntry, shard: int, file: str) -> FileKey:
+    """Return by what a file of a shard is known."""
+    return entry.name, shard, len(entry.shards), file, entry.shards[shard][file]
+
+
+def check_files(
+    stored: StoredCheckpoint,
+    entry: ManifestEntry,
+    parameter: Loads,
+    known: Mapping[FileKey, State] = MappingProxyType({}),
+) -> list[list[State]]:
+    """Check that a parameter can be loaded from its files.
+
+    Parameters
+    ----------
+    stored : StoredCheckpoint
+        The checkpoint.
+    entry : ManifestEntry
+        The parameter's entry in the manifest.
+    parameter : Loads
+        The parameter to load.
+    known : mapping of tuple to mapping
+        The arrays of files that were checked before, of a parameter with this description. They are
+        not read again, and what is new in a shard of which the first file is known is checked by
+        itself.
+
+    Returns
+    -------
+    list of list of dict
+        The arrays of each file of each shard, mapped into memory and read-only.
+
+    Raises
+    ------
+    CheckpointError
+        If a file is missing or damaged, or does not fit the parameter.
+    """
+    found = []
+    for number, files in enumerate(entry.shards):
+        parts: list[State] = []
+        part = len(files) > 1
+        for file, expected in files.items():
+            if (arrays := known.get(file_key(entry, number, file))) is not None:
+                parts.append(arrays)
+                continue
+            try:
+                whole = _SealedFile(stored.file(file), expected)
+                arrays, form = whole.arrays, forms(file, whole.arrays)
+                saved = SavedShard(number, len(entry.shards), form, whole.read, part=part)
+                parameter.check_state(saved)
+                whole.check()
+                parts.append(arrays)
+                first = file_key(entry, number, next(iter(files)))
+                if part and len(parts) == len(files) and first not in known:
+                    last = LastValues(parts)
+                    shard = SavedShard(number, len(entry.shards), last.forms(), last.read)
+                    parameter.check_state(shard)
+            except (OSError, SafetensorError, ValueError) as error:
+                raise damaged(stored, file, entry.name, error) from error
+        found.append(parts)
+    return found
+
+
+class _SealedFile:
+    """The arrays of a file, whose checksum is checked before the first is read.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file, of which only the header is read.
+    expected : str
+        Its checksum.
+    """
+
+    def __init__(self, path: Path, expected: str) -> None:
+        self.arrays = mapped_arrays(path)
+        self._path, self._expected, self._checked = path, expected, False
+
+    def check(self) -> None:
+        """Raise OSError unless the checksum is right; only the first call reads the file."""
+        if not self._checked and (found := checksum(self._path)) != self._expected:
+            raise OSError(f"its checksum is {found}, expected {self._expected:.16}")
+        self._checked = True
+
+    def read(self, name: str) -> np.ndarray:
+        """Return an array, as a copy for compiled loops: in a file it may begin at any byte."""
+        self.check()
+        return self.arrays[name].copy()
+
+
+# DescribedState: what a manifest says that a parameter is, to read it without a strategy. Pure.
+
+_DTYPES = {dtype.name: dtype for dtype in DTYPES.values()}
+
+_MOST = 2**62
+"""More rows than there will ever be."""
+
+
+class DescribedState:
+    """A parameter as a manifest describes it; its shards must be of this kind.
+
+    Parameters
+    ----------
+    entry : ManifestEntry
+        Its entry.
+
+    Attributes
+    ----------
+    table : bool
+        Whether it is an embedding.
+    rows : int or None
+        Of an embedding: how many rows it has, or None for any id.
+
+    Raises
+    ------
+    ValueError
+        If it describes no parameter.
+    """
+
+    def __init__(self, entry: ManifestEntry) -> None:
+        found, self._name = entry.description, entry.name
+        self.table, self.rows = found.get("kind") == "embedding", None
+        own = {"dim", "rows"} if self.table else {"shape"}
+        keys("its description", found, {"kind", "dtype", "slots"} | own)
+        require(self.table or found["kind"] == "variable", f"it is a {found['kind']!r:.80}")
+        dtype, self._slots = found["dtype"], found["slots"]
+        require(isinstance(dtype, str) and dtype in _DTYPES, f"its dtype is {dtype!r:.80}")
+        self._dtype = _DTYPES[dtype]
+        require(
+            isinstance(self._slots, list) and all(isinstance(each, str) for each in self._slots),
+            f"its slots are {self._slots!r:.80}",
+        )
+        if self.table:
+            self._dim, self.rows = _size("dim", found["dim"]), found["rows"]
+            require(self.rows is None or _size("rows", self.rows) > 0, "it has no rows")
+        else:
+            require(isinstance(found["shape"], list), f"its shape is {found['shape']!r:.80}")
+            self._shape = tuple(_size("shape", each) for each in found["shape"])
+
+    def check_state(self, saved: SavedShard) -> None:
+        """Raise ConfigurationError unless this is a shard of it."""
+        expected = self._name, self._dtype, tuple(self._slots)
+        if not self.table:
+            check_saved_slice(Expected(*expected), self._shape, saved)
+            return
+        fixed = None if self.rows is None else (self.rows, saved.number, saved.shards)
+        # Whether their use is remembered and whether ids wait is not described, and changes no row.
+        uses, waits = ROW_USE[0] in saved.forms, "waiting.ids" in saved.forms
+        check_saved_rows(ExpectedRows(*expected, self._dim, fixed, uses=uses, waits=waits), saved)
+
+
+def described_shards(
+    stored: StoredCheckpoint,
+    entry: ManifestEntry,
+    known: Mapping[FileKey, State] = MappingProxyType({}),
+) -> list[list[State]]:
+    """Return the arrays of a parameter, by shard and file, which are checked; see `check_files`.
+
+    Raises
+    ------
+    CheckpointError
+        If a file is missing or damaged, or the entry describes no parameter.
+    """
+    try:
+        described = DescribedState(entry)
+    except ValueError as error:
+        raise CheckpointError(
+            f"checkpoint {str(stored.path)!r}: {entry.name!r:.200} is no parameter that this psnb "
+            f"reads: {error}"
+        ) from error
+    return check_files(stored, entry, described, known)
+
+
+def _size(what: str, found: Any) -> int:
+    require(is_integer(found) and 0 <= found < _MOST, f"its {what} is {found!r:.80}")
+    return int(found)

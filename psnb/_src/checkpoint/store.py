@@ -1,0 +1,1064 @@
+"""CheckpointFolder: where checkpoints are, and how those who use it stay apart. Pure.
+
+Whoever uses one, a checkpoint is there wholly or not at all, at any time and whoever is killed:
+`psnb._src.checkpoint.store` and `psnb._src.checkpoint.store` say by what means.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import math
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+import uuid
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from psnb._src.utils.checks import is_integer
+from psnb._src.utils.files import (
+    FormatError,
+    Place,
+    RemotePath,
+    keys,
+    plain_json,
+    read_sealed,
+    require,
+    sealed,
+    sync,
+)
+from psnb._src.utils.text import shown
+from psnb.errors import CheckpointError
+
+# FolderLock: a lock between processes and threads that use one folder. Pure.
+#
+# It is the operating system's lock (``flock``) on a file. Each opening of the file has its own
+# lock, so it works between two managers of one process as between processes. The lock ends with its
+# process, however that ends: nothing stays locked.
+
+EXCLUSIVE, SHARED, AT_ONCE = fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_NB
+
+
+class FolderLock:
+    """A file that is open and locked until it is released; one thread's at a time.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    mode : str
+        As for `open`. NFS locks a file exclusively only if it is open for writing.
+    how : int
+        `EXCLUSIVE` or `SHARED`; with ``| AT_ONCE`` it does not wait.
+
+    Attributes
+    ----------
+    file : file object
+        The file.
+    real : bool
+        False if the file system has no locks, like some network file systems: then nobody is kept
+        out.
+
+    Raises
+    ------
+    BlockingIOError
+        If another holder has it, and ``how`` says not to wait.
+    OSError
+        If the file cannot be opened, or is no plain file: to open a pipe would block, and a link
+        may lead anywhere.
+    """
+
+    def __init__(self, path: Path, mode: str, how: int) -> None:
+        with ExitStack() as opened:
+            self.file: IO[Any] = opened.enter_context(open(path, mode, opener=_plain))
+            try:
+                fcntl.flock(self.file, how)
+                self.real = True
+            except BlockingIOError:
+                raise
+            except OSError:
+                self.real = False
+            opened.pop_all()  # it stays open unless this failed or was interrupted
+
+    def release(self) -> None:
+        """Unlock the file and close it; a second time does nothing."""
+        if self.file.closed:
+            return
+        with self.file:
+            if self.real:
+                # Closing is not enough: a process that was forked meanwhile has the file open too.
+                fcntl.flock(self.file, fcntl.LOCK_UN)
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()
+
+
+def _plain(path: str, flags: int) -> int:
+    """Open a file, unless it is a link, a pipe or a device."""
+    opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "it is no plain file", path)
+    return opened
+
+
+# Manifest: the list of a checkpoint's content, how it is written and read. Pure.
+#
+# It is JSON, with a checksum of each shard's file and one of itself: XXH3 with 64 bits, which costs
+# little more than reading, and misses accidental damage once in 2**64 times. It does not protect
+# against attacks: an attacker can compute a new checksum. So a valid checksum alone is not trusted;
+# `psnb._src.checkpoint.shards` and `psnb._src.shards` check everything else.
+
+FORMAT = 7
+
+MANIFEST = "manifest.json"
+"""The file that makes a folder a checkpoint."""
+
+KEPT = "kept"
+"""The file that marks a checkpoint as one that stays. It is there from the beginning: otherwise
+another manager's save might remove the checkpoint first."""
+
+_FILES = r"(files-[0-9a-f]{32}/)?"
+_PREFIX = re.compile(_FILES, re.ASCII)
+_FILE = re.compile(_FILES + r"\d{4,9}-\d{5,9}(-(?P<depth>\d{2,9}))?\.safetensors", re.ASCII)
+"""The names of shards' files, which are in the checkpoint's folder, or in one beside it that has
+such a name, and nowhere else."""
+
+_DEEPEST = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """One parameter in a checkpoint.
+
+    Attributes
+    ----------
+    name : str
+        The parameter's name.
+    description : mapping
+        What must be equal to load it: kind, dtype, shape or dim and rows, optimizer slots.
+    optimizer : mapping or None
+        Name and hyperparameters at the time of saving, for information.
+    shards : sequence of mapping of str to str
+        The files of each of its shards, with their checksums: all of it, then what changed, the
+        oldest first.
+    """
+
+    name: str
+    description: Mapping[str, Any]
+    optimizer: Mapping[str, Any] | None
+    shards: Sequence[Mapping[str, str]]
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """All files, with their checksums."""
+        return {file: sum_ for shard in self.shards for file, sum_ in shard.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The content of a checkpoint.
+
+    Attributes
+    ----------
+    entries : mapping of str to ManifestEntry
+        Its parameters, by name.
+    metadata : mapping
+        The caller's.
+    consistent : bool
+        Whether no closure ran while it was saved: then it is of one moment.
+    run : mapping
+        What psnb needs to go on with what was saved; see `psnb._src.coordinator.settings`.
+    depth : int
+        On how many earlier ones it builds, whose files it shares; 0 if all are its own.
+    prefix : str
+        What comes before the names of its own files.
+    """
+
+    entries: Mapping[str, ManifestEntry]
+    metadata: Mapping[str, Any]
+    consistent: bool
+    run: Mapping[str, Any]
+    depth: int
+    prefix: str
+
+    def own(self, file: str) -> bool:
+        """Return whether a file was written for this checkpoint, not for one before."""
+        match = _FILE.fullmatch(file)
+        return match is not None and int(match["depth"] or 0) == self.depth
+
+    def text(self) -> str:
+        """Return the text that is written.
+
+        Raises
+        ------
+        CheckpointError
+            If JSON cannot hold it.
+        """
+        content = {
+            "metadata": dict(self.metadata),
+            "consistent": self.consistent,
+            "run": dict(self.run),
+            "depth": self.depth,
+            "prefix": self.prefix,
+            "parameters": [asdict(entry) for entry in self.entries.values()],
+        }
+        return sealed(content, FORMAT)
+
+
+def file_name(parameter: int, shard: int, depth: int) -> str:
+    """Return the name of a shard's file, which none of those has that it builds on."""
+    return f"{parameter:04d}-{shard:05d}{f'-{depth:02d}' if depth else ''}.safetensors"
+
+
+def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a caller's metadata, if JSON can hold it.
+
+    Raises
+    ------
+    CheckpointError
+        If it is not a mapping, or JSON cannot hold it (for example NaN).
+    """
+    try:
+        require(isinstance(metadata, Mapping), f"expected a mapping, found {shown(metadata)}")
+        plain_json(dict(metadata))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"the metadata of a checkpoint must be a mapping that JSON can hold: {error}"
+        ) from error
+    return metadata
+
+
+def read_manifest(path: Place, file: Callable[[str], Path]) -> Manifest:
+    """Read the manifest of a checkpoint, of which a function returns the files on this machine.
+
+    Raises
+    ------
+    CheckpointError
+        If it is not a checkpoint, is damaged, or has a version that cannot be read.
+    """
+    try:
+        return _manifest(read_sealed(file(MANIFEST), FORMAT))
+    except FormatError as error:
+        raise CheckpointError(f"checkpoint {str(path)!r} {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{str(path)!r} is no checkpoint, or a damaged one: {str(error)[:500]}; restore "
+            "another one, or copy it again from where it is whole"
+        ) from error
+
+
+def _manifest(content: dict[str, Any]) -> Manifest:
+    names = {"metadata", "consistent", "run", "depth", "prefix", "parameters"}
+    keys("its manifest", content, names)
+    metadata, run, parameters = content["metadata"], content["run"], content["parameters"]
+    consistent, depth, prefix = content["consistent"], content["depth"], content["prefix"]
+    require(is_integer(depth) and 0 <= depth < _DEEPEST, f"its depth is {depth!r:.80}")
+    require(isinstance(prefix, str), f"its prefix is {prefix!r:.80}")
+    require(_PREFIX.fullmatch(prefix) is not None, f"its prefix is {prefix!r:.80}")
+    require(isinstance(consistent, bool), f"consistent is {consistent!r:.80}")
+    require(isinstance(metadata, dict), "its metadata are no JSON object")
+    require(isinstance(run, dict), "what it says of the run is no JSON object")
+    require(isinstance(parameters, list), "its parameters are no list")
+    entries: dict[str, ManifestEntry] = {}
+    files: set[str] = set()
+    for each in parameters:
+        require(isinstance(each, dict), "one of its parameters is no JSON object")
+        keys("one of its parameters", each, {"name", "description", "optimizer", "shards"})
+        entry = ManifestEntry(**each)
+        name = entry.name
+        require(isinstance(name, str), f"the name of a parameter is {name!r:.80}")
+        require(name not in entries, f"parameter {name!r:.80} is there twice")
+        require(isinstance(entry.description, dict), f"{name!r:.80} is not described")
+        optimizer = entry.optimizer
+        require(optimizer is None or isinstance(optimizer, dict), f"optimizer of {name!r:.80}")
+        require(isinstance(entry.shards, list) and bool(entry.shards), f"{name!r:.80} has no files")
+        for shard in entry.shards:
+            require(isinstance(shard, dict) and bool(shard), f"a shard of {name!r:.80} has no file")
+            for file, sum_ in shard.items():
+                require(_FILE.fullmatch(file) is not None, f"{file!r:.80} is no name of a shard")
+                require(file not in files, f"shard {file} is there twice")
+                require(isinstance(sum_, str), f"the checksum of {file} is {sum_!r:.80}")
+                files.add(file)
+        entries[name] = entry
+    return Manifest(entries, metadata, consistent, run, depth, prefix)
+
+
+CANNOT_REMOVE = "an old checkpoint cannot be removed: %s"
+
+GONE = "removed just now"
+"""What is told of a checkpoint that another manager has removed."""
+
+_NAME = re.compile(r"ckpt-(\d{6}|[1-9]\d{6,17})", re.ASCII)
+"""As `checkpoint_name` makes them, so no two have one number."""
+
+
+def checkpoint_name(number: int) -> str:
+    """Return the name of a checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If there are none after the one before: somebody has renamed a checkpoint.
+    """
+    name = f"ckpt-{number:06d}"
+    if number_of(name) is None:
+        raise CheckpointError(
+            f"no checkpoint can follow {checkpoint_name(number - 1)}: give it a smaller number"
+        )
+    return name
+
+
+def number_of(name: str) -> int | None:
+    """Return the number of a checkpoint; None if this is no name of one."""
+    match = _NAME.fullmatch(name)
+    return match and int(match[1])
+
+
+def written_at(seconds: float) -> str:
+    """Return a time, in seconds since the epoch, for people to read."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def not_there(path: Place, error: OSError) -> CheckpointError:
+    """Return the error for a checkpoint that cannot be used."""
+    return CheckpointError(
+        f"{str(path)!r} is no checkpoint, or was removed since as one of the oldest ({error}); "
+        "see the manager's checkpoints"
+    )
+
+
+class StoredCheckpoint(ABC):
+    """A checkpoint that is in use; nobody removes it until it is released, where that is possible.
+
+    Attributes
+    ----------
+    path : Path or RemotePath
+        Where it is.
+    """
+
+    path: Place
+
+    def manifest(self) -> Manifest:
+        """Return its manifest.
+
+        Raises
+        ------
+        CheckpointError
+            If it is damaged, or has a version that cannot be read.
+        """
+        return read_manifest(self.path, self.file)
+
+    @abstractmethod
+    def file(self, name: str) -> Path:
+        """Return one of its files on this machine, by the name that the manifest has.
+
+        Raises
+        ------
+        OSError
+            If it cannot be had.
+        """
+
+    @abstractmethod
+    def place(self, name: str) -> Place:
+        """Return where one of its files is."""
+
+    @abstractmethod
+    def size(self, name: str) -> int:
+        """Return the bytes of one of its files; raises as `file` does."""
+
+    def has(self, files: Iterable[str]) -> bool:
+        """Return whether these of its files are there."""
+        try:
+            return all(self.size(each) for each in files)
+        except OSError:
+            return False
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let it be removed; idempotent."""
+
+
+class PartialCheckpoint(ABC):
+    """A checkpoint that is being written.
+
+    Attributes
+    ----------
+    folder : Path or RemotePath
+        The folder of its files, which is there.
+    prefix : str
+        What comes before the names of its files in the manifest.
+    """
+
+    folder: Place
+    prefix: str
+
+    @abstractmethod
+    def size(self, name: str) -> int:
+        """Return the bytes of a file in its folder.
+
+        Raises
+        ------
+        FileNotFoundError
+            If it is not there.
+        """
+
+    @abstractmethod
+    def share(self, base: StoredCheckpoint, files: Iterable[str]) -> None:
+        """Let some files of a checkpoint, which is in use, be files of this one, too.
+
+        They keep their names in the manifest, and stay when the other one is removed.
+
+        Raises
+        ------
+        OSError
+            If that is not possible.
+        """
+
+    @abstractmethod
+    def finish(self, manifest: Manifest, *, kept: bool) -> Place:
+        """Make a checkpoint of it, which is the newest, and return where it is.
+
+        It gets its number here, not when it was begun. So the newest is the one that was finished
+        last, and it is not pruned at once if others have saved meanwhile.
+
+        Parameters
+        ----------
+        manifest : Manifest
+            What is in it.
+        kept : bool
+            Whether it is never removed as one of the oldest.
+
+        Raises
+        ------
+        OSError
+            If that is not possible; there is none then. But if the answer of a store was lost,
+            there may be one, which is whole.
+        """
+
+
+class CheckpointFolder(ABC):
+    """A folder of checkpoints; any number of managers, threads and processes may use it.
+
+    Attributes
+    ----------
+    path : Path or RemotePath
+        Where it is.
+    """
+
+    path: Place
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Check that checkpoints can be written, and remove leftovers of killed processes.
+
+        Raises
+        ------
+        CheckpointError
+            If they cannot be written.
+        """
+
+    @abstractmethod
+    def checkpoints(self) -> list[Place]:
+        """Return the complete checkpoints at one moment, oldest first."""
+
+    @abstractmethod
+    def written(self, path: Place) -> str:
+        """Return when a checkpoint was written, for people to read."""
+
+    @abstractmethod
+    def partial(self) -> AbstractContextManager[PartialCheckpoint]:
+        """Begin a checkpoint; at the end of the block it is removed, unless it was finished.
+
+        Raises
+        ------
+        OSError
+            If it cannot be begun.
+        """
+
+    @abstractmethod
+    def use(self, path: Place) -> StoredCheckpoint:
+        """Use a checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            If it is not there.
+        """
+
+    @abstractmethod
+    def last_kept(self) -> float:
+        """Return when the last of the checkpoints that stay was written, in s since the epoch.
+
+        Minus infinity if there is none.
+        """
+
+    @abstractmethod
+    def prune(self, keep: int) -> None:
+        """Remove all but the newest ``keep`` checkpoints, and those that stay; failures are logged.
+
+        Checkpoints that are in use are left for the next time, where that can be known.
+        """
+
+
+# LocalFolder: checkpoints on disks, and the locks by which those who use them stay apart. Pure.
+#
+# Managers in any processes and threads may share a folder. Two kinds of locks keep them apart:
+#
+# - The folder's own, on the file ``.lock`` in it, is held only briefly: to make a partial folder,
+#   to
+#   give a complete one its number, to list them, to see whether one is in use. So nobody sees a
+#   state
+#   between two steps.
+# - A checkpoint's, on its manifest, is held as long as the checkpoint is in use: by its writer
+#   alone
+#   until it has its name, then by any number of readers. Nobody removes a checkpoint in use.
+#
+# A file that checkpoints share is one file with several names (hard links): each checkpoint has all
+# of its own, and the file goes with the last of them.
+#
+# A folder that is being written or removed has a unique hidden name. A killed process loses its
+# locks, so a hidden folder that nobody uses is a leftover. A folder with a checkpoint's name is
+# complete at any time, also if the file system has no locks. What no manager has made is left
+# alone: folders without a manifest, links, and files. Without locks, leftovers stay, a checkpoint
+# may be removed while it is read, and saves that end at the same time may get their numbers in any
+# order.
+
+logger = logging.getLogger("psnb")
+
+_LOCK = ".lock"
+"""The file that carries the folder's lock. It is never removed; otherwise two processes could each
+hold a lock."""
+
+_HIDDEN = ".incomplete-"
+_TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
+"""The errors of renaming a folder if its new name is taken."""
+
+
+class LocalCheckpoint(StoredCheckpoint):
+    """A checkpoint on disk, locked as long as it is in use.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Where it is.
+
+    Raises
+    ------
+    OSError
+        If it is not there.
+    """
+
+    path: Path
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not stat.S_ISREG((path / MANIFEST).lstat().st_mode):
+            raise OSError("its manifest is no plain file")  # opening a pipe would block
+        # Without waiting: the writer of a partial folder may itself wait for the folder's lock.
+        self._lock = FolderLock(path / MANIFEST, "rb", SHARED | AT_ONCE)
+
+    def file(self, name: str) -> Path:
+        file = self.place(name)
+        if not stat.S_ISREG(file.lstat().st_mode):
+            raise OSError("it is no plain file, but a link or a device")
+        return file
+
+    def place(self, name: str) -> Path:
+        return self.path / name
+
+    def size(self, name: str) -> int:
+        return self.place(name).stat().st_size
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class _LocalPartial(PartialCheckpoint):
+    """A hidden folder whose manifest is locked."""
+
+    prefix = ""
+
+    def __init__(self, folder: Path, lock: FolderLock, owner: LocalFolder) -> None:
+        self.folder: Path = folder
+        self._lock, self._owner = lock, owner
+
+    def size(self, name: str) -> int:
+        return (self.folder / name).stat().st_size
+
+    def share(self, base: StoredCheckpoint, files: Iterable[str]) -> None:
+        refused: OSError | None = None
+        for name in files:
+            file, own = base.file(name), self.folder / name
+            try:
+                os.link(file, own)
+            except OSError as error:
+                refused = error
+                shutil.copyfile(file, own)
+                sync(own)
+        if refused is not None:
+            logger.warning(
+                "what a checkpoint shares with %s is copied, as the file system cannot link it: "
+                "%s; CheckpointManager(full_every=1) costs no more there",
+                base.path,
+                refused,
+            )
+
+    def finish(self, manifest: Manifest, *, kept: bool) -> Path:
+        if kept:
+            (self.folder / KEPT).touch()
+        self._lock.file.write(manifest.text())
+        self._lock.file.flush()
+        sync(self.folder / MANIFEST)
+        sync(self.folder)
+        path = self._owner.place(self.folder, self._lock)
+        sync(self._owner.path)
+        return path
+
+
+class LocalFolder(CheckpointFolder):
+    """A folder on this machine's disks, or on such that several hosts share.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Where it is.
+    """
+
+    path: Path
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def checkpoints(self) -> list[Place]:
+        with self._steady():
+            return [path for _, path in self._numbered()]
+
+    def written(self, path: Place) -> str:
+        try:
+            return written_at((self.path / path.name).stat().st_mtime)
+        except OSError:
+            return GONE
+
+    def prepare(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with self._alone() as lock:
+                probe = self._hidden()
+                probe.mkdir()
+                probe.rmdir()
+                left = [path for path in self.path.glob(f"{_HIDDEN}*") if _is_partial(path)]
+                # Nobody will use a leftover again, so it can be removed after the lock is released.
+                dead = [path for path in left if lock.real and not _is_used(path)]
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoints cannot be written to {str(self.path)!r}: {error}"
+            ) from error
+        if left and not lock.real:
+            logger.warning(
+                "the file system of %s cannot tell who is alive, as it has no locks: remove %s* "
+                "there while nobody saves",
+                self.path,
+                _HIDDEN,
+            )
+        for path in dead:
+            shutil.rmtree(path, ignore_errors=True)
+
+    @contextmanager
+    def partial(self) -> Iterator[PartialCheckpoint]:
+        path = self._hidden()
+        try:
+            with self._alone():  # so that nobody sees it before it is locked
+                path.mkdir()
+                manifest = FolderLock(path / MANIFEST, "x", EXCLUSIVE | AT_ONCE)
+            with manifest:
+                yield _LocalPartial(path, manifest, self)
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def place(self, path: Path, manifest: FolderLock) -> Path:
+        """Give a complete folder the name of the newest checkpoint, and return its path."""
+        with self._alone():
+            manifest.release()  # not all file systems rename a folder in which a file is open
+            number = max((number for number, _ in self._numbered()), default=0)
+            while True:
+                number += 1
+                final = self.path / checkpoint_name(number)
+                try:
+                    return path.rename(final)
+                except OSError as error:
+                    # A file has that name; or, without locks, a checkpoint that was just made.
+                    if error.errno not in _TAKEN:
+                        raise
+
+    def use(self, path: Place) -> StoredCheckpoint:
+        try:
+            with self._steady():
+                return LocalCheckpoint(self.path / path.name)
+        except OSError as error:
+            raise not_there(path, error) from error
+
+    def last_kept(self) -> float:
+        latest = -math.inf
+        for path in self.checkpoints():
+            with suppress(OSError):
+                latest = max(latest, (self.path / path.name / KEPT).stat().st_mtime)
+        return latest
+
+    def prune(self, keep: int) -> None:
+        for path in (self.path / each.name for each in self.checkpoints()[:-keep]):
+            if (path / KEPT).exists():
+                continue
+            try:
+                with self._alone():
+                    if _is_used(path):
+                        continue
+                    # Renamed first: a folder with a checkpoint's name must be complete at any time.
+                    going = path.rename(self._hidden())
+            except FileNotFoundError:
+                pass  # another manager was faster
+            except OSError as error:
+                logger.warning(CANNOT_REMOVE, error)
+            else:
+                shutil.rmtree(going, ignore_errors=True)
+
+    def _numbered(self) -> list[tuple[int, Path]]:
+        if not self.path.is_dir():
+            return []
+        return sorted(
+            (number, path)
+            for path in self.path.iterdir()
+            if (number := number_of(path.name)) is not None and _has_manifest(path)
+        )
+
+    def _hidden(self) -> Path:
+        return self.path / f"{_HIDDEN}{uuid.uuid4().hex}"
+
+    def _alone(self) -> FolderLock:
+        """Lock the folder, briefly: only the holder makes, names or removes folders there."""
+        return FolderLock(self.path / _LOCK, "ab", EXCLUSIVE)
+
+    @contextmanager
+    def _steady(self) -> Iterator[None]:
+        """Keep others, briefly, from making, naming or removing folders there."""
+        with ExitStack() as moment:
+            # Without such a file nobody ever wrote there; for example, a checkpoint was copied.
+            with suppress(OSError):
+                moment.enter_context(FolderLock(self.path / _LOCK, "rb", SHARED))
+            yield
+
+
+def _has_manifest(path: Path) -> bool:
+    """Return whether this is a checkpoint: no manager makes a folder of such a name without one."""
+    try:
+        return stat.S_ISREG((path / MANIFEST).lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _is_partial(path: Path) -> bool:
+    """Return whether this is a folder that a manager has begun, and no link or file of others."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def _is_used(path: Path) -> bool:
+    """Return whether someone writes or reads a checkpoint; call it while it is locked alone."""
+    try:
+        FolderLock(path / MANIFEST, "r+b", EXCLUSIVE | AT_ONCE).release()
+    except FileNotFoundError:  # it is being removed, or its writer was killed at once
+        return False
+    except OSError:  # its writer has it; or its manifest is no plain file, and not a manager's
+        return True
+    return False
+
+
+# RemoteFolder: checkpoints in an object store, or wherever else fsspec writes. Pure.
+#
+# There is no renaming and there are no locks, so the manifest makes a checkpoint, and is written
+# last::
+#
+#     ckpt-000003/manifest.json               the checkpoint, with the names of its files
+#     files-0f3a…/begun                       when this was begun, in seconds since the epoch
+#     files-0f3a…/kept                        only if it is never removed as one of the oldest
+#     files-0f3a…/0000-00000.safetensors      one file a shard
+#     …
+#
+# A manifest is made only where there is none (which S3, GCS, Azure and fsspec's memory can tell in
+# one step), so of two that end at once each gets a number of its own. Whoever removes a checkpoint
+# removes the manifest first, and then, of the folders with its files, those that no manifest names
+# by now: checkpoints may share files. Whoever shares files of a checkpoint looks, once the new
+# manifest is there, whether the old one is still there: if so, nobody has removed files without
+# having seen the new one. Nobody can tell whether a writer is alive: files that belong to no
+# checkpoint are removed a day after they were begun. A checkpoint may be removed while it is read,
+# which is told. To be read, files are copied to this machine's folder for temporary files.
+
+_BEGUN = "begun"
+_REMOTE_FOLDER_FILES = "files-"
+
+
+class RemoteCheckpoint(StoredCheckpoint):
+    """A checkpoint in a store; of its files those that are asked for are copied to this machine.
+
+    Parameters
+    ----------
+    path : RemotePath
+        Where it is.
+
+    Raises
+    ------
+    OSError
+        If it is not there.
+    """
+
+    path: RemotePath
+
+    def __init__(self, path: RemotePath) -> None:
+        self.path = path
+        if not (path / MANIFEST).exists():
+            raise FileNotFoundError("it has no manifest")
+        self._copies = Path(tempfile.mkdtemp(prefix="psnb-checkpoint-"))
+        # At the latest with the last reference to it. Arrays that are mapped stay usable.
+        self._removed = weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
+
+    def file(self, name: str) -> Path:
+        copy = self._copies / name.replace("/", "-")
+        if not copy.exists():
+            coming = copy.with_name(f"{copy.name}.{uuid.uuid4().hex}")
+            self.place(name).fetch(coming)
+            coming.rename(copy)  # only what is whole has its name, in any thread
+        return copy
+
+    def size(self, name: str) -> int:
+        return self.place(name).size()
+
+    def release(self) -> None:
+        self._removed()
+
+    def place(self, name: str) -> RemotePath:
+        return (self.path.parent if "/" in name else self.path) / name
+
+
+class _RemotePartial(PartialCheckpoint):
+    """Files that no manifest names yet."""
+
+    def __init__(self, owner: RemoteFolder) -> None:
+        name = f"{_REMOTE_FOLDER_FILES}{uuid.uuid4().hex}"
+        self.folder: RemotePath = owner.path / name
+        self.prefix, self._owner = f"{name}/", owner
+        self.finished = False
+        self._base: RemotePath | None = None
+
+    def size(self, name: str) -> int:
+        return (self.folder / name).size()
+
+    def share(self, base: StoredCheckpoint, files: Iterable[str]) -> None:
+        assert isinstance(base, RemoteCheckpoint)
+        self._base = base.path
+
+    def finish(self, manifest: Manifest, *, kept: bool) -> RemotePath:
+        now = str(time.time())
+        if kept:
+            (self.folder / KEPT).create(now)
+        text = manifest.text()
+        number = max(self._owner.numbers(), default=0)
+        while True:
+            number += 1
+            path = self._owner.path / checkpoint_name(number)
+            path.make_folder()
+            # From here on: if the answer is lost, a manifest may be there that names the files. If
+            # there is none, they are removed as leftovers.
+            self.finished = True
+            try:
+                (path / MANIFEST).create(text)
+                break
+            except FileExistsError:  # another one has ended at the same time
+                continue
+        if self._base is not None and not (self._base / MANIFEST).exists():
+            path.remove()
+            self.finished = False
+            raise OSError(
+                f"another manager has removed {self._base.name}, on which it was to build; save "
+                "again: then it is a whole one"
+            )
+        return path
+
+
+class RemoteFolder(CheckpointFolder):
+    """A folder of checkpoints where fsspec writes.
+
+    Parameters
+    ----------
+    path : RemotePath
+        Where it is.
+    left_after : float
+        Seconds after which files that belong to no checkpoint are what a killed writer has left.
+    """
+
+    path: RemotePath
+
+    def __init__(self, path: RemotePath, left_after: float = 86400.0) -> None:
+        self.path, self._left_after = path, left_after
+
+    def prepare(self) -> None:
+        try:
+            with self.partial():
+                pass
+            self._remove_leftovers()
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoints cannot be written to {str(self.path)!r}: {error}"
+            ) from error
+
+    def checkpoints(self) -> list[Place]:
+        return [self.path / checkpoint_name(number) for number in self.numbers()]
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all checkpoints, in their order."""
+        numbers = map(number_of, self.path.names())
+        return sorted(
+            number
+            for number in numbers
+            if number is not None and (self.path / checkpoint_name(number) / MANIFEST).exists()
+        )
+
+    def written(self, path: Place) -> str:
+        try:
+            return written_at((self.path / path.name / MANIFEST).modified())
+        except OSError:
+            return GONE
+
+    @contextmanager
+    def partial(self) -> Iterator[PartialCheckpoint]:
+        made = _RemotePartial(self)
+        try:
+            made.folder.make_folder()
+            (made.folder / _BEGUN).create(str(time.time()))
+            yield made
+        finally:
+            if not made.finished:
+                with suppress(OSError):
+                    made.folder.remove()
+
+    def use(self, path: Place) -> StoredCheckpoint:
+        try:
+            return RemoteCheckpoint(self.path / path.name)
+        except OSError as error:
+            raise not_there(path, error) from error
+
+    def last_kept(self) -> float:
+        latest = -math.inf
+        for path in self.checkpoints():
+            for folder in self._folders(path)[:1]:
+                latest = max(latest, _time_in(folder / KEPT, -math.inf))
+        return latest
+
+    def prune(self, keep: int) -> None:
+        freed: set[RemotePath] = set()
+        try:
+            for path in self.checkpoints()[:-keep]:
+                folders = self._folders(path)
+                if not any((own / KEPT).exists() for own in folders[:1]):
+                    (self.path / path.name).remove()  # first: without it the others are leftovers
+                    freed.update(folders)
+            for folder in sorted(freed - self._used(), key=str) if freed else ():
+                folder.remove()
+        except OSError as error:
+            logger.warning(CANNOT_REMOVE, error)
+
+    def _folders(self, path: Place) -> list[RemotePath]:
+        """Return the folders in which the files of a checkpoint are, its own first."""
+        try:
+            stored = self.use(path)
+            try:
+                manifest = stored.manifest()
+            finally:
+                stored.release()
+        except CheckpointError:  # it is damaged, or was removed just now
+            return []
+        files = [file for entry in manifest.entries.values() for file in entry.files]
+        names = dict.fromkeys(each.partition("/")[0] for each in (manifest.prefix, *files))
+        return [self.path / name for name in names]
+
+    def _used(self) -> set[RemotePath]:
+        """Return the folders in which the files of all checkpoints are."""
+        while True:
+            found = {path: self._folders(path) for path in self.checkpoints()}
+            # One that went meanwhile may have had the same files as one that came meanwhile.
+            if all(folders or (path / MANIFEST).exists() for path, folders in found.items()):
+                return {folder for folders in found.values() for folder in folders}
+
+    def _remove_leftovers(self) -> None:
+        begun_before = time.time() - self._left_after
+        old = [
+            folder
+            for name in self.path.names()
+            if name.startswith(_REMOTE_FOLDER_FILES)
+            and _time_in((folder := self.path / name) / _BEGUN, math.inf) < begun_before
+        ]
+        if not old:
+            return
+        used = self._used()
+        for folder in old:
+            if folder not in used:
+                folder.remove()
+
+
+def _time_in(path: RemotePath, otherwise: float) -> float:
+    """Return the time that a file tells; ``otherwise`` if there is none."""
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return otherwise
+
+
+# Which kind of folder a place is. Pure.
+
+
+def folder_of(place: Place) -> CheckpointFolder:
+    """Return the folder of checkpoints at a place."""
+    return RemoteFolder(place) if isinstance(place, RemotePath) else LocalFolder(place)
+
+
+def checkpoints_in(directory: Place) -> list[Place]:
+    """Return the checkpoints of a folder, the oldest first; none if there is no such folder.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be read.
+    """
+    try:
+        return folder_of(directory).checkpoints()
+    except OSError as error:
+        raise not_read(directory, error) from error
+
+
+def not_read(place: Place, error: OSError) -> CheckpointError:
+    """Return the error for a place that cannot be read."""
+    return CheckpointError(
+        f"{str(place)!r} cannot be read now: {error}; see whether it is reached from here"
+    )
+
+
+def use(path: Place) -> StoredCheckpoint:
+    """Use a checkpoint, in whatever folder.
+
+    Raises
+    ------
+    CheckpointError
+        If it is not there.
+    """
+    return folder_of(path.parent).use(path)

@@ -1,0 +1,530 @@
+"""CommServerClient: requests to servers over Dask's own connections, sent together.
+
+A request names a shard; the `LayoutCache` knows its server. All requests of a call to one server go
+in one message, which the server runs with no others in between. Results come in the order of the
+requests. When a server does not answer, or does not have the shard any more, the client asks the
+scheduler where the shard is now, and sends the request again: every operation may be repeated (see
+`psnb._src.server.commit_log`).
+
+Threads: any thread may call. It sends its requests itself if a connection is open, unless it is the
+main thread; the event loop of the worker or client does the rest while the caller waits. A call
+from that event loop would wait for itself, so it is refused. An interrupt ends the waiting only:
+the operations may still be done, wholly on each server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from psnb._src.client.commit import CommitUnderWay, Ended, committing, drive
+from psnb._src.client.connection import (
+    CONNECT_TIMEOUT,
+    ServerConnection,
+    ServerLives,
+    open_connection,
+)
+from psnb._src.client.requests import Request, RequestBatch, ServerClient, lost, silent, unreadable
+from psnb._src.dask_compat import ConnectionPool, is_open
+from psnb._src.placement.layout import Layout, ServerAddress, ShardId
+from psnb._src.placement.registry import LayoutCache
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.memory import refusal
+from psnb._src.server.operations import HostOperation, ServerAnswer
+from psnb._src.transport.stream import UnreadableError
+from psnb._src.utils.threads import uninterrupted
+from psnb.errors import (
+    ConfigurationError,
+    CoordinatorClosedError,
+    PsnbError,
+    ServerLostError,
+    ServerSilentError,
+)
+
+logger = logging.getLogger("psnb")
+
+CALL_TIMEOUT = 600.0
+"""Seconds for one operation of a server that sends signs of life, including the transfer of data. A
+server whose process is gone is noticed at once; a silent one after the layout's patience."""
+
+RETRIES = 3
+"""How often an operation is tried again when its connection breaks, as in TensorFlow."""
+
+PATIENCE = 10.0
+"""Seconds for which a server may be silent, if no layout says how many."""
+
+FAILOVER_TIMEOUT = 20.0
+"""Seconds in which a copy takes over from a server that has not responded for as long as it may."""
+
+_PAUSE = 0.05
+"""Seconds before the first try again; twice as long before each further one, up to 0.2."""
+
+_CLOSED = "the strategy was closed, or the Dask client or worker that carries parameters"
+
+
+class _RequestRound:
+    """The requests of a batch that go to one server, in one message."""
+
+    def __init__(
+        self,
+        owner: CommServerClient,
+        batch: RequestBatch,
+        server: ServerAddress,
+        positions: Sequence[int],
+    ) -> None:
+        self.owner, self.batch, self.server, self.positions = owner, batch, server, positions
+
+    def message(self) -> tuple[str, Sequence[HostOperation]]:
+        return self.server.key, [self.batch.operation(position) for position in self.positions]
+
+    def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
+        if answers is None:
+            self.owner.gone(self.batch, self.positions, self.server)
+            return
+        if len(answers) < len(self.positions):  # the server had no memory for the message
+            answers = [*answers] * len(self.positions)
+        if moved := self.batch.answered(self.positions, answers):
+            self.owner.moved(self.batch, moved, self.server)
+
+
+class CommServerClient(ServerClient):
+    """Requests over Dask's connections, one to each address, with a time limit on each call.
+
+    Parameters
+    ----------
+    loop : asyncio.AbstractEventLoop
+        The event loop of the client or worker.
+    pool : distributed.core.ConnectionPool
+        Its connections; when it closes, this client's connections close too.
+    layouts : LayoutCache
+        Knows where shards are; uses the same event loop.
+    heartbeat_timeout : float
+        Seconds for which a server may be silent, if no layout says how many.
+    connect_timeout : float
+        Seconds to reach a server that is not connected yet.
+    look_again : float
+        Seconds without an answer after which the client asks whether the shard has moved, and
+        whether the server lives.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pool: ConnectionPool,
+        layouts: LayoutCache,
+        *,
+        heartbeat_timeout: float = PATIENCE,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        look_again: float = 1.0,
+    ) -> None:
+        self._heartbeat_timeout, self._connect_timeout = heartbeat_timeout, connect_timeout
+        self._look_again_after = look_again
+        self._loop, self._pool, self._layouts = loop, pool, layouts
+        # Used by the event loop only. A task for each address: done when it is connected.
+        self._connections: dict[str, asyncio.Task[ServerConnection]] = {}
+        self._open: dict[str, ServerConnection] = {}  # the open ones, by which any thread may send
+        self._tasks: set[asyncio.Task[None]] = set()  # running tasks; used by the event loop only
+        self._batches: set[RequestBatch] = set()  # somebody waits for these; any thread
+        # Since when those are under way that no thread waits for; each operation is atomic.
+        self._unattended: dict[RequestBatch, float] = {}
+        self._looks_after = False  # the event loop's alone
+        self._lives = ServerLives(pool, self._heard, self._look_again, look_again)
+        self._closed: CoordinatorClosedError | None = None
+
+    def close(self, why: CoordinatorClosedError | None = None) -> None:
+        """Close all; any thread. Idempotent. Calls under way and later ones raise ``why``."""
+        self._closed = self._closed or why or CoordinatorClosedError(_CLOSED)
+        # A RuntimeError: the loop is closed, and all connections with it.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._hang_up)
+
+    def learn(self, layout: Layout) -> None:
+        """Take a new layout; on the event loop."""
+        self._layouts.learn(layout)
+
+    def call(
+        self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
+    ) -> list[Any]:
+        outcomes = self._outcomes(requests, seen)
+        for each in outcomes:
+            if isinstance(each, PsnbError):
+                raise each
+        return outcomes
+
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        return self._outcomes(requests, None)
+
+    def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
+        return drive(committing(commit, parts, self._together), self.attempt)
+
+    def commit_soon(self, commit: Commit, parts: Mapping[ShardId, Part], ended: Ended) -> None:
+        """Begin what `commit` does; see `ServerClient`."""
+        under_way = CommitUnderWay(committing(commit, parts, self._together), self.attempt, ended)
+        server = self._server(under_way.requests[0].to)
+        # Else what this thread reads next might come before it.
+        if not under_way.whole or server is None or server.address not in self._open:
+            under_way.finish()
+            return
+
+        def answered() -> None:
+            self._batches.discard(batch)
+            self._unattended.pop(batch, None)
+            under_way.answered(batch.outcomes())
+
+        batch = RequestBatch(under_way.requests, answered)
+        self._unattended[batch] = time.monotonic()
+        self._batches.add(batch)
+        try:
+            if not self._looks_after:
+                self._loop.call_soon_threadsafe(self._look_after)
+            self._begin(batch)
+        except CoordinatorClosedError as error:
+            batch.failed([0], error)
+        except RuntimeError:  # the event loop is closed
+            batch.failed([0], self._why())
+
+    def _together(self, shards: Sequence[ShardId]) -> bool:
+        """Return whether shards are likely to be on one server, as far as is known here."""
+        if len(shards) == 1:
+            return True
+        layouts = [self._layouts.known(shard.strategy) for shard in shards]
+        if layouts[0] is None or any(layout is not layouts[0] for layout in layouts):
+            return False
+        places = [layouts[0].places[shard.number] for shard in shards]
+        return len({place.servers for place in places}) == 1 and len(places[0].servers) == 1
+
+    def _outcomes(self, requests: Sequence[Request], seen: dict[ShardId, int] | None) -> list[Any]:
+        try:
+            if asyncio.get_running_loop() is self._loop:
+                raise ConfigurationError(
+                    "parameters cannot be reached from Dask's event loop: "
+                    "call from a closure, a task or the notebook's thread"
+                )
+        except RuntimeError:
+            pass  # no loop runs in this thread, as it should be
+        if not requests:
+            return []
+        batch = RequestBatch(requests)
+        # Before the check for closing: either that check finds it closed, or `_hang_up` finds this
+        # batch.
+        self._batches.add(batch)
+        try:
+            self._begin(batch)
+            self._wait(batch)
+        finally:
+            self._batches.discard(batch)
+            batch.done.cancel()  # no effect if it is done; otherwise nobody waits any more
+        return batch.outcomes(seen)
+
+    def _begin(self, batch: RequestBatch) -> None:
+        if self._closed is not None:
+            raise self._why()
+        rest: Sequence[int] = range(len(batch.requests))
+        # Not in the main thread, which an interrupt may stop in the middle of a message.
+        if threading.current_thread() is not threading.main_thread():
+            rest = self._send(batch, rest)
+        try:
+            if rest:
+                self._loop.call_soon_threadsafe(self._start, batch, rest)
+        except RuntimeError as error:
+            raise CoordinatorClosedError(_CLOSED) from error
+
+    def _wait(self, batch: RequestBatch) -> None:
+        end = time.monotonic() + CALL_TIMEOUT
+        while time.monotonic() < end:
+            try:
+                batch.done.result(self._look_again_after)
+            except TimeoutError:
+                pass  # look whether the servers live, and wait on
+            else:
+                return
+            try:
+                self._loop.call_soon_threadsafe(lambda: self._spawn(self._look_again(batch)))
+            except RuntimeError as error:  # the event loop has ended, and all connections with it
+                raise CoordinatorClosedError(_CLOSED) from error
+        raise _unanswered(batch)
+
+    def _send(self, batch: RequestBatch, positions: Iterable[int]) -> list[int]:
+        """Send what can be sent at once; any thread. Return the positions of the rest."""
+        groups: dict[ServerAddress, list[int]] = {}
+        rest = []
+        for position in positions:
+            server = self._server(batch.requests[position].to)
+            if server is None or server.address not in self._open:
+                rest.append(position)
+            else:
+                groups.setdefault(server, []).append(position)
+        for server, mine in groups.items():
+            connection = self._open.get(server.address)
+            if connection is None:  # it broke this very moment
+                rest.extend(mine)
+            else:
+                batch.sent(mine, server)
+                self._hand_over(connection, batch, server, mine)
+        return rest
+
+    def _hand_over(
+        self,
+        connection: ServerConnection,
+        batch: RequestBatch,
+        server: ServerAddress,
+        positions: Sequence[int],
+    ) -> None:
+        try:
+            connection.send(_RequestRound(self, batch, server, positions))
+        except MemoryError as error:  # an answer as others: what was prepared must be undone
+            batch.failed(positions, refusal(error, "a request to it", "this process"))
+
+    def _server(self, to: ShardId | ServerAddress) -> ServerAddress | None:
+        if isinstance(to, ServerAddress):
+            return to
+        layout = self._layouts.known(to.strategy)
+        return layout.places[to.number].primary if layout is not None else None
+
+    def server_name(self, shard: ShardId) -> str:
+        server = self._server(shard)
+        return f"shard {shard.number}" if server is None else server.name
+
+    @uninterrupted  # the event loop uses the memory as well
+    def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+        server = self._server(shard)
+        connection = self._open.get(server.address) if server is not None else None
+        return None if connection is None else connection.lend(shape, dtype)
+
+    def _why(self) -> CoordinatorClosedError:
+        closed = self._closed or CoordinatorClosedError(_CLOSED)
+        return type(closed)(*closed.args)  # anew: several threads may raise it
+
+    def _hang_up(self) -> None:
+        for batch in list(self._batches):
+            batch.failed(range(len(batch.requests)), self._why())
+        self._open.clear()
+        self._lives.close()
+        for task in self._tasks:
+            task.cancel()
+        connections, self._connections = self._connections, {}
+        for connecting in connections.values():
+            if not connecting.done():
+                connecting.cancel()
+            elif not connecting.cancelled() and connecting.exception() is None:
+                connecting.result().close()
+
+    # What follows runs on the event loop.
+
+    def moved(self, batch: RequestBatch, positions: Sequence[int], server: ServerAddress) -> None:
+        """Send requests again whose shard has left the server; it will be elsewhere soon."""
+        self._spawn(self._again(batch, positions, server, None))
+
+    def gone(self, batch: RequestBatch, positions: Sequence[int], server: ServerAddress) -> None:
+        """Send requests elsewhere whose server has ended, although its process answers."""
+        error = ConnectionRefusedError(
+            "its strategy was closed, or its process was started again without its tables"
+        )
+        self._spawn(self._again(batch, positions, server, error))
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine, name="psnb request")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _start(self, batch: RequestBatch, positions: Iterable[int]) -> None:
+        groups: dict[ServerAddress | None, list[int]] = {}
+        for position in self._send(batch, positions):
+            groups.setdefault(self._server(batch.requests[position].to), []).append(position)
+        for server, mine in groups.items():
+            if server is None:
+                self._spawn(self._find(batch, mine))
+            else:
+                self._spawn(self._carry(batch, mine, server))
+
+    async def _find(self, batch: RequestBatch, positions: Sequence[int]) -> None:
+        """Find out where shards are; requests for shards that do not exist fail."""
+        with batch.failing(positions):
+            await self._refresh(batch, positions)
+            found = [p for p in positions if self._server(batch.requests[p].to) is not None]
+            for position in set(positions).difference(found):
+                batch.failed([position], lost(batch.requests[position], None))
+            self._start(batch, found)
+
+    async def _refresh(self, batch: RequestBatch, positions: Sequence[int]) -> None:
+        to = [batch.requests[position].to for position in positions]
+        for strategy in {each.strategy for each in to if not isinstance(each, ServerAddress)}:
+            await self._layouts.refresh(strategy)
+
+    async def _carry(
+        self, batch: RequestBatch, positions: Sequence[int], server: ServerAddress
+    ) -> None:
+        with batch.failing(positions):
+            batch.sent(positions, server)  # nearly: this server is waited for
+            address = server.address
+            connecting = self._connections.get(address)
+            if connecting is None:
+                if not is_open(self._pool):
+                    raise CoordinatorClosedError(_CLOSED)
+                connecting = asyncio.create_task(self._connect(address), name="psnb connecting")
+                self._connections[address] = connecting
+            try:
+                connection = await asyncio.shield(connecting)
+            except OSError as error:  # TimeoutError among them
+                if self._connections.get(address) is connecting:
+                    del self._connections[address]  # the next request tries again
+                await self._again(batch, positions, server, error)
+            else:
+                if not batch.done.done():  # it took too long, and the caller was told so
+                    self._hand_over(connection, batch, server, positions)
+
+    async def _connect(self, address: str) -> ServerConnection:
+        broken = partial(self._broken, address)
+        connection = await open_connection(self._pool, address, broken, self._connect_timeout)
+        if not connection.shared:
+            logger.info("parameters at %s go over the network, not shared memory", address)
+        self._open[address] = connection
+        return connection
+
+    def _broken(self, address: str, exchanges: Sequence[Any], error: OSError) -> None:
+        self._connections.pop(address, None)
+        self._open.pop(address, None)
+        for exchange in exchanges:
+            batch, positions = exchange.batch, exchange.positions
+            if not is_open(self._pool):
+                batch.failed(positions, CoordinatorClosedError(_CLOSED))
+            if batch.done.done():
+                continue
+            batch.breaks += 1
+            if isinstance(error, UnreadableError) and batch.breaks > RETRIES:
+                for position in positions:
+                    batch.failed([position], unreadable(batch.requests[position], error))
+                continue
+            # If the process is gone, connecting again will show it. If a message could not be read,
+            # it may have been another one, and this one may have been carried out.
+            again = error if batch.breaks > RETRIES else None
+            self._spawn(self._again(batch, positions, exchange.server, again))
+
+    async def _again(
+        self,
+        batch: RequestBatch,
+        positions: Sequence[int],
+        server: ServerAddress,
+        error: OSError | None,
+    ) -> None:
+        """Send requests again, to where their shards are now.
+
+        With an ``error`` (the server cannot be reached), only if they are elsewhere now, or may be
+        soon.
+        """
+        with batch.failing(positions):
+            waited = batch.since_trouble()
+            try:
+                await self._refresh(batch, positions)
+            except ServerLostError as closed:
+                for position in positions:
+                    batch.failed([position], lost(batch.requests[position], closed))
+                return
+            except OSError as unknown:
+                for position in positions:
+                    reason = f"the scheduler does not tell where it is: {unknown!r}"
+                    batch.failed([position], silent(batch.requests[position], reason))
+                return
+            hopeful = []
+            for position in positions:
+                given_up = self._given_up(batch.requests[position], server, error, waited)
+                if given_up is None:
+                    hopeful.append(position)
+                else:
+                    batch.failed([position], given_up)
+            if hopeful:
+                await asyncio.sleep(batch.pause(_PAUSE))
+                if not batch.done.done():
+                    self._start(batch, hopeful)
+
+    def _given_up(
+        self, request: Request, server: ServerAddress, error: OSError | None, waited: float
+    ) -> ServerLostError | None:
+        """Return the error of a request that is not tried again; None if it should be."""
+        there = self._server(request.to)
+        copied = self._copied(request)
+        if there is None or (
+            there == server and isinstance(error, ConnectionRefusedError) and not copied
+        ):
+            return lost(request, error, server)
+        moves = there != server or error is None or copied
+        if waited < self._longest(request, server, moves):
+            return None
+        return silent(request, f"for {waited:.0f} s it was not to be found: {error or 'it moves'}")
+
+    def _longest(self, request: Request, server: ServerAddress, moves: bool) -> float:
+        """Return the seconds to wait for a server that does not answer.
+
+        The notebook is as patient, and only then lets a copy take over. So who waited just as long
+        would give up at that very moment.
+        """
+        return self._patience(request, server) + (FAILOVER_TIMEOUT if moves else 0.0)
+
+    def _copied(self, request: Request) -> bool:
+        if isinstance(request.to, ServerAddress):
+            return False
+        layout = self._layouts.known(request.to.strategy)
+        # A copy that is being filled may be complete already; only the notebook knows that so far.
+        return layout is not None and len(layout.places[request.to.number].servers) > 1
+
+    def _heard(self, server: ServerAddress) -> int:
+        """Return how many messages have come where the data comes."""
+        connection = self._open.get(server.address)
+        return connection.heard if connection is not None else 0
+
+    def _patience(self, request: Request, server: ServerAddress) -> float:
+        """Return the seconds for which a server may be silent."""
+        to = request.to
+        strategy = None if isinstance(to, ServerAddress) else to.strategy
+        found = [
+            layout.patience
+            for layout in self._layouts.all()
+            # The first: a server from which others have taken over is in no layout any more.
+            if layout.strategy == strategy or server in layout.servers
+        ]
+        return min(found, default=self._heartbeat_timeout)
+
+    def _look_after(self) -> None:
+        """Look again and again after what no thread waits for."""
+        if not self._looks_after:
+            self._looks_after = True
+            self._spawn(self._attend())
+
+    async def _attend(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_again_after)
+            now = time.monotonic()
+            for batch, since in list(self._unattended.items()):
+                if now - since >= CALL_TIMEOUT:
+                    batch.failed([0], _unanswered(batch))
+                elif now - since >= self._look_again_after:
+                    self._spawn(self._look_again(batch))
+
+    async def _look_again(self, batch: RequestBatch) -> None:
+        """Send requests again whose shards have moved; check whether the other servers live."""
+        with contextlib.suppress(OSError, PsnbError):
+            await self._refresh(batch, list(batch.waiting()))
+        elsewhere = []
+        for position, server in batch.waiting().items():
+            request, silence = batch.requests[position], self._lives.silence(server)
+            if self._server(request.to) not in (server, None):
+                elsewhere.append(position)
+            elif silence >= self._longest(request, server, self._copied(request)):
+                reason = f"it says nothing for {silence:.0f} s"
+                batch.failed([position], silent(request, reason))
+            else:
+                self._lives.follow(server, batch, self._patience(request, server))
+        self._start(batch, elsewhere)
+
+
+def _unanswered(batch: RequestBatch) -> ServerSilentError:
+    reason = f"nothing came of it within {CALL_TIMEOUT:g} s, though its server lives"
+    return silent(batch.requests[0], reason)

@@ -1,0 +1,625 @@
+"""Embedding: a table of rows by id that lives on parameter servers.
+
+Like a `Variable`, it is a description that pickles into closures; it keeps no values itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NoReturn
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike
+
+from psnb._src.client.arguments import LiveOptimizer, checked_array, checked_ids
+from psnb._src.client.requests import EmbeddingStatistics, RowStatistics
+from psnb._src.client.sparse_shards import SparseShards
+from psnb._src.data.ragged import Ragged
+from psnb._src.server.kernels import read_only
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.states import Admission
+from psnb._src.server.table import CountSkipped, DescribeRows, ShrinkTable
+from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.profiling import PULL, PUSH, counted_as
+from psnb._src.utils.text import shown
+from psnb.errors import ConfigurationError, GradientError
+
+# Upkeep: operations on all rows of an embedding: their cost, their use, their removal.
+#
+# The base class of `Embedding`; it keeps no state, so any number of threads may use one.
+
+
+class Upkeep:
+    """Operations on all rows of an embedding, on all servers.
+
+    Parameters
+    ----------
+    shards : SparseShards
+        Where they are.
+    """
+
+    def __init__(self, shards: SparseShards) -> None:
+        self._shards = shards
+
+    def end_day(self) -> None:
+        """End a day: shows and clicks decay, and every row counts one more day unseen.
+
+        It happens at once, also in a closure; call it from the notebook, once a day. A push sets a
+        row's days unseen to 0. In Paddle, ``shrink`` does the decay and ``save`` counts the days.
+
+        Raises
+        ------
+        ConfigurationError
+            If the table has no `accessor`.
+        ServerLostError
+            If a server is gone; then no server has done it. After a `ServerSilentError`, some may
+            have.
+        """
+        self._shards.require_accessor()
+        self._shards.end_day()
+
+    def shrink(
+        self,
+        delete_threshold: float | None = None,
+        delete_after_unseen_days: float | None = None,
+        *,
+        forget_waiting: bool = False,
+    ) -> int:
+        """Remove the rows that are hardly used, and free their memory.
+
+        A row is removed if its score is below the threshold, or if it was not pushed for more days
+        than the limit. If its id is seen again, it starts as if it had never been seen. It happens
+        at once, also in a closure.
+
+        Parameters
+        ----------
+        delete_threshold, delete_after_unseen_days : float, optional
+            By default those of the `accessor` (0.8 and 30, as in Paddle).
+        forget_waiting : bool
+            Also forget the sightings of ids that `CountFilter` has not admitted.
+
+        Returns
+        -------
+        int
+            How many rows were removed.
+
+        Raises
+        ------
+        ConfigurationError
+            If the table has no `accessor`.
+        ServerLostError
+            If a server is gone; the others may have done it.
+        """
+        accessor = self._shards.require_accessor()
+        threshold, days = delete_threshold, delete_after_unseen_days
+        shrink = ShrinkTable(
+            accessor.delete_threshold if threshold is None else float(threshold),
+            accessor.delete_after_unseen_days if days is None else float(days),
+            bool(forget_waiting),
+        )
+        return sum(self._shards.ask_all(shrink))
+
+    def row_use(self, ids: ArrayLike) -> RowStatistics:
+        """Return how the rows of some ids were used; makes no rows and counts as no sighting.
+
+        Parameters
+        ----------
+        ids : array_like of int
+            Any shape.
+
+        Returns
+        -------
+        RowStatistics
+            Arrays of the shape of ``ids``; zeros for ids without a row.
+
+        Raises
+        ------
+        ConfigurationError
+            If the table has no `accessor`.
+        ServerLostError
+            If a server is gone.
+        """
+        accessor = self._shards.require_accessor()
+        show, click, unseen = self._shards.row_use(ids)
+        return RowStatistics(show, click, unseen, accessor.score(show, click))
+
+    def statistics(self) -> EmbeddingStatistics:
+        """Return how many rows there are and what they cost; asks the servers.
+
+        Raises
+        ------
+        ServerLostError
+            If a server is gone.
+        """
+        parts = self._shards.ask_all(DescribeRows())
+        return EmbeddingStatistics(**{key: sum(part[key] for part in parts) for key in parts[0]})
+
+    def skipped(self) -> int:
+        """Return how many rows were left out of updates as not finite; asks the servers.
+
+        Counted with ``nonfinite="skip"``, since the table was made. What a closure pushes counts
+        when the closure has ended.
+        """
+        return sum(self._shards.ask_all(CountSkipped()))
+
+
+# Bags: rows of several ids combined into one, and its gradient spread over them. Pure.
+#
+# Bags are given as ``(values, offsets)``. First, what does not depend on the rows is computed: the
+# distinct ids, and the factor of each id in each bag. Rows are then combined, and gradients spread,
+# with the same factors.
+
+
+class Combiner(StrEnum):
+    """How the rows of a bag become one."""
+
+    MEAN = "mean"
+    SUM = "sum"
+    SQRTN = "sqrtn"
+    MAX = "max"
+
+
+@njit(cache=True, nogil=True)
+def _add_rows(source, take, put, factors, out):  # type: ignore[no-untyped-def]
+    """Add ``factors[i] * source[take[i]]`` to ``out[put[i]]``."""
+    for i in range(take.size):
+        for j in range(source.shape[1]):
+            out[put[i], j] += factors[i] * source[take[i], j]
+
+
+@njit(cache=True, nogil=True)
+def _winners(rows, take, bag, out):  # type: ignore[no-untyped-def]
+    """Write the row with the largest number, by column and bag; -1 stays if there is none."""
+    for i in range(take.size):
+        for j in range(rows.shape[1]):
+            best = out[bag[i], j]
+            if best < 0 or rows[take[i], j] > rows[best, j]:
+                out[bag[i], j] = take[i]
+
+
+@dataclass(frozen=True, slots=True)
+class Bags:
+    """Bags of ids, ready to be combined.
+
+    Attributes
+    ----------
+    count : int
+        How many bags.
+    combiner : Combiner
+        How each becomes one row.
+    ids : numpy.ndarray
+        All distinct ids, uint64 ``(m,)``.
+    position : numpy.ndarray
+        Where in ``ids`` each member of a bag is, int64 ``(n,)``.
+    bag : numpy.ndarray
+        Which bag each member is in, int64 ``(n,)``.
+    factors : numpy.ndarray
+        The factor of each member's row, ``(n,)``.
+    """
+
+    count: int
+    combiner: Combiner
+    ids: np.ndarray
+    position: np.ndarray
+    bag: np.ndarray
+    factors: np.ndarray
+
+    def combine(self, rows: np.ndarray) -> np.ndarray:
+        """Return the row of each bag, ``(count, dim)``, from those of ``ids``."""
+        out = np.zeros((self.count, rows.shape[1]), rows.dtype)
+        if self.combiner is Combiner.MAX:
+            winners = self._winners(rows)
+            bag, column = np.nonzero(winners >= 0)
+            out[bag, column] = rows[winners[bag, column], column]
+        else:
+            _add_rows(read_only(rows), self.position, self.bag, self.factors, out)
+        return out
+
+    def spread(self, gradients: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+        """Return the gradient of each of ``ids``, ``(m, dim)``, from those of the bags.
+
+        ``rows`` are the rows of ``ids``; only the combiner ``max`` needs them.
+        """
+        out = np.zeros((self.ids.size, gradients.shape[1]), gradients.dtype)
+        if rows is not None:
+            winners = self._winners(rows)
+            bag, column = np.nonzero(winners >= 0)
+            np.add.at(out, (winners[bag, column], column), gradients[bag, column])
+        else:
+            _add_rows(read_only(gradients), self.bag, self.position, self.factors, out)
+        return out
+
+    def total(self, counts: np.ndarray) -> np.ndarray:
+        """Return, for each of ``ids``, the sum of the counts of the bags that it is in."""
+        return np.bincount(self.position, counts[self.bag], self.ids.size)
+
+    def _winners(self, rows: np.ndarray) -> np.ndarray:
+        out = np.full((self.count, rows.shape[1]), -1, np.int64)
+        _winners(read_only(rows), self.position, self.bag, out)
+        return out
+
+
+def make_bags(
+    ids: np.ndarray,
+    offsets: ArrayLike,
+    include_last_offset: bool,
+    combiner: str,
+    weights: np.ndarray | None,
+    padding_idx: int | None,
+    dtype: np.dtype,
+    what: str,
+) -> Bags:
+    """Return the bags, after checks.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such combiner.
+    GradientError
+        If ids, offsets and weights do not fit each other.
+    """
+    try:
+        kind = Combiner(combiner)
+    except ValueError:
+        choices = ", ".join(repr(choice.value) for choice in Combiner)
+        raise ConfigurationError(
+            f"{what}: combiner must be one of {choices}, found {shown(combiner)}"
+        ) from None
+    if ids.ndim != 1:
+        raise GradientError(f"{what}: values must have one axis, found shape {ids.shape}")
+    starts = np.asarray(offsets)
+    if starts.size == 0:
+        starts = starts.astype(np.int64)
+    if starts.ndim != 1 or starts.dtype.kind not in "iu":
+        raise GradientError(
+            f"{what}: offsets must be integers along one axis, found {shown(offsets)}"
+        )
+    starts = starts.astype(np.int64)
+    ends = starts.size > 0 and starts[-1] == ids.size
+    if include_last_offset:
+        if not ends:
+            raise GradientError(
+                f"{what}: with include_last_offset=True, offsets must end with the number of "
+                f"values, which is {ids.size}"
+            )
+        starts = starts[:-1]
+    bounds = np.append(starts, ids.size)
+    if bounds[0] != 0 or (np.diff(bounds) < 0).any():
+        raise GradientError(
+            f"{what}: offsets must start with 0, never fall and end within the {ids.size} values"
+        )
+    if ends and not include_last_offset:
+        # A last bag without ids, or the end of the last bag? Nobody but the caller knows.
+        raise GradientError(
+            f"{what}: offsets end with {ids.size}, the number of values. If that is where the last "
+            "bag ends, as in a Ragged, say include_last_offset=True or pass the Ragged itself; if "
+            f"a last bag without ids begins there, append {ids.size} once more and say so, too"
+        )
+    if weights is not None and kind is Combiner.MAX:
+        raise GradientError(f"{what}: the combiner 'max' takes no weights")
+    if weights is not None and weights.shape != ids.shape:
+        raise GradientError(f"{what}: expected weights of shape {ids.shape}, found {weights.shape}")
+    bag = np.repeat(np.arange(starts.size), np.diff(bounds))
+    factors = np.ones(ids.size, dtype) if weights is None else weights
+    if padding_idx is not None:
+        real = ids != np.uint64(padding_idx)
+        ids, bag, factors = ids[real], bag[real], factors[real]
+    distinct, position = np.unique(ids, return_inverse=True)
+    return Bags(
+        starts.size, kind, distinct, position, bag, _normalised(factors, bag, starts.size, kind)
+    )
+
+
+def _normalised(factors: np.ndarray, bag: np.ndarray, count: int, kind: Combiner) -> np.ndarray:
+    wide = factors.astype(np.float64)
+    if kind is Combiner.MEAN:
+        divisors = np.bincount(bag, wide, count)
+    elif kind is Combiner.SQRTN:
+        divisors = np.sqrt(np.bincount(bag, wide * wide, count))
+    else:
+        return factors.copy()
+    inverse = np.divide(1.0, divisors, out=np.zeros(count), where=divisors != 0)
+    normalised: np.ndarray = (wide * inverse[bag]).astype(factors.dtype)
+    return normalised
+
+
+class Embedding(Upkeep, SaysWhatToUse):
+    """Rows of floats by id on the parameter servers; made by `ParameterServerStrategy.embedding`.
+
+    Thread-safe; usable in the notebook, in closures and in Dask tasks. A lookup or push is atomic
+    for each shard. A push is made on all shards or none. In a closure it is held back until the
+    closure ends and applied exactly once, as with `Variable`.
+    """
+
+    def __repr__(self) -> str:
+        rows = "any id" if self.rows is None else f"{self.rows} rows"
+        return f"<psnb.Embedding {self.name!r} {rows} of {self.dtype}[{self.dim}]>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Embedding, (self._shards,)
+
+    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
+        raise ConfigurationError(
+            f"embedding {self.name!r} is a table on servers, and no array: fetch rows of it with "
+            "lookup(ids)"
+        )
+
+    @property
+    def name(self) -> str:
+        """Its name; unique within the strategy."""
+        return self._shards.name
+
+    @property
+    def dim(self) -> int:
+        """Floats a row."""
+        return self._shards.dim
+
+    @property
+    def rows(self) -> int | None:
+        """Ids are ``0 <= id < rows``; with None any int64 or uint64 is an id.
+
+        Then a row is made when its id is first looked up or pushed. (A negative int64 is the uint64
+        with the same 64 bits.)
+        """
+        return self._shards.rows
+
+    @property
+    def dtype(self) -> np.dtype:
+        """float32 or float64."""
+        return self._shards.dtype
+
+    @property
+    def padding_idx(self) -> int | None:
+        """The id that gives zeros, takes no gradient and is left out of bags."""
+        return self._shards.padding_idx
+
+    @property
+    def admission(self) -> Admission:
+        """Which ids get a row, if `rows` is None."""
+        return self._shards.admission
+
+    @property
+    def accessor(self) -> CtrAccessor | None:
+        """How the use of rows is recorded, if it is recorded."""
+        return self._shards.accessor
+
+    @property
+    def optimizer(self) -> LiveOptimizer | None:
+        """What the servers do with pushed gradients; its hyperparameters can be set live."""
+        return self._shards.optimizer
+
+    @counted_as(PULL)
+    def lookup(self, ids: ArrayLike, *, training: bool = True) -> np.ndarray:
+        """Fetch the rows of some ids.
+
+        Parameters
+        ----------
+        ids : array_like of int
+            Any shape; ids may repeat.
+        training : bool
+            False is for evaluation and serving, and matters where ids get rows when they are first
+            seen (``rows=None``): no row is made and no sighting is counted. An id without a row
+            then gives the initial values that its row would have, or zeros if it would not be
+            admitted at once.
+
+        Returns
+        -------
+        numpy.ndarray
+            ``ids.shape + (dim,)`` of `dtype`, a copy of its own.
+
+        Raises
+        ------
+        IdOutOfRangeError
+            If an id is outside `rows`.
+        GradientError
+            If the ids are not integers.
+        ServerLostError
+            If a server is gone.
+        """
+        return self._shards.reading(ids, training=training).fetch()
+
+    @counted_as(PULL)
+    def lookup_bags(
+        self,
+        values: ArrayLike | Ragged,
+        offsets: ArrayLike | None = None,
+        combiner: str = "mean",
+        weights: ArrayLike | None = None,
+        *,
+        include_last_offset: bool = False,
+        training: bool = True,
+    ) -> np.ndarray:
+        """Fetch the rows of bags of ids, each combined into one.
+
+        As PyTorch's ``EmbeddingBag`` and TensorFlow's ``safe_embedding_lookup_sparse``: a bag
+        without ids gives zeros, and `padding_idx` counts as not there.
+
+        Parameters
+        ----------
+        values : array_like of int, or psnb.data.Ragged
+            The ids of all bags one after the other, ``(n,)``; ids may repeat. Of a `Ragged`, each
+            row is a bag; it has offsets.
+        offsets : array_like of int
+            Where each bag starts, ``(bags,)``: the first is 0, and they never decrease. The last
+            bag ends with ``values``. Offsets whose last number is ``n`` need
+            ``include_last_offset=True``; None for a `Ragged`.
+        combiner : {"mean", "sum", "sqrtn", "max"}
+            ``sum`` adds the rows, each times its weight; ``mean`` divides that by the sum of the
+            weights, ``sqrtn`` by the root of the sum of their squares, as in TensorFlow (where the
+            divisor is 0, the bag gives zeros). ``max`` takes the largest number of each column, and
+            takes no weights.
+        weights : array_like, optional
+            One for each of ``values``, of `dtype`; 1 by default.
+        include_last_offset : bool
+            Whether ``offsets`` have one more number, ``n``, where the last bag ends: as in PyTorch.
+        training : bool
+            False for evaluation and serving, as in `lookup`.
+
+        Returns
+        -------
+        numpy.ndarray
+            ``(bags, dim)`` of `dtype`.
+
+        Raises
+        ------
+        GradientError
+            If the shapes do not fit each other, or offsets or weights are invalid.
+        ConfigurationError
+            If there is no such combiner.
+        IdOutOfRangeError
+            If an id is outside `rows`.
+        ServerLostError
+            If a server is gone.
+        """
+        bags = self._bags(values, offsets, include_last_offset, combiner, weights)
+        return bags.combine(self.lookup(bags.ids, training=training))
+
+    @counted_as(PUSH)
+    def push_bags(
+        self,
+        values: ArrayLike | Ragged,
+        offsets: ArrayLike | None,
+        gradients: ArrayLike,
+        combiner: str = "mean",
+        weights: ArrayLike | None = None,
+        shows: ArrayLike | None = None,
+        clicks: ArrayLike | None = None,
+        *,
+        include_last_offset: bool = False,
+        immediate: bool = False,
+    ) -> None:
+        """Let the optimizer apply the gradients of what `lookup_bags` returned.
+
+        Each id gets its share, summed over the bags that it is in. With ``max``, a column's
+        gradient goes to the row with the largest number in it, the first of equals; the other rows
+        of the bag get zeros. To find that row, the rows are looked up once more (which does not
+        count for admission), so it is the largest at the time of the push.
+
+        Parameters
+        ----------
+        values, offsets, combiner, weights, include_last_offset
+            As for `lookup_bags`.
+        gradients : array_like
+            ``(bags, dim)``; an array must have `dtype`.
+        shows, clicks : array_like, optional
+            How often each bag was shown and clicked, ``(bags,)``; each of its ids gets these
+            counts. Only for tables with an `accessor`; the defaults are 1 and 0.
+        immediate : bool
+            In a closure: write now, not at its end. Such a write happens at least once.
+
+        Raises
+        ------
+        GradientError, ConfigurationError, IdOutOfRangeError, ServerLostError
+            As for `lookup_bags` and `push`; nothing was changed.
+        """
+        self._shards.require_optimizer()
+        bags = self._bags(values, offsets, include_last_offset, combiner, weights)
+        what = f"gradients for bags of embedding {self.name!r}"
+        array = checked_array(gradients, self.dtype, what)
+        if array.shape != (bags.count, self.dim):
+            raise GradientError(
+                f"{what}: expected shape {(bags.count, self.dim)}, found {array.shape}"
+            )
+        self._shards.must_skip(array, what)  # the error names the bag
+        looked_up = None
+        if bags.combiner is Combiner.MAX:
+            looked_up = self.lookup(bags.ids, training=False)  # the push counts as the sighting
+        use: list[Any] = [None, None]
+        if self.accessor is not None or shows is not None or clicks is not None:
+            of_bags = self._shards.use((bags.count,), shows, clicks)
+            use = [bags.total(each) for each in of_bags]
+        self.push(bags.ids, bags.spread(array, looked_up), *use, immediate=immediate)
+
+    @counted_as(PUSH)
+    def push(
+        self,
+        ids: ArrayLike,
+        gradients: ArrayLike,
+        shows: ArrayLike | None = None,
+        clicks: ArrayLike | None = None,
+        *,
+        immediate: bool = False,
+    ) -> None:
+        """Let the optimizer on the servers apply gradients to the rows of some ids.
+
+        Gradients of equal ids are summed first, so an id counts as one step of the optimizer.
+
+        Parameters
+        ----------
+        ids : array_like of int
+            Any shape; ids may repeat.
+        gradients : array_like
+            ``ids.shape + (dim,)``; an array must have `dtype`.
+        shows, clicks : array_like, optional
+            How often each was shown and clicked, of the shape of ``ids``. Only for tables with an
+            `accessor`; the defaults are 1 and 0, as in Paddle. For ids without a row (not admitted)
+            they are dropped.
+        immediate : bool
+            In a closure: write now, not at its end. Such a write happens at least once.
+
+        Raises
+        ------
+        GradientError
+            If shape or dtype of the gradients differ, or if a number is not finite and the table
+            was not made with ``nonfinite="skip"`` (which leaves out the rows of such ids) or
+            ``"allow"``; nothing was changed.
+        IdOutOfRangeError
+            If an id is outside `rows`; nothing was changed.
+        ConfigurationError
+            If the table was made without an optimizer, or if shows or clicks are given and it was
+            made without an accessor.
+        ServerLostError
+            If a server is gone.
+        """
+        self._shards.send(self._shards.pushing(ids, gradients, shows, clicks), immediate)
+
+    @counted_as(PUSH)
+    def assign(self, ids: ArrayLike, values: ArrayLike) -> None:
+        """Replace the rows of some ids; optimizer state stays as it is.
+
+        It happens at once, also in a closure (and then at least once), on all servers or on none.
+        An id without a row gets one, admitted or not.
+
+        Parameters
+        ----------
+        ids : array_like of int
+            Any shape. If an id is repeated, its last value counts.
+        values : array_like
+            ``ids.shape + (dim,)``; an array must have `dtype`.
+
+        Raises
+        ------
+        GradientError
+            If shape or dtype of the values differ; nothing was changed.
+        IdOutOfRangeError
+            If an id is outside `rows`; nothing was changed.
+        ServerLostError
+            If a server is gone.
+        """
+        self._shards.assign(ids, values)
+
+    def _bags(
+        self,
+        values: ArrayLike | Ragged,
+        offsets: ArrayLike | None,
+        include_last_offset: bool,
+        combiner: str,
+        weights: ArrayLike | None,
+    ) -> Bags:
+        what = f"bags for embedding {self.name!r}"
+        if isinstance(values, Ragged):
+            if offsets is not None:
+                raise GradientError(f"{what}: a Ragged has offsets; pass None for them")
+            offsets, include_last_offset = values.offsets, True
+            values = values.values
+        elif offsets is None:
+            raise GradientError(f"{what}: values that are no Ragged need offsets")
+        ids = checked_ids(values, self.name, self.rows)
+        factors = (
+            None if weights is None else checked_array(weights, self.dtype, f"weights of {what}")
+        )
+        return make_bags(
+            ids, offsets, include_last_offset, combiner, factors, self.padding_idx, self.dtype, what
+        )

@@ -1,0 +1,208 @@
+"""TableSnapshots: parameters as they were at one moment, on the servers, which write them to files.
+
+Only where to write, how far they are and what came of it goes between notebook and servers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from psnb._src.client.requests import Request, ServerClient
+from psnb._src.client.sparse_shards import SparseShards
+from psnb._src.client.variable import DenseShards
+from psnb._src.placement.layout import ServerAddress
+from psnb._src.server.operations import (
+    AskWriting,
+    EndWriting,
+    HostOperation,
+    PrepareSnapshots,
+    ReleaseSnapshot,
+    SnapshotHeader,
+    TakeSnapshot,
+    WriteTables,
+)
+from psnb._src.utils.files import WrittenFile
+from psnb.errors import CheckpointError, PsnbError, ServerLostError
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.2
+"""Seconds between two questions how far servers are."""
+
+_LONGEST_PREPARATION = 2.0
+"""Seconds to wait for memory, of which servers get a gigabyte ready in about half a second: one
+that was asked to end has little time to save. They go on with that meanwhile."""
+
+
+def prepare_snapshots(server_client: ServerClient, servers: Iterable[ServerAddress]) -> None:
+    """Wait until servers have memory ready for snapshots, so that nobody else waits for it later.
+
+    A server that is lost or silent is not waited for: the snapshot will tell.
+    """
+    asked, pause, until = list(servers), _FIRST_PAUSE, time.monotonic() + _LONGEST_PREPARATION
+    while asked and time.monotonic() < until:
+        answers = server_client.attempt([Request(each, PrepareSnapshots()) for each in asked])
+        asked = [each for each, ready in zip(asked, answers, strict=True) if ready is False]
+        if asked:
+            time.sleep(pause)
+            pause = min(1.5 * pause, _LONGEST_PAUSE)
+
+
+class TableSnapshots:
+    """Snapshots of all shards of some parameters; taken when it is made, all at once.
+
+    One thread's.
+
+    Parameters
+    ----------
+    server_client : ServerClient
+        The client of the servers.
+    parameters : mapping of str to DenseShards or SparseShards
+        The parameters, by name.
+    servers : callable
+        Returns all servers.
+    since : mapping of tuple to str, optional
+        By name and number of a shard, the mark of an earlier snapshot: what changed since then is
+        wanted, if that is known. Servers take note of what changes from the first time on.
+    longest_stop : float
+        Seconds in which some server must have written something.
+
+    Attributes
+    ----------
+    parameters : mapping of str to DenseShards or SparseShards
+        As given.
+    taken : mapping of tuple to SnapshotHeader
+        What there is of each shard, by name and number.
+    """
+
+    def __init__(
+        self,
+        server_client: ServerClient,
+        parameters: Mapping[str, DenseShards | SparseShards],
+        servers: Callable[[], Iterable[ServerAddress]],
+        since: Mapping[tuple[str, int], str] | None = None,
+        longest_stop: float = 600.0,
+    ) -> None:
+        self._client, self._servers = server_client, servers
+        self._longest_stop = longest_stop
+        self.parameters = parameters
+        self._tables = {
+            (each, number): table
+            for each, parameter in parameters.items()
+            for number, table in enumerate(parameter.tables)
+        }
+        headers = server_client.call(
+            [
+                Request(shard, TakeSnapshot(name, None if since is None else since.get(each, "")))
+                for each, (shard, name) in self._tables.items()
+            ]
+        )
+        self.taken: dict[tuple[str, int], SnapshotHeader] = dict(
+            zip(self._tables, headers, strict=True)
+        )
+        self._open = {each: taken for each, taken in self.taken.items() if not taken.nothing}
+
+    def write(
+        self,
+        folder: str,
+        files: Mapping[tuple[str, int], str],
+        told: Callable[[float], object],
+    ) -> dict[str, WrittenFile]:
+        """Let the servers write all of them, each what it has, and wait for that.
+
+        Parameters
+        ----------
+        folder : str
+            Where to; nobody else writes there.
+        files : mapping of tuple to str
+            The names of the files, of each shard of which something was taken.
+        told : callable
+            Is told how much is written, 0 to 1.
+
+        Returns
+        -------
+        dict of str to WrittenFile
+            What is on disk now, by the names of the files.
+
+        Raises
+        ------
+        CheckpointError
+            If a server cannot write.
+        ServerLostError
+            If a server is gone.
+        """
+        # The servers release what they have written, and soon also what nobody uses.
+        parts = self._parts({files[each]: header for each, header in self._open.items()})
+        headers, self._open = self._open, {}
+        there = dict.fromkeys(parts)
+        most = sum(each.rows * each.row_nbytes for each in headers.values())
+        try:
+            self._ask({each: WriteTables(folder, part) for each, part in parts.items()}, there)
+            return self._wait(folder, there, lambda nbytes: told(min(1.0, nbytes / max(1, most))))
+        finally:
+            self._client.attempt([Request(each, EndWriting(folder)) for each in there])
+
+    def close(self) -> None:
+        """Release them, if they were not written; idempotent."""
+        headers, self._open = self._open, {}
+        self._client.attempt(
+            [
+                Request(self._tables[each][0], ReleaseSnapshot(header.snapshot))
+                for each, header in headers.items()
+            ]
+        )
+
+    def _parts(self, headers: Mapping[str, SnapshotHeader]) -> dict[ServerAddress, dict[str, str]]:
+        """Return the server of each snapshot, which need not be that of its shard any more."""
+        servers = {each.key: each for each in self._servers()}
+        parts: dict[ServerAddress, dict[str, str]] = {}
+        for file, header in headers.items():
+            key = header.snapshot.rpartition("/")[0]
+            if key not in servers:
+                raise ServerLostError(f"a server has ended while it was to be saved: {key}")
+            parts.setdefault(servers[key], {})[file] = header.snapshot
+        return parts
+
+    def _wait(
+        self,
+        folder: str,
+        there: dict[ServerAddress, None],
+        told: Callable[[int], object],
+    ) -> dict[str, WrittenFile]:
+        """Ask until all have written; forget those that are gone."""
+        done: dict[str, WrittenFile] = {}
+        nbytes = dict.fromkeys(there, 0)
+        asked, pause, changed = list(there), _FIRST_PAUSE, time.monotonic()
+        while asked:
+            time.sleep(pause)
+            pause = min(1.5 * pause, _LONGEST_PAUSE)
+            before = sum(nbytes.values())
+            found = self._ask(dict.fromkeys(asked, AskWriting(folder)), there)
+            for server, progress in found.items():
+                nbytes[server] = progress.nbytes
+                if progress.files is not None:
+                    done |= progress.files
+                    asked.remove(server)
+            told(sum(nbytes.values()))
+            if sum(nbytes.values()) > before:
+                changed = time.monotonic()
+            elif time.monotonic() - changed > self._longest_stop:
+                raise CheckpointError(
+                    f"{', '.join(each.name for each in asked)} could write nothing into "
+                    f"{folder!r} for {self._longest_stop:g} s; is its disk or network at rest?"
+                )
+        return done
+
+    def _ask(
+        self, operations: Mapping[ServerAddress, HostOperation], there: dict[ServerAddress, None]
+    ) -> dict[ServerAddress, Any]:
+        """Return the answers of servers, or raise what one answers; forget those that are gone."""
+        requests = [Request(server, operation) for server, operation in operations.items()]
+        answers = dict(zip(operations, self._client.attempt(requests), strict=True))
+        for server, answer in answers.items():
+            if isinstance(answer, ServerLostError):
+                del there[server]
+        for answer in answers.values():
+            if isinstance(answer, PsnbError):
+                raise answer
+        return answers

@@ -1,0 +1,835 @@
+"""SparseShards: how an embedding is spread over servers, read, written and saved.
+
+It keeps no state, so any number of threads may use one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from psnb._src.client.arguments import (
+    LiveOptimizer,
+    NonFinite,
+    checked_array,
+    checked_ids,
+    must_skip,
+    require_optimizer,
+    split_finite,
+)
+from psnb._src.client.commit import Steps, drive
+from psnb._src.client.requests import (
+    Request,
+    ServerClient,
+    on_table,
+    read_segments,
+    read_states,
+    write_states,
+)
+from psnb._src.client.updates import PendingRead, ShardWrite, client_of, read_request, write
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.kernels import add_up_rows, distinct, norm, often_repeated
+from psnb._src.server.operations import EndRound, SquareNorms
+from psnb._src.server.optimizer import CtrAccessor, Optimizer
+from psnb._src.server.states import (
+    Admission,
+    Always,
+    ExpectedRows,
+    Initializer,
+    SavedShard,
+    Uniform,
+    check_saved_rows,
+    shard_of_ids,
+)
+from psnb._src.server.table import (
+    EndDay,
+    LookUpRows,
+    OnTable,
+    PushRows,
+    PutRows,
+    ReadOptimizer,
+    ReadUse,
+    RecordUse,
+    SkipUpdates,
+    TableOperation,
+    TableWrite,
+)
+from psnb._src.transport.stream import widened
+from psnb._src.utils.checks import integer
+from psnb._src.utils.memory import aligned
+from psnb._src.utils.text import shown
+from psnb.errors import ConfigurationError, GradientError, ServerLostError, ServerSilentError
+
+# EmbeddingSpec: what an embedding is, wherever it lies. Pure.
+
+_ALWAYS, _UNIFORM = Always(), Uniform()
+
+
+@dataclass(frozen=True)
+class EmbeddingSpec:
+    """What an embedding was made as; see `ParameterServerStrategy.embedding`."""
+
+    name: str
+    dim: int
+    rows: int | None
+    dtype: np.dtype
+    optimizer: Optimizer | None = None
+    nonfinite: NonFinite = NonFinite.REFUSE
+    padding_idx: int | None = None
+    admission: Admission = _ALWAYS
+    accessor: CtrAccessor | None = None
+    initializer: Initializer = _UNIFORM
+    half: bool = False
+    """Whether rows and gradients travel with 16 bits."""
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what `SparseShards.describe` does not tell, as JSON can hold it."""
+        return {
+            "nonfinite": self.nonfinite.value,
+            "padding_idx": self.padding_idx,
+            "initializer": self.initializer.describe(),
+            "admission": self.admission.describe() if self.rows is None else None,
+            "accessor": None if self.accessor is None else self.accessor.describe(),
+        }
+
+    @property
+    def seed(self) -> int:
+        """The seed of the initial rows: of the name, so it is the same on any cluster."""
+        return int.from_bytes(hashlib.blake2b(self.name.encode(), digest_size=8).digest())
+
+
+# Ids: the ids of one lookup or push, checked once however many tables they are for. Pure.
+
+
+class Ids:
+    """Ids of any shape, without the padding, each once.
+
+    Parameters
+    ----------
+    given : array_like of int
+        As the caller gave them.
+    name : str
+        The embedding's, for messages.
+    rows, padding_idx : int or None
+        Those of the embedding.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of all ids.
+    real : numpy.ndarray or None
+        Which of the ids, flattened, are not padding; None for all.
+    flat : numpy.ndarray
+        Those ids, uint64 ``(n,)``.
+
+    Raises
+    ------
+    GradientError, IdOutOfRangeError
+        As `checked_ids`.
+    """
+
+    def __init__(
+        self, given: ArrayLike, name: str, rows: int | None, padding_idx: int | None
+    ) -> None:
+        checked = checked_ids(given, name, rows)
+        self.shape, self.flat = checked.shape, checked.reshape(-1)
+        self.real: np.ndarray | None = None
+        if padding_idx is not None:
+            self.real = self.flat != np.uint64(padding_idx)
+            self.flat = self.flat[self.real]
+
+    @cached_property
+    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
+        """The distinct ids, and the position of each of ``flat`` among them; read-only."""
+        found, position = distinct(self.flat)
+        found.flags.writeable = False
+        return found, position
+
+    @cached_property
+    def asked(self) -> np.ndarray:
+        """The ids to ask the servers for: the distinct ids if that saves work, else ``flat``."""
+        return self.distinct[0] if self._repeated else self.flat
+
+    @cached_property
+    def _repeated(self) -> bool:
+        return often_repeated(self.flat)
+
+    def spread(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of all ids, ``shape + (dim,)``, from those of ``asked``."""
+        if self._repeated:
+            out = aligned((self.flat.size, *rows.shape[1:]), rows.dtype)
+            # No position is out of range, so numpy need not check.
+            rows = rows.take(self.distinct[1], axis=0, out=out, mode="clip")
+        if self.real is not None and self.flat.size < self.real.size:
+            real, rows = rows, np.zeros((self.real.size, rows.shape[1]), rows.dtype)
+            rows[self.real] = real
+        return rows.reshape(*self.shape, rows.shape[1])
+
+
+class DistinctIds(Ids):
+    """Ids of which none is repeated, known from elsewhere: nothing is searched for again.
+
+    Parameters
+    ----------
+    given : numpy.ndarray
+        Distinct ids ``(n,)``, uint64; not changed from now on.
+    name : str
+        The embedding's, for messages.
+    rows, padding_idx : int or None
+        Those of the embedding.
+    """
+
+    @cached_property
+    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids, and their own positions; read-only."""
+        found = self.flat.view()
+        found.flags.writeable = False
+        return found, np.arange(self.flat.size)
+
+    @cached_property
+    def _repeated(self) -> bool:
+        return False
+
+
+class SeenIds:
+    """The ids of one `pull` or `push`, which often are the same for several embeddings."""
+
+    def __init__(self) -> None:
+        # Keeps the object itself, so that no other object can get its ``id()``.
+        self._seen: dict[tuple[int, int | None, int | None], tuple[ArrayLike, Ids]] = {}
+
+    def get(
+        self, given: ArrayLike | DistinctIds, name: str, rows: int | None, padding_idx: int | None
+    ) -> Ids:
+        """Return the `Ids`; the same for the same object, which must not change meanwhile."""
+        if isinstance(given, DistinctIds):
+            return given
+        key = id(given), rows, padding_idx
+        if key not in self._seen:
+            self._seen[key] = given, Ids(given, name, rows, padding_idx)
+        return self._seen[key][1]
+
+
+# ParameterShards: what psnb knows of a variable or embedding, and the access to its shards.
+#
+# Users hold a `Variable` or an `Embedding`, which refers to a `ParameterShards`. It is a
+# description and keeps no values, so any number of threads may use one. It pickles into closures
+# without its `ServerClient`: each process has its own.
+
+
+class ParameterShards:
+    """A parameter, and how its shards are reached.
+
+    Parameters
+    ----------
+    name : str
+        Unique within the strategy.
+    optimizer : Optimizer or None
+        The optimizer that it was made with.
+    tables : sequence of tuple
+        The shards that hold it, and the name of its table on each.
+    server_client : ServerClient or None
+        The client of their servers; None for the process's own.
+    nonfinite : NonFinite
+        What happens to gradients that are not finite.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        optimizer: Optimizer | None,
+        tables: Sequence[tuple[ShardId, str]],
+        server_client: ServerClient | None,
+        nonfinite: NonFinite,
+    ) -> None:
+        self.name = name
+        self._made, self._nonfinite = optimizer, nonfinite
+        self._tables = tuple(tables)
+        self._server_client = server_client
+
+    @property
+    def optimizer(self) -> LiveOptimizer | None:
+        """What the servers do with pushed gradients; its hyperparameters can be set live."""
+        if self._made is None:
+            return None
+        return LiveOptimizer(
+            self._made, self.name, self._tables, self._server_client, self._knows_norm()
+        )
+
+    @property
+    def server_client(self) -> ServerClient:
+        """The client of the servers; in a closure, the closure's own."""
+        return client_of(self._server_client)
+
+    def servers(self) -> list[str]:
+        """Return what people call the servers that have its shards, each once."""
+        client = self.server_client
+        return sorted({client.server_name(shard) for shard, _ in self._tables})
+
+    @property
+    def tables(self) -> Sequence[tuple[ShardId, str]]:
+        """The shards that hold it, and the name of its table on each."""
+        return self._tables
+
+    @property
+    def key(self) -> object:
+        """The same for all handles of one parameter, also for those that have travelled."""
+        return self._tables
+
+    @property
+    def refuses_nonfinite(self) -> bool:
+        """Whether a step that is not finite is refused, rather than left out or applied."""
+        return self._nonfinite is NonFinite.REFUSE
+
+    @property
+    def clips_by_norm(self) -> bool:
+        """Whether the optimizer may clip gradients by a norm that no single shard knows."""
+        return self._made is not None and self._made.clipnorm is not None
+
+    @property
+    def table_names(self) -> frozenset[str]:
+        """The names of its tables on the shards."""
+        return frozenset(table for _, table in self._tables)
+
+    def require_optimizer(self) -> None:
+        """Raise ConfigurationError if gradients cannot be pushed."""
+        require_optimizer(self._made, self.name)
+
+    def must_skip(self, gradients: np.ndarray, what: str) -> bool:
+        """Return whether some are not finite and left out, or raise GradientError."""
+        return must_skip(gradients, self._nonfinite, what)
+
+    def elsewhere(self, strategy: str, server_client: ServerClient) -> ParameterShards:
+        """Return it as it is on the same shards of a strategy with another id."""
+        raise NotImplementedError
+
+    @property
+    def made_with(self) -> Optimizer | None:
+        """The optimizer that it was made with."""
+        return self._made
+
+    def _knows_norm(self) -> bool:
+        """Return whether servers know the norm of a push."""
+        return True
+
+    def optimizer_left(self, lost: Collection[int]) -> Optimizer | None:
+        """Return the optimizer with the hyperparameters that it has on shards that are not lost.
+
+        Without such a shard, as it was made.
+        """
+        kept = [table for table in self._tables if table[0].number not in lost]
+        if self._made is None or not kept:
+            return self._made
+        left: Optimizer = self.server_client.call([on_table(*kept[0], ReadOptimizer())])[0]
+        return left
+
+    def send(self, writes: Sequence[ShardWrite], immediate: bool) -> None:
+        """Make writes of this parameter, and of others with the same `ServerClient`."""
+        write(self.server_client, writes, immediate=immediate)
+
+
+class SparseShards(ParameterShards):
+    """A description of an embedding, and the access to its shards."""
+
+    def __init__(
+        self, spec: EmbeddingSpec, shards: Sequence[ShardId], server_client: ServerClient | None
+    ) -> None:
+        tables = [(shard, spec.name) for shard in shards]
+        super().__init__(spec.name, spec.optimizer, tables, server_client, spec.nonfinite)
+        self.dim, self.rows, self.dtype = spec.dim, spec.rows, spec.dtype
+        self.padding_idx, self.admission = spec.padding_idx, spec.admission
+        self.accessor = spec.accessor
+        self.spec, self._shards = spec, tuple(shards)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SparseShards, (self.spec, self._shards, None)
+
+    @property
+    def shard_ids(self) -> tuple[ShardId, ...]:
+        """All shards that hold some of its rows."""
+        return self._shards
+
+    def elsewhere(self, strategy: str, server_client: ServerClient) -> SparseShards:
+        shards = [shard._replace(strategy=strategy) for shard in self._shards]
+        return SparseShards(self.spec, shards, server_client)
+
+    def _knows_norm(self) -> bool:
+        return self._server_sees_all or self._sends_norm
+
+    @property
+    def _server_sees_all(self) -> bool:
+        """Whether a whole push goes to one shard, which can compute its norm itself."""
+        return len(self._shards) == 1 and isinstance(self.admission, Always)
+
+    @property
+    def _sends_norm(self) -> bool:
+        """Whether pushes are summed by id and sent with their norm, which takes time."""
+        made = self._made
+        return made is not None and made.clipnorm is not None and not self._server_sees_all
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a checkpoint must match to be loaded, as JSON can hold it."""
+        return {
+            "kind": "embedding",
+            "dim": self.dim,
+            "rows": self.rows,
+            "dtype": self.dtype.name,
+            "slots": list(self._made.slots if self._made else ()),
+        }
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what `describe` does not tell of how it was made, as JSON can hold it."""
+        return self.spec.recipe()
+
+    def check_state(self, saved: SavedShard) -> None:
+        """Raise ConfigurationError unless a saved shard can be loaded."""
+        expected = ExpectedRows(
+            self.name,
+            self.dtype,
+            self._made.slots if self._made else (),
+            self.dim,
+            None if self.rows is None else (self.rows, saved.number, saved.shards),
+            uses=self.accessor is not None,
+            waits=self.admission.sightings > 1,
+        )
+        check_saved_rows(expected, saved)
+
+    def shard_states(self) -> list[dict[str, np.ndarray]]:
+        """Return ids, values and optimizer state of every shard, for checkpoints."""
+        return read_states(self.server_client, self._tables)
+
+    def segments(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yield what `shard_states` returns, without its tail, in pieces of a few MB."""
+        for table in self._tables:
+            yield from read_segments(self.server_client, table)
+
+    def load_states(
+        self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
+    ) -> None:
+        """Replace all rows by what `shard_states` returned, from any number of shards.
+
+        Load them on all shards, or only on those in ``only``. Each shard counts its own steps; all
+        go on from the highest count.
+        """
+        step = max(state["step"] for state in states)
+        keys = states[0].keys() - {"step"}
+        whole = {key: _joined([state[key] for state in states]) for key in keys}
+        waiting = {key: whole.pop(key) for key in keys if key.startswith("waiting.")}
+        rows: list[dict[str, Any]] = [{} for _ in self._shards]
+        tails: list[dict[str, Any]] = [{"step": step} for _ in self._shards]
+        for ids, arrays, parts in (("ids", whole, rows), ("waiting.ids", waiting, tails)):
+            if len(parts) == 1:
+                parts[0] |= arrays
+            elif arrays:
+                owners = self._owners(arrays[ids])
+                for owner, part in enumerate(parts):
+                    part |= {key: array[owners == owner] for key, array in arrays.items()}
+        write_states(
+            self.server_client,
+            [
+                (table, rows[i], tails[i])
+                for i, table in enumerate(self._tables)
+                if only is None or table[0].number in only
+            ],
+        )
+
+    def reading(
+        self,
+        ids: ArrayLike | DistinctIds,
+        *,
+        training: bool = True,
+        seen: SeenIds | None = None,
+    ) -> PendingRead:
+        """Return the requests that read the rows of some ids."""
+        own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
+        asked = own.asked
+        parts = self._split(asked)
+
+        def value(answers: list[np.ndarray]) -> np.ndarray:
+            if len(parts) == 1:
+                return own.spread(widened(answers[0]))
+            out = aligned((asked.size, self.dim), self.dtype)
+            for (_, at), rows in zip(parts, answers, strict=True):
+                out[at] = widened(rows)
+            return own.spread(out)
+
+        requests = [
+            read_request(shard, self.name, LookUpRows(share(asked, at), training, self.spec.half))
+            for shard, at in parts
+        ]
+        return PendingRead(self.server_client, requests, value)
+
+    def pushing(
+        self,
+        ids: ArrayLike | DistinctIds,
+        gradients: ArrayLike,
+        shows: ArrayLike | None = None,
+        clicks: ArrayLike | None = None,
+        *,
+        seen: SeenIds | None = None,
+    ) -> list[ShardWrite]:
+        """Return the writes of a push, by shard."""
+        self.require_optimizer()
+        own = (seen or SeenIds()).get(ids, self.name, self.rows, self.padding_idx)
+        what = f"gradients for embedding {self.name!r}"
+        array = checked_array(gradients, self.dtype, what)
+        if array.shape != (*own.shape, self.dim):
+            raise GradientError(
+                f"{what}: expected shape {(*own.shape, self.dim)} for ids of shape {own.shape}, "
+                f"found {array.shape}"
+            )
+        rows, use = array.reshape(-1, self.dim), self.use(own.shape, shows, clicks)
+        if own.real is not None:
+            rows, use = rows[own.real], use[:, own.real]
+        bad = own.flat[:0]
+        found, position = own.distinct
+        sums, finite = self._summed(found, position, rows)
+        if not finite and self.must_skip(rows, what):
+            flat, rows, bad = split_finite(own.flat, rows)
+            found, position = distinct(flat)
+            sums, _ = self._summed(found, position, rows)
+        size = norm(sums) if self._sends_norm else None
+        writes: list[tuple[ShardId, TableWrite]] = [
+            (shard, PushRows(ids, gradients, size, distinct=True, half=self.spec.half))
+            for shard, ids, gradients in self._dealt(found, sums)
+        ]
+        writes += [(shard, SkipUpdates(bad[at].size)) for shard, at in self._split(bad)]
+        if self.accessor is not None:
+            writes += [
+                (shard, RecordUse(own.flat[at], use[0, at], use[1, at]))
+                for shard, at in self._split(own.flat)
+            ]
+        return [(shard, OnTable(self.name, each)) for shard, each in writes]
+
+    def assign(self, ids: ArrayLike, values: ArrayLike) -> None:
+        """Replace rows on all shards or on none, at once."""
+        what = f"values for embedding {self.name!r}"
+        flat = checked_ids(ids, self.name, self.rows)
+        array = checked_array(values, self.dtype, what)
+        if array.shape != (*flat.shape, self.dim):
+            raise GradientError(
+                f"{what}: expected shape {(*flat.shape, self.dim)}, found {array.shape}"
+            )
+        found, position = distinct(flat.reshape(-1))
+        last = np.empty(found.size, np.intp)
+        last[position] = np.arange(position.size)  # of equal ids, the last value counts
+        rows = array.reshape(-1, self.dim)[last]
+        writes = [
+            (shard, OnTable(self.name, PutRows(share(found, at), rows[at])))
+            for shard, at in self._split(found)
+        ]
+        self.send(writes, immediate=True)
+
+    def use(
+        self, shape: tuple[int, ...], shows: ArrayLike | None, clicks: ArrayLike | None
+    ) -> np.ndarray:
+        """Return shows and clicks, float32 ``(2, n)``; empty if the table keeps none."""
+        if self.accessor is None:
+            if shows is not None or clicks is not None:
+                self.require_accessor()
+            return np.empty((0, math.prod(shape)), np.float32)
+        use = np.empty((2, *shape), np.float32)
+        for i, (what, given, default) in enumerate([("shows", shows, 1), ("clicks", clicks, 0)]):
+            array = np.asarray(default if given is None else given)
+            if given is not None and array.shape != shape:
+                raise GradientError(
+                    f"{what} for embedding {self.name!r}: expected shape {shape}, found "
+                    f"{array.shape}"
+                )
+            if array.dtype.kind not in "biuf" or not (np.isfinite(array) & (array >= 0)).all():
+                raise GradientError(
+                    f"{what} for embedding {self.name!r}: expected finite numbers not below 0"
+                )
+            use[i] = array
+        return use.reshape(2, -1)
+
+    def require_accessor(self) -> CtrAccessor:
+        """Return the accessor, or raise ConfigurationError if there is none."""
+        if self.accessor is None:
+            raise ConfigurationError(
+                f"embedding {self.name!r} does not remember how its rows are used: make it with "
+                "accessor=psnb.CtrAccessor()"
+            )
+        return self.accessor
+
+    def end_day(self) -> None:
+        """End a day on all shards or on none."""
+        end = OnTable(self.name, EndDay())
+        self.send([(shard, end) for shard in self._shards], immediate=True)
+
+    def row_use(self, ids: ArrayLike) -> np.ndarray:
+        """Return shows, clicks and days unseen, ``(3, *ids.shape)``; 0 for ids without a row."""
+        checked = checked_ids(ids, self.name, self.rows)
+        flat = checked.reshape(-1)
+        found = np.zeros((3, flat.size), np.float32)
+        parts = self._split(flat)
+        requests = [on_table(shard, self.name, ReadUse(flat[at])) for shard, at in parts]
+        for (_, at), part in zip(parts, self.server_client.call(requests), strict=True):
+            found[:, at] = part.T
+        return found.reshape(3, *checked.shape)
+
+    def ask_all(self, operation: TableOperation) -> list[Any]:
+        """Ask all shards."""
+        return self.server_client.call(
+            [on_table(shard, self.name, operation) for shard in self._shards]
+        )
+
+    def _owners(self, flat: np.ndarray) -> np.ndarray:
+        return shard_of_ids(flat, len(self._shards), growing=self.rows is None)
+
+    def _split(self, flat: np.ndarray) -> list[tuple[ShardId, Any]]:
+        """Return the shards to ask, each with the positions of its ids."""
+        if flat.size == 0:
+            return []
+        if len(self._shards) == 1:
+            return [(self._shards[0], slice(None))]
+        owners = self._owners(flat)
+        split = [(shard, np.flatnonzero(owners == i)) for i, shard in enumerate(self._shards)]
+        return [(shard, at) for shard, at in split if at.size]
+
+    def _summed(
+        self, ids: np.ndarray, position: np.ndarray, gradients: np.ndarray
+    ) -> tuple[np.ndarray, bool]:
+        """Return the sum of each id's gradients, and whether all are finite."""
+        shape, sums = (ids.size, self.dim), None
+        if len(self._shards) == 1:
+            sums = self.server_client.lend(self._shards[0], shape, self.dtype)
+        if sums is None:
+            sums = np.empty(shape, self.dtype)
+        return sums, add_up_rows(gradients, position, sums)
+
+    def _dealt(
+        self, ids: np.ndarray, gradients: np.ndarray
+    ) -> Iterator[tuple[ShardId, np.ndarray, np.ndarray]]:
+        """Yield the part of each shard, in arrays of its own that do not change any more."""
+        for shard, at in self._split(ids):
+            if isinstance(at, slice):
+                part = gradients
+            else:
+                own = self.server_client.lend(shard, (at.size, self.dim), self.dtype)
+                part = gradients.take(at, axis=0, out=own, mode="clip")
+            part.flags.writeable = False
+            yield shard, share(ids, at), part
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def share(ids: np.ndarray, at: Any) -> np.ndarray:
+    """Return a shard's part; if it is the whole, the same array, so that it is sent only once."""
+    return ids if isinstance(at, slice) else ids[at]
+
+
+# Into how many shards variables are split. Pure.
+
+Partitioner = Callable[[tuple[int, ...], np.dtype], int]
+"""Takes a variable's shape and dtype, returns the number of shards along its first axis."""
+
+
+@dataclass(frozen=True)
+class FixedShards:
+    """Split every variable into the same number of shards (fewer if it has fewer rows).
+
+    After TensorFlow's ``FixedShardsPartitioner``.
+
+    Parameters
+    ----------
+    shards : int
+        At least 1.
+
+    Raises
+    ------
+    ConfigurationError
+        If ``shards`` is not a positive integer.
+    """
+
+    shards: int
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "shards")
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> int:
+        """Return the number of shards for a variable of this shape and dtype."""
+        return min(self.shards, shape[0]) if shape and shape[0] else 1
+
+
+@dataclass(frozen=True)
+class MinSize:
+    """Split a variable into as many shards as possible, each of a minimum size.
+
+    After TensorFlow's ``MinSizePartitioner``, with its defaults. As there, the last byte counts: a
+    variable of two and a half times ``min_shard_bytes`` becomes three shards, a little below it.
+
+    Parameters
+    ----------
+    min_shard_bytes : int
+        At least 1; the default is 256 KiB.
+    max_shards : int
+        At least 1. The default, 1, splits nothing: set it to the number of servers.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not a positive integer.
+    """
+
+    min_shard_bytes: int = 256 << 10
+    max_shards: int = 1
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "min_shard_bytes", "max_shards")
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> int:
+        """Return the number of shards for a variable of this shape and dtype."""
+        shards = -(-math.prod(shape) * dtype.itemsize // self.min_shard_bytes)
+        return max(1, min(shards, self.max_shards, shape[0] if shape else 1))
+
+
+@dataclass(frozen=True)
+class MaxSize:
+    """Split a variable into as few shards as keep each below a maximum size.
+
+    After TensorFlow's ``MaxSizePartitioner``. A row is never split: a shard has one at least.
+
+    Parameters
+    ----------
+    max_shard_bytes : int
+        At least 1.
+    max_shards : int, optional
+        No more shards than these, even if they are larger then; None for no limit.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not a positive integer.
+    """
+
+    max_shard_bytes: int
+    max_shards: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "max_shard_bytes")
+        if self.max_shards is not None:
+            _require_positive(self, "max_shards")
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> int:
+        """Return the number of shards for a variable of this shape and dtype."""
+        row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        if not shape or not shape[0] or not row_bytes:
+            return 1
+        shards = -(-shape[0] // max(1, self.max_shard_bytes // row_bytes))
+        return shards if self.max_shards is None else min(shards, self.max_shards)
+
+
+def _require_positive(partitioner: object, *names: str) -> None:
+    for name in names:
+        value = integer(f"{shown(partitioner)}: {name}", getattr(partitioner, name), 1)
+        object.__setattr__(partitioner, name, value)
+
+
+# The end of a round of synchronous updates: what its closures pushed becomes one update.
+#
+# A shard has only a part of a gradient. So the norms are asked for first if a parameter may be
+# clipped by norm.
+
+
+def apply_round(
+    attempt: Callable[[Sequence[Request]], Sequence[Any]],
+    shards: Sequence[ShardId],
+    parameters: Iterable[ParameterShards],
+    writer: str,
+    number: int,
+    closures: Sequence[int],
+    held_up: Callable[[Exception], None],
+) -> None:
+    """Have all shards apply a round, or none; each applies it once, however often it is asked.
+
+    Parameters
+    ----------
+    attempt : callable
+        Sends requests to shards, and returns errors in the place of answers.
+    shards : sequence of ShardId
+        All of the strategy.
+    parameters : iterable of ParameterShards
+        Those that may have been pushed.
+    writer : str
+        The coordinator whose round it is.
+    number : int
+        Which round.
+    closures : sequence of int
+        The commit numbers of the closures that count, in the order in which they are summed.
+    held_up : callable
+        Called each time when a server is silent. The request is repeated, because closures that
+        have ended rely on it.
+
+    Raises
+    ------
+    ServerLostError
+        If a server is gone; nothing was applied.
+    """
+    owners = {
+        table: parameter.name
+        for parameter in parameters
+        if parameter.clips_by_norm
+        for table in parameter.table_names
+    }
+    drive(ending_round(shards, owners, writer, number, closures, held_up), attempt)
+
+
+def ending_round(
+    shards: Sequence[ShardId],
+    owners: Mapping[str, str],
+    writer: str,
+    number: int,
+    closures: Sequence[int],
+    held_up: Callable[[Exception], None],
+) -> Steps[None]:
+    """Yield the requests that end a round, and take their outcomes; see `apply_round`. Pure.
+
+    ``owners`` maps the tables that are clipped by norm to their parameters.
+    """
+    closures = list(closures)
+    norms: dict[str, float] = {}
+    if owners or len(shards) > 1:
+        # Also where no norm is needed: it makes sure that all shards are there.
+        asked = SquareNorms(writer, number, closures, sorted(owners))
+        requests = [Request(shard, asked) for shard in shards]
+        answers = yield from _asked(requests, held_up)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        squares: dict[str, list[float]] = {}
+        for answer in answers:
+            for table, square in answer.items():
+                squares.setdefault(owners[table], []).append(square)
+        whole = {name: math.sqrt(math.fsum(parts)) for name, parts in squares.items()}
+        norms = {table: whole[name] for table, name in owners.items() if name in whole}
+    ends = [Request(shard, EndRound(writer, number, closures, norms)) for shard in shards]
+    # A shard that is lost now is lost with all its data, this round included.
+    ended = yield from _asked(ends, held_up)
+    lost = [each for each in ended if isinstance(each, Exception)]
+    if len(lost) == len(shards):
+        raise lost[0]
+
+
+def _asked(requests: Sequence[Request], held_up: Callable[[Exception], None]) -> Steps[list[Any]]:
+    """Return the answers, or a `ServerLostError` in place of one; waits for silent servers."""
+    answers: dict[int, Any] = {}
+    while left := [position for position in range(len(requests)) if position not in answers]:
+        outcomes = yield [requests[position] for position in left]
+        for position, outcome in zip(left, outcomes, strict=True):
+            if isinstance(outcome, ServerSilentError):
+                held_up(outcome)
+            elif isinstance(outcome, ServerLostError) or not isinstance(outcome, Exception):
+                answers[position] = outcome
+            else:
+                raise outcome
+    return [answers[position] for position in range(len(requests))]

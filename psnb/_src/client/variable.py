@@ -1,0 +1,543 @@
+"""Variable: a dense array that lives on parameter servers.
+
+It refers to `DenseShards` and keeps no values itself, so any number of threads may use one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from psnb._src.client.arguments import LiveOptimizer, NonFinite, checked_array, checked_rows
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.requests import ServerClient, on_table, read_states, write_states
+from psnb._src.client.sparse_shards import ParameterShards, SparseShards
+from psnb._src.client.updates import PendingRead, ShardWrite, read_request
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.kernels import all_finite, copy_with_norm, norm
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.states import Expected, SavedShard, check_saved_slice
+from psnb._src.server.table import (
+    AddRows,
+    AddValues,
+    AssignRows,
+    AssignValues,
+    BlendValues,
+    CountSkipped,
+    GatherRows,
+    OnTable,
+    PushGradient,
+    ReadValues,
+    SkipUpdates,
+)
+from psnb._src.transport.stream import widened
+from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.profiling import PULL, PUSH, counted_as
+from psnb.errors import GradientError
+
+# Blend: what a step does to values that it moves beside those that learn. Pure.
+
+
+class Blend(NamedTuple):
+    """Makes ``(1 - share) * value + term`` of each element of a variable.
+
+    It stands where a gradient would in pushes, needs no optimizer, and in mode `Sync` the blends of
+    a round are averaged as gradients are. A change that was computed from a value is right for that
+    value alone; what is blended in is right for whatever value there is when it comes.
+
+    Attributes
+    ----------
+    shares, terms : numpy.ndarray
+        Of the variable's shape and dtype. A share of 0 adds the term (a count), one of 1 sets it,
+        one between moves the value so far towards ``term / share`` (a moving average).
+    """
+
+    shares: np.ndarray
+    terms: np.ndarray
+
+
+# DenseShards: how a variable is spread over servers, read, written and saved.
+#
+# It keeps no state, so any number of threads may use one.
+
+
+@dataclass(frozen=True, slots=True)
+class DenseShard:
+    """Rows ``start`` to ``stop`` of a variable, and which table of which shard holds them."""
+
+    shard: ShardId
+    table: str
+    start: int
+    stop: int
+
+
+class DenseShards(ParameterShards):
+    """A description of a variable, and the access to its shards."""
+
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        optimizer: Optimizer | None,
+        shards: Sequence[DenseShard],
+        server_client: ServerClient | None,
+        nonfinite: NonFinite = NonFinite.REFUSE,
+        half: bool = False,
+    ) -> None:
+        tables = [(each.shard, each.table) for each in shards]
+        super().__init__(name, optimizer, tables, server_client, nonfinite)
+        self.shape, self.dtype, self._half = shape, dtype, half
+        self._shards = tuple(shards)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DenseShards, (
+            *(self.name, self.shape, self.dtype, self._made, self._shards, None),
+            *(self._nonfinite, self._half),
+        )
+
+    def elsewhere(self, strategy: str, server_client: ServerClient) -> DenseShards:
+        return DenseShards(
+            *(self.name, self.shape, self.dtype, self._made),
+            [replace(part, shard=part.shard._replace(strategy=strategy)) for part in self.parts],
+            server_client,
+            *(self._nonfinite, self._half),
+        )
+
+    @property
+    def parts(self) -> tuple[DenseShard, ...]:
+        """Which rows are where."""
+        return self._shards
+
+    def part_shape(self, part: DenseShard) -> tuple[int, ...]:
+        """Return the shape of a part's table."""
+        return self.shape if len(self._shards) == 1 else (part.stop - part.start, *self.shape[1:])
+
+    def part_nbytes(self, part: DenseShard) -> int:
+        """Return the size of a part's values in bytes."""
+        return math.prod(self.part_shape(part)) * self.dtype.itemsize
+
+    def by_table(self, value: np.ndarray) -> dict[tuple[int, str], np.ndarray]:
+        """Return the parts of a value, by the numbers of their shards and the names of tables."""
+        parts = zip(self._shards, self._parts(value), strict=True)
+        return {(part.shard.number, part.table): values for part, values in parts}
+
+    @property
+    def clips_by_norm(self) -> bool:
+        # For a variable with several shards, clipnorm may be switched on live.
+        divided = self._made is not None and len(self._shards) > 1
+        return divided or super().clips_by_norm
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a checkpoint must match to be loaded, as JSON can hold it."""
+        return {
+            "kind": "variable",
+            "shape": list(self.shape),
+            "dtype": self.dtype.name,
+            "slots": list(self._made.slots if self._made else ()),
+        }
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what `describe` does not tell of how it was made, as JSON can hold it."""
+        return {"nonfinite": self._nonfinite.value}
+
+    def check_state(self, saved: SavedShard) -> None:
+        """Raise ConfigurationError unless a saved shard can be loaded."""
+        expected = Expected(self.name, self.dtype, self._made.slots if self._made else ())
+        check_saved_slice(expected, self.shape, saved)
+
+    def shard_states(self) -> list[dict[str, np.ndarray]]:
+        """Return values and optimizer state of every shard, for checkpoints."""
+        states = read_states(self.server_client, self._tables)
+        for part, state in zip(self.parts, states, strict=True):
+            shape = self.part_shape(part)
+            state |= {key: state[key].reshape(shape) for key in state.keys() - {"step"}}
+        return states
+
+    def load_states(
+        self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
+    ) -> None:
+        """Load what `shard_states` returned, from any number of shards.
+
+        Load it on all shards, or only on those in ``only``.
+        """
+        # Each shard counted its own steps, and all have had the same pushes.
+        step = max(state["step"] for state in states)
+        keys = states[0].keys() - {"step"}
+        whole = {key: self._joined([state[key] for state in states]) for key in keys}
+        parts = {key: self._parts(array) for key, array in whole.items()}
+        write_states(
+            self.server_client,
+            [
+                (
+                    (shard.shard, shard.table),
+                    {key: part[i].reshape(-1) for key, part in parts.items()},
+                    {"step": step},
+                )
+                for i, shard in enumerate(self._shards)
+                if only is None or shard.shard.number in only
+            ],
+            numbered=True,
+        )
+
+    def skipped(self) -> int:
+        """Return how many updates were left out because they were not finite."""
+        requests = [on_table(s.shard, s.table, CountSkipped()) for s in self._shards]
+        return sum(self.server_client.call(requests))
+
+    def _parts(self, array: np.ndarray) -> list[np.ndarray]:
+        if len(self._shards) == 1:
+            return [array]
+        return [array[shard.start : shard.stop] for shard in self._shards]
+
+    def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _read(self, answers: list[Any]) -> np.ndarray:
+        return self._joined([*map(widened, answers)])
+
+    def _split_rows(self, flat: np.ndarray) -> list[tuple[DenseShard, Any]]:
+        """Return each shard that has some of the rows, with their positions."""
+        if flat.size == 0:
+            return []
+        if len(self._shards) == 1:
+            return [(self._shards[0], slice(None))]
+        stops = np.array([shard.stop for shard in self._shards])
+        owners = np.searchsorted(stops, flat, side="right")
+        split = [(shard, np.flatnonzero(owners == i)) for i, shard in enumerate(self._shards)]
+        return [(shard, at) for shard, at in split if at.size]
+
+    def reading(self, rows: ArrayLike | None = None) -> PendingRead:
+        """Return the requests that read the value, or some rows of it."""
+        if rows is None:
+            requests = [
+                read_request(s.shard, s.table, ReadValues(self._half)) for s in self._shards
+            ]
+            return PendingRead(self.server_client, requests, self._read)
+        checked = checked_rows(rows, self.name, self.shape)
+        flat = checked.reshape(-1)
+        parts = self._split_rows(flat)
+        requests = [
+            read_request(s.shard, s.table, GatherRows(flat[at] - s.start, self._half))
+            for s, at in parts
+        ]
+
+        def value(answers: list[np.ndarray]) -> np.ndarray:
+            out = np.empty((flat.size, *self.shape[1:]), self.dtype)
+            for (_, at), values in zip(parts, answers, strict=True):
+                out[at] = widened(values)
+            return out.reshape((*checked.shape, *self.shape[1:]))
+
+        return PendingRead(self.server_client, requests, value)
+
+    def pushing(self, gradient: ArrayLike | Blend) -> list[ShardWrite]:
+        """Return the writes of a push, by shard."""
+        if isinstance(gradient, Blend):
+            return self._blending(gradient)
+        self.require_optimizer()
+        array = self.checked(gradient, "gradient")
+        parts, size = self._written(array)
+        what = f"gradient for variable {self.name!r}"
+        finite = math.isfinite(size) or all_finite(array)
+        if not finite and self.must_skip(array, what):
+            first = self._shards[0]
+            return [(first.shard, OnTable(first.table, SkipUpdates(1)))]
+        # Computing the norm costs as much as looking for NaN and infinities, and finds them too. So
+        # it is always sent, and clipnorm can be switched on live.
+        return [
+            (s.shard, OnTable(s.table, PushGradient(part, size, half=self._half)))
+            for s, part in zip(self._shards, parts, strict=True)
+        ]
+
+    def _blending(self, blend: Blend) -> list[ShardWrite]:
+        shares, terms = (self.checked(each, "blend") for each in blend)
+        if self.must_skip(terms, f"values for variable {self.name!r}"):
+            return []
+        parts = zip(self._shards, self._parts(shares), self._parts(terms), strict=True)
+        return [
+            (s.shard, OnTable(s.table, BlendValues(self._sent(s, share), self._sent(s, term))))
+            for s, share, term in parts
+        ]
+
+    def _written(self, array: np.ndarray) -> tuple[list[np.ndarray], float]:
+        """Return the parts of a gradient, one for each shard, and the norm of the whole.
+
+        The parts are in memory shared with the servers, if there is any: then one pass checks and
+        copies the gradient.
+        """
+        parts, norms = [], []
+        for shard, part in zip(self._shards, self._parts(array), strict=True):
+            lent = self.server_client.lend(shard.shard, part.shape, part.dtype)
+            norms.append(norm(part) if lent is None else copy_with_norm(part, lent))
+            if lent is not None:
+                lent.flags.writeable = False
+            parts.append(part if lent is None else lent)
+        return parts, math.hypot(*norms)
+
+    def checked(self, value: ArrayLike, what: str) -> np.ndarray:
+        """Return a value as an array of the shape and dtype, or raise GradientError."""
+        array = checked_array(value, self.dtype, f"{what} for variable {self.name!r}")
+        if array.shape != self.shape:
+            raise GradientError(
+                f"{what} for variable {self.name!r}: expected shape {self.shape}, "
+                f"found {array.shape}"
+            )
+        return array
+
+    def scatter(
+        self,
+        kind: type[AssignRows | AddRows],
+        rows: ArrayLike,
+        values: ArrayLike,
+        immediate: bool,
+        sign: int = 1,
+    ) -> None:
+        """Write some rows; see `Variable.scatter_update`."""
+        checked = checked_rows(rows, self.name, self.shape)
+        array = checked_array(values, self.dtype, f"values for variable {self.name!r}")
+        expected = (*checked.shape, *self.shape[1:])
+        if array.shape != expected:
+            raise GradientError(
+                f"values for variable {self.name!r}: expected shape {expected} for rows of shape "
+                f"{checked.shape}, found {array.shape}"
+            )
+        flat = checked.reshape(-1)
+        array = (array if sign > 0 else -array).reshape(flat.size, *self.shape[1:])
+        self.send(
+            [
+                (s.shard, OnTable(s.table, kind(flat[where] - s.start, array[where])))
+                for s, where in self._split_rows(flat)
+            ],
+            immediate,
+        )
+
+    def write(
+        self, kind: type[AssignValues | AddValues], array: np.ndarray, immediate: bool
+    ) -> None:
+        """Write the whole value; copied once, into memory shared with the servers if possible."""
+        parts = zip(self._shards, self._parts(array), strict=True)
+        writes = [(s.shard, OnTable(s.table, kind(self._sent(s, part)))) for s, part in parts]
+        self.send(writes, immediate)
+
+    def _sent(self, shard: DenseShard, part: np.ndarray) -> np.ndarray:
+        lent = self.server_client.lend(shard.shard, part.shape, part.dtype)
+        if lent is None:
+            return part
+        lent[...] = part
+        lent.flags.writeable = False
+        return lent
+
+
+class Variable(SaysWhatToUse):
+    """A dense array on the parameter servers; made by `ParameterServerStrategy.variable`.
+
+    Thread-safe; usable in the notebook, in closures and in Dask tasks. Each operation is atomic for
+    each shard (a variable without a partitioner has one). A write is made on all shards or none;
+    only after a `ServerSilentError` it may be on some.
+
+    In a closure, all writes are held back until it ends and then applied together, exactly once,
+    also when the closure runs again because its worker died. If it raises, none is applied. Its own
+    reads see them. For many steps in one closure use ``immediate=True``, because held-back writes
+    travel with each read. This describes the modes `Async` and `BoundedStaleness`; see `Sync` and
+    `Geo` for pushes there.
+    """
+
+    def __init__(self, shards: DenseShards) -> None:
+        self._shards = shards
+
+    def __repr__(self) -> str:
+        return f"<psnb.Variable {self.name!r} {self.dtype}{list(self.shape)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Variable, (self._shards,)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        # For np.asarray and the like. The value is fetched, so this is a copy in any case.
+        if copy is False:
+            raise ValueError(f"variable {self.name!r} is on servers: its value must be copied")
+        return self.read().astype(dtype or self.dtype, copy=False)
+
+    @property
+    def name(self) -> str:
+        """Its name; unique within the strategy."""
+        return self._shards.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's shape."""
+        return self._shards.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The array's dtype."""
+        return self._shards.dtype
+
+    @property
+    def optimizer(self) -> LiveOptimizer | None:
+        """What the servers do with pushed gradients; its hyperparameters can be set live."""
+        return self._shards.optimizer
+
+    @counted_as(PULL)
+    def read(self) -> np.ndarray:
+        """Fetch the current value.
+
+        Returns
+        -------
+        numpy.ndarray
+            A copy of its own, of `shape` and `dtype`.
+
+        Raises
+        ------
+        ServerLostError
+            If a server that holds a part of it is gone.
+        """
+        return self._shards.reading().fetch()
+
+    @counted_as(PULL)
+    def gather(self, rows: ArrayLike) -> np.ndarray:
+        """Fetch some rows: the value of ``read()[rows]``, without fetching the others.
+
+        Parameters
+        ----------
+        rows : array_like of int
+            Positions along the first axis, of any shape; rows may repeat, none is negative.
+
+        Returns
+        -------
+        numpy.ndarray
+            ``rows.shape + shape[1:]`` of `dtype`, a copy of its own.
+
+        Raises
+        ------
+        IdOutOfRangeError
+            If a row is outside the variable.
+        GradientError
+            If the rows are not integers, or the variable is a single number.
+        ServerLostError
+            If a server is gone.
+        """
+        return self._shards.reading(rows).fetch()
+
+    @counted_as(PUSH)
+    def assign(self, value: ArrayLike, *, immediate: bool = False) -> None:
+        """Replace the value; optimizer state stays as it is.
+
+        Parameters
+        ----------
+        value : array_like
+            Of `shape`; an array must have `dtype`, Python numbers are converted.
+        immediate : bool
+            In a closure: write now, not at its end. Such a write happens at least once.
+
+        Raises
+        ------
+        GradientError
+            If shape or dtype differ; nothing was changed.
+        ServerLostError
+            If a server is gone.
+        """
+        self._shards.write(AssignValues, self._shards.checked(value, "value"), immediate)
+
+    @counted_as(PUSH)
+    def assign_add(self, value: ArrayLike, *, immediate: bool = False) -> None:
+        """Add to the value; see `assign` for parameters and errors."""
+        self._shards.write(AddValues, self._shards.checked(value, "value"), immediate)
+
+    @counted_as(PUSH)
+    def assign_sub(self, value: ArrayLike, *, immediate: bool = False) -> None:
+        """Subtract from the value; see `assign` for parameters and errors."""
+        self._shards.write(AddValues, -self._shards.checked(value, "value"), immediate)
+
+    @counted_as(PUSH)
+    def scatter_update(
+        self, rows: ArrayLike, values: ArrayLike, *, immediate: bool = False
+    ) -> None:
+        """Replace some rows; optimizer state stays as it is.
+
+        Parameters
+        ----------
+        rows : array_like of int
+            Positions along the first axis, of any shape. If a row is repeated, its last value
+            counts (TensorFlow leaves open which one counts).
+        values : array_like
+            ``rows.shape + shape[1:]``; an array must have `dtype`.
+        immediate : bool
+            In a closure: write now, not at its end. Such a write happens at least once.
+
+        Raises
+        ------
+        IdOutOfRangeError
+            If a row is outside the variable; nothing was changed.
+        GradientError
+            If shape or dtype differ, or the rows are not integers; nothing was changed.
+        ServerLostError
+            If a server is gone.
+        """
+        self._shards.scatter(AssignRows, rows, values, immediate)
+
+    @counted_as(PUSH)
+    def scatter_add(self, rows: ArrayLike, values: ArrayLike, *, immediate: bool = False) -> None:
+        """Add to some rows; the values of repeated rows add up.
+
+        See `scatter_update` for parameters and errors.
+        """
+        self._shards.scatter(AddRows, rows, values, immediate)
+
+    @counted_as(PUSH)
+    def scatter_sub(self, rows: ArrayLike, values: ArrayLike, *, immediate: bool = False) -> None:
+        """Subtract from some rows; see `scatter_add`."""
+        self._shards.scatter(AddRows, rows, values, immediate, sign=-1)
+
+    @counted_as(PUSH)
+    def push(self, gradient: ArrayLike, *, immediate: bool = False) -> None:
+        """Let the optimizer on the servers apply a gradient.
+
+        Parameters
+        ----------
+        gradient : array_like
+            Of `shape`; an array must have `dtype`.
+        immediate : bool
+            In a closure: write now, not at its end. Such a write happens at least once.
+
+        Raises
+        ------
+        GradientError
+            If shape or dtype differ, or if a number is not finite and the variable was not made
+            with ``nonfinite="skip"`` or ``"allow"``; nothing was changed.
+        ConfigurationError
+            If the variable was made without an optimizer.
+        ServerLostError
+            If a server is gone.
+        """
+        self._shards.send(self._shards.pushing(gradient), immediate)
+
+    def skipped(self) -> int:
+        """Return how many updates were left out because they were not finite; asks the servers.
+
+        Counted with ``nonfinite="skip"``, since the variable was made. What a closure pushes counts
+        when the closure has ended.
+        """
+        return self._shards.skipped()
+
+
+# The user's parameters (`Variable`, `Embedding`), and `shards_of`: the internals of one.
+
+Handle: TypeAlias = Variable | Embedding
+
+
+@overload
+def shards_of(handle: Variable) -> DenseShards: ...
+
+
+@overload
+def shards_of(handle: Embedding) -> SparseShards: ...
+
+
+def shards_of(handle: Handle) -> DenseShards | SparseShards:
+    """Return how a parameter is spread over servers."""
+    return handle._shards

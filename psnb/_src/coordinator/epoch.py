@@ -1,0 +1,413 @@
+"""Scheduling closures until an epoch of a leased dataset is over.
+
+Without rounds a few are scheduled ahead for each worker. With rounds, of synchronous updates, they
+are scheduled round by round, each when all closures of the one before have ended: their numbers,
+their lanes and how many there are depend on the dataset alone. While the closures of a round are
+put, nobody may end it early. That costs no time, as servers apply a round meanwhile.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import cycle, islice
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from psnb._src.coordinator.closures import DEFAULT_RETRIES, Chooser, ScheduleOptions
+from psnb._src.coordinator.leases import LeaseRegistry, Progress
+from psnb._src.coordinator.queue import PinnedCalls
+from psnb._src.coordinator.remote_value import RemoteValue
+from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues, ResourceRegistry
+from psnb._src.data.dataset import Dataset
+from psnb._src.data.spec import Spec
+from psnb._src.data.splits import identity
+from psnb._src.monitor.history import EpochCount, WorkerStatistics
+from psnb._src.monitor.text import Share
+from psnb._src.utils.text import counted
+from psnb._src.utils.threads import Condition, uninterrupted
+from psnb._src.worker.resources import make_leased_iterator
+from psnb.errors import ConfigurationError, DatasetError
+
+# DatasetServices: what datasets on the workers need from their coordinator.
+
+
+class DatasetServices(NamedTuple):
+    """What datasets need from their coordinator.
+
+    Attributes
+    ----------
+    registry : ResourceRegistry
+        The per-worker values.
+    leases : LeaseRegistry
+        Opens epochs and knows their leases.
+    schedule : callable
+        Schedules a function with arguments and options.
+    pinned : PinnedCalls
+        Calls each worker.
+    progress : callable
+        Returns a context in which progress is shown: if told so, or where people look.
+    """
+
+    registry: ResourceRegistry
+    leases: LeaseRegistry
+    schedule: Callable[[Callable[..., Any], tuple[Any, ...], ScheduleOptions], RemoteValue]
+    pinned: PinnedCalls
+    progress: Callable[..., AbstractContextManager[None]]
+
+
+# WholeSplits: the splits of a dataset for closures that read one each, from beginning to end.
+#
+# There are no leases here: what such a closure returns counts once, and if its worker is lost, it
+# reads its split anew. So it must change nothing but what a second run replaces.
+
+
+class WholeSplits(NamedTuple):
+    """The splits of a dataset, in order.
+
+    Attributes
+    ----------
+    datasets : PerWorkerValues
+        On each worker the list of them, as datasets.
+    choosers : sequence of callable
+        For each split, which workers may read it; no two are the same object.
+    """
+
+    datasets: PerWorkerValues
+    choosers: Sequence[Chooser]
+
+
+def map_splits(
+    function: Callable[..., Any], splits: WholeSplits, place: DatasetServices, shown: bool | None
+) -> list[Any]:
+    """Call ``function(datasets, number)`` for each split on some worker; return the results.
+
+    Parameters
+    ----------
+    function : callable
+        A closure that changes no parameters.
+    splits : WholeSplits
+        What to read.
+    place : DatasetServices
+        Schedules.
+    shown : bool or None
+        Whether progress is shown; as for `ClusterCoordinator.join`.
+
+    Raises
+    ------
+    Exception
+        What the first closure that failed raised. Those that have not begun are withdrawn, and
+        those that run have ended.
+    """
+    remotes: list[RemoteValue] = []
+    try:
+        for number, chooser in enumerate(splits.choosers):
+            how = ScheduleOptions(DEFAULT_RETRIES, 0, chooser, detached=True)
+            remotes.append(place.schedule(function, (splits.datasets, number), how))
+
+        def share() -> Share:
+            return Share(sum(each.done() for each in remotes), len(remotes), "parts")
+
+        with place.progress(shown, share):
+            return [each.fetch() for each in remotes]
+    except BaseException:
+        for chooser in splits.choosers:
+            place.pinned.withdraw(chooser, "another part of the dataset failed")
+        for each in remotes:
+            each.wait()
+        raise
+
+
+# Datasets that are read by leases: every example is used exactly once per epoch.
+
+
+class LeasedIterator(PerWorkerIterator):
+    """One epoch; closures take from it with ``next``, and the workers share its splits.
+
+    A closure that finds nothing left, or nothing at the moment, gets a StopIteration. If it raises
+    that before it has written anything, it ends without an error.
+    """
+
+    def __init__(
+        self,
+        registry: ResourceRegistry,
+        leases: LeaseRegistry,
+        epoch: int,
+        make: Callable[..., Any],
+        args: tuple[Any, ...],
+        spec: Callable[[], Spec],
+    ) -> None:
+        self._leases, self._epoch = leases, epoch
+        weakref.finalize(self, leases.close, epoch)
+        super().__init__(registry, make, (*args, epoch), spec=spec)
+        # Whether `run_epoch` may find it over: its state was, or a call was cut short and is made
+        # again, while the closures that it had scheduled have used the rest.
+        self.may_be_over = self.exhausted
+        self.length: int | None = None
+        """How many elements it has; None if that is unknown."""
+
+    def require_rest(self) -> None:
+        """Raise ConfigurationError if every example was used, and not by a call cut short."""
+        if self.exhausted and not self.may_be_over:
+            raise ConfigurationError(
+                "run_epoch: every example of this epoch was used already, so nothing would run. "
+                "Begin another epoch: run_epoch(step, iter(dataset))"
+            )
+
+    def progress(self) -> Progress:
+        """Return the progress of the epoch; cheap, any thread."""
+        return self._leases.progress(self._epoch)
+
+    def count(self) -> EpochCount:
+        """Return how much of the epoch is done, for views; cheap, any thread."""
+        found = self.progress()
+        length = found.visits if found.over else self.length
+        if length is not None:  # the last epoch may have been a shorter one
+            length = max(length, found.visits)
+        return EpochCount(found.visits, length, found.parts)
+
+    def share(self) -> Share:
+        """Return how much of the epoch is done, for lines of progress; cheap, any thread."""
+        return Share(*self.progress().parts, "parts of the epoch")
+
+    def state(self) -> dict[str, Any]:
+        """Return the part of the epoch that is not used yet; `LeasedDataset.iterator` takes it.
+
+        It has JSON's types, for a checkpoint's metadata. Take both while nothing runs, so that they
+        fit each other: ``coordinator.drain()``, ``manager.save({"epoch": iterator.state()})``.
+        Examples of a closure that was lost with its worker, and will run again, count as not used.
+        """
+        return self._leases.state(self._epoch)
+
+    def unread(self) -> bool:
+        """Return whether there are examples that no closure has taken; cheap, any thread."""
+        return self._leases.unread(self._epoch)
+
+    def suits(self, worker: WorkerStatistics, lane: int | None = None) -> bool:
+        """Return whether a closure that takes from this should go to a worker; cheap."""
+        return self._leases.suits(self._epoch, worker.name, lane)
+
+    @property
+    def seats(self) -> int | None:
+        """How many closures a round has; None if there are no rounds, and so no order."""
+        return self._leases.seats
+
+    def lanes(self) -> list[int]:
+        """Return the lanes in which there is something to read, if there are rounds."""
+        return self._leases.lanes(self._epoch)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every example was used."""
+        return self.progress().over
+
+
+Epoch = TypeVar("Epoch", bound=LeasedIterator)
+
+
+class Epochs(ABC, Generic[Epoch]):
+    """Base of datasets that are read by leases; ``iter`` of one begins an epoch."""
+
+    _latest: Epoch | None = None
+
+    def __iter__(self) -> Epoch:
+        return self.iterator()
+
+    def iterator(self, state: Mapping[str, Any] | None = None) -> Epoch:
+        """Begin an epoch, or go on with one, also one of another notebook with the same dataset.
+
+        Parameters
+        ----------
+        state : mapping, optional
+            From the `LeasedIterator.state` of that epoch.
+
+        Raises
+        ------
+        ConfigurationError
+            If the state belongs to a dataset that was cut or shuffled in another way, or if the
+            dataset must be in memory and is not.
+        """
+        begun, latest = self._begin(state), self._latest
+        if begun.length is None and latest is not None:
+            begun.length = latest.count().batches  # the same elements in another order
+        self._latest = begun
+        return begun
+
+    def progress(self) -> Progress:
+        """Return the progress of the latest epoch: splits done, leased and left, and visits.
+
+        Raises
+        ------
+        ConfigurationError
+            If no epoch was begun.
+        """
+        if self._latest is None:
+            raise ConfigurationError("no epoch was begun: iterator = iter(dataset)")
+        return self._latest.progress()
+
+    @abstractmethod
+    def whole_splits(self) -> WholeSplits:
+        """Return the splits for closures that read one each; for psnb only."""
+
+    @abstractmethod
+    def _begin(self, state: Mapping[str, Any] | None) -> Epoch:
+        """Return the iterator of an epoch."""
+
+
+class LeasedDataset(Epochs[LeasedIterator]):
+    """A dataset whose parts workers lease; ``iter`` of it begins an epoch.
+
+    Thread-safe.
+    """
+
+    def __init__(
+        self,
+        registry: ResourceRegistry,
+        leases: LeaseRegistry,
+        splits: Sequence[Dataset],
+        asked: int,
+    ) -> None:
+        self._registry, self._leases, self._splits = registry, leases, splits
+        # There may be more or fewer splits than asked for, and another number is cut elsewhere.
+        self._known = {"splits": asked, "of": identity(splits)}
+        self._whole: PerWorkerValues | None = None
+
+    def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
+        epoch = self._leases.open(len(self._splits), state, dataset=self._known)
+        arguments = make_leased_iterator, (list(self._splits),), partial(_spec, self._splits)
+        begun = LeasedIterator(self._registry, self._leases, epoch, *arguments)
+        begun.length = _length(self._splits)
+        return begun
+
+    @property
+    def element_spec(self) -> Spec:
+        """Shapes and dtypes of the elements; see `psnb.data.Dataset.element_spec`."""
+        return _spec(self._splits)
+
+    def whole_splits(self) -> WholeSplits:
+        """Return the splits for closures that read one each; for psnb only."""
+        if self._whole is None:
+            self._whole = PerWorkerValues(self._registry, list, (self._splits,))
+        return WholeSplits(self._whole, [_anyone() for _ in self._splits])
+
+    def __repr__(self) -> str:
+        return f"<psnb.LeasedDataset of {counted(len(self._splits), 'split')}>"
+
+
+def _spec(splits: Sequence[Dataset]) -> Spec:
+    return splits[0].element_spec
+
+
+def _length(splits: Sequence[Dataset]) -> int | None:
+    """Return how many elements there are; None if that is not known here."""
+    try:
+        counts = [split.cardinality() for split in splits]
+    except (OSError, DatasetError):  # of files that only the workers see
+        return None
+    known = [each for each in counts if each is not None and each >= 0]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _anyone() -> Chooser:
+    """Return a new function: closures are withdrawn by the function that chooses for them."""
+    return lambda worker: True
+
+
+_AHEAD = 4
+"""Closures that are scheduled for each worker, so that it never waits for the notebook."""
+
+_LOOK_AGAIN = 0.1
+"""Seconds after which idle workers look again: the data of a lost worker may be free by now."""
+
+
+class EpochServices(NamedTuple):
+    """What is needed of a coordinator to run an epoch.
+
+    Attributes
+    ----------
+    withdraw : callable
+        Cancels the closures that wait for a worker chosen by a function, with a reason.
+    filling : callable
+        Returns a context in which the closures of a round are put: `ClosureQueue.filling`.
+    workers : callable
+        Tells how many workers there are.
+    wake : callable
+        Lets idle workers look for work.
+    settled : Condition
+        Notified when closures end.
+    """
+
+    withdraw: Callable[[Chooser, str], None]
+    filling: Callable[[], AbstractContextManager[None]]
+    workers: Callable[[], int]
+    wake: Callable[[], None]
+    settled: Condition
+
+
+def run_epoch(
+    iterator: LeasedIterator,
+    schedule: Callable[[Chooser, int | None], RemoteValue],
+    place: EpochServices,
+    watch: Callable[[], object] = bool,
+    wanted: Callable[[int], bool] = lambda waiting: True,
+) -> Iterator[RemoteValue]:
+    """Schedule closures, a few at a time, until an epoch is over; yield them as they end.
+
+    They go to workers that have something to read; on others they would find nothing. When this
+    ends early, those that have not begun are cancelled; but a round that was scheduled is run.
+
+    Parameters
+    ----------
+    iterator : LeasedIterator
+        The epoch.
+    schedule : callable
+        Schedules a closure on whichever worker a function chooses, to take from a lane if there are
+        rounds.
+    place : EpochServices
+        Of the coordinator.
+    watch : callable
+        Called each time that closures have ended, and ten times a second. What it raises ends this.
+    wanted : callable
+        Takes how many closures have not been yielded, and tells whether one more is wanted; when
+        none is left and none is wanted, that is all.
+    """
+    suits = iterator.suits  # once: closures are withdrawn by this very object
+    lanes = [partial(_suits_lane, iterator, lane) for lane in range(iterator.seats or 0)]
+    waiting: list[RemoteValue] = []
+    try:
+        while not iterator.progress().over and (waiting or wanted(0)):
+            if iterator.seats is not None:
+                if not waiting:
+                    with uninterrupted, place.filling():
+                        for lane in islice(cycle(iterator.lanes()), iterator.seats):
+                            if wanted(len(waiting)):
+                                waiting.append(schedule(lanes[lane], lane))
+            else:
+                while (
+                    iterator.unread()
+                    and len(waiting) < _AHEAD * max(1, place.workers())
+                    and wanted(len(waiting))
+                ):
+                    waiting.append(schedule(suits, None))
+            # No closure is waiting if somebody else's closures have taken the rest.
+            with place.settled:
+                ended = place.settled.wait_for(partial(_any_done, waiting), _LOOK_AGAIN)
+            if not ended:
+                place.wake()
+            done = [each for each in waiting if each.done()]
+            waiting = [each for each in waiting if each not in done]
+            yield from done
+            watch()
+        yield from (each for each in waiting if each.done())
+    finally:
+        place.withdraw(suits, "the epoch is over")
+
+
+def _suits_lane(iterator: LeasedIterator, lane: int, worker: WorkerStatistics) -> bool:
+    return iterator.suits(worker, lane)
+
+
+def _any_done(remotes: list[RemoteValue]) -> bool:
+    return any(remote.done() for remote in remotes)

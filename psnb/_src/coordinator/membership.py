@@ -1,0 +1,425 @@
+"""Membership: which workers are here, and a connection for each of them.
+
+One task on the Dask client's event loop asks the scheduler twice a second which workers there are,
+starts a connection to each new one and drains the connections of those that Dask retires. A
+connection that breaks ends by itself, so a lost worker is noticed at once. With each poll the task
+tells the scheduler how much there is to do, for adaptive scaling (see `psnb._src.cluster.scaling`).
+The list of connections is changed on the loop only; other threads read a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Collection
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import dask
+from distributed import Client
+
+from psnb._src.cluster.scaling import DEMAND, Demand
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.load import RECALL_SECONDS, ConnectionState, Services, Workload
+from psnb._src.coordinator.worker import WorkerConnection
+from psnb._src.dask_compat import (
+    ask_scheduler,
+    connect_apart,
+    event_loop,
+    is_connected,
+    parse_timedelta,
+    scheduler_identity,
+)
+from psnb._src.monitor.events import EventKind
+from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.protocol.packing import unpack_error
+from psnb._src.utils.threads import on_loop, uninterrupted
+
+# Absences: workers that closures wait for by name or index, and that are not here. Pure.
+
+
+class Absences:
+    """Tells of each absent worker once, until it comes or nothing waits for it any more.
+
+    Times are seconds of one clock, whichever the caller uses.
+
+    Parameters
+    ----------
+    patience : float
+        Seconds that a worker may be absent before a warning names it; a nanny starts one again
+        sooner.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._since: dict[object, float] = {}
+        self._told: set[object] = set()
+
+    def told_now(
+        self, awaited: Collection[object], here: Collection[object], now: float
+    ) -> list[object]:
+        """Return those that are to be told of now.
+
+        Parameters
+        ----------
+        awaited : collection
+            Names and indices of the workers that closures wait for.
+        here : collection
+            Likewise of those that are here.
+        now : float
+            The time.
+        """
+        absent = [each for each in awaited if each not in here]
+        self._since = {each: self._since.get(each, now) for each in absent}
+        self._told.intersection_update(absent)
+        late = [
+            each
+            for each, since in self._since.items()
+            if each not in self._told and now - since >= self._patience
+        ]
+        self._told.update(late)
+        return late
+
+
+# Backoff: growing pauses between attempts to reach the same address. Pure.
+
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 8.0
+
+
+class Backoff:
+    """Tells when an address that failed may be tried again.
+
+    Times are seconds of one clock, whichever the caller uses.
+    """
+
+    def __init__(self) -> None:
+        self._pauses: dict[str, tuple[float, float]] = {}  # the pause and its end, by address
+
+    def failed(self, address: str, now: float) -> None:
+        """Note a failed attempt: the next pause is twice as long as the last."""
+        last, _ = self._pauses.get(address, (_FIRST_PAUSE / 2, 0.0))
+        pause = min(2 * last, _LONGEST_PAUSE)
+        self._pauses[address] = (pause, now + pause)
+
+    def succeeded(self, address: str) -> None:
+        """Forget the failures of an address."""
+        self._pauses.pop(address, None)
+
+    def ready(self, address: str, now: float) -> bool:
+        """Return whether the address may be tried."""
+        return address not in self._pauses or now >= self._pauses[address][1]
+
+    def keep(self, addresses: set[str]) -> None:
+        """Forget all other addresses."""
+        for address in set(self._pauses) - addresses:
+            del self._pauses[address]
+
+
+logger = logging.getLogger("psnb")
+
+_POLL_SECONDS = 0.5
+_POLL_TIMEOUT = 10.0
+_CLOSE_TIMEOUT = 10.0
+_WITHDRAW_TIMEOUT = 2.0
+_MOST_TOLD = 3
+
+
+class Membership:
+    """Keeps one connection for each worker of the cluster that may run closures.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The cluster.
+    workers : callable
+        Takes the scheduler's description of the cluster, and the addresses of workers that are
+        still connected; returns name by address of the workers that may run closures.
+    services : Services
+        What connections need.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        workers: Callable[[dict[str, Any], Collection[str]], dict[str, str]],
+        services: Services,
+    ) -> None:
+        self._client, self._workers, self._services = client, workers, services
+        self._queue, self._records = services.queue, services.records
+        self._timeouts = services.timeouts
+        self._sessions = itertools.count()
+        self._backoff, self._absences = Backoff(), Absences(self._timeouts.heartbeat)
+        unknown = dask.config.get("distributed.scheduler.unknown-task-duration")
+        self._workload = Workload(parse_timedelta(unknown))
+        self._demands = False  # the scheduler has a demand of ours
+        self._waits_since: float | None = None  # since when work waits and there is no worker
+        self._loop = event_loop(client)
+        self._connections: list[WorkerConnection] = []  # by worker index
+        self._threads: int | None = None  # that each worker is to use
+        self._idle: dict[WorkerConnection, None] = {}  # those that could do more, the latest last
+        self._balancing = False
+        self._tasks: dict[WorkerConnection, asyncio.Task[None]] = {}
+        self._refused: dict[str, str] = {}  # by address, why
+        self._none_fits = False  # all workers that are here are refused
+        self._watch = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
+
+    def wake(self) -> None:
+        """Let as many idle connections look for work as there is work for; any thread."""
+        self.soon(self._wake)
+
+    def wake_all(self) -> None:
+        """Let all connections tell their workers what per-worker values to make; any thread."""
+        self.soon(self._wake_all)
+
+    def use_threads(self, count: int | None) -> None:
+        """Have each worker run so many closures at the same time, or as many as it has threads.
+
+        Any thread may call.
+        """
+
+        def use() -> None:
+            self._threads = count
+            for connection in self._connections:
+                connection.threads = count
+                connection.pump()
+
+        self.soon(use)
+
+    def call_back(self) -> None:
+        """Have workers return the closures that they have not begun; any thread."""
+        self.soon(self._call_back)
+
+    def revoke(self, closure: Closure) -> None:
+        """Have the worker that has a closure drop it; on the event loop."""
+        for connection in self._connections:
+            connection.revoke(closure)
+
+    @uninterrupted
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call back on the event loop; any thread."""
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            logger.debug("the Dask client is closed; nobody can run what was scheduled")
+
+    async def flush(self) -> None:
+        """Have workers send the updates that they have kept; on the event loop.
+
+        Updates of workers that are lost meanwhile are lost with them.
+
+        Raises
+        ------
+        Exception
+            The error of the first worker that could not.
+        """
+        answers = await asyncio.gather(*(connection.flush() for connection in list(self._tasks)))
+        for answer in answers:
+            if answer:
+                raise unpack_error(answer)
+
+    @property
+    def count(self) -> int:
+        """How many workers there are; any thread."""
+        return len(self._connections)
+
+    def statistics(self) -> tuple[WorkerStatistics, ...]:
+        """Return a snapshot of the workers, by index; any thread."""
+        return tuple(connection.statistics() for connection in list(self._connections))
+
+    def close(self) -> None:
+        """End all connections and wait for them; idempotent. After this no closure is sent.
+
+        Call it in a section (`uninterrupted`): an interrupt ends only the waiting.
+        """
+        self._watch.cancel()
+        if self._loop.is_closed() or not self._loop.is_running():
+            return
+        try:
+            on_loop(self._loop, self._end_connections, _CLOSE_TIMEOUT, goes_on=True)
+        except TimeoutError:
+            logger.warning("the Dask client's event loop did not answer while closing")
+
+    def give_up(self) -> None:
+        """End all, as there is no strategy any more to work for; on the event loop."""
+        self._watch.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _wake(self) -> None:
+        if self._queue.failing():
+            self._wake_all()
+        # No more of them than there is work for: there may be hundreds. The latest first, which are
+        # still busy with a little: very short work is not worth spreading.
+        for connection in reversed(list(self._idle)):
+            if not self._queue.has_work():
+                break
+            del self._idle[connection]
+            connection.pump()
+
+    def _wake_all(self) -> None:
+        for connection in self._connections:
+            connection.pump()
+
+    def _others_starve(self) -> bool:
+        # The longest idle one stands for all; a connection that pumps is not among them.
+        first = next(iter(self._idle), None)
+        return first is not None and first.starves()
+
+    def _call_back(self) -> None:
+        for connection in self._connections:
+            connection.call_back()
+
+    def _on_idle(self, connection: WorkerConnection) -> None:
+        self._idle.pop(connection, None)
+        self._idle[connection] = None  # as the latest
+        if not self._balancing:
+            self._balancing = True
+            self._loop.call_later(RECALL_SECONDS, self._balance)
+
+    def _balance(self) -> None:
+        # Something that was sent ahead as short work may wait behind what turned out to be long.
+        self._balancing = False
+        if any(connection.starves() for connection in self._idle) and not self._queue.has_work():
+            busy = [connection for connection in self._connections if connection.recall()]
+            if busy:
+                self._balancing = True
+                self._loop.call_later(RECALL_SECONDS, self._balance)
+
+    async def _end_connections(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if is_connected(self._client):
+            # If it cannot be withdrawn, the demand expires.
+            with contextlib.suppress(OSError):
+                async with asyncio.timeout(_WITHDRAW_TIMEOUT):
+                    await self._report(Demand())
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(_POLL_TIMEOUT):
+                        identity = await scheduler_identity(self._client)
+                        connected = {connection.address for connection in self._tasks}
+                        self._follow(self._workers(identity, connected))
+                        await self._report(self._measure())
+                except OSError as error:
+                    logger.warning("the Dask scheduler does not answer: %s", error)
+                self._fail_what_waited_too_long()
+                self._tell_of_absences()
+                await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            # The client was closed, or `close` was called, or `give_up`: nobody must wait for ever.
+            self._queue.close()
+
+    def _measure(self) -> Demand:
+        now = self._loop.time()
+        return self._workload.measure(self._queue.statistics(), self.statistics(), now)
+
+    async def _report(self, demand: Demand) -> None:
+        # To the scheduler, which scales the cluster by it; an idle coordinator says nothing.
+        if not demand and not self._demands:
+            return
+        self._demands = True  # or maybe, if this is cancelled
+        await ask_scheduler(
+            self._client,
+            DEMAND,
+            coordinator=self._queue.name,
+            closures=demand.closures,
+            occupancy=demand.occupancy,
+            holding=list(demand.holding),
+        )
+        self._demands = bool(demand)
+
+    def _follow(self, names: dict[str, str]) -> None:
+        for connection, task in self._tasks.items():
+            if connection.address not in names:
+                if connection.state is ConnectionState.CONNECTING:
+                    task.cancel()
+                # Retired, or dead: then the connection breaks or falls silent.
+                connection.drain("is not in the Dask cluster any more")
+        served = {connection.address for connection in self._tasks}
+        now = self._loop.time()
+        self._backoff.keep(set(names))
+        self._refused = {a: why for a, why in self._refused.items() if a in names}
+        self._none_fits = bool(names) and len(self._refused) == len(names)
+        newcomers = [a for a in names if a not in served and self._backoff.ready(a, now)]
+        count = sum(connection.address in names for connection in self._tasks) + len(newcomers)
+        for connection in self._tasks:
+            connection.num_workers = count
+        for address in newcomers:
+            index = self._free_index(names[address])
+            connection = WorkerConnection(
+                names[address],
+                address,
+                self._services.opening(names[address], index, count, next(self._sessions)),
+                self._services,
+                partial(connect_apart, self._client),
+                self._on_idle,
+                self._others_starve,
+            )
+            connection.threads = self._threads
+            self._connections[index : index + 1] = [connection]
+            task = asyncio.create_task(connection.run(), name=f"psnb connection to {address}")
+            self._tasks[connection] = task
+            task.add_done_callback(partial(self._ended, connection))
+
+    def _free_index(self, name: str) -> int:
+        # Preferably that of an earlier worker of this name: a view shows no name twice.
+        ended = [connection for connection in self._connections if connection.state.ended]
+        ended.sort(key=lambda connection: connection.name != name)
+        return ended[0].index if ended else len(self._connections)
+
+    def _ended(self, connection: WorkerConnection, task: asyncio.Task[None]) -> None:
+        del self._tasks[connection]
+        self._idle.pop(connection, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the connection to worker %r failed", connection.name, exc_info=error)
+        # A later poll makes a new connection if the worker is there still: not at once, so that one
+        # that is frozen or refuses is not asked without pause.
+        if connection.was_ready:
+            self._backoff.succeeded(connection.address)
+        self._refused.pop(connection.address, None)
+        if connection.refusal:
+            self._refused[connection.address] = connection.refusal
+            logger.warning("%s", connection.refusal)
+        self._backoff.failed(connection.address, self._loop.time())
+
+    def _fail_what_waited_too_long(self) -> None:
+        now, limit = self._loop.time(), self._timeouts.worker
+        usable = any(
+            connection.state in (ConnectionState.READY, ConnectionState.DRAINING)
+            for connection in self._tasks
+        )
+        waits = not usable and self._queue.statistics().queued
+        if waits and self._none_fits:
+            # Waiting helps nobody: somebody must install something.
+            self._queue.fail_waiting("; ".join(islice(self._refused.values(), _MOST_TOLD)))
+        elif limit is None or not waits:
+            self._waits_since = None
+        elif self._waits_since is None:
+            self._waits_since = now
+        elif now - self._waits_since >= limit:
+            self._waits_since = None
+            text = f"there was no worker for {limit:g} s (worker_timeout)"
+            self._records.events.add(EventKind.NO_WORKERS, f"{text}: what was queued has failed")
+            self._queue.fail_waiting(f"{text}: start one, for example with `dask worker ADDRESS`")
+
+    def _tell_of_absences(self) -> None:
+        here: set[object] = set()
+        for connection in self._tasks:
+            here |= {connection.name, connection.index}
+        awaited = self._queue.awaited()
+        for absent in self._absences.told_now(awaited, here, self._loop.time()):
+            known = ", ".join(sorted(repr(connection.name) for connection in self._tasks))
+            self._records.events.add(
+                EventKind.WORKER_AWAITED,
+                f"closures wait for worker {absent!r} (worker=), which is not here. They run when "
+                f"it comes; remote.cancel() gives one up. Here are: {known or 'none'}",
+            )

@@ -1,0 +1,457 @@
+"""resume: strategy, parameters and coordinator again, of a checkpoint alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
+
+from distributed import Client
+
+from psnb._src.checkpoint.manager import FolderManager, Rhythm, newest_whole
+from psnb._src.coordinator.coordinator import (
+    ClusterCoordinator,
+    go_on_from,
+    progress_shown,
+    saved_run,
+    view_of,
+)
+from psnb._src.coordinator.resolve import finish_halfway
+from psnb._src.coordinator.settings import SavedRun, SavingSettings
+from psnb._src.metrics.metric import MetricStates
+from psnb._src.monitor.history import EpochCount, TrainingClock
+from psnb._src.monitor.text import Share
+from psnb._src.strategy.strategy import (
+    ParameterServerStrategy,
+    StoredStrategies,
+    check_client,
+    core_of,
+    described_parameter,
+    leave_to_others,
+    stored_strategies,
+    taken_over,
+)
+from psnb._src.utils.checks import path_text
+from psnb._src.utils.files import Place, as_place
+from psnb._src.utils.text import counted, shown
+from psnb._src.utils.threads import uninterrupted
+from psnb.errors import CheckpointError, ConfigurationError
+
+# Attaching: what lives on a cluster's servers, and taking it over from an owner that has gone.
+
+
+class Attached(NamedTuple):
+    """What `attach` gives back: a pair.
+
+    Attributes
+    ----------
+    strategy : ParameterServerStrategy
+        With all parameters.
+    coordinator : ClusterCoordinator
+        A new one, with the defaults; nothing is queued.
+    """
+
+    strategy: ParameterServerStrategy
+    coordinator: ClusterCoordinator
+
+
+@overload
+def attach(client: Client) -> StoredStrategies: ...
+
+
+@overload
+def attach(client: Client, name: str) -> Attached: ...
+
+
+def attach(client: Client, name: str | None = None) -> StoredStrategies | Attached:
+    """Take a strategy over whose owner has gone; without a name, list what lives on the cluster.
+
+    The parameters are as the last closures left them: the effect of each is there wholly or not at
+    all. What was queued is lost. The strategy has its mode and parameters again, with optimizer
+    state; per-worker values, datasets and checkpoint managers must be made again. Handles from
+    before are refused from now on, also in a process that was taken for dead and wakes up
+    (`errors.OwnershipLostError`), and in closures of it that still run.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Connected to the cluster.
+    name : str, optional
+        The name of the strategy.
+
+    Returns
+    -------
+    StoredStrategies or Attached
+        A list of the strategies that live on the cluster; or strategy and coordinator.
+
+    Raises
+    ------
+    ClusterError
+        If the strategy's owner lives; the message says where. Or if the client is closed.
+    SchedulerLostError
+        If the client's scheduler has ended.
+    ConfigurationError
+        If there is no strategy of this name.
+    ServerSilentError
+        If a server does not respond that holds what no other does; try again when it does.
+    SerializationError
+        If a class or function that the strategy was made with cannot be unpickled here.
+
+    Examples
+    --------
+    >>> psnb.attach(client)
+    >>> strategy, coordinator = psnb.attach(client, "flights")
+    >>> strategy.parameters["embedding"].lookup([1, 2, 3])
+    """
+    check_client(client)
+    stored = stored_strategies(client)
+    if name is None:
+        return stored
+    found = [each for each in stored if each.name == name]
+    if not found:
+        names = ", ".join(repr(each.name) for each in stored) or "none"
+        raise ConfigurationError(
+            f"no strategy named {name!r} lives on the cluster; those that do: {names}. What had no "
+            "owner for longer than its keep= is freed; what was saved can be restored"
+        )
+    strategy = None
+    try:
+        with uninterrupted:  # except while it waits
+            strategy = taken_over(client, found[0].id, finish_halfway)
+            return Attached(strategy, ClusterCoordinator(strategy))
+    except BaseException:
+        if strategy is not None:  # nobody would hold it, and its parameters would be freed
+            leave_to_others(strategy)
+        raise
+
+
+# CheckpointManager: saves and restores all parameters of a coordinator's strategy.
+
+
+class CheckpointManager(FolderManager):
+    """Numbered checkpoints in one directory.
+
+    The servers write what they hold, in parallel, while training goes on: see `save`. So they must
+    reach the directory, too.
+
+    With ``every`` or ``steps`` it saves by itself while somebody waits for closures: polls
+    `ClusterCoordinator.done`, or is in `join`, `join_async`, `run_epoch` or a `Trainer`. That
+    happens in the background. If one fails, training goes on: a warning and an event tell it once,
+    it is tried again after 1 s, then after growing pauses of at most 5 minutes, and an event tells
+    when it works again. The same if closures run for more than ``save_timeout``. When nobody waits,
+    nothing is saved.
+
+    Thread-safe. Several managers, of one notebook or of many, may share a directory. Saves are
+    numbered in the order in which they end. Of those that one coordinator has for a directory, only
+    the last that was made saves by itself, so a cell that makes one can be run again.
+
+    Parameters
+    ----------
+    coordinator : ClusterCoordinator
+        The variables and embeddings of its strategy are saved, with their optimizer state.
+    directory : str or os.PathLike
+        A path on disks that the notebook and all servers share, or an address that fsspec
+        understands, like ``s3://bucket/run-1``. Created if it does not exist, but for a bucket.
+    max_to_keep : int
+        How many checkpoints to keep. Each save removes older ones, whoever saved them; one that is
+        being restored is removed by a later save.
+    every : float or str, optional
+        Save by itself after so many seconds, or ``"90 s"``, ``"5 min"``, ``"6 h"``, ``"1 d"``.
+    steps : int, optional
+        Save by itself when so many closures have completed since. With both, whichever comes first.
+        It is looked at ten times a second, so a few closures more may have completed.
+    keep_every : float or str, optional
+        Of each such period one checkpoint stays for ever, beyond ``max_to_keep`` and whichever
+        manager removes old ones: it has a file ``kept``, which you may remove.
+    full_every : int
+        With 10, one save of ten is whole; the nine between are deltas, for which servers write only
+        what changed since the save before: the rows that were touched. All else they share with
+        the checkpoints before: on disks by hard links, elsewhere by naming their files. So a delta
+        is restored, copied and kept like any other, and nothing is lost when those before it are
+        removed. A server that was lost or has moved since writes all of its part again, and so does
+        one where most rows have changed. Servers then need two bytes more a row. A new manager
+        begins with a whole one.
+    state : callable, optional
+        Returns metadata, a mapping that JSON can hold, to be kept with each checkpoint: for example
+        ``lambda: {"epoch": iterator.state()}``. It is called at the moment that is saved, while no
+        closure runs, in another thread, and must be quick and wait for no closure. What `save` is
+        given, and what a `Trainer` keeps with its checkpoints, takes precedence.
+    consistent : bool
+        Whether closures are held when a save begins, so that it is of one moment. If not, they go
+        on; the manifest says which it was.
+    save_timeout : float
+        Seconds that closures get to end for a save that the manager begins by itself; meanwhile no
+        other begins. `save` has a ``timeout`` of its own.
+
+    Attributes
+    ----------
+    save_timeout : float
+        As given.
+
+    Raises
+    ------
+    CheckpointError
+        If the directory cannot be written.
+    ConfigurationError
+        If an argument is of the wrong kind.
+    """
+
+    def __init__(
+        self,
+        coordinator: ClusterCoordinator,
+        directory: str | os.PathLike[str],
+        max_to_keep: int = 3,
+        *,
+        every: float | str | None = None,
+        steps: int | None = None,
+        keep_every: float | str | None = None,
+        full_every: int = 1,
+        state: Callable[[], Mapping[str, Any]] | None = None,
+        consistent: bool = True,
+        save_timeout: float = 300.0,
+    ) -> None:
+        if not isinstance(coordinator, ClusterCoordinator):
+            raise ConfigurationError(
+                f"coordinator must be a psnb.ClusterCoordinator, found {shown(coordinator)}"
+            )
+        if state is not None and not callable(state):
+            raise ConfigurationError(
+                f"state must be a function that returns a mapping, found {shown(state)}"
+            )
+        self._coordinator = coordinator  # the servers live as long as its strategy does
+        view = view_of(coordinator)
+        settings = SavingSettings(
+            max_to_keep,
+            every,  # type: ignore[arg-type]  # it makes seconds of text
+            steps,
+            keep_every,  # type: ignore[arg-type]
+            full_every,
+            consistent,
+            save_timeout,
+        )
+        self.save_timeout = settings.save_timeout
+        rhythm = Rhythm(
+            settings.every, settings.steps, time.monotonic(), view.statistics().completed
+        )
+        super().__init__(
+            core_of(coordinator.strategy),
+            directory,
+            settings.max_to_keep,
+            settings.keep_every,
+            settings.full_every,
+            view.held if consistent else None,
+            state,
+            lambda: saved_run(coordinator, settings).described(),
+            core_of(coordinator.strategy).model_parts,
+        )
+        view.saving.use(self, rhythm)
+
+
+@dataclass(frozen=True, repr=False)
+class Resumed:
+    """What `psnb.resume` has made of a checkpoint.
+
+    Also a context manager that closes the strategy.
+
+    Attributes
+    ----------
+    strategy : ParameterServerStrategy
+        Has all variables and embeddings again: ``resumed.strategy.parameters["users"]``.
+    coordinator : ClusterCoordinator
+        The strategy's.
+    manager : CheckpointManager
+        Of the directory, with the settings of the one that saved the checkpoint: it saves by itself
+        if that one did, but without its ``state=``. For other settings make another one, which
+        takes its place: ``psnb.CheckpointManager(resumed.coordinator, directory, every="5 min")``.
+    path : pathlib.Path or RemotePath
+        The checkpoint.
+    metadata : mapping
+        What it was saved with: of a `Trainer` its state, to be passed to
+        ``train_from_dataset(..., resume=resumed.metadata)``.
+    epochs : tuple of mapping
+        The states of the epochs that were not over, in the order in which they were begun, to be
+        passed to ``dataset.iterator``: `LeasedIterator.state`. In mode `Sync` `run_epoch` goes on
+        to the bit as without the interruption, if rounds are as large as before.
+    closures : int
+        How many closures had ended, with those of the runs before. The coordinator numbers its
+        closures from there, so that steps with ``seed=`` go on with other random numbers. In mode
+        `Sync` these were the first that were scheduled, if all have the same priority. In other
+        modes a fast worker may have been ahead of the others: lease the data, or keep what is
+        done in a variable.
+    versions : mapping of str to str
+        With which versions of psnb, Python and packages it was saved.
+    """
+
+    strategy: ParameterServerStrategy
+    coordinator: ClusterCoordinator
+    manager: CheckpointManager
+    path: Place
+    metadata: Mapping[str, Any]
+    epochs: tuple[Mapping[str, Any], ...]
+    closures: int
+    versions: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return (
+            f"<psnb.Resumed {self.strategy.name!r} from {str(self.path)!r}: "
+            f"{counted(len(self.strategy.parameters), 'parameter')}, "
+            f"{counted(self.closures, 'closure')}, "
+            f"{counted(len(self.epochs), 'epoch')} not over, "
+            f"saved with psnb {self.versions.get('psnb')}>"
+        )
+
+    def __enter__(self) -> Resumed:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.strategy.close()
+
+
+def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -> Resumed:
+    """Make a strategy with all its parameters again, as the newest checkpoint has them.
+
+    For a kernel that died, or another cluster: any number of servers and workers will do. Names,
+    shapes, optimizers with the hyperparameters that they had last, initializers, admissions and
+    accessors are those that were saved. A checkpoint that is damaged is told in a warning, and the
+    one before it is taken. All files are checked before anything is made.
+
+    Parameters
+    ----------
+    directory : str or os.PathLike
+        Of a `CheckpointManager`.
+    client : distributed.Client
+        The cluster.
+    **settings
+        Of the strategy: arguments of `ParameterServerStrategy`. By default ``mode`` and
+        ``replicas`` are those that were saved, also the number of closures that a round had in mode
+        `Sync`.
+
+    Returns
+    -------
+    Resumed
+        Strategy, coordinator, manager, and where training was.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no checkpoint, or all are damaged.
+    ConfigurationError
+        If a parameter was made with an initializer, a schedule or a function of your own, which
+        a checkpoint cannot hold: make the parameters yourself then, and restore them with
+        `CheckpointManager.restore`. Or if ``settings`` are wrong.
+    ClusterError
+        If the cluster has not enough workers or servers.
+    """
+    saved = newest_whole(as_place(path_text("psnb.resume: directory", directory)))
+    if saved is None:
+        raise CheckpointError(
+            f"there is no checkpoint in {str(directory)!r}: nothing was saved there yet, or it is "
+            "another directory"
+        )
+    try:
+        run = SavedRun.read(saved.run, saved.descriptions)
+        parameters = [
+            described_parameter(name, each, saved.optimizers[name], run.recipes[name])
+            for name, each in saved.descriptions.items()
+        ]
+    except ConfigurationError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(
+            f"checkpoint {str(saved.path)!r} was not saved by a psnb.CheckpointManager: {error}"
+        ) from error
+    strategy = ParameterServerStrategy(
+        client, **{"mode": run.mode, "replicas": run.replicas, **settings}
+    )
+    try:
+        for make in parameters:
+            make(strategy)
+        for name, record in run.models.items():
+            core_of(strategy).models.add(name, record)
+        coordinator = ClusterCoordinator(strategy)
+        manager = CheckpointManager(coordinator, directory, **vars(run.manager))
+        restored = manager.restore(saved.path)
+        go_on_from(coordinator, run.closures)
+    except BaseException:
+        strategy.close()
+        raise
+    return Resumed(
+        strategy,
+        coordinator,
+        manager,
+        saved.path,
+        restored.metadata,
+        run.epochs,
+        run.closures,
+        run.versions,
+    )
+
+
+# What trainers and Keras's ``fit`` show of their epochs in a coordinator's views; for psnb only.
+#
+# In the thread that trains.
+
+
+@contextmanager
+def training_shown(
+    coordinator: ClusterCoordinator,
+    shown: bool | None,
+    clock: TrainingClock,
+    share: Callable[[], Share],
+    stop: Callable[[], object],
+) -> Iterator[None]:
+    """Show the progress of a trainer while the block runs, and offer views to stop it."""
+    view = view_of(coordinator)
+    with view.training(clock), view.stoppable(stop), progress_shown(coordinator, shown, share):
+        yield
+
+
+def clock_shown(
+    coordinator: ClusterCoordinator, clock: TrainingClock
+) -> AbstractContextManager[None]:
+    """Return a context in which views show how far training is."""
+    return view_of(coordinator).training(clock)
+
+
+def epoch_shown(
+    coordinator: ClusterCoordinator,
+    clock: TrainingClock,
+    epoch: int,
+    count: Callable[[], EpochCount],
+    earlier: MetricStates | None = None,
+) -> None:
+    """Show that an epoch begins.
+
+    Parameters
+    ----------
+    coordinator : ClusterCoordinator
+        Its closures train.
+    clock, epoch, count
+        As for `CoordinatorView.begin_epoch`.
+    earlier : MetricStates, optional
+        What an earlier run had of the epoch's metrics.
+    """
+    states = MetricStates({}) if earlier is None else earlier
+    view_of(coordinator).begin_epoch(clock, epoch, count, states)
+
+
+def epoch_metrics_shown(
+    coordinator: ClusterCoordinator, whole: Mapping[str, float], validation: Mapping[str, float]
+) -> None:
+    """Show metrics of a whole epoch.
+
+    Parameters
+    ----------
+    coordinator : ClusterCoordinator
+        Its closures have trained.
+    whole : mapping of str to float
+        Metrics that no closure reports.
+    validation : mapping of str to float
+        What validation gave, by the names of the metrics.
+    """
+    now, history = time.time(), view_of(coordinator).records.history
+    history.add(now, dict(whole), averaged=False)
+    history.add_validation(now, validation)

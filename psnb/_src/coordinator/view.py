@@ -1,0 +1,891 @@
+"""CoordinatorView: what dashboards read of a coordinator, and what their buttons do.
+
+It is made of the coordinator's parts and does not refer to the coordinator, so that one can be
+collected. All methods may be called from any thread, also while another one is blocked in ``join``.
+Snapshots are made from records here; only the buttons' actions ask the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from distributed import Client
+
+from psnb._src.checkpoint.manager import Rhythm
+from psnb._src.cluster.scaling import add_worker, cannot_add, retire_worker
+from psnb._src.coordinator.in_flight import (
+    ApplyRound,
+    FlushGate,
+    Gate,
+    RoundGate,
+    StalenessGate,
+    Step,
+)
+from psnb._src.coordinator.membership import Membership
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.dask_compat import scheduler_address, scheduler_since
+from psnb._src.jupyter_compat import in_notebook, kernel_id
+from psnb._src.metrics.metric import MetricStates
+from psnb._src.monitor.display import LiveView, plot
+from psnb._src.monitor.events import (
+    IDLE,
+    RUNNING,
+    Event,
+    EventKind,
+    EventLog,
+    Failure,
+    Situation,
+    coordinator_state,
+)
+from psnb._src.monitor.feed import OptimizerState
+from psnb._src.monitor.history import (
+    CheckpointStatistics,
+    EpochCount,
+    ServerStatistics,
+    Statistics,
+    TrainingClock,
+    WorkerStatistics,
+)
+from psnb._src.monitor.html import Events, Failures, Phases
+from psnb._src.monitor.metrics import Records
+from psnb._src.monitor.protocol import CommandName, Identity
+from psnb._src.protocol.messages import BoundedStaleness, Geo, Mode, Sync
+from psnb._src.server.optimizer import LearningRate
+from psnb._src.strategy.core import StrategyCore
+from psnb._src.utils.files import Place
+from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.profiling import Stages
+from psnb._src.utils.text import counted
+from psnb._src.utils.threads import Lock, uninterrupted
+from psnb.errors import CheckpointError, ConfigurationError, CoordinatorClosedError, PsnbError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# Steps: carries out the steps that a queue's gate asks for, on servers and workers.
+#
+# Each step is a task on the Dask client's event loop. Requests to servers block, so they run in a
+# thread of the loop's own. The strategy is referenced weakly: whoever waits for a step keeps it.
+
+
+def gate_for(mode: Mode) -> Gate:
+    """Return a new gate for an update mode."""
+    match mode:
+        case Sync(closures=closures) if closures is not None:
+            return RoundGate(closures)
+        case BoundedStaleness(updates=updates):
+            return StalenessGate(updates)
+        case Geo():
+            return FlushGate()
+    return Gate()
+
+
+class Steps:
+    """Carries out steps and tells the queue how it went.
+
+    Parameters
+    ----------
+    queue : ClosureQueue
+        The queue whose gate asks for them.
+    membership : Membership
+        The way to the workers, and to the event loop.
+    strategy : StrategyCore
+        The way to the servers.
+    """
+
+    def __init__(self, queue: ClosureQueue, membership: Membership, strategy: StrategyCore) -> None:
+        self._queue, self._membership = queue, membership
+        self._strategy = weakref.ref(strategy)
+        self._tasks: set[asyncio.Task[None]] = set()  # the event loop's alone
+
+    def begin(self, step: Step) -> None:
+        """Carry out a step; any thread, returns at once."""
+        self._membership.soon(lambda: self._start(step))
+
+    def _start(self, step: Step) -> None:
+        task = asyncio.create_task(self._carry_out(step), name=f"psnb {step}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry_out(self, step: Step) -> None:
+        error: Exception | None = None
+        try:
+            if isinstance(step, ApplyRound):
+                await self._apply(step)
+            else:
+                await self._membership.flush()
+        except Exception as raised:  # `join` raises it
+            error = raised
+        self._queue.stepped(error)
+
+    async def _apply(self, step: ApplyRound) -> None:
+        strategy = self._strategy()
+        if strategy is not None:
+            name, hold_up = self._queue.name, self._queue.hold_up
+            await asyncio.to_thread(strategy.apply_round, name, step.number, step.closures, hold_up)
+
+
+# Saving: the checkpoint managers of a coordinator, and the saves that they make by themselves.
+#
+# Whoever waits for closures polls, in its own thread: `ClusterCoordinator.done`, `join`,
+# `run_epoch`. If a save is due, that starts a thread, ``psnb-saving``, which ends with it. So
+# nothing is saved, and no thread lives, when nobody polls. There is one such thread at a time;
+# while it lives, it alone uses the rhythms, and otherwise those who poll do, under the lock.
+
+logger = logging.getLogger("psnb")
+
+
+class Saver(Protocol):
+    """What saves checkpoints.
+
+    Attributes
+    ----------
+    directory : Place
+        Where to.
+    save_timeout : float
+        Seconds that closures get to end for a save that nobody asked for; meanwhile no other
+        begins.
+    """
+
+    directory: Place
+    save_timeout: float
+
+    @property
+    def status(self) -> CheckpointStatistics:
+        """The status of the newest save."""
+
+    def save(self, *, timeout: float | None = None) -> Place:
+        """Save a checkpoint; return its path."""
+
+
+class Closures(Protocol):
+    """What is needed of the queue here."""
+
+    @property
+    def completed(self) -> int:
+        """How many closures have returned."""
+
+
+class _Saves(NamedTuple):
+    """What saves, and when."""
+
+    saver: Saver
+    rhythm: Rhythm
+
+
+class Saving:
+    """The managers that were made for a coordinator: of each directory the last one.
+
+    Thread-safe.
+
+    Parameters
+    ----------
+    events : EventLog
+        Is told of the saves that were due.
+    closures : Closures
+        The queue.
+    """
+
+    def __init__(self, events: EventLog, closures: Closures) -> None:
+        self._events, self._closures = events, closures
+        self._lock = Lock()  # guards the next two; and see above
+        self._all: dict[Place, _Saves] = {}  # by directory; the manager that was made last is last
+        self._busy = False  # the thread lives
+        self._wanted = False  # whether any is ever due
+
+    def use(self, saver: Saver, rhythm: Rhythm) -> None:
+        """Use this manager from now on, and no other one for its directory."""
+        with self._lock:
+            self._all.pop(saver.directory, None)
+            self._all[saver.directory] = _Saves(saver, rhythm)
+            self._wanted = any(each.rhythm.wanted for each in self._all.values())
+
+    def poll(self) -> None:
+        """Begin the saves that are due; cheap, never waits for one."""
+        if not self._wanted or self._busy:
+            return
+        now, step = time.monotonic(), self._closures.completed
+        with self._lock:
+            due = [each for each in self._all.values() if each.rhythm.due(now, step)]
+            if due and not self._busy:
+                run = partial(self._run, due)
+                threading.Thread(target=run, name="psnb-saving", daemon=True).start()
+                self._busy = True
+
+    @property
+    def status(self) -> CheckpointStatistics:
+        """The status of the newest save; cheap."""
+        saver = self._current()
+        return CheckpointStatistics() if saver is None else saver.status
+
+    @property
+    def cannot(self) -> str:
+        """Why nothing can be saved; empty if it can."""
+        if self._current() is not None:
+            return ""
+        return (
+            "there is nothing to save with: make a psnb.CheckpointManager(coordinator, directory)"
+        )
+
+    def save(self) -> Place:
+        """Save all parameters; return the path.
+
+        Raises
+        ------
+        CheckpointError
+            If there is no manager, or as for `CheckpointManager.save`.
+        """
+        saver = self._current()
+        if saver is None:
+            raise CheckpointError(self.cannot)
+        return saver.save()
+
+    def _current(self) -> Saver | None:
+        with self._lock:
+            return next(reversed(self._all.values())).saver if self._all else None
+
+    def _run(self, due: Sequence[_Saves]) -> None:
+        try:
+            for each in due:
+                self._save(each)
+        finally:
+            with self._lock:
+                self._busy = False
+
+    def _save(self, saves: _Saves) -> None:
+        began, step = time.monotonic(), self._closures.completed
+        try:
+            path = saves.saver.save(timeout=saves.saver.save_timeout)
+        except Exception as error:  # a full disk, a lost server, what a user's state= raises
+            # What was closed meanwhile, as when a script ends, tries nothing again. (The errors of
+            # a lost scheduler and a lost ownership derive from this one.)
+            if type(error) is not CoordinatorClosedError:
+                self._failed(saves, error)
+            return
+        failures, held = saves.rhythm.failures, saves.saver.status.held
+        saves.rhythm.saved(began, step)
+        text = f"saved {str(path)!r}"
+        if failures:
+            text += f", after {failures} attempts that failed: checkpoints are saved again"
+        if held:
+            text += f"; closures were held for {held:.2g} s"
+        self._events.add(EventKind.CHECKPOINT_SAVED, text)
+
+    def _failed(self, saves: _Saves, error: Exception) -> None:
+        first = not saves.rhythm.failures
+        pause = saves.rhythm.failed(time.monotonic())
+        if first:  # once, until it works again
+            self._events.add(
+                EventKind.CHECKPOINT_FAILED,
+                # The reason first: the middle of what is long is cut out.
+                f"no checkpoint can be saved: {_reason(error)}; that was in "
+                f"{str(saves.saver.directory)!r}; closures go on, and it is tried again in "
+                f"{pause:g} s, then less and less often",
+            )
+        else:
+            logger.debug("still no checkpoint can be saved: %s", error)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, PsnbError) else f"{type(error).__name__}: {error}"
+
+
+_LAST_SAVE_WAIT = 10.0
+"""Seconds that closures get to end when a last server is about to."""
+
+
+class CoordinatorView:
+    """The `monitor.Viewed` of a coordinator.
+
+    Parameters
+    ----------
+    name : str
+        What views call it.
+    strategy : StrategyCore
+        The coordinator's.
+    queue, membership, records, saving
+        Its parts.
+
+    Attributes
+    ----------
+    name : str
+        As given.
+    records : Records
+        As given.
+    saving : Saving
+        As given.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        strategy: StrategyCore,
+        queue: ClosureQueue,
+        membership: Membership,
+        records: Records,
+        saving: Saving,
+    ) -> None:
+        self.name = name
+        self._strategy, self._queue, self._membership = strategy, queue, membership
+        self.records, self.saving = records, saving
+        self._started, self._began = time.monotonic(), time.time()
+        self._elapsed: float | None = None  # when it was closed
+        # How to stop each trainer that trains; one call each adds, removes or copies, atomically.
+        self._trainings: list[Callable[[], object]] = []
+        self._clocks: list[TrainingClock] = []  # likewise; of those within others, the outermost
+        self._clock = TrainingClock()  # the present one's, or the last one's
+        self._last_workers: tuple[WorkerStatistics, ...] | None = None  # likewise
+
+    def __repr__(self) -> str:
+        s = self.statistics()
+        ready = sum(worker.state == "ready" for worker in s.workers)
+        text = (
+            f"<psnb.ClusterCoordinator {self.name!r} {s.state}: {s.queued} queued, "
+            f"{s.in_flight} in flight, {s.completed} completed, {s.failed} failed, "
+            f"{s.retried} retried; {counted(ready, 'worker')}"
+        )
+        metrics = ", ".join(f"{name} {m.smoothed:.4g}" for name, m in s.metrics.items())
+        return f"{text}; {metrics}>" if metrics else f"{text}>"
+
+    def note_end(self) -> None:
+        """Keep the final figures; to be called before the connections end."""
+        self._elapsed = time.monotonic() - self._started
+        self._last_workers = tuple(
+            each if each.ended else replace(each, state="released")
+            for each in self._membership.statistics()
+        )
+
+    @property
+    def id(self) -> str:
+        """Unique among the coordinators of the cluster."""
+        return self._queue.name
+
+    @property
+    def paused(self) -> bool:
+        """Whether no new closures are begun."""
+        return self._queue.statistics().paused
+
+    def statistics(self) -> Statistics:
+        """Return a frozen snapshot of queue, workers, servers and metrics; cheap, any thread."""
+        queue = self._queue.statistics()
+        records = self.records
+        workers = tuple(
+            replace(each, last_error=records.failures.last_of(each.name)) if each.failed else each
+            for each in self._last_workers or self._membership.statistics()
+        )
+        state = coordinator_state(
+            Situation(
+                closed=queue.closed,
+                failing=queue.failing,
+                parameters_lost=self._strategy.layout.incomplete,
+                paused=queue.paused,
+                queued=queue.queued,
+                in_flight=queue.in_flight,
+                workers=sum(not worker.ended for worker in workers),
+            )
+        )
+        rate = sum(worker.closures_per_second for worker in workers)
+        left = queue.queued + queue.in_flight
+        training = self._clock.progress()
+        if self._clocks:
+            # Between epochs nothing is scheduled.
+            goes_on = state in (RUNNING, IDLE) and training is not None
+            eta = training.left if goes_on and training is not None else None
+        else:
+            eta = left / rate if left and rate and state == RUNNING else None
+        records.merged.draw(time.time())
+        metrics = records.merged.bring_up_to_date(records.history.metrics())
+        return Statistics(
+            state=state,
+            elapsed=time.monotonic() - self._started if self._elapsed is None else self._elapsed,
+            queued=queue.queued,
+            in_flight=queue.in_flight,
+            completed=queue.completed,
+            failed=queue.failed,
+            cancelled=queue.cancelled,
+            retried=queue.retried,
+            workers=workers,
+            servers=self._servers(),
+            metrics=metrics,
+            staleness=records.staleness.statistics(),
+            closures_per_second=rate,
+            eta=eta,
+            examples=metrics["examples"].total if "examples" in metrics else None,
+            examples_per_second=records.history.examples_per_second(),
+            checkpoint=self.saving.status,
+            workers_lost=records.events.count(EventKind.WORKER_LOST),
+            servers_lost=self._strategy.servers.events.count(EventKind.SERVER_LOST),
+            training=training,
+        )
+
+    def _servers(self) -> tuple[ServerStatistics, ...]:
+        """Return what the servers said last; once closed, nobody asks them what they do now."""
+        found = self._strategy.watch.statistics()
+        if self._last_workers is None:
+            return found
+        return tuple(
+            each
+            if each.state == "lost"
+            else replace(each, state="released", pulls_per_second=0.0, pushes_per_second=0.0)
+            for each in found
+        )
+
+    def events(self, since: float = 0.0) -> tuple[Event, ...]:
+        """Return the events after ``since`` (seconds since the epoch), the oldest first."""
+        both = [*self.records.events.since(since), *self._strategy.servers.events.since(since)]
+        return tuple(sorted(both, key=lambda event: event.time))
+
+    def identity(self) -> Identity:
+        """Return the coordinator's name, process, host and cluster, for views."""
+        client = self._client
+        cluster_id, cluster_started = scheduler_since(client)
+        return Identity(
+            name=self.name,
+            kernel=kernel_id(),
+            process=os.getpid(),
+            host=socket.gethostname(),
+            cluster=scheduler_address(client),
+            cluster_id=cluster_id,
+            cluster_started=cluster_started,
+            dashboard=self._strategy.dashboard,
+            started=self._began,
+        )
+
+    def optimizers(self) -> Mapping[str, OptimizerState]:
+        """Return the state of each parameter's optimizer, as of the last request."""
+        return self._strategy.watch.optimizers()
+
+    def controls(self) -> dict[CommandName, str]:
+        """Return for each control of a view why it cannot be used now; an empty text if it can."""
+        queue = self._queue.statistics()
+        closed = "the coordinator is closed" if queue.closed else ""
+        return {
+            "pause": closed or ("it is paused already" if queue.paused else ""),
+            "resume": closed or ("" if queue.paused else "it is not paused"),
+            "drain": closed,
+            "cancel_queued": closed or ("" if queue.queued else "nothing is queued"),
+            "stop_training": closed or ("" if self._trainings else "no trainer trains"),
+            "checkpoint": closed or self.saving.cannot,
+            "set_learning_rate": closed,
+            "add_worker": closed or cannot_add(self._client),
+            "retire_worker": closed,
+        }
+
+    def watch(self) -> None:
+        """Keep asking the servers for their figures, for some seconds."""
+        self._strategy.watch.keep()
+
+    @uninterrupted
+    def pause(self) -> None:
+        """Begin no more closures."""
+        self._queue.pause()
+        self._membership.call_back()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._queue.resume()
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Pause, and wait until nothing runs."""
+        self.pause()
+        self._queue.wait_until_nothing_runs(timeout)
+
+    @contextmanager
+    def held(self, timeout: float | None = None) -> Iterator[None]:
+        """Run a block while no closure runs and all have had their effect; for a moment only.
+
+        What workers have ends first, and what they have not begun comes back; see
+        `ClosureQueue.held`. In the main thread the block is a section (`uninterrupted`).
+
+        Raises
+        ------
+        TimeoutError
+            If what workers have takes longer than ``timeout`` seconds.
+        ServerSilentError
+            As for `drain`.
+        """
+        with uninterrupted, self._queue.held():
+            self._membership.call_back()
+            self._queue.wait_until_nothing_runs(timeout)
+            yield
+
+    def save_last(self, then: Callable[[], None]) -> Place:
+        """Save all parameters, and call a function before any closure goes on; return the path."""
+        with self.held(_LAST_SAVE_WAIT):
+            path = self.saving.save()
+            then()
+        return path
+
+    def cancel_queued(self) -> int:
+        """Cancel the closures that wait; return how many."""
+        return self._queue.cancel_queued()
+
+    @contextmanager
+    def training(self, clock: TrainingClock) -> Iterator[None]:
+        """Show how far training is while the block runs, and at its end where it has ended."""
+        try:
+            with uninterrupted:
+                self._clocks.append(clock)
+                self._clock = self._clocks[0]
+            yield
+        finally:
+            # One that stayed would stand for all training that comes.
+            with uninterrupted:
+                if clock in self._clocks:
+                    self._clocks.remove(clock)
+                self._clock = next(iter(self._clocks.copy()), clock)
+                clock.end()
+
+    def begin_epoch(
+        self,
+        clock: TrainingClock,
+        epoch: int | None,
+        count: Callable[[], EpochCount],
+        earlier: MetricStates | None = None,
+    ) -> None:
+        """Note that an epoch of training begins.
+
+        Parameters
+        ----------
+        clock : TrainingClock
+            The training's.
+        epoch, count
+            As for `TrainingClock.begin`.
+        earlier : MetricStates, optional
+            What was reported of it before; None if views go on with what they have of it.
+        """
+        clock.begin(epoch, count)
+        if earlier is not None and self._clock is clock:
+            self.records.merged.begin(time.time(), earlier)
+
+    @contextmanager
+    def stoppable(self, stop: Callable[[], object]) -> Iterator[None]:
+        """Offer views to stop a trainer while the block runs; ``stop`` returns at once."""
+        self._trainings.append(stop)
+        try:
+            yield
+        finally:
+            self._trainings.remove(stop)
+
+    def stop_training(self) -> None:
+        """End the training of all trainers when what runs has ended; returns at once."""
+        for stop in self._trainings.copy():
+            stop()
+
+    def checkpoint(self) -> Place:
+        """Save all parameters; return the path."""
+        return self.saving.save()
+
+    def set_learning_rate(self, parameter: str, value: LearningRate) -> None:
+        """Set an optimizer's learning rate."""
+        found = self._strategy.registry.all().get(parameter)
+        optimizer = None if found is None else found.optimizer
+        if optimizer is None:
+            raise ConfigurationError(f"there is no parameter {parameter!r} with an optimizer")
+        optimizer.learning_rate = value
+
+    def add_worker(self) -> None:
+        """Have the cluster start one more worker."""
+        add_worker(self._client)
+
+    def retire_worker(self, worker: str) -> None:
+        """Have a worker finish its closures and leave."""
+        for each in self._membership.statistics():
+            if worker in (str(each.name), each.address) and each.state == "ready":
+                retire_worker(self._client, each.address)
+                return
+        raise ConfigurationError(f"there is no worker {worker!r} that is ready")
+
+    def note_command(self, message: str) -> None:
+        """Record a command that somebody gave, as an event."""
+        self.records.events.add(EventKind.COMMAND_GIVEN, message)
+
+    @property
+    def _client(self) -> Client:
+        return self._strategy.client
+
+
+# Observed: the part of a coordinator that users watch and control.
+#
+# All methods may be called from any thread, also while another one is blocked in ``join``.
+
+
+class Observed(SaysWhatToUse):
+    """What users watch and control of a coordinator; a part of `ClusterCoordinator`."""
+
+    _view: CoordinatorView
+    _live: LiveView
+
+    def __repr__(self) -> str:
+        return repr(self._view)
+
+    def dashboard(self) -> Any:
+        """Show the live dashboard below this cell; the coordinator as a cell's last line does too.
+
+        It is updated, and its buttons work, also while another cell blocks in `join`. When the
+        coordinator is closed, its final state is shown. Outside of notebooks this prints a line.
+
+        Returns
+        -------
+        ipywidgets.DOMWidget or None
+            The dashboard, to be placed elsewhere too, as in an ``ipywidgets.VBox``; it does not
+            appear a second time if it is the cell's last expression. None if nothing is live. In a
+            notebook of marimo, which shows what a cell ends with, its ``mo.ui.anywidget``.
+        """
+        return self._live.show(self._view)
+
+    def _display_(self) -> Any:
+        return self.dashboard()  # marimo calls this for a cell's last expression
+
+    def _ipython_display_(self) -> None:
+        if not in_notebook():
+            raise NotImplementedError  # IPython takes the repr then.
+        self._live.show(self._view)
+
+    @property
+    def name(self) -> str:
+        """What views call it."""
+        return self._view.name
+
+    def statistics(self) -> Statistics:
+        """Return a frozen snapshot of queue, workers, servers and metrics; cheap, any thread."""
+        return self._view.statistics()
+
+    def events(self, since: float = 0.0) -> tuple[Event, ...]:
+        """Return what happened to workers, servers and closures, the oldest first; cheap.
+
+        Any thread may call.
+
+        The last ten thousand events are kept. Each is also logged through `logging` under
+        ``psnb``: losses as warnings, the rest as information.
+
+        Parameters
+        ----------
+        since : float
+            Only later events are returned; seconds since the epoch.
+        """
+        return Events(self._view.events(since))
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Return the closures that raised, and what they raised, the oldest first; any thread.
+
+        The last two hundred are kept, whether `join` has raised them or not. Closures that failed
+        only because one of their inputs failed are left out.
+        """
+        return Failures(self._view.records.failures.since(0))
+
+    @property
+    def metrics(self) -> MetricStates:
+        """What closures reported as states of metrics, merged over all that have returned.
+
+        A frozen mapping from names to `psnb.metrics.MetricState`, as of now, since the coordinator
+        was made; any thread may ask. A closure counts exactly once, when it has returned and had
+        its effect, also if it ran twice; one that raised does not count. After `join` all are in.
+
+        It is also a mark: ``coordinator.metrics.since(mark)`` has what was merged since then,
+        exactly, whoever else reads. So each epoch, or each period of a printed line, has its own::
+
+            mark = coordinator.metrics
+            coordinator.run_epoch(step, iterator)
+            print(coordinator.metrics.since(mark)["auc"].result())
+        """
+        return self._view.records.merged.states()
+
+    def phases(self) -> Phases:
+        """Return what the time of the closures that have ended went to, by worker; any thread.
+
+        A row is the name of a worker and its `PhaseStatistics`; ``total`` is their sum. Printed, or
+        as the last line of a cell, it is a table.
+        """
+        return Phases.of(self.statistics())
+
+    def stages(self) -> Stages:
+        """Return what each part of the datasets has given to closures, and what it took.
+
+        Any thread may call. Of all workers together, as of the last second; see
+        `psnb.data.DatasetIterator.stages`. What ``statistics().starved`` says is made of this and
+        of `phases`.
+        """
+        return self.statistics().stages
+
+    def history(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return everything that closures reported with `psnb.report`, by metric.
+
+        Returns
+        -------
+        dict of str to dict
+            Of each metric ``step`` (int64: how many values had been reported; of validation, as
+            ``val_auc``, how many of its metric), ``time`` (float64, seconds since the epoch),
+            ``value`` and ``smoothed`` (float64), each of shape ``(points,)``. A series is thinned
+            out evenly when it gets longer than ten thousand points, so it always spans the whole
+            run.
+        """
+        records = self._view.records
+        records.merged.draw(time.time(), period=0.0)  # with the very last examples
+        history = records.history
+        return {name: history.series(name) for name in history.metrics()}
+
+    def plot(self, metrics: Sequence[str] | None = None, *, log: bool = False) -> Figure:
+        """Draw what closures reported, for papers; for a live view use `dashboard`.
+
+        Parameters
+        ----------
+        metrics : sequence of str, optional
+            Which metrics; all by default.
+        log : bool
+            Whether the axis of the values is logarithmic.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            One chart for each metric: raw values pale, smoothed ones strong. Not registered with
+            pyplot; ``savefig`` writes it, and as the last line of a cell it is shown.
+
+        Raises
+        ------
+        ConfigurationError
+            If one of the metrics was never reported, or no metric was.
+        """
+        return plot(self.history(), metrics, log=log)
+
+    @property
+    def paused(self) -> bool:
+        """Whether no new closures are begun, after `pause` or `drain`."""
+        return self._view.paused
+
+    def pause(self) -> None:
+        """Begin no more closures until `resume`; idempotent, returns at once.
+
+        A closure that runs on a worker goes on to its end; one that has not begun there comes back
+        to the queue. Closures can be scheduled meanwhile. `join` and `fetch` wait for paused
+        closures, too.
+
+        Raises
+        ------
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        self._view.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause` or `drain`; idempotent.
+
+        Raises
+        ------
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        self._view.resume()
+
+    def cancel_queued(self) -> int:
+        """Cancel all closures that wait in the queue; those that were sent to workers go on.
+
+        Short closures are sent to workers ahead of time; `pause` has workers return those that they
+        have not begun. `fetch` of a cancelled closure raises `CancelledError`; for `join` it has
+        ended, without an error. A closure that was lost with its worker counts as running until it
+        is known whether it has had its effect.
+
+        Returns
+        -------
+        int
+            How many were cancelled.
+
+        Raises
+        ------
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        return self._view.cancel_queued()
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Pause, and wait until no closure runs: the parameters do not change until `resume`.
+
+        For a checkpoint of one moment, for example. Errors of closures are left for `join`.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; None waits for as long as it takes.
+
+        Raises
+        ------
+        TimeoutError
+            If it takes longer; the coordinator stays paused.
+        ServerSilentError
+            If no closure runs, but a server that does not respond must say whether closures had
+            their effect; the coordinator stays paused.
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        self._view.drain(timeout)
+
+    def checkpoint(self) -> Place:
+        """Save all parameters with the `CheckpointManager` that was made last; see its ``save``.
+
+        Returns
+        -------
+        pathlib.Path or RemotePath
+            The new checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            If no manager was made for this coordinator, or as for `CheckpointManager.save`.
+        ServerLostError
+            If a server is gone.
+        """
+        return self._view.checkpoint()
+
+    def set_learning_rate(self, parameter: str, value: LearningRate) -> None:
+        """Set the learning rate of a parameter's optimizer, from the next update on.
+
+        The same as ``strategy.parameters[parameter].optimizer.learning_rate = value``.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such parameter, if it has no optimizer, or if the value is out of range.
+        ServerLostError
+            If a server is gone; the others may have it already.
+        """
+        self._view.set_learning_rate(parameter, value)
+
+    def add_worker(self) -> None:
+        """Have the cluster start one more worker; returns at once. The worker joins when ready.
+
+        Raises
+        ------
+        ClusterError
+            If this notebook has not started the cluster, or the cluster scales itself.
+        """
+        self._view.add_worker()
+
+    def retire_worker(self, worker: str) -> None:
+        """Have a worker finish the closures that it has, and leave the cluster.
+
+        Parameters
+        ----------
+        worker : str
+            Its name or its address.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such worker, or it is not ready.
+        ClusterError
+            If it did not leave in a minute.
+        """
+        self._view.retire_worker(worker)

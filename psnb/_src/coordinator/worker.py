@@ -1,0 +1,447 @@
+"""WorkerConnection: the way from the queue to one worker and back.
+
+A connection lives on the event loop of the Dask client: one task opens a session on the worker,
+receives its messages (`psnb._src.protocol.messages`) and hands outcomes to the queue. `pump`
+sends as many closures as keep the worker busy (`Load`); it runs whenever there may be room or work,
+in whatever task of that loop, and never waits. When the connection breaks, or the worker gives no
+sign of life, the `Resolver` finds out whether the closures in flight had their effect. A worker
+that leaves gets no new closures and finishes those that it has. Other threads only read
+`statistics`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec.structs import asdict
+
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.load import (
+    AHEAD_SECONDS,
+    SPREAD_SECONDS,
+    ConnectionState,
+    Load,
+    Services,
+    WorkerFigures,
+    WorkerKnowledge,
+    check_connection_transition,
+)
+from psnb._src.coordinator.resolve import lost_exchange
+from psnb._src.dask_compat import Comm
+from psnb._src.monitor.events import EventKind
+from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.protocol import messages
+from psnb._src.protocol.messages import Geo
+from psnb._src.protocol.packing import unpack_error
+from psnb._src.transport.stream import MessageStream, message_stream, unwired
+from psnb._src.utils.files import OtherVersionError, check_version, own_version
+from psnb._src.worker.context import InputContext
+
+# WorkerLink: a coordinator's session on one worker, opened, and messages over it.
+#
+# Belongs to the event loop.
+
+OPEN_TIMEOUT = 10.0
+"""Seconds in which a worker must be connected, and answer the opening of a session."""
+
+
+class WorkerLink:
+    """Carries messages to a session and back.
+
+    Attributes
+    ----------
+    threads : int
+        Closures that the worker runs at the same time.
+    """
+
+    def __init__(self, stream: MessageStream, threads: int) -> None:
+        self._stream, self.threads = stream, threads
+
+    def send(self, message: messages.ToWorker) -> None:
+        """Send a message; returns at once and never raises for a broken connection."""
+        self._stream.send(message.wire())
+
+    async def receive(self) -> messages.ToNotebook:
+        """Return the next message; raises OSError when the connection breaks."""
+        return unwired(await self._stream.receive(), messages.ToNotebook)
+
+    def abort(self) -> None:
+        """Close the connection at once; idempotent."""
+        self._stream.abort()
+
+
+async def open_session(
+    connect: Callable[[str], Awaitable[Comm]],
+    address: str,
+    opening: messages.SessionOpening,
+) -> WorkerLink:
+    """Connect a worker, and open a session on it.
+
+    Parameters
+    ----------
+    connect : callable
+        Opens a connection to an address.
+    address : str
+        The worker's.
+    opening : SessionOpening
+        What the session must know.
+
+    Raises
+    ------
+    OtherVersionError
+        If the worker has another version of psnb.
+    OSError
+        If the worker cannot be reached, refuses, or does not answer in time.
+    """
+    async with asyncio.timeout(OPEN_TIMEOUT):
+        comm = await connect(address)
+        try:
+            await comm.write({"op": messages.HANDLER, "psnb": own_version(), **asdict(opening)})
+            reply = await comm.read()
+            check_version(reply)
+            if not isinstance(reply, dict) or reply.get("status") != "OK":
+                # A worker that joined a moment ago has not got the plugin yet.
+                raise ConnectionError(f"the worker is not prepared for psnb: {reply!r}")
+        except BaseException:
+            comm.abort()
+            raise
+    return WorkerLink(message_stream(comm), reply["threads"])
+
+
+_Outcome = tuple[Closure, bool, bytes, bool]
+"""See `ClosureQueue.settle`."""
+
+
+class _Drained(Exception):  # noqa: N818 - not an error
+    """The worker leaves and has finished all closures that it had."""
+
+
+class WorkerConnection:
+    """Carries closures to one worker.
+
+    Parameters
+    ----------
+    name, address : str
+        The worker.
+    opening : SessionOpening
+        What its session must know from the beginning.
+    services : Services
+        What it needs from the coordinator.
+    connect : callable
+        Opens a connection to an address.
+    on_idle : callable
+        Called with the connection when the worker has room for more closures than there are.
+    others_starve : callable
+        Returns whether other workers have nothing to do.
+
+    Attributes
+    ----------
+    num_workers : int
+        How many workers there are at the moment; for the event loop only.
+    threads : int or None
+        How many closures the worker is to run at the same time; None for as many as it has threads.
+        For the event loop only; `pump` tells the worker.
+    refusal : str
+        Why it can never be used as it is: it has another version of psnb; empty if it can.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        opening: messages.SessionOpening,
+        services: Services,
+        connect: Callable[[str], Awaitable[Comm]],
+        on_idle: Callable[[WorkerConnection], None],
+        others_starve: Callable[[], bool],
+    ) -> None:
+        self.name, self.address, self.index = name, address, opening.worker_index
+        self.state = ConnectionState.CONNECTING
+        self.num_workers = opening.num_workers
+        self.threads: int | None = None
+        self._told_threads: int | None = None
+        self._opening, self._services = opening, services
+        self._queue, self._records = services.queue, services.records
+        self._leases, self._resolver = services.leases, services.resolver
+        self._timeouts = services.timeouts
+        self._connect, self._on_idle, self._others_starve = connect, on_idle, others_starve
+        self._link: WorkerLink | None = None  # set when the worker may be sent closures
+        self._heard = True
+        self.was_ready, self.refusal = False, ""
+        self._load = Load()
+        self._knowledge = WorkerKnowledge(services)
+        self._figures = WorkerFigures(name, address, self.index)
+        self._told_to_stop: set[int] = set()
+        self._drained = asyncio.Event()
+        self._flushing: asyncio.Future[bytes] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def statistics(self) -> WorkerStatistics:
+        """Return a snapshot; any thread may call."""
+        load = self._load
+        return self._figures.snapshot(self.state, len(load), load.threads)
+
+    async def run(self) -> None:
+        """Carry closures until the worker has left or the task is cancelled."""
+        ended: tuple[EventKind, str] | None = None
+        link: WorkerLink | None = None
+        try:
+            link = await open_session(self._connect, self.address, self._opening)
+            self._load = Load(link.threads)
+            self._enter(ConnectionState.READY)
+            self.was_ready = True
+            self._leases.enter(self, self.name)
+            self._note(EventKind.WORKER_JOINED, f"has joined; its worker_index is {self.index}")
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._receive(link))
+                tasks.create_task(self._watch())
+                tasks.create_task(self._end_when_drained())
+                tasks.create_task(self._start(link))
+        except* _Drained:
+            ended = EventKind.WORKER_RETIRED, "has finished its closures and leaves"
+        except* OSError as errors:  # refused, broken, or timed out
+            reason = str(errors.exceptions[0]) or "no answer"
+            if isinstance(errors.exceptions[0], OtherVersionError):
+                self.refusal = f"worker {self.name!r} at {self.address} is refused: {reason}"
+                ended = EventKind.WORKER_UNREACHABLE, f"is refused: {reason}"
+            elif self.state is ConnectionState.CONNECTING:
+                ended = EventKind.WORKER_UNREACHABLE, f"cannot be used, trying again: {reason}"
+            else:
+                ended = EventKind.WORKER_LOST, f"was lost: {reason}"
+        finally:
+            retired = ended is not None and ended[0] is EventKind.WORKER_RETIRED
+            self._enter(ConnectionState.RETIRED if retired else ConnectionState.LOST)
+            if link is not None:
+                link.abort()
+            self._flushed(b"")
+            closures = self._load.clear()
+            kind, text = ended or (None, "the connection was ended")
+            if kind is not None:
+                self._note(kind, text, closures)
+            self._leases.lose(self)
+            lost = f"worker {self.name!r} at {self.address}: {text}"
+            if self.was_ready:
+                self._resolver.lose(
+                    closures, self._load.threads, lost, self.name, self._opening.session
+                )
+
+    def drain(self, why: str) -> None:
+        """Send no more closures, end when those that run have ended; on the event loop only."""
+        if self.state is ConnectionState.READY:
+            self._enter(ConnectionState.DRAINING)
+            closures = list(self._load)
+            self._note(EventKind.WORKER_RETIRING, f"{why}; {len(closures)} in flight", closures)
+            self.call_back()
+            self._end_if_drained()
+
+    def pump(self) -> None:
+        """Send definitions, and the closures that there is room for; on the event loop only."""
+        link = self._link
+        if link is None:
+            return
+        if self.threads != self._told_threads:
+            self._told_threads, self._load.threads = self.threads, self.threads or link.threads
+            link.send(messages.UseThreads(self.threads))
+        self._load.refused = False
+        if self._queue.limited:
+            self._load.ahead = 0.0
+        else:
+            self._load.ahead = SPREAD_SECONDS if self._others_starve() else AHEAD_SECONDS
+        if self.state is ConnectionState.READY:
+            closures = self._queue.take(self._load.add, self.statistics)
+        else:
+            closures = []
+        if self._queue.failing():
+            self._tell_to_stop(link)
+        # After taking: what the closures use was defined before they were put.
+        for message in self._knowledge.new_resources():
+            link.send(message)
+        if closures:
+            self._load.sent(self._loop.time())
+            link.send(self._knowledge.run(closures, self.num_workers))
+        if self.state is ConnectionState.READY and not self._load.refused:
+            self._on_idle(self)
+
+    def call_back(self) -> None:
+        """Ask the worker to return all closures that it has not begun; on the event loop only."""
+        if self._link is not None and (waiting := self._load.waiting()):
+            self._link.send(messages.RecallClosures(waiting))
+
+    def revoke(self, closure: Closure) -> None:
+        """Have the worker drop a closure, if it has it; on the event loop only."""
+        if self._link is not None and closure in self._load:
+            self._link.send(messages.RevokeClosure(closure.id))
+
+    async def flush(self) -> bytes:
+        """Have the worker send the updates that it has kept; on the event loop.
+
+        Returns the pickled exception if it could not, else nothing. The worker answers within the
+        time limits of its requests, or is lost.
+        """
+        if self._link is None:
+            return b""
+        if self._flushing is None:
+            self._flushing = self._loop.create_future()
+            self._link.send(messages.FlushCopies())
+        return await asyncio.shield(self._flushing)
+
+    def starves(self) -> bool:
+        """Return whether the worker has threads without work; on the event loop only."""
+        return self.state is ConnectionState.READY and len(self._load) < self._load.threads
+
+    def recall(self) -> bool:
+        """Ask the worker to return closures that wait behind one that takes too long.
+
+        On the event loop only. Returns whether it may be worth calling again later.
+        """
+        if self._link is None or not self._load.waiting():
+            return False
+        if overdue := self._load.overdue(self._loop.time()):
+            self._link.send(messages.RecallClosures(overdue))
+        return True
+
+    def _enter(self, state: ConnectionState) -> None:
+        check_connection_transition(self.state, state)
+        self.state = state
+        if state.ended:
+            self._link = None
+
+    def _note(self, kind: EventKind, text: str, closures: Sequence[Closure] = ()) -> None:
+        message = f"worker {self.name!r} at {self.address} {text}"
+        self._records.events.add(kind, message, self.name, closures)
+
+    async def _watch(self) -> None:
+        # Gives the worker up when it is silent, or drains, for too long. Ticks are counted rather
+        # than clocks compared: if this process itself was frozen, the workers' messages still wait
+        # to be read.
+        silent = draining = 0.0
+        while True:
+            await asyncio.sleep(self._timeouts.beat)
+            silent = 0.0 if self._heard else silent + self._timeouts.beat
+            self._heard = False
+            if silent >= self._timeouts.heartbeat:
+                raise ConnectionError(f"no sign of life for {silent:g} s")
+            if self.state is ConnectionState.DRAINING:
+                draining += self._timeouts.beat
+                if draining >= self._timeouts.drain:
+                    raise ConnectionError(f"it leaves, and did not finish within {draining:g} s")
+
+    async def _start(self, link: WorkerLink) -> None:
+        await asyncio.sleep(self._services.start_delay.seconds(self.index))
+        self._link = link
+        self.pump()
+
+    async def _end_when_drained(self) -> None:
+        await self._drained.wait()
+        if isinstance(self._services.mode, Geo) and (error := await self.flush()):
+            raise ConnectionError(f"it could not send what it had learned: {unpack_error(error)}")
+        raise _Drained
+
+    def _flushed(self, error: bytes) -> None:
+        flushing, self._flushing = self._flushing, None
+        if flushing is not None and not flushing.done():
+            flushing.set_result(error)
+
+    def _end_if_drained(self) -> None:
+        if self.state is ConnectionState.DRAINING and not self._load:
+            self._drained.set()
+
+    def _tell_to_stop(self, link: WorkerLink) -> None:
+        # No closure is put until all in flight have ended and the error was raised: so all of these
+        # were put before that.
+        in_flight = {closure.id for closure in self._load}
+        new = in_flight - self._told_to_stop
+        self._told_to_stop = in_flight
+        if new:
+            link.send(messages.CancelClosures(sorted(new)))
+
+    async def _receive(self, link: WorkerLink) -> None:
+        while True:
+            # In a frame of its own: what lives on here must not hold the last closures, which keep
+            # their per-worker values alive.
+            self._handle(link, await link.receive())
+
+    def _handle(self, link: WorkerLink, message: messages.ToNotebook) -> None:
+        self._heard = True
+        outcomes: list[_Outcome] = []
+        match message:
+            case messages.ClosureResults():
+                outcomes = self._note_results(message)
+            case messages.ElementsTaken():
+                place = InputContext(self._opening.num_workers, self.index)
+                self._load.note_taken(message.closure, place, message.elements)
+            case messages.ClosureUndecided():
+                self._ask_about(message)
+            case messages.ClosuresReturned():
+                self._queue.give_back([self._load.remove(each) for each in message.closures])
+            case messages.CopiesFlushed():
+                if message.staleness is not None:
+                    self._records.staleness.add(message.staleness)
+                self._flushed(message.error)
+            case messages.FlushUndecided():
+                self._resolver.ask_about(message.commit, self._decided)
+            case messages.SignOfLife():
+                self._figures.memory = message.memory
+                self._figures.note_activity(message.activity, message.seconds)
+            case messages.ChainsRead():
+                self._figures.stages |= message.stages
+            case messages.WorkerLeaves():
+                self.drain("was asked to end")
+            case messages.QuestionAsked():
+                answer = messages.TakeAnswer(message.number, self._answer(message.inquiry))
+                link.send(answer)
+        self._end_if_drained()
+        self.pump()
+        # Last: it wakes those who wait for the outcomes, and they need the interpreter's lock.
+        if outcomes:
+            self._queue.settle(outcomes, self.name)
+            self._records.merged.draw(time.time())
+
+    def _note_results(self, message: messages.ClosureResults) -> list[_Outcome]:
+        for when, values in message.reports:
+            self._records.history.add(when, values)
+        outcomes, completed = [], 0
+        for each in message.results:
+            closure = self._load.remove(each.closure)
+            closure.function.duration.add(each.seconds)
+            outcomes.append((closure, each.succeeded, each.payload, each.pushed))
+            completed += each.succeeded
+            if each.staleness is not None:
+                self._records.staleness.add(each.staleness)
+        if outcomes:
+            seconds = [each.seconds for each in message.results]
+            self._figures.add_phases(message.phases)
+            self._measure(seconds, completed, len(outcomes) - completed)
+        return outcomes
+
+    def _ask_about(self, message: messages.ClosureUndecided) -> None:
+        closure = self._load.remove(message.closure)
+        closure.function.duration.add(message.seconds)
+        self._figures.add_phases(message.phases)
+        self._measure([message.seconds], 0, 0)
+        self._resolver.ask(closure, message.commit, message.payload, message.pushed, self.name)
+
+    def _measure(self, seconds: list[float], completed: int, failed: int) -> None:
+        self._figures.add(seconds, completed, failed)
+        self._records.timeline.add(self.index, seconds, failed, self._load.threads, time.time())
+        self._load.answered(self._loop.time(), seconds[0])
+
+    def _answer(self, inquiry: messages.Inquiry) -> Any:
+        match inquiry:
+            case messages.AskLease():
+                return self._leases.lease(self, inquiry)
+            case messages.TakeElements():
+                return self._leases.take(self, inquiry)
+            case messages.KeepResult():
+                return self._load.keep(inquiry.closure, inquiry.attempt, inquiry.result)
+            case messages.AnnounceStrategies():
+                self._resolver.writes_to(inquiry.strategies)
+                return True
+
+    def _decided(self, applied: bool) -> None:
+        # In a thread of the resolver's.
+        error = b"" if applied else lost_exchange()
+        self._loop.call_soon_threadsafe(self._flushed, error)

@@ -1,0 +1,672 @@
+"""Reading ``tf.train.Example`` messages in protobuf's wire format, compiled by numba.
+
+::
+
+    Example    features: 1, a Features
+    Features   feature:  1, map entries, repeated: key: 1, a string; value: 2, a Feature
+    Feature    one of bytes_list: 1, float_list: 2, int64_list: 3; of several the last counts
+    …List      value: 1, repeated; floats and integers packed (one field holds all) or each its own
+
+As protobuf says: fields in any order, unknown ones skipped, the last entry of a key counts, and a
+list that comes in parts is joined. Every position is checked against the end of the message it is
+in, so no bytes lead out of the buffer or round in circles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.extending import intrinsic
+
+# Bytes eight at a time, as 64-bit integers, compiled by numba.
+
+WORD = 8
+"""The bytes of a word."""
+
+
+@njit(cache=True, nogil=True, inline="always")
+def word_at(data, at):  # type: ignore[no-untyped-def]
+    """Return eight bytes, the first as the lowest; the compiler makes one load of it."""
+    at = np.uint64(at)
+    return (
+        np.uint64(data[at])
+        | np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
+        | np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
+        | np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
+        | np.uint64(data[at + np.uint64(4)]) << np.uint64(32)
+        | np.uint64(data[at + np.uint64(5)]) << np.uint64(40)
+        | np.uint64(data[at + np.uint64(6)]) << np.uint64(48)
+        | np.uint64(data[at + np.uint64(7)]) << np.uint64(56)
+    )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def bytes_above(word, most):  # type: ignore[no-untyped-def]
+    """Return the highest bit of each byte that is above ``most``, a number below 128."""
+    ones = np.uint64(0x0101010101010101)
+    low = word & (ones * np.uint64(127))
+    return (word | (low + ones * np.uint64(127 - most))) & (ones * np.uint64(128))
+
+
+def _count_zeros(_context: Any, word: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return word(word), generate
+
+
+zeros_below: Any = intrinsic(_count_zeros)
+"""How many bits of a word lie below the lowest that is set: one instruction."""
+
+
+# Reading short numbers as the bytes of 64-bit integers, compiled by numba.
+#
+# Nearly all numbers in a text have few digits. Those are read without a branch on the number of
+# digits, by arithmetic on all bytes at once. Longer or unusual ones are left to `parse_numbers`.
+# (Lemire: *Number Parsing at a Gigabyte per Second*, Software: Practice and Experience 51, 2021.)
+
+_EIGHT, _NONE = np.uint64(8), np.uint64(0)
+_ZEROS = np.uint64(0x3030303030303030)
+_MINUS, _SPACE, _TAB, _POINT = (np.uint64(byte ^ 48) for byte in b"- \t.")
+_TENS = np.array([10**power for power in range(9)], np.uint64)
+_FLOAT_TENS = np.array([10.0**power for power in range(9)])
+_SIGNS = np.array([1, -1], np.float32)
+_LOW_BITS, _MIDDLE = np.uint64((1 << 29) - 1), np.uint64(1 << 28)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _bits(others):  # type: ignore[no-untyped-def]
+    """Return the highest bits of the bytes as eight bits."""
+    return ((others >> np.uint64(7)) * np.uint64(0x0102040810204080)) >> np.uint64(56)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _byte(word, at):  # type: ignore[no-untyped-def]
+    return (word >> (_EIGHT * at)) & np.uint64(255)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_space(byte):  # type: ignore[no-untyped-def]
+    return (byte == _SPACE) | (byte == _TAB)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _leading(word, many):  # type: ignore[no-untyped-def]
+    """Return the number of the first digits, fewer than eight."""
+    # As if zeros came before, and nothing after; in two steps, as no shift is by 64.
+    return _all_eight((word << (_EIGHT * (np.uint64(7) - many))) << _EIGHT)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _all_eight(word):  # type: ignore[no-untyped-def]
+    """Return the number of eight digits: two become one, then four, then eight."""
+    word = word * np.uint64(10) + (word >> _EIGHT)
+    even = np.uint64(0x000000FF000000FF)
+    return (
+        (word & even) * np.uint64(100 + (1000000 << 32))
+        + ((word >> np.uint64(16)) & even) * np.uint64(1 + (10000 << 32))
+    ) >> np.uint64(32)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def short_unsigned(low, high):  # type: ignore[no-untyped-def]
+    """Read an integer of up to 15 digits with a space after it, at the begin of two words.
+
+    Returns the number and how many bytes it takes, 0 if there is no such number.
+    """
+    # The byte of a digit is then what it is worth.
+    low, high = low ^ _ZEROS, high ^ _ZEROS
+    others = bytes_above(low, 9)
+    if others:
+        many = zeros_below(others) >> np.uint64(3)
+        if not many or not _is_space(_byte(low, many)):
+            return _NONE, 0
+        return _leading(low, many), np.int64(many)
+    others = bytes_above(high, 9)
+    many = zeros_below(others) >> np.uint64(3)
+    if not others or not _is_space(_byte(high, many)):
+        return _NONE, 0
+    return _all_eight(low) * _TENS[many] + _leading(high, many), 8 + np.int64(many)
+
+
+@njit(cache=True, nogil=True, inline="always", error_model="numpy")
+def short_float(low, high):  # type: ignore[no-untyped-def]
+    """Read a float32 with a space after it, at the begin of two words.
+
+    It is one with up to seven bytes before a point and eight digits after it, or without one.
+    Returns the number and how many bytes it takes, 0 if there is no such number.
+    """
+    low, high = low ^ _ZEROS, high ^ _ZEROS
+    others = _bits(bytes_above(low, 9)) | (_bits(bytes_above(high, 9)) << _EIGHT)
+    negative = np.uint64((low & np.uint64(255)) == _MINUS)
+    others &= ~negative
+    low &= ~(np.uint64(255) * negative)
+    point = zeros_below(others)
+    if not others or point > np.uint64(7):
+        return np.float32(0), 0
+    digits = _leading(low, point)
+    byte = _byte(low, point)
+    if _is_space(byte) and point > negative:
+        return np.float32(digits) * _SIGNS[negative], np.int64(point)
+    others &= others - np.uint64(1)
+    end = zeros_below(others)
+    after = end - point - np.uint64(1)
+    if byte != _POINT or not others or after - np.uint64(1) > np.uint64(7):
+        return np.float32(0), 0
+    rest = ((low >> (_EIGHT * point)) >> _EIGHT) | (high << (np.uint64(56) - _EIGHT * point))
+    last = _byte(high, end - _EIGHT) if end >= _EIGHT else _byte(low, end)
+    if not _is_space(last):
+        return np.float32(0), 0
+    digits = digits * _TENS[after] + _all_eight(rest << (_EIGHT * (_EIGHT - after)))
+    # Both are exact in float64, the quotient is the nearest one to the number.
+    value = np.float64(np.int64(digits)) / _FLOAT_TENS[after]
+    if np.float64(value).view(np.uint64) & _LOW_BITS == _MIDDLE:
+        # In the middle of two float32: where was it before?
+        return np.float32(0), 0
+    return np.float32(value) * _SIGNS[negative], np.int64(end)
+
+
+# CRC-32C, as TFRecord files have it.
+#
+# Polynomial 0x1EDC6F41 (Castagnoli), eight bytes at a step (Kounavis and Berry: *A Systematic
+# Approach to Building High Performance Software-Based CRC Generators*, ISCC 2005). The mask is
+# TensorFlow's, so that the sum of data that hold sums is as good as any.
+
+_REFLECTED = 0x82F63B78
+
+
+def _tables() -> np.ndarray:
+    tables = np.zeros((8, 256), np.uint64)
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ (_REFLECTED if value & 1 else 0)
+        tables[0, byte] = value
+    for step in range(1, 8):
+        before = tables[step - 1]
+        tables[step] = (before >> np.uint64(8)) ^ tables[0][before & np.uint64(0xFF)]
+    return tables.reshape(-1)
+
+
+_TABLES = _tables()
+_BYTE, _ONES, _MASK = np.uint64(0xFF), np.uint64(0xFFFFFFFF), np.uint64(0xA282EAD8)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def half_word(data, at):  # type: ignore[no-untyped-def]
+    """Return the four bytes at a position as a little-endian number."""
+    value = np.uint64(data[np.uint64(at)])
+    value |= np.uint64(data[np.uint64(at + 1)]) << np.uint64(8)
+    value |= np.uint64(data[np.uint64(at + 2)]) << np.uint64(16)
+    value |= np.uint64(data[np.uint64(at + 3)]) << np.uint64(24)
+    return value
+
+
+@njit(cache=True, nogil=True)
+def masked_crc(data, start, stop):  # type: ignore[no-untyped-def]
+    """Return the masked CRC-32C of ``data[start:stop]`` (uint8, in bounds) as a uint64."""
+    crc = _ONES
+    at = start
+    while at + 8 <= stop:
+        x = word_at(data, at) ^ crc
+        crc = (
+            _TABLES[np.uint64(1792) + (x & _BYTE)]
+            ^ _TABLES[np.uint64(1536) + ((x >> np.uint64(8)) & _BYTE)]
+            ^ _TABLES[np.uint64(1280) + ((x >> np.uint64(16)) & _BYTE)]
+            ^ _TABLES[np.uint64(1024) + ((x >> np.uint64(24)) & _BYTE)]
+            ^ _TABLES[np.uint64(768) + ((x >> np.uint64(32)) & _BYTE)]
+            ^ _TABLES[np.uint64(512) + ((x >> np.uint64(40)) & _BYTE)]
+            ^ _TABLES[np.uint64(256) + ((x >> np.uint64(48)) & _BYTE)]
+            ^ _TABLES[x >> np.uint64(56)]
+        )
+        at += 8
+    while at < stop:
+        crc = (crc >> np.uint64(8)) ^ _TABLES[(crc ^ np.uint64(data[np.uint64(at)])) & _BYTE]
+        at += 1
+    crc ^= _ONES
+    return (((crc >> np.uint64(15)) | (crc << np.uint64(17))) + _MASK) & _ONES
+
+
+BYTES, FLOATS, INTEGERS = 1, 2, 3
+"""The kinds of lists, by their field in a ``Feature``; 0 where there is none."""
+
+MALFORMED = -1
+"""In place of a position or a count: not a message of this kind."""
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+"""Wire types: how a field's content is written."""
+
+_LOW, _HIGH, _SEVEN, _ONE = np.uint64(0x7F), np.uint64(0x80), np.uint64(7), np.uint64(1)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def varint(data, at, stop):  # type: ignore[no-untyped-def]
+    """Return the number at a position and the position after it, or `MALFORMED`."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    while at < stop:
+        byte = np.uint64(data[np.uint64(at)])
+        at += 1
+        value |= (byte & _LOW) << shift
+        if byte < _HIGH:
+            return value, at
+        shift += _SEVEN
+        if shift > np.uint64(63):
+            break
+    return value, MALFORMED
+
+
+@njit(cache=True, nogil=True, inline="always")
+def short_varint(word):  # type: ignore[no-untyped-def]
+    """Return the number (int64) at the begin of a word, and how many bytes it takes; 9 if more."""
+    ends = ~word & np.uint64(0x8080808080808080)
+    # What is behind it goes, as do the highest bits; then seven bits each move together.
+    word &= ((ends & (~ends + _ONE)) << _ONE) - _ONE
+    word = (word & np.uint64(0x007F007F007F007F)) | ((word & np.uint64(0x7F007F007F007F00)) >> _ONE)
+    word = (word & np.uint64(0x00003FFF00003FFF)) | (
+        (word & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2)
+    )
+    word = (word & np.uint64(0x0FFFFFFF)) | ((word & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4))
+    return np.int64(word), np.int64(zeros_below(ends) >> np.uint64(3)) + 1
+
+
+@njit(cache=True, nogil=True)
+def _any_field(data, at, stop):  # type: ignore[no-untyped-def]
+    tag, at = varint(data, at, stop)
+    if at < 0:
+        return 0, 0, 0, MALFORMED
+    number, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
+    if number == 0:
+        return 0, 0, 0, MALFORMED
+    if wire == LENGTH:
+        length, at = varint(data, at, stop)
+        if at < 0 or length > np.uint64(stop - at):
+            return 0, 0, 0, MALFORMED
+        return number, wire, at, at + np.int64(length)
+    if wire == VARINT:
+        _, end = varint(data, at, stop)
+        return number, wire, at, end
+    if wire == FIXED64 and stop - at >= 8:
+        return number, wire, at, at + 8
+    if wire == FIXED32 and stop - at >= 4:
+        return number, wire, at, at + 4
+    return 0, 0, 0, MALFORMED
+
+
+@njit(cache=True, nogil=True, inline="always")
+def field(data, at, stop):  # type: ignore[no-untyped-def]
+    """Read the field at a position.
+
+    Returns its number, its wire type, where its content begins and where it ends; the last is
+    `MALFORMED` if it is no field.
+    """
+    # Nearly all: a small number, and less than 128 bytes.
+    if stop - at >= 2:
+        tag, length = np.int64(data[np.uint64(at)]), np.int64(data[np.uint64(at + 1)])
+        if 8 <= tag < 128 and tag & 7 == LENGTH and length < 128 and length <= stop - at - 2:
+            return tag >> 3, LENGTH, at + 2, at + 2 + length
+    return _any_field(data, at, stop)
+
+
+@njit(cache=True, nogil=True)
+def list_of(data, at, stop):  # type: ignore[no-untyped-def]
+    """Return where the list of a ``Feature`` begins, and its kind or `MALFORMED`."""
+    kind, begin = 0, at
+    while at < stop:
+        start = at
+        number, wire, _, at = field(data, at, stop)
+        if at < 0:
+            return 0, MALFORMED
+        if wire == LENGTH and BYTES <= number <= INTEGERS and number != kind:
+            # Of several lists the last counts; it begins where the kind changed last.
+            kind, begin = number, start
+    return begin, kind
+
+
+@njit(cache=True, nogil=True)
+def count_values(data, at, stop, kind):  # type: ignore[no-untyped-def]
+    """Return the number of values of a ``Feature``'s list, or `MALFORMED`."""
+    count = 0
+    while at < stop:
+        number, wire, inner, at = field(data, at, stop)
+        if at < 0:
+            return MALFORMED
+        if number != kind or wire != LENGTH:
+            continue
+        while inner < at:
+            number, wire, content, inner = field(data, inner, at)
+            if inner < 0:
+                return MALFORMED
+            if number != 1:
+                continue
+            if wire == LENGTH and kind == INTEGERS:
+                for i in range(content, inner):
+                    count += data[i] < 128
+            elif wire == LENGTH and kind == FLOATS:
+                count += (inner - content) // 4
+            elif (
+                (wire == LENGTH and kind == BYTES)
+                or (wire == VARINT and kind == INTEGERS)
+                or (wire == FIXED32 and kind == FLOATS)
+            ):
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True, inline="always")
+def packed_integers(data, at, stop, out, count, end):  # type: ignore[no-untyped-def]
+    """Write integers (int64) into ``out[count:end]``; return where the next would be written.
+
+    More than there is room for are counted only. `MALFORMED` if the last is cut off.
+    """
+    while at < stop:
+        value, at = varint(data, at, stop)
+        if at < 0:
+            return MALFORMED
+        if count < end:
+            out[count] = np.int64(value)
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True, inline="always")
+def packed_floats(data, at, stop, out, count, end):  # type: ignore[no-untyped-def]
+    """Write floats, as the uint32 of their bits, as `packed_integers` does."""
+    if (stop - at) % 4:
+        return MALFORMED
+    while at < stop:
+        if count < end:
+            out[count] = half_word(data, at)
+        count += 1
+        at += 4
+    return count
+
+
+@njit(cache=True, nogil=True)
+def integers(data, at, stop, out, start, end):  # type: ignore[no-untyped-def]
+    """Write a ``Feature``'s integers (int64) into ``out[start:end]``; return their number.
+
+    More than there is room for are counted only. `MALFORMED` if it is no list of integers.
+    """
+    count = start
+    while at < stop:
+        number, wire, inner, at = field(data, at, stop)
+        if at < 0:
+            return MALFORMED
+        if number != INTEGERS or wire != LENGTH:
+            continue
+        while inner < at:
+            number, wire, content, inner = field(data, inner, at)
+            if inner < 0:
+                return MALFORMED
+            if number != 1 or (wire != LENGTH and wire != VARINT):
+                continue
+            count = packed_integers(data, content, inner, out, count, end)
+            if count < 0:
+                return MALFORMED
+    return count - start
+
+
+@njit(cache=True, nogil=True)
+def floats(data, at, stop, out, start, end):  # type: ignore[no-untyped-def]
+    """Write a ``Feature``'s floats, as the uint32 of their bits, as `integers` does."""
+    count = start
+    while at < stop:
+        number, wire, inner, at = field(data, at, stop)
+        if at < 0:
+            return MALFORMED
+        if number != FLOATS or wire != LENGTH:
+            continue
+        while inner < at:
+            number, wire, content, inner = field(data, inner, at)
+            if inner < 0:
+                return MALFORMED
+            if number != 1 or (wire != LENGTH and wire != FIXED32):
+                continue
+            count = packed_floats(data, content, inner, out, count, end)
+            if count < 0:
+                return MALFORMED
+    return count - start
+
+
+@njit(cache=True, nogil=True)
+def strings(data, at, stop, out, start, end):  # type: ignore[no-untyped-def]
+    """Write where a ``Feature``'s byte strings begin and end (…, 2), as `integers` does."""
+    count = start
+    while at < stop:
+        number, wire, inner, at = field(data, at, stop)
+        if at < 0:
+            return MALFORMED
+        if number != BYTES or wire != LENGTH:
+            continue
+        while inner < at:
+            number, wire, content, inner = field(data, inner, at)
+            if inner < 0:
+                return MALFORMED
+            if number == 1 and wire == LENGTH:
+                if count < end:
+                    out[count, 0] = content
+                    out[count, 1] = inner
+                count += 1
+    return count - start
+
+
+@njit(cache=True, nogil=True)
+def varints(values, out):  # type: ignore[no-untyped-def]
+    """Write numbers (uint64) as varints into ``out``, ten bytes each at most; return how many."""
+    at = 0
+    for value in values:
+        rest = value
+        while rest >= _HIGH:
+            out[at] = np.uint8((rest & _LOW) | _HIGH)
+            rest >>= _SEVEN
+            at += 1
+        out[at] = np.uint8(rest)
+        at += 1
+    return at
+
+
+# Parsing many ``tf.train.Example`` messages at once, compiled by numba.
+#
+# One pass over each message: the values of features of fixed size are written where they belong as
+# they are met; of the others it is noted where they are, and they are read when it is known how
+# many there are.
+
+MISSING = -2
+"""In place of a number of values: there is no such feature, or it holds nothing."""
+
+_ONE_BIT, _FOUR_BYTES, _SIX_BYTES = np.uint64(1), np.uint64(2**32 - 1), np.uint64(2**48 - 1)
+_FIRST, _SECOND = 1 << 3 | LENGTH, 2 << 3 | LENGTH
+
+OTHER_KIND = -8
+"""Less the kind that the feature has, in place of a number of values: another one than wanted."""
+
+
+@njit(cache=True, nogil=True)
+def _is_name(data, start, stop, names, offsets, feature):  # type: ignore[no-untyped-def]
+    begin = offsets[feature]
+    if stop - start != offsets[feature + 1] - begin:
+        return False
+    for i in range(stop - start):  # noqa: SIM110 - numba compiles no generators
+        if data[start + i] != names[begin + i]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _values(data, at, stop, kind, numbers, bits, spans, start, end):  # type: ignore[no-untyped-def]
+    """Write a feature's values into the output of its kind; return how many there are."""
+    if kind == INTEGERS:
+        return integers(data, at, stop, numbers, start, end)
+    if kind == FLOATS:
+        return floats(data, at, stop, bits, start, end)
+    return strings(data, at, stop, spans, start, end)
+
+
+@njit(cache=True, nogil=True)
+def parse_messages(  # type: ignore[no-untyped-def]
+    data, starts, ends, names, offsets, kinds, sizes, places, optional, outputs, missing, spots
+):
+    """Parse messages, up to the first that is not in order.
+
+    Parameters
+    ----------
+    data : array of uint8
+        The messages, in ``starts[i]:ends[i]``.
+    names, offsets : arrays of uint8 and int64
+        The names of the features wanted, one after the other, and where each begins; eight bytes
+        more than that.
+    kinds, sizes : arrays of int64
+        The features' kinds, and how many values they must have; -1 if any number.
+    places : array of int64
+        Of a feature of fixed size, where in the output of its kind its values begin, those of one
+        message after those of another. Of others, their row in ``spots``.
+    optional : array of int64
+        The row in ``missing`` of a feature of fixed size that may be missing; -1 if it must not.
+    outputs : tuple of arrays
+        For integers (int64), for floats (the uint32 of their bits), and for where byte strings
+        begin and end (int64, (…, 2)).
+    missing : array of uint8, shape (optional features, messages)
+        Gets a 1 where one is missing.
+    spots : array of int64, shape (features of any size, messages, 2)
+        Gets where each's values begin and end.
+
+    Returns
+    -------
+    tuple of int
+        How many messages are in order; of the next one the feature that is not, or -1 if it is no
+        message; and what is in place of its number of values.
+    """
+    numbers, bits, spans = outputs
+    features = kinds.size
+    found = np.empty(features, np.int64)
+    # Messages of one file mostly have the same fields in the same order: what came next after the
+    # fields before is looked for first.
+    guesses = np.zeros(features + 1, np.int64)
+    last = data.size - 18  # of positions where all words of such an entry are in the data
+    for i in range(starts.size):
+        found[:] = MISSING
+        met = 0
+        at, bottom = starts[i], ends[i]
+        while at < bottom:
+            number, wire, outer, at = field(data, at, bottom)
+            if at < 0:
+                return i, -1, MALFORMED
+            if number != 1 or wire != LENGTH:
+                continue
+            while outer < at:
+                feature = guesses[met]
+                kind, size = kinds[feature], sizes[feature]
+                begin, length = offsets[feature], offsets[feature + 1] - offsets[feature]
+                if size >= 0 and kind != BYTES and outer + length <= last:
+                    # Laid out as nearly all are: name, then value, packed, no length above 127.
+                    head = np.int64(word_at(data, outer) & _FOUR_BYTES)
+                    end = outer + 2 + ((head >> 8) & 255)
+                    inner = outer + 4 + length
+                    left = end - inner
+                    head ^= _FIRST | _FIRST << 16 | length << 24
+                    if head & ~0x7F00 == 0 and end <= at and left >= 6:
+                        tail = np.int64(word_at(data, inner) & _SIX_BYTES)
+                        tail ^= _SECOND | (kind << 3 | LENGTH) << 16 | _FIRST << 32
+                        same = tail == (left - 2) << 8 | (left - 4) << 24 | (left - 6) << 40
+                        for k in range(0, length, WORD):
+                            differs = word_at(data, outer + 4 + k) ^ word_at(names, begin + k)
+                            if length - k < WORD:
+                                differs &= (_ONE_BIT << np.uint64(8 * (length - k))) - _ONE_BIT
+                            same &= differs == 0
+                        if same:
+                            content, start = inner + 6, places[feature] + i * size
+                            if kind == FLOATS:
+                                stop = packed_floats(data, content, end, bits, start, start + size)
+                            else:
+                                value, width = short_varint(word_at(data, content))
+                                if size == 1 and width == end - content and width <= WORD:
+                                    numbers[start] = value
+                                    stop = start + 1
+                                else:
+                                    stop = packed_integers(
+                                        data, content, end, numbers, start, start + size
+                                    )
+                            found[feature] = stop - start if stop >= 0 else MALFORMED
+                            met, outer = min(met + 1, features), end
+                            continue
+                number, wire, inner, outer = field(data, outer, at)
+                if outer < 0:
+                    return i, -1, MALFORMED
+                if number != 1 or wire != LENGTH:
+                    continue
+                key_start, key_stop, value_start, value_stop = inner, inner, inner, inner
+                while inner < outer:
+                    number, wire, content, inner = field(data, inner, outer)
+                    if inner < 0:
+                        return i, -1, MALFORMED
+                    if wire == LENGTH and number == 1:
+                        key_start, key_stop = content, inner
+                    elif wire == LENGTH and number == 2:
+                        value_start, value_stop = content, inner
+                if not _is_name(data, key_start, key_stop, names, offsets, feature):
+                    feature = 0
+                    while feature < features and not _is_name(
+                        data, key_start, key_stop, names, offsets, feature
+                    ):
+                        feature += 1
+                    if feature == features:
+                        continue
+                    guesses[met] = feature
+                met = min(met + 1, features)
+                begin, kind = list_of(data, value_start, value_stop)
+                if kind < 0:
+                    return i, -1, MALFORMED
+                if kind == 0:
+                    found[feature] = MISSING
+                elif kind != kinds[feature]:
+                    found[feature] = OTHER_KIND - kind
+                elif sizes[feature] < 0:
+                    spots[places[feature], i, 0] = begin
+                    spots[places[feature], i, 1] = value_stop
+                    found[feature] = 0
+                else:
+                    start = places[feature] + i * sizes[feature]
+                    end = start + sizes[feature]
+                    found[feature] = _values(
+                        data, begin, value_stop, kind, numbers, bits, spans, start, end
+                    )
+        for feature in range(features):
+            count = found[feature]
+            if sizes[feature] < 0:
+                if count == MISSING:
+                    spots[places[feature], i, 0] = 0
+                    spots[places[feature], i, 1] = 0
+                elif count < 0:
+                    return i, feature, count
+            elif count != sizes[feature]:
+                if count != MISSING or optional[feature] < 0:
+                    return i, feature, count
+                missing[optional[feature], i] = 1
+    return starts.size, -1, 0
+
+
+@njit(cache=True, nogil=True)
+def varying_offsets(data, spots, kind, offsets):  # type: ignore[no-untyped-def]
+    """Write the offsets of the values of a feature of any size; return how many are in order."""
+    offsets[0] = 0
+    for i in range(offsets.size - 1):
+        count = count_values(data, spots[i, 0], spots[i, 1], kind)
+        if count < 0:
+            return i
+        offsets[i + 1] = offsets[i] + count
+    return offsets.size - 1
+
+
+@njit(cache=True, nogil=True)
+def varying_values(data, spots, kind, offsets, outputs):  # type: ignore[no-untyped-def]
+    """Write the values that `varying_offsets` counted; return how many messages are in order."""
+    numbers, bits, spans = outputs
+    for i in range(offsets.size - 1):
+        at, stop, start, end = spots[i, 0], spots[i, 1], offsets[i], offsets[i + 1]
+        if _values(data, at, stop, kind, numbers, bits, spans, start, end) != end - start:
+            return i
+    return offsets.size - 1

@@ -1,0 +1,905 @@
+"""Memory: the part of an in-memory dataset in one process.
+
+It reads pieces from their sources, sends the examples that a shuffle moves, receives examples from
+others, and makes lost pieces again from the sources. Requests carry the generation and the
+`ShufflePlan`, so it need not be informed of changes. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, NamedTuple, NoReturn, Protocol
+
+import cloudpickle
+import numpy as np
+
+from psnb._src.data.block import Block, Column, concatenate, read_only, take
+from psnb._src.data.dataset import Dataset
+from psnb._src.data.node import Context, Node, NodeIterator, State
+from psnb._src.data.ragged import Ragged
+from psnb._src.data.random import mixed
+from psnb._src.data.reader import Reader
+from psnb._src.data.spec import Spec, element_spec, paths
+from psnb._src.utils.text import shown
+from psnb.errors import ConfigurationError, DatasetError
+
+# ShufflePlan: which example of a dataset is in which piece, and in which order. Pure.
+#
+# A dataset is cut into pieces, each in some process. An example has a permanent number: its source
+# and its position there. Its piece after a shuffle, and its position in that piece, depend only on
+# that number and the shuffle's seed. So the order of messages does not matter, and a lost piece can
+# be made again from the sources.
+
+_BITS = 40
+"""A source has fewer than 2**40 examples, and a dataset fewer than 2**24 sources."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def numbered(source: int, first: int, count: int) -> np.ndarray:
+    """Return the numbers of consecutive examples of a source, uint64 ``(count,)``."""
+    return np.arange(first, first + count, dtype=np.uint64) | np.uint64(source << _BITS)
+
+
+def _mixed(key: int, numbers: np.ndarray) -> np.ndarray:
+    """Return the SplitMix64 hash of a key with each number: random, and all different."""
+    z = np.uint64(key) + (numbers + np.uint64(1)) * _GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    mixed: np.ndarray = z ^ (z >> np.uint64(31))
+    return mixed
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One shuffle.
+
+    Attributes
+    ----------
+    seed : int
+        The seed of its random numbers.
+    groups : tuple of tuples of int
+        The pieces that mix with each other; every piece is in one group.
+    """
+
+    seed: int
+    groups: tuple[tuple[int, ...], ...]
+
+    def destinations(self, pieces: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return the new pieces of examples in ``pieces``; all are int64 ``(n,)``."""
+        members = np.array([piece for group in self.groups for piece in group])
+        sizes = np.array([len(group) for group in self.groups])
+        group_of = np.empty(len(members), np.int64)
+        group_of[members] = np.repeat(np.arange(len(sizes)), sizes)
+        group = group_of[pieces]
+        share = (_mixed(mixed(self.seed, 1), numbers) >> np.uint64(11)) * 2.0**-53
+        begins: np.ndarray = np.cumsum(sizes) - sizes
+        found: np.ndarray = members[begins[group] + (share * sizes[group]).astype(np.int64)]
+        return found
+
+    def refines(self, other: Stage) -> bool:
+        """Return whether each group is within a group of the other."""
+        return all(any(set(mine) <= set(its) for its in other.groups) for mine in self.groups)
+
+
+@dataclass(frozen=True)
+class SlotShuffle:
+    """An exchange of some columns' values among the examples of each piece.
+
+    Attributes
+    ----------
+    seed : int
+        The seed of its random numbers.
+    slots : tuple of str
+        The columns, all of which an example gets from one other example.
+    """
+
+    seed: int
+    slots: tuple[str, ...]
+
+    def donors(self, numbers: np.ndarray) -> np.ndarray:
+        """Return from which example of a piece each one gets the values, int64 ``(n,)``.
+
+        From none that is itself: in a random order, each gets them from the one before.
+        """
+        order = np.argsort(_mixed(mixed(self.seed, 3), numbers))
+        donors = np.empty(len(numbers), np.int64)
+        donors[order] = np.roll(order, 1)
+        return donors
+
+
+@dataclass(frozen=True)
+class ShufflePlan:
+    """The places of all examples of a dataset.
+
+    Attributes
+    ----------
+    pieces : int
+        The number of pieces, which is also the number of sources.
+    stages : tuple of Stage
+        The shuffles that matter; without any, each piece is its source in the original order.
+    exchange : SlotShuffle or None
+        What is exchanged when a piece is read; nothing is moved for it.
+    """
+
+    pieces: int
+    stages: tuple[Stage, ...] = ()
+    exchange: SlotShuffle | None = None
+
+    def shuffled(self, seed: int, groups: Iterable[Sequence[int]] | None = None) -> ShufflePlan:
+        """Return the plan after one more shuffle, of all pieces or within groups of them."""
+        groups = [range(self.pieces)] if groups is None else groups
+        stage = Stage(seed, tuple(tuple(group) for group in groups))
+        stages = list(self.stages)
+        while stages and stages[-1].refines(stage):
+            stages.pop()
+        return ShufflePlan(self.pieces, (*stages, stage), self.exchange)
+
+    def exchanging(self, slots: Iterable[str], seed: int) -> ShufflePlan:
+        """Return the plan with other slots exchanged; with none, as the examples were read.
+
+        Raises
+        ------
+        ConfigurationError
+            If the examples were not shuffled globally: those of a piece are neighbours then.
+        """
+        names = tuple(slots)
+        if names and self.pieces > 1 and not any(len(each.groups) == 1 for each in self.stages):
+            raise ConfigurationError(
+                "slots_shuffle exchanges values among examples that lie together, which are "
+                "neighbours in the files until they are shuffled: call global_shuffle() first"
+            )
+        return replace(self, exchange=SlotShuffle(seed, names) if names else None)
+
+    def destinations(self, source: int, numbers: np.ndarray) -> np.ndarray:
+        """Return in which pieces examples of a source are, int64 ``(n,)``."""
+        pieces = np.full(len(numbers), source)
+        for stage in self.stages:
+            pieces = stage.destinations(pieces, numbers)
+        return pieces
+
+    def order(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the permutation that sorts the examples of a piece, int64 ``(n,)``."""
+        if self.stages:
+            numbers = _mixed(mixed(self.stages[-1].seed, 2), numbers)
+        return np.argsort(numbers)
+
+    def sources(self, pieces: Iterable[int]) -> list[int]:
+        """Return the sources whose examples may be in these pieces."""
+        found = set(pieces)
+        for stage in reversed(self.stages):
+            found = {piece for group in stage.groups if found & set(group) for piece in group}
+        return sorted(found)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short text that differs between different plans."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
+
+# NumberedExamples: examples with their numbers, as they are kept, sent and written. Pure.
+
+
+class NumberedExamples(NamedTuple):
+    """Examples of one piece.
+
+    Attributes
+    ----------
+    numbers : numpy.ndarray
+        See `psnb._src.data.memory`; uint64 ``(n,)``.
+    block : Block
+        The examples.
+    """
+
+    numbers: np.ndarray
+    block: Block
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate bytes of memory."""
+        return int(self.numbers.nbytes + sum(map(_bytes_of, self.block.columns)))
+
+    def take(self, places: np.ndarray) -> NumberedExamples:
+        """Copy some examples together."""
+        return NumberedExamples(self.numbers[places], self.block.take(places))
+
+    def exchanged(self, exchange: SlotShuffle) -> NumberedExamples:
+        """Return these examples with some columns' values exchanged.
+
+        Raises
+        ------
+        DatasetError
+            If they are no dicts with such columns, or there is one example only.
+        """
+        nesting = self.block.nesting
+        keys = nesting.keys if nesting is not None and nesting.kind is dict else ()
+        missing = [name for name in exchange.slots if name not in keys]
+        if nesting is None or missing:
+            raise DatasetError(
+                f"slots_shuffle: there is no slot {shown(missing[0])}; there are "
+                f"{shown(list(keys))}"
+            )
+        if len(self.numbers) == 1:
+            raise DatasetError(
+                "slots_shuffle: a piece of the dataset has one example only, which has none to "
+                "exchange values with: use more examples, or fewer pieces (splits=)"
+            )
+        donors = exchange.donors(self.numbers)
+        owners = [
+            key for key, child in zip(keys, nesting.children, strict=True) for _ in paths(child)
+        ]
+        columns = tuple(
+            take(column, donors) if owner in exchange.slots else column
+            for owner, column in zip(owners, self.block.columns, strict=True)
+        )
+        return NumberedExamples(self.numbers, self.block._replace(columns=columns))
+
+    def part(self, start: int, stop: int) -> NumberedExamples:
+        """Return consecutive examples, as views."""
+        return NumberedExamples(self.numbers[start:stop], self.block.part(start, stop))
+
+
+def joined(chunks: Sequence[NumberedExamples]) -> NumberedExamples:
+    """Return the examples of all chunks, in order; there must be at least one chunk."""
+    if len(chunks) == 1:
+        return chunks[0]
+    numbers = np.concatenate([chunk.numbers for chunk in chunks])
+    return NumberedExamples(numbers, concatenate([chunk.block for chunk in chunks]))
+
+
+def packed(generation: int, parcels: Sequence[tuple[int, NumberedExamples]]) -> bytes:
+    """Return chunks of a generation, each with its piece, as bytes."""
+    # Elements may be of a class that a notebook defines.
+    data: bytes = cloudpickle.dumps((generation, parcels), protocol=5)
+    return data
+
+
+def unpacked(data: bytes) -> tuple[int, list[tuple[int, NumberedExamples]]]:
+    """Return the arguments of `packed`."""
+    found: tuple[int, list[tuple[int, NumberedExamples]]] = pickle.loads(data)
+    return found
+
+
+def _bytes_of(column: Column) -> int:
+    if isinstance(column, Ragged):
+        return _bytes_of(column.values) + column.offsets.nbytes
+    if column.dtype == object:
+        return column.nbytes + sum(
+            getattr(leaf, "nbytes", 0) or sys.getsizeof(leaf) for leaf in column.ravel().tolist()
+        )
+    return column.nbytes
+
+
+# MemoryPiece: the examples of one piece, in memory or in a file. Thread-safe.
+
+
+def over() -> DatasetError:
+    """Return the error for access to examples that were dropped."""
+    return DatasetError(
+        "the dataset was loaded, shuffled or released since this iteration began: begin another "
+        "one, iter(dataset)"
+    )
+
+
+class MemoryPiece:
+    """Collects chunks as they come, and returns them in the order of a `ShufflePlan`.
+
+    Attributes
+    ----------
+    examples, bytes_in_memory, bytes_on_disk : int
+        Its size; may be read without the lock.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the chunks and the file
+        self._path = ""
+        self._chunks: list[NumberedExamples] = []
+        self._ordered = self._dropped = False
+        self.examples = self.bytes_in_memory = self.bytes_on_disk = 0
+
+    def add(self, chunk: NumberedExamples) -> None:
+        """Add some examples."""
+        with self._lock:
+            self._chunks.append(chunk)
+            self._ordered = False
+            self.examples += len(chunk.numbers)
+            self.bytes_in_memory += chunk.nbytes
+
+    def chunks(self) -> Iterator[NumberedExamples]:
+        """Yield all chunks that are there now, in any order.
+
+        Raises
+        ------
+        DatasetError
+            If the piece was dropped, or the file cannot be read.
+        """
+        with self._lock:  # the chunks in memory may be spilled meanwhile
+            self._check()
+            in_memory, end = list(self._chunks), self.bytes_on_disk
+        yield from self._written(end)
+        yield from in_memory
+
+    def read(self, layout: ShufflePlan) -> NumberedExamples | None:
+        """Return all examples in order; None if there are none. Needs memory for them twice.
+
+        Chunks in memory are kept in this order: all calls must pass the same plan.
+
+        Raises
+        ------
+        DatasetError
+            As for `chunks`.
+        """
+        with self._lock:
+            self._check()
+            if not self.examples:
+                return None
+            if self._ordered:
+                return self._chunks[0]
+            written = list(self._written(self.bytes_on_disk))
+            together = joined([*written, *self._chunks])
+            found = together.take(layout.order(together.numbers))
+            if not written:
+                self._chunks, self._ordered = [found], True
+                self.bytes_in_memory = found.nbytes
+            return found
+
+    def spill(self, make_path: Callable[[], str]) -> None:
+        """Write the chunks in memory to a file; ``make_path`` names it the first time.
+
+        Raises
+        ------
+        DatasetError
+            If that fails; then nothing is lost.
+        """
+        with self._lock:
+            end = self.bytes_on_disk
+            try:
+                self._path = self._path or make_path()
+                # Not appended, so that the rest of a failed write is overwritten.
+                with open(self._path, "r+b" if end else "wb") as file:
+                    file.seek(end)
+                    for chunk in self._chunks:
+                        cloudpickle.dump(chunk, file, protocol=5)
+                    file.truncate()
+                    size = file.tell()
+            except OSError as error:
+                raise DatasetError(
+                    f"{self.bytes_in_memory:,} bytes of a dataset are beyond its memory_limit and "
+                    f"cannot be written to disk: {error}. Free room there, raise "
+                    "memory_limit, or use more workers"
+                ) from error
+            self._chunks, self._ordered = [], False
+            self.bytes_in_memory, self.bytes_on_disk = 0, size
+
+    def drop(self) -> None:
+        """Forget everything; idempotent."""
+        with self._lock:
+            self._chunks, self._dropped = [], True
+            if self.bytes_on_disk:
+                with contextlib.suppress(OSError):
+                    os.remove(self._path)
+            self.examples = self.bytes_in_memory = self.bytes_on_disk = 0
+
+    def _check(self) -> None:
+        if self._dropped:
+            raise over()
+
+    def _written(self, end: int) -> Iterator[NumberedExamples]:
+        if not end:
+            return
+        try:
+            with open(self._path, "rb") as file:
+                while file.tell() < end:
+                    yield pickle.load(file)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            raise DatasetError(
+                f"{self._path}, where a dataset keeps what is beyond its memory_limit, cannot be "
+                f"read any more: {error}. Load the dataset again"
+            ) from error
+
+
+# MemoryStore: the pieces in one process, within a limit of memory. Thread-safe.
+#
+# Pieces belong to a generation. A shuffle makes the next generation; the old one stays unchanged
+# until the shuffle has succeeded everywhere.
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStatistics:
+    """The part of a dataset in a process.
+
+    Attributes
+    ----------
+    examples : int
+        How many examples.
+    bytes_in_memory, bytes_on_disk : int
+        Their size; examples beyond the limit are on disk.
+    memory_limit : int
+        Bytes of memory that they may take.
+    pieces : tuple of int
+        The numbers of the pieces here.
+    """
+
+    examples: int
+    bytes_in_memory: int
+    bytes_on_disk: int
+    memory_limit: int
+    pieces: tuple[int, ...]
+
+
+class MemoryStore:
+    """Keeps chunks by generation and piece; beyond the limit, the largest pieces go to disk.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes of memory. A piece that is read takes more, as long as a caller uses it.
+    folder : str
+        Where to make a folder for files, which is removed with this object.
+    """
+
+    def __init__(self, limit: int, folder: str) -> None:
+        self._limit, self._parent = limit, folder
+        self._lock = threading.Lock()  # guards the dict, for a moment each
+        self._spilling = threading.Lock()  # one thread at a time makes room, and the folder
+        self._pieces: dict[tuple[int, int], MemoryPiece] = {}
+        self._folder: str | None = None
+        self._made = 0
+
+    def begin(self, generation: int, number: int) -> None:
+        """Note that a piece is here, even if it stays empty."""
+        self._piece(generation, number)
+
+    def rename(self, generation: int, number: int, new: int) -> None:
+        """Move a piece to another generation, and replace the one there."""
+        self.drop(new, number)
+        with self._lock:
+            self._pieces[new, number] = self._pieces.pop((generation, number))
+
+    def put(self, generation: int, number: int, chunk: NumberedExamples) -> None:
+        """Add to a piece.
+
+        Raises
+        ------
+        DatasetError
+            If it exceeds the limit and cannot be written to a file.
+        """
+        self._piece(generation, number).add(chunk)
+        self._make_room()
+
+    def has(self, generation: int, number: int) -> bool:
+        """Return whether a piece is here."""
+        return (generation, number) in self._pieces
+
+    def read(self, generation: int, number: int, layout: ShufflePlan) -> NumberedExamples | None:
+        """Return a piece in order; None if it is empty; see `MemoryPiece`."""
+        found = self._found(generation, number).read(layout)
+        self._make_room()
+        return found
+
+    def chunks(self, generation: int, number: int) -> Iterator[NumberedExamples]:
+        """Yield the chunks of a piece, in any order; see `MemoryPiece`."""
+        return self._found(generation, number).chunks()
+
+    def drop(self, generation: int, number: int) -> None:
+        """Forget a piece, if it is here."""
+        with self._lock:
+            piece = self._pieces.pop((generation, number), None)
+        if piece is not None:
+            piece.drop()
+
+    def keep_only(self, generation: int) -> None:
+        """Forget all other generations but negative ones."""
+        for other, number in list(self._pieces):
+            if other >= 0 and other != generation:
+                self.drop(other, number)
+
+    def forget(self, generation: int) -> None:
+        """Forget a generation."""
+        for other, number in list(self._pieces):
+            if other == generation:
+                self.drop(other, number)
+
+    def statistics(self, generation: int) -> MemoryStatistics:
+        """Return the statistics of a generation; the bytes are those of all generations."""
+        with self._lock:
+            all_ = list(self._pieces.values())
+            mine = {n: piece for (other, n), piece in self._pieces.items() if other == generation}
+        return MemoryStatistics(
+            sum(piece.examples for piece in mine.values()),
+            sum(piece.bytes_in_memory for piece in all_),
+            sum(piece.bytes_on_disk for piece in all_),
+            self._limit,
+            tuple(sorted(mine)),
+        )
+
+    def _found(self, generation: int, number: int) -> MemoryPiece:
+        piece = self._pieces.get((generation, number))
+        if piece is None:
+            raise over()
+        return piece
+
+    def _piece(self, generation: int, number: int) -> MemoryPiece:
+        with self._lock:
+            piece = self._pieces.get((generation, number))
+            if piece is None:
+                piece = self._pieces[generation, number] = MemoryPiece()
+            return piece
+
+    def _new_path(self) -> str:
+        """Return the path for a piece's file; only for the thread that makes room."""
+        if self._folder is None:
+            self._folder = tempfile.mkdtemp(prefix="psnb-dataset-", dir=self._parent)
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._made += 1
+        return os.path.join(self._folder, str(self._made))
+
+    def _make_room(self) -> None:
+        with self._spilling:
+            while True:
+                with self._lock:
+                    pieces = list(self._pieces.values())
+                if sum(piece.bytes_in_memory for piece in pieces) <= self._limit:
+                    return
+                max(pieces, key=lambda piece: piece.bytes_in_memory).spill(self._new_path)
+
+
+# Elements in the memory of this process, piece by piece.
+
+
+class Shelf(Protocol):
+    """A store of pieces."""
+
+    def read(self, generation: int, layout: ShufflePlan, number: int) -> NumberedExamples | None:
+        """Return a piece in order; None if it is empty."""
+
+
+@dataclass(frozen=True, eq=False)
+class InMemoryPieces(Node):
+    """The examples of some pieces; ``version``, a short text, identifies ``layout``."""
+
+    name: ClassVar[str] = "in_memory"
+
+    shelf: Shelf = field(repr=False)
+    generation: int = field(repr=False)
+    layout: ShufflePlan = field(repr=False)
+    pieces: tuple[int, ...]
+    version: str
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin; a piece is read when its turn comes."""
+        return _HeldIterator(self, state)
+
+    def spec(self, run: bool) -> Spec:
+        """Return what the first example says."""
+        block = self.iterate(Context(seed=0)).next_block(1) if run else None
+        return None if block is None else element_spec(block.element(0))
+
+
+class _HeldIterator(NodeIterator):
+    """The state: which piece, and how many examples of it were returned."""
+
+    def __init__(self, node: InMemoryPieces, state: State) -> None:
+        self._node = node
+        self._at: int
+        self._used: int
+        self._at, self._used = state or (0, 0)
+        self._block: Block | None = None
+
+    def next_block(self, limit: int) -> Block | None:
+        node = self._node
+        while self._at < len(node.pieces):
+            if self._block is None:
+                chunk = node.shelf.read(node.generation, node.layout, node.pieces[self._at])
+                self._block = None if chunk is None else read_only(chunk.block)
+            if self._block is not None and self._used < self._block.count:
+                start, self._used = self._used, min(self._used + limit, self._block.count)
+                return self._block.part(start, self._used)
+            self._at, self._used, self._block = self._at + 1, 0, None
+        return None
+
+    def state(self) -> State:
+        return [self._at, self._used]
+
+
+_READ_AT_ONCE = 1 << 13
+_AT_ONCE_BYTES, _PART_BYTES = 1 << 22, 1 << 16
+"""Bytes that are scattered at a time: the first number, or the second for each piece, whichever is
+more. Smaller parts would get smaller with each shuffle."""
+
+
+class Memory:
+    """Holds pieces.
+
+    Parameters
+    ----------
+    sources : sequence of Dataset
+        The sources of the pieces. Each must give the same elements each time.
+    seed : int
+        For shuffles in the sources without their own seed.
+    batch_size : int
+        Examples per batch.
+    limit : int
+        Bytes of memory; see `MemoryStore`.
+    folder : str
+        For the data beyond the limit.
+
+    Attributes
+    ----------
+    pieces : int
+        How many the dataset has.
+    """
+
+    def __init__(
+        self, sources: Sequence[Dataset], seed: int, batch_size: int, limit: int, folder: str
+    ) -> None:
+        self._sources, self._seed, self._batch_size = sources, seed, batch_size
+        self.pieces = len(sources)
+        self._store = MemoryStore(limit, folder)
+        # One thread at a time makes lost pieces. Held while sources are read: threads that wait for
+        # it need what is read.
+        self._making = threading.Lock()
+        # Pieces that are being read have negative generations, so that nobody sees them yet.
+        self._unfinished = itertools.count(-1, -1)
+        self._newest = 0
+        self._forgotten: set[int] = set()
+
+    def load(self, generation: int, number: int) -> None:
+        """Read a piece from its source, and replace the old one; all of it or nothing.
+
+        Raises
+        ------
+        DatasetError
+            If the source cannot be read, or there is no room.
+        """
+        self._make(generation, ShufflePlan(self.pieces), [number])
+
+    def make(self, generation: int, layout: ShufflePlan, numbers: Iterable[int]) -> None:
+        """Make pieces that are not here; reads each source that they come from once.
+
+        Raises
+        ------
+        DatasetError
+            As for `load`, or if the generation is over.
+        """
+        self._check(generation)
+        with self._making:
+            missing = [each for each in numbers if not self._store.has(generation, each)]
+            if missing:
+                self._make(generation, layout, missing)
+
+    def begin(self, generation: int, numbers: Iterable[int]) -> None:
+        """Note which pieces of a generation belong here."""
+        for number in numbers:
+            self._store.begin(generation, number)
+
+    def has(self, generation: int, number: int) -> bool:
+        """Return whether a piece is here."""
+        return self._store.has(generation, number)
+
+    def scatter(
+        self,
+        generation: int,
+        number: int,
+        new: int,
+        layout: ShufflePlan,
+        places: Sequence[str | None],
+        send: Callable[[str, bytes], None],
+    ) -> dict[int, int]:
+        """Send the examples of a piece to their places in another plan; the piece stays.
+
+        Parameters
+        ----------
+        generation, number : int
+            The piece.
+        new : int
+            The generation of the other plan.
+        layout : ShufflePlan
+            The other plan.
+        places : sequence of str or None
+            The place of each of its pieces; None: here.
+        send : callable
+            Takes a place, and the argument for `receive` there.
+
+        Returns
+        -------
+        dict
+            How many went to each piece.
+        """
+        counts: dict[int, int] = {}
+        at_once = max(_AT_ONCE_BYTES, self.pieces * _PART_BYTES)
+        for part in _parts(self._store.chunks(generation, number), at_once):
+            pieces = np.full(len(part.numbers), number)
+            targets = layout.stages[-1].destinations(pieces, part.numbers)
+            parcels: dict[str, list[tuple[int, NumberedExamples]]] = {}
+            for target, some in _split(part, targets):
+                counts[target] = counts.get(target, 0) + len(some.numbers)
+                place = places[target]
+                if place is None:
+                    self._store.put(new, target, some)
+                else:
+                    parcels.setdefault(place, []).append((target, some))
+            for place, several in parcels.items():
+                send(place, packed(new, several))
+        return counts
+
+    def receive(self, data: bytes) -> None:
+        """Add examples that were sent here.
+
+        Raises
+        ------
+        DatasetError
+            If there is no room, or the generation is over.
+        """
+        generation, parcels = unpacked(data)
+        self._check(generation)
+        for number, chunk in parcels:
+            self._store.put(generation, number, chunk)
+
+    def examples(self, generation: int, layout: ShufflePlan, numbers: Iterable[int]) -> Dataset:
+        """Return the examples of pieces, in batches; pieces that are not here are made again."""
+        held = InMemoryPieces(self, generation, layout, tuple(numbers), layout.fingerprint)
+        return Dataset(held).ragged_batch(self._batch_size)
+
+    def read(self, generation: int, layout: ShufflePlan, number: int) -> NumberedExamples | None:
+        """Return a piece in order; None if it is empty.
+
+        Raises
+        ------
+        DatasetError
+            If the generation is over, a lost piece cannot be made again, or the plan exchanges
+            slots that there are not.
+        """
+        self.make(generation, layout, [number])
+        found = self._store.read(generation, number, layout)
+        if found is None or layout.exchange is None:
+            return found
+        return found.exchanged(layout.exchange)
+
+    def keep_only(self, generation: int) -> None:
+        """Free the pieces of all other generations."""
+        self._newest = generation
+        self._store.keep_only(generation)
+
+    def forget(self, generation: int) -> None:
+        """Free the pieces of a generation that failed."""
+        self._forgotten.add(generation)
+        self._store.forget(generation)
+
+    def statistics(self, generation: int) -> MemoryStatistics:
+        """Return the statistics of the pieces here."""
+        return self._store.statistics(generation)
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigurationError("what a dataset holds in memory stays in its process")
+
+    def _check(self, generation: int) -> None:
+        if generation < self._newest or generation in self._forgotten:
+            raise over()
+
+    def _make(self, generation: int, layout: ShufflePlan, numbers: Sequence[int]) -> None:
+        unfinished = next(self._unfinished)
+        try:
+            for number in numbers:
+                self._store.begin(unfinished, number)
+            for source in layout.sources(numbers):
+                for chunk in self._read(source):
+                    pieces = layout.destinations(source, chunk.numbers)
+                    mine = np.flatnonzero(np.isin(pieces, numbers))
+                    if len(mine) < len(pieces):
+                        chunk, pieces = chunk.take(mine), pieces[mine]
+                    for piece, part in _split(chunk, pieces):
+                        self._store.put(unfinished, piece, part)
+            self._check(generation)
+            for number in numbers:
+                self._store.rename(unfinished, number, generation)
+        except BaseException:
+            for number in numbers:
+                self._store.drop(unfinished, number)
+            raise
+
+    def _read(self, source: int) -> Iterator[NumberedExamples]:
+        reader = Reader(self._sources[source].node, Context(self._seed))
+        try:
+            while (block := reader.take(_READ_AT_ONCE)) is not None:
+                first = reader.position - block.count
+                # Without origins, which would often take more memory than the examples.
+                yield NumberedExamples(
+                    numbered(source, first, block.count), block._replace(origin=None)
+                )
+        finally:
+            reader.close()
+
+
+def _parts(chunks: Iterable[NumberedExamples], size: int) -> Iterator[NumberedExamples]:
+    """Yield chunks of about ``size`` bytes each; the last may be smaller."""
+    held: list[NumberedExamples] = []
+    held_bytes = 0
+    for chunk in chunks:
+        count = len(chunk.numbers)
+        step = max(1, count * size // max(1, chunk.nbytes))
+        for start in range(0, count, step):
+            part = chunk.part(start, start + step)
+            held.append(part)
+            held_bytes += part.nbytes
+            if held_bytes >= size:
+                yield joined(held)
+                held, held_bytes = [], 0
+    if held:
+        yield joined(held)
+
+
+def _split(chunk: NumberedExamples, pieces: np.ndarray) -> Iterator[tuple[int, NumberedExamples]]:
+    """Yield the examples of each piece."""
+    if not len(pieces):
+        return
+    if (pieces == pieces[0]).all():
+        yield int(pieces[0]), chunk
+        return
+    order = np.argsort(pieces, kind="stable")
+    found, begins = np.unique(pieces[order], return_index=True)
+    ends = [*begins[1:].tolist(), len(order)]
+    for piece, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True):
+        # Copies, because a view would keep the whole chunk alive.
+        yield piece, chunk.take(order[begin:end])
+
+
+# Loading: the threads that read the pieces of a dataset into the memory of this process.
+
+
+class Loading:
+    """Reads all pieces of a generation, in threads that share a queue of the remaining ones."""
+
+    def __init__(self, memory: Memory, generation: int, threads: int) -> None:
+        self.memory, self.generation = memory, generation
+        self._left = deque(range(memory.pieces))  # each operation on it is atomic
+        self._errors: list[BaseException] = []
+        arguments = memory, generation, self._left, self._errors
+        self._threads = [
+            threading.Thread(target=_load, args=arguments, name=f"psnb-load-{n}", daemon=True)
+            for n in range(min(threads, max(1, memory.pieces)))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> None:
+        """Wait for the end; raise the first error."""
+        self.join()
+        if self._errors:
+            raise self._errors[0]
+
+    def stop(self) -> None:
+        """Begin no more pieces."""
+        self._left.clear()
+
+    def join(self) -> None:
+        """Wait until the threads have ended."""
+        for thread in self._threads:
+            thread.join()
+
+
+def _load(memory: Memory, generation: int, left: deque[int], errors: list[BaseException]) -> None:
+    try:
+        while True:
+            try:
+                number = left.popleft()
+            except IndexError:
+                return
+            memory.load(generation, number)
+    except BaseException as error:  # `wait` raises it
+        errors.append(error)
+        left.clear()

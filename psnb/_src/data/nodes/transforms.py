@@ -1,0 +1,732 @@
+"""Elements that a function makes from others, one after another."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from psnb._src.data.block import (
+    BLOCK,
+    Block,
+    Origin,
+    Stacker,
+    block_of,
+    block_spec,
+    copied,
+    made_of,
+)
+from psnb._src.data.node import Context, Indexed, Node, NodeIterator, Options, State
+from psnb._src.data.nodes.parallel import ParallelMapIterator
+from psnb._src.data.reader import Reader
+from psnb._src.data.spec import (
+    ArraySpec,
+    Nest,
+    Spec,
+    as_leaf,
+    element_spec,
+    flatten,
+    flatten_like,
+    is_text,
+    paths,
+    unflatten,
+)
+from psnb._src.utils.text import error_text
+from psnb.errors import DatasetError
+
+# Skips elements that raise an error, and counts them.
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class IgnoreErrors(Node):
+    """Goes on after an error; the first is logged, all are counted."""
+
+    name: ClassVar[str] = "ignore_errors"
+
+    source: Node
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        return _IgnoringIterator(self, context, state)
+
+
+class _IgnoringIterator(NodeIterator):
+    """The state: how many errors were left out so far, in earlier epochs too, and the reader's."""
+
+    def __init__(self, node: IgnoreErrors, context: Context, state: State) -> None:
+        counted, inner = state or (0, None)
+        self._counts, self._place = context.counters.errors_ignored, context.place
+        self._counts[self._place] = max(counted, self._count)
+        self._reader = Reader(node.source, context.child(0), inner)
+
+    def next_block(self, limit: int) -> Block | None:
+        while True:
+            try:
+                return self._reader.take(limit)
+            except DatasetError as error:
+                self._counts[self._place] += 1
+                if self._count == 1:
+                    _logger.warning("an element is left out, further ones silently: %s", error)
+
+    def state(self) -> State:
+        return [self._count, self._reader.state()]
+
+    def close(self) -> None:
+        self._reader.close()
+
+    @property
+    def _count(self) -> int:
+        return self._counts.get(self._place, 0)
+
+
+# Sets the options for the parts of the chain before it.
+
+
+@dataclass(frozen=True, eq=False)
+class WithOptions(Node):
+    """Changes nothing else."""
+
+    name: ClassVar[str] = "with_options"
+
+    source: Node
+    options: Options
+
+    @property
+    def counted(self) -> Node:
+        """Return the input."""
+        return self.source.counted
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin the input."""
+        return self.source.iterate(replace(context, options=self.options), state)
+
+    def indexed(self) -> Indexed | None:
+        """Return the input's."""
+        return self.source.indexed()
+
+    def cardinality(self) -> int:
+        """Return the input's."""
+        return self.source.cardinality()
+
+
+# Elements by number: parts of others, and going through them in order.
+
+
+class SelectedRows(Indexed):
+    """Those of a block."""
+
+    def __init__(self, block: Block) -> None:
+        self.count, self._block = block.count, block
+
+    def gather(self, indices: np.ndarray) -> Block:
+        """Return elements by number."""
+        return self._block.take(indices)
+
+    def part(self, start: int, stop: int) -> Block:
+        """Return a run of elements."""
+        return self._block.part(start, stop)
+
+
+class Every(Indexed):
+    """Every ``step``-th element of others, from one on."""
+
+    def __init__(self, all_: Indexed, start: int, step: int, count: int) -> None:
+        self.count, self._all, self._start, self._step = max(0, count), all_, start, step
+
+    def gather(self, indices: np.ndarray) -> Block:
+        """Return elements by number."""
+        return self._all.gather(self._start + indices * self._step)
+
+    def part(self, start: int, stop: int) -> Block:
+        """Return a run of elements."""
+        if self._step == 1:
+            return self._all.part(self._start + start, self._start + stop)
+        return self.gather(np.arange(start, stop))
+
+
+class InOrder(NodeIterator):
+    """Goes through them; the state is the number of the next one."""
+
+    def __init__(self, elements: Indexed, state: State = None) -> None:
+        self._elements, self._next = elements, 0 if state is None else int(state)
+
+    def next_block(self, limit: int) -> Block | None:
+        """Return the next elements."""
+        start, stop = self._next, min(self._next + limit, self._elements.count)
+        if start >= stop:
+            return None
+        self._next = stop
+        return self._elements.part(start, stop)
+
+    def state(self) -> State:
+        """Return the number of the next element."""
+        return self._next
+
+
+# first_spec: the spec of a node's elements, from the first one.
+
+
+def first_spec(node: Node) -> Spec:
+    """Make the first element of a node and return its spec.
+
+    Raises
+    ------
+    DatasetError
+        If there is no element.
+    """
+    elements = node.iterate(Context(seed=0))
+    try:
+        block = elements.next_block(1)
+    finally:
+        elements.close()
+    if block is None:
+        raise DatasetError(
+            f"{node.label()}: what its elements are is known from the first one only, and there "
+            "is none"
+        )
+    # A source that knows its columns knows more than the first element: lists may differ in length.
+    known = None if block.loose else block_spec(block)
+    return element_spec(block.element(0)) if known is None else known
+
+
+# Calls of users' functions.
+
+
+def call(function: Callable[..., Any], element: Any) -> Any:
+    """Call a function with an element: with a tuple's items as arguments, as tf.data does."""
+    return function(*element) if type(element) is tuple else function(element)
+
+
+def failure(node: Node, position: int, error: Exception, block: Block, index: int) -> DatasetError:
+    """Return the error that a function failed on an element of a block."""
+    problem = str(error) if isinstance(error, DatasetError) else error_text(error)
+    if isinstance(error, StopIteration):
+        # In TensorFlow 2, likewise, an OutOfRangeError in `map` is an InvalidArgumentError.
+        problem = (
+            "it raised StopIteration, which does not end a dataset: use take or from_generator"
+        )
+    made = node.error(position, problem, block.place(index))
+    made.__cause__ = error
+    return made
+
+
+# Elements that a function with a state makes from others.
+
+
+@dataclass(frozen=True, eq=False)
+class Scan(Node):
+    """Calls ``function(memory, element)``, which returns the next memory and an element."""
+
+    name: ClassVar[str] = "scan"
+
+    source: Node
+    initial_state: Any
+    function: Callable[..., Any]
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        return _ScanIterator(self, context, state)
+
+    def spec(self, run: bool) -> Spec:
+        """Return what the first element says."""
+        return first_spec(self) if run else None
+
+    def cardinality(self) -> int:
+        """Return the input's."""
+        return self.source.cardinality()
+
+    @property
+    def ahead(self) -> int:
+        """Return 1: the function may have side effects, or be slow."""
+        return 1
+
+
+class _ScanIterator(NodeIterator):
+    """The state: the arrays in the memory, and the reader's."""
+
+    def __init__(self, node: Scan, context: Context, state: State) -> None:
+        self._node = node
+        leaves, self._nesting = flatten(node.initial_state)
+        names = paths(self._nesting)
+        self._memory = [as_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+        inner = None
+        if state is not None:
+            memory, inner = state
+            self._memory = [_decoded(each) for each in memory]
+        self._reader = Reader(node.source, context.child(0), inner)
+        self._stacker = Stacker()
+
+    def next_block(self, limit: int) -> Block | None:
+        block = self._reader.take(limit)
+        if block is None:
+            return None
+        position = self._reader.position - block.count
+        for index in range(block.count):
+            try:
+                self._step(block.element(index))
+            except Exception as error:  # the user's function may raise anything
+                if index == 0:
+                    self._reader.put_back(block.part(1, block.count))
+                    raise failure(self._node, position, error, block, 0) from error
+                self._reader.put_back(block.part(index, block.count))
+                block = block.part(0, index)
+                break
+        return self._stacker.block(block.origin)
+
+    def state(self) -> State:
+        return [[_encoded(leaf) for leaf in self._memory], self._reader.state()]
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _step(self, element: Any) -> None:
+        # The function may change the arrays that it gets, and fill those that it returns anew.
+        given = [copied(leaf) for leaf in self._memory]
+        memory = unflatten(self._nesting, iter(given))
+        result = self._node.function(memory, element)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise DatasetError("the function must return a pair: the next state, and an element")
+        leaves = next_state(self._nesting, self._memory, result[0], element)
+        self._stacker.add(result[1])
+        # What it was given is its own already.
+        pairs = zip(leaves, given, strict=True)
+        self._memory = [leaf if leaf is mine else copied(leaf) for leaf, mine in pairs]
+
+
+def next_state(nesting: Any, before: list[Any], returned: Any, element: Any) -> list[Any]:
+    """Return the leaves of the state that a function has returned for an element.
+
+    Raises
+    ------
+    DatasetError
+        If it is nested differently, or NumPy has rounded integers of it: int64 and uint64 together
+        are float64.
+    """
+    leaves = [as_leaf(leaf) for leaf in flatten_like(nesting, returned)]
+    for old, new in zip(before, leaves, strict=True):
+        if _kind(old) in "iu" and _kind(new) == "f":
+            # Other integers that become floats are the function's own wish, such as a division.
+            for each in flatten(element)[0]:
+                if _kind(each) in "iu" and np.result_type(old.dtype, each.dtype).kind == "f":
+                    raise DatasetError(
+                        f"a state of {old.dtype} and an element of {each.dtype} have become "
+                        f"{new.dtype}, which rounds from 2**53 on: begin with "
+                        f"np.{each.dtype}(0), or with 0.0 if that may be"
+                    )
+    return leaves
+
+
+def _kind(leaf: Any) -> str:
+    return leaf.dtype.kind if isinstance(leaf, (np.ndarray, np.generic)) else " "
+
+
+def _encoded(leaf: Any) -> Any:
+    if isinstance(leaf, str):
+        return leaf
+    if isinstance(leaf, bytes):
+        return ["bytes", [], base64.b64encode(leaf).decode()]
+    array = np.asarray(leaf)
+    if array.dtype.hasobject:
+        raise DatasetError("scan: a state of objects cannot be saved; use numbers, str or bytes")
+    return [array.dtype.str, list(array.shape), base64.b64encode(array.tobytes()).decode()]
+
+
+def _decoded(encoded: Any) -> Any:
+    if isinstance(encoded, str):
+        return encoded
+    dtype, shape, text = encoded
+    data = base64.b64decode(text)
+    return data if dtype == "bytes" else np.frombuffer(data, dtype).reshape(shape).copy()[()]
+
+
+# Base of what reads from one input and has little state of its own.
+
+
+class SingleInputIterator(NodeIterator):
+    """Reads from one input; the state is the reader's."""
+
+    def __init__(self, source: Node, context: Context, state: State = None) -> None:
+        self._reader = Reader(source, context.child(0), state)
+
+    def state(self) -> State:
+        """Return the reader's state."""
+        return self._reader.state()
+
+    def close(self) -> None:
+        """Close the input."""
+        self._reader.close()
+
+
+@dataclass(frozen=True, eq=False)
+class Map(Node):
+    """Applies a function to each element, or to many at once."""
+
+    name: ClassVar[str] = "map"
+
+    source: Node
+    function: Callable[..., Any]
+    num_parallel_calls: int | None = None
+    deterministic: bool | None = None
+    batched: bool = False
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin; with threads if there are to be parallel calls."""
+        if self.num_parallel_calls is None:
+            kind = _BatchedMapIterator if self.batched else _MapIterator
+            return kind(self, context, state)
+        chosen = self.deterministic
+        return ParallelMapIterator(
+            self,
+            self.source,
+            self.apply_batched if self.batched else self.apply,
+            self.source.ahead if self.batched else 1,
+            context.options.parallelism(self.num_parallel_calls),
+            context.options.deterministic if chosen is None else chosen,
+            context,
+            state,
+        )
+
+    def apply(self, block: Block, position: int) -> Block:
+        """Return the function's result for a block of one element."""
+        stacker = Stacker()
+        try:
+            stacker.add(call(self.function, block.element(0)))
+        except Exception as error:  # the user's function may raise anything
+            raise failure(self, position, error, block, 0) from error
+        return stacker.block(block.origin)
+
+    def apply_batched(self, block: Block, position: int) -> Block:
+        """Return the function's result for a whole block."""
+        try:
+            made = block_of(call(self.function, block.whole()))
+            if made.count != block.count:
+                raise DatasetError(
+                    f"the function was given {block.count} elements and returned {made.count}; "
+                    "with batched=True it must return as many"
+                )
+        except Exception as error:  # the user's function may raise anything
+            raise failure(self, position, error, block, 0) from error
+        # A function of whole blocks may return one array again and again, too.
+        return made_of(block, made)
+
+    def spec(self, run: bool) -> Spec:
+        """Return what the first element says."""
+        return first_spec(self) if run else None
+
+    def cardinality(self) -> int:
+        """Return the input's."""
+        return self.source.cardinality()
+
+    @property
+    def ahead(self) -> int:
+        """Return 1: the function may have side effects, or be slow."""
+        return self.source.ahead if self.batched else 1
+
+
+class _MapIterator(SingleInputIterator):
+    def __init__(self, node: Map, context: Context, state: State) -> None:
+        super().__init__(node.source, context, state)
+        self._node, self._stacker = node, Stacker()
+
+    def next_block(self, limit: int) -> Block | None:
+        block = self._reader.take(limit)
+        if block is None:
+            return None
+        position = self._reader.position - block.count
+        function = self._node.function
+        for index in range(block.count):
+            try:
+                self._stacker.add(call(function, block.element(index)))
+            except Exception as error:  # the user's function may raise anything
+                if index == 0:
+                    self._reader.put_back(block.part(1, block.count))
+                    raise failure(self._node, position, error, block, 0) from error
+                self._reader.put_back(block.part(index, block.count))
+                block = block.part(0, index)
+                break
+        origin: Origin | None = block.origin
+        return self._stacker.block(origin)
+
+
+class _BatchedMapIterator(SingleInputIterator):
+    def __init__(self, node: Map, context: Context, state: State) -> None:
+        super().__init__(node.source, context, state)
+        self._node = node
+
+    def next_block(self, limit: int) -> Block | None:
+        block = self._reader.take(limit)
+        if block is None:
+            return None
+        return self._node.apply_batched(block, self._reader.position - block.count)
+
+
+# The elements for which a predicate is true.
+
+
+@dataclass(frozen=True, eq=False)
+class Filter(Node):
+    """Leaves out the elements for which the predicate is false."""
+
+    name: ClassVar[str] = "filter"
+
+    source: Node
+    predicate: Callable[..., Any]
+    batched: bool = False
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        return _FilterIterator(self, context, state)
+
+    @property
+    def ahead(self) -> int:
+        """Return 1: the predicate may have side effects, or be slow."""
+        return self.source.ahead if self.batched else 1
+
+
+class _FilterIterator(SingleInputIterator):
+    def __init__(self, node: Filter, context: Context, state: State) -> None:
+        super().__init__(node.source, context, state)
+        self._node = node
+
+    def next_block(self, limit: int) -> Block | None:
+        while (block := self._reader.take(limit)) is not None:
+            chosen = self._mask(block) if self._node.batched else self._one_by_one(block)
+            if len(chosen) == block.count:
+                return block
+            if len(chosen):
+                return block.take(chosen)
+        return None
+
+    def _mask(self, block: Block) -> np.ndarray:
+        try:
+            mask = np.asarray(call(self._node.predicate, block.whole()))
+            if mask.shape != (block.count,) or mask.dtype != np.bool_:
+                raise DatasetError(
+                    f"the predicate was given {block.count} elements and returned "
+                    f"{mask.dtype} {mask.shape}; with batched=True it must return a bool for each"
+                )
+        except Exception as error:  # the user's function may raise anything
+            position = self._reader.position - block.count
+            raise failure(self._node, position, error, block, 0) from error
+        return np.flatnonzero(mask)
+
+    def _one_by_one(self, block: Block) -> np.ndarray:
+        chosen = []
+        for index in range(block.count):
+            try:
+                if bool(call(self._node.predicate, block.element(index))):
+                    chosen.append(index)
+            except Exception as error:  # the user's function may raise anything
+                position = self._reader.position - block.count + index
+                if not chosen:
+                    self._reader.put_back(block.part(index + 1, block.count))
+                    raise failure(self._node, position, error, block, index) from error
+                self._reader.put_back(block.part(index, block.count))
+                break
+        return np.array(chosen, np.int64)
+
+
+# Elements with their numbers.
+
+
+@dataclass(frozen=True, eq=False)
+class Enumerate(Node):
+    """Pairs of an int64, from ``start`` on, and an element."""
+
+    name: ClassVar[str] = "enumerate"
+
+    source: Node
+    start: int = 0
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        indexed = self.indexed()
+        if indexed is not None:
+            return InOrder(indexed, state)
+        return _EnumerateIterator(self, context, state)
+
+    def indexed(self) -> Indexed | None:
+        """Return elements by number, if the input has them so."""
+        elements = self.source.indexed()
+        return elements and _Enumerated(self.start, elements)
+
+    def spec(self, run: bool) -> Spec:
+        """Return a pair."""
+        spec = self.source.spec(run)
+        return None if spec is None else (ArraySpec((), np.dtype(np.int64)), spec)
+
+    def cardinality(self) -> int:
+        """Return the input's."""
+        return self.source.cardinality()
+
+
+def _numbered(numbers: np.ndarray, block: Block) -> Block:
+    nesting = Nest(tuple, (0, 1), (None, block.nesting))
+    return block._replace(nesting=nesting, columns=(numbers, *block.columns))
+
+
+class _Enumerated(Indexed):
+    def __init__(self, start: int, elements: Indexed) -> None:
+        self.count, self._start, self._elements = elements.count, start, elements
+
+    def gather(self, indices: np.ndarray) -> Block:
+        return _numbered(self._start + indices, self._elements.gather(indices))
+
+    def part(self, start: int, stop: int) -> Block:
+        numbers = np.arange(self._start + start, self._start + stop)
+        return _numbered(numbers, self._elements.part(start, stop))
+
+
+class _EnumerateIterator(SingleInputIterator):
+    def __init__(self, node: Enumerate, context: Context, state: State) -> None:
+        super().__init__(node.source, context, state)
+        self._start = node.start
+
+    def next_block(self, limit: int) -> Block | None:
+        block = self._reader.take(limit)
+        if block is None:
+            return None
+        stop = self._start + self._reader.position
+        return _numbered(np.arange(stop - block.count, stop), block)
+
+
+# The elements before the first one for which a predicate is false.
+
+
+@dataclass(frozen=True, eq=False)
+class TakeWhile(Node):
+    """Ends at the first element for which the predicate is false."""
+
+    name: ClassVar[str] = "take_while"
+
+    source: Node
+    predicate: Callable[..., Any]
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        return _TakeWhileIterator(self, context, state)
+
+    @property
+    def ahead(self) -> int:
+        """Return 1: the predicate may have side effects, or be slow."""
+        return 1
+
+
+class _TakeWhileIterator(SingleInputIterator):
+    """The state: the reader's, before the element that ends this, which is asked about again."""
+
+    def __init__(self, node: TakeWhile, context: Context, state: State) -> None:
+        super().__init__(node.source, context, state)
+        self._node = node
+        self._ended = False
+
+    def next_block(self, limit: int) -> Block | None:
+        block = None if self._ended else self._reader.take(limit)
+        if block is None:
+            return None
+        for index in range(block.count):
+            try:
+                goes_on = bool(call(self._node.predicate, block.element(index)))
+            except Exception as error:  # the user's function may raise anything
+                if index == 0:
+                    position = self._reader.position - block.count
+                    self._reader.put_back(block.part(1, block.count))
+                    raise failure(self._node, position, error, block, 0) from error
+                # What is before it comes first.
+            else:
+                self._ended = not goes_on
+                if goes_on:
+                    continue
+            self._reader.put_back(block.part(index, block.count))
+            return block.part(0, index) if index else None
+        return block
+
+
+# The first of equal elements.
+#
+# The state has no elements: how many were read, and how many errors the input has raised. To
+# resume, those are read again, to know which there were.
+
+
+@dataclass(frozen=True, eq=False)
+class Unique(Node):
+    """Leaves out elements that were there before: numbers or texts."""
+
+    name: ClassVar[str] = "unique"
+
+    source: Node
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin; the input is read from its start in any case."""
+        return _UniqueIterator(self, context, state)
+
+
+class _UniqueIterator(NodeIterator):
+    def __init__(self, node: Unique, context: Context, state: State) -> None:
+        self._node = node
+        self._behind: int  # elements that were read before the state was taken
+        self._raised: int
+        self._behind, self._raised = state or (0, 0)
+        # From the start, but without the errors that were raised before.
+        self._reader = Reader(node.source, context.child(0), [0, None, 0, self._raised])
+        self._seen: set[Any] = set()
+
+    def next_block(self, limit: int) -> Block | None:
+        self._catch_up()
+        while (block := self._take(limit)) is not None:
+            new = self._new(block)
+            if len(new):
+                return block.take(new)
+        return None
+
+    def state(self) -> State:
+        return [max(self._behind, self._reader.position), self._raised]
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _catch_up(self) -> None:
+        while (missing := self._behind - self._reader.position) > 0:
+            block = self._reader.take(min(missing, BLOCK))
+            if block is None:
+                self._behind = self._reader.position  # this error is the last one
+                raise DatasetError(
+                    "unique: the input has fewer elements than when the state was taken"
+                )
+            self._seen.update(self._keys(block))
+
+    def _take(self, limit: int) -> Block | None:
+        try:
+            return self._reader.take(limit)
+        except DatasetError:
+            self._raised += 1
+            raise
+
+    def _new(self, block: Block) -> np.ndarray:
+        found = []
+        for index, key in enumerate(self._keys(block)):
+            if key not in self._seen:
+                self._seen.add(key)
+                found.append(index)
+        return np.array(found, np.int64)
+
+    def _keys(self, block: Block) -> list[Any]:
+        """Return the elements of a block as Python's numbers and texts."""
+        column = block.columns[0]
+        if block.nesting is None and isinstance(column, np.ndarray) and column.ndim == 1:
+            keys: list[Any] = column.tolist()
+            if column.dtype.kind in "iubSU" or all(map(is_text, keys)):
+                return keys
+        position = self._reader.position - block.count
+        raise self._node.error(
+            position,
+            "elements must be integers, booleans or texts, one each; map to what tells them apart, "
+            "or use merge_by",
+            block.place(0),
+        )

@@ -1,0 +1,132 @@
+"""Counter-based random numbers: the n-th is computed from a key and n. Pure.
+
+The mixing function is that of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+generators, 2014). So the state of a shuffle is two integers.
+"""
+
+from __future__ import annotations
+
+import operator
+import secrets
+
+import numpy as np
+from numba import njit
+
+from psnb._src.utils.checks import is_integer
+from psnb.errors import ConfigurationError
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_AT_ONCE = 1 << 16
+
+
+def mixed(*numbers: int) -> int:
+    """Return a key made from some integers; each combination gives another key."""
+    key = 0
+    for number in numbers:
+        key = (key + (number & _MASK) + _GOLDEN) & _MASK
+        key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & _MASK
+        key ^= key >> 31
+    return key
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _uniform(key, number):  # type: ignore[no-untyped-def]
+    """Return the n-th number of a key, in [0, 1)."""
+    z = key + (np.uint64(number) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return np.float64(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True, nogil=True)
+def _uniforms(key, first, out):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        out[i] = _uniform(key, first + i)
+
+
+def uniforms(key: int, first: int, count: int) -> np.ndarray:
+    """Return numbers ``first`` to ``first + count`` of a key, float64 in [0, 1)."""
+    out = np.empty(count)
+    _uniforms(np.uint64(key), first, out)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _draw(key, first, buffer, size, entering, end, out, slots):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        slot = np.int64(_uniform(key, first + i) * size)
+        out[i] = buffer[slot]
+        slots[i] = slot
+        if entering < end:
+            buffer[slot] = entering
+            entering += 1
+        else:
+            size -= 1
+            buffer[slot] = buffer[size]
+    return size, entering
+
+
+def draw(
+    key: int, first: int, buffer: np.ndarray, size: int, entering: int, end: int, count: int
+) -> tuple[np.ndarray, np.ndarray, int, int]:
+    """Draw from a shuffle buffer; the next entering element, or the last one, fills the slot.
+
+    Parameters
+    ----------
+    key, first : int
+        The key, and the index of the first random number.
+    buffer : numpy.ndarray
+        The content, int64; modified in place.
+    size : int
+        How many slots are in use; at least ``count`` minus the number of entering elements.
+    entering, end : int
+        The range of the numbers that enter, in order.
+    count : int
+        How many to draw.
+
+    Returns
+    -------
+    drawn, slots : numpy.ndarray
+        The drawn numbers and their slots, int64 ``(count,)``.
+    size, entering : int
+        The new values.
+    """
+    out, slots = np.empty((2, count), np.int64)
+    size, entering = _draw(np.uint64(key), first, buffer, size, entering, end, out, slots)
+    return out, slots, size, entering
+
+
+def draw_again(
+    key: int, buffer: np.ndarray, size: int, entering: int, end: int, count: int
+) -> tuple[int, int]:
+    """Repeat ``count`` draws on a buffer, about ten million per second.
+
+    Parameters as for `draw`; returns the new size and entering.
+    """
+    for first in range(0, count, _AT_ONCE):
+        some = min(_AT_ONCE, count - first)
+        _, _, size, entering = draw(key, first, buffer, size, entering, end, some)
+    return size, entering
+
+
+# Seeds of shuffles. Pure.
+
+
+def as_seed(method: str, seed: int | None) -> int:
+    """Return the seed, or a random one if it is None.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not an integer.
+    """
+    if seed is None:
+        return secrets.randbits(63)
+    if not is_integer(seed):
+        raise ConfigurationError(
+            f"{method}: seed must be an integer, found a {type(seed).__name__}"
+        )
+    return operator.index(seed)

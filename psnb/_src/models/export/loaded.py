@@ -1,0 +1,525 @@
+"""LoadedModel: an exported model that predicts on this machine.
+
+All that a prediction uses is one `ModelState`, which it reads once: so it is of one checkpoint,
+also while another thread puts a newer one in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from psnb._src.checkpoint.manager import Rhythm
+from psnb._src.checkpoint.reader import NewerCheckpoint, WantedParameter, newer_checkpoint
+from psnb._src.models.export.manifest import (
+    DENSE,
+    Computation,
+    Fetch,
+    ModelFeed,
+    ModelManifest,
+    TableEntry,
+    check_file,
+    read_model_manifest,
+)
+from psnb._src.models.export.tables import StoredRows, StoredTable, check_index, mapped, place_dtype
+from psnb._src.models.export.writing import nested
+from psnb._src.utils.checks import path_text, period
+from psnb._src.utils.files import Place, as_place, plain_json
+from psnb._src.utils.text import excerpt
+from psnb._src.utils.threads import Lock, uninterrupted
+from psnb.errors import ConfigurationError, ExportError
+
+# ModelState: all that a prediction uses, of one export or of one checkpoint. Pure.
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """What a loaded model predicts with.
+
+    Attributes
+    ----------
+    path : str
+        The checkpoint; or the model's folder, before there was a newer one.
+    number : int
+        Of the checkpoint; of the model, that of the newest one before its export.
+    closures : int or None
+        How many closures had ended, if the checkpoint tells.
+    metadata : mapping
+        What the checkpoint was saved with, or the model exported with.
+    since : float
+        Since when it predicts with it, in seconds since the epoch.
+    """
+
+    path: str
+    number: int
+    closures: int | None
+    metadata: Mapping[str, Any]
+    since: float
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """What predictions use; never changed.
+
+    Attributes
+    ----------
+    computation : Computation
+        What computes.
+    tables : mapping of str to StoredTable
+        Its rows.
+    version : ModelVersion
+        Where both are from.
+    checkpoint : NewerCheckpoint or None
+        The checkpoint, which must be there as long as they are used.
+    """
+
+    computation: Computation
+    tables: Mapping[str, StoredTable]
+    version: ModelVersion
+    checkpoint: NewerCheckpoint | None = None
+
+
+def newer_state(
+    manifest: ModelManifest, dense: Mapping[str, np.ndarray], now: ModelState, directory: Place
+) -> ModelState | None:
+    """Return the state of the newest checkpoint in a directory; None if it is none newer than now.
+
+    Parameters
+    ----------
+    manifest : ModelManifest
+        The model's.
+    dense : mapping of str to numpy.ndarray
+        The dense parameters that were exported.
+    now : ModelState
+        What is used now.
+    directory : Path or RemotePath
+        Where the checkpoints are.
+
+    Raises
+    ------
+    CheckpointError
+        If it is damaged, cannot be read, or is none of this model.
+    """
+    after, before = now.version.number, now.checkpoint
+    found = newer_checkpoint(directory, after, _wanted(manifest), before)
+    if found is None:
+        return None
+    closures = found.manifest.run.get("closures")
+    version = ModelVersion(
+        str(found.path), found.number, closures, found.manifest.metadata, time.time()
+    )
+    computation = now.computation.with_dense(manifest.sources.taken(found.variables, dense))
+    tables = {
+        each.name: StoredTable(**each.known(), content=found.tables[each.name])
+        for each in manifest.tables
+    }
+    return ModelState(computation, tables, version, found)
+
+
+def _wanted(manifest: ModelManifest) -> dict[str, WantedParameter]:
+    """Return what a checkpoint must have; the seed of a table is of its name."""
+    variables = {
+        name: WantedParameter({"kind": "variable", "shape": [size], "dtype": dtype}, {})
+        for name, (size, dtype) in manifest.sources.variables.items()
+    }
+    tables = {}
+    for each in manifest.tables:
+        own = {"dim": each.dim, "rows": each.rows, "dtype": each.dtype.name}
+        recipe = {"initializer": each.initializer.describe(), "padding_idx": each.padding_idx}
+        if each.rows is None:
+            recipe["admission"] = each.admission.describe()
+        tables[each.name] = WantedParameter({"kind": "embedding", **own}, plain_json(recipe))
+    return variables | tables
+
+
+# Following: a thread that looks for newer checkpoints for a model, until it is ended. Pure.
+#
+# The thread ``psnb-following`` keeps the model only while it refreshes it. So it ends with the
+# model, too: when that is collected, and when Python ends.
+
+logger = logging.getLogger("psnb")
+
+_AT_THE_END = 5.0
+"""Seconds to wait for the thread when Python ends: it may be reading from a network."""
+
+
+class Refreshed(Protocol):
+    """What is refreshed."""
+
+    def refresh(self) -> bool:
+        """Do so; raise if that fails."""
+
+
+class Following:
+    """Refreshes a model again and again.
+
+    Parameters
+    ----------
+    model : Refreshed
+        The model.
+    every : float
+        Seconds between two times. After a failure it is tried again after 1 s, then after growing
+        pauses of at most 5 minutes.
+    """
+
+    def __init__(self, model: Refreshed, every: float) -> None:
+        self._ended = threading.Event()
+        given = weakref.ref(model), self._ended, every
+        self._thread = threading.Thread(
+            target=_refresh, args=given, name="psnb-following", daemon=True
+        )
+        with uninterrupted:
+            self._thread.start()
+        weakref.finalize(model, _end, self._ended, self._thread)
+
+    def end(self) -> None:
+        """End it, and wait for what it is reading; idempotent."""
+        self._ended.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+def _end(ended: threading.Event, thread: threading.Thread) -> None:
+    ended.set()
+    if threading.current_thread() is not thread:
+        thread.join(_AT_THE_END)
+
+
+def _refresh(found: weakref.ref[Refreshed], ended: threading.Event, every: float) -> None:
+    rhythm, pause = Rhythm(every, None, time.monotonic()), 0.0
+    while not ended.wait(pause) and (model := found()) is not None:
+        try:
+            model.refresh()
+        except Exception as error:  # the thread must go on, whatever a store raises
+            pause = rhythm.failed(time.monotonic())
+            if rhythm.failures == 1:
+                told = excerpt(str(error)) or type(error).__name__
+                logger.warning("%r goes on with what it has, and tries again: %s", model, told)
+        else:
+            if rhythm.failures:
+                logger.info("%r follows again", model)
+            rhythm.saved(time.monotonic(), 0)
+            pause = every
+        del model
+
+
+_NOWHERE = (
+    "there is nothing to follow: give psnb.export(follow=manager), or the directory of checkpoints"
+)
+
+
+class LoadedModel:
+    """A model that `psnb.export` wrote; made by `load_model`.
+
+    Thread-safe. It has neither Dask nor the training code; rows are mapped into memory, so several
+    processes of a machine share them. Do not change or shorten its files while it is used.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Its folder.
+    manifest : ModelManifest
+        What is in it.
+    dense : mapping of str to numpy.ndarray
+        The dense parameters in it.
+    state : ModelState
+        What predictions use.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        manifest: ModelManifest,
+        dense: Mapping[str, np.ndarray],
+        state: ModelState,
+    ) -> None:
+        self._path, self._manifest, self._dense = path, manifest, dense
+        self._state, self._failure = state, ""  # one assignment each, atomically
+        follows = manifest.follows
+        self._place = None if follows is None else as_place(follows.directory)
+        self._following: Following | None = None
+        # Held while a state takes the place of an older one, or following begins or ends.
+        self._changing = Lock()
+
+    def __repr__(self) -> str:
+        feeds = ", ".join(feed.name for feed in self.feeds)
+        fetches = ", ".join(fetch.name for fetch in self.fetches)
+        state = self._state
+        rows = sum(len(table.content) for table in state.tables.values())
+        used = "" if state.checkpoint is None else f" of {state.checkpoint.path.name}"
+        return (
+            f"<psnb.LoadedModel {str(self._path)!r}: {feeds} -> {fetches}; {rows} rows in "
+            f"{len(state.tables)} tables{used}>"
+        )
+
+    def __enter__(self) -> LoadedModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def feeds(self) -> tuple[ModelFeed, ...]:
+        """What it needs of a batch: names, dtypes and shapes."""
+        return self._manifest.feeds
+
+    @property
+    def fetches(self) -> tuple[Fetch, ...]:
+        """What it returns: names, dtypes and shapes."""
+        return self._manifest.fetches
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What `psnb.export` was given."""
+        return self._manifest.metadata
+
+    @property
+    def row_errors(self) -> Mapping[str, Mapping[str, float]]:
+        """By table, the largest error of a number in its rows, and the root of the mean square.
+
+        It is of the rows that were exported; those of checkpoints have none.
+        """
+        return {table.name: table.error for table in self._manifest.tables}
+
+    @property
+    def version(self) -> ModelVersion:
+        """What it predicts with: the export, or which checkpoint."""
+        return self._state.version
+
+    @property
+    def failure(self) -> str:
+        """Why the last `refresh` failed; empty if it did not."""
+        return self._failure
+
+    def follow(
+        self, directory: str | os.PathLike[str] | None = None, *, every: float | str = "10 s"
+    ) -> LoadedModel:
+        """Take each newer checkpoint of the run that it was exported from, in the background.
+
+        A thread calls `refresh` until `close`, or until nobody has the model any more. If that
+        fails, the model stays as it is: a warning tells it once, `failure` as long as it lasts, and
+        it is tried again after 1 s, then after growing pauses of at most 5 minutes.
+
+        Parameters
+        ----------
+        directory : path, optional
+            Where checkpoints appear, as this machine reaches it: a path, or an address that fsspec
+            understands. By default what `psnb.export` was given as ``follow=``.
+        every : float or str
+            Seconds between two looks, or ``"90 s"``, ``"5 min"``.
+
+        Returns
+        -------
+        LoadedModel
+            This one: ``with psnb.load_model(path).follow() as model:`` ends it with the block.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no directory, or it follows already.
+        """
+        pause = period("follow: every", every)
+        place = self._place if directory is None else as_place(directory)
+        if place is None:
+            raise ConfigurationError(_NOWHERE)
+        with self._changing:
+            if self._following is not None:
+                raise ConfigurationError(
+                    f"{self!r} follows {str(self._place)!r} already: close() it before"
+                )
+            self._place = place
+            self._following = Following(self, pause)
+        return self
+
+    def refresh(self, directory: str | os.PathLike[str] | None = None) -> bool:
+        """Take the newest checkpoint, if it is newer than what there is; return whether it was.
+
+        Predictions of other threads go on meanwhile. What they see is the export or one checkpoint
+        wholly: dense parameters and rows, with rows that came, changed and vanished. Only files are
+        read that are new: of a delta its own.
+
+        A checkpoint is newer if its number is larger than that of the one before, or of the newest
+        one that was there when the model was exported with ``follow=``.
+
+        Parameters
+        ----------
+        directory : path, optional
+            As for `follow`.
+
+        Raises
+        ------
+        CheckpointError
+            If it is damaged, cannot be read, or is none of this model (then all that is different
+            is told); the model stays as it is.
+        ConfigurationError
+            If there is no directory.
+        """
+        place = self._place if directory is None else as_place(directory)
+        if place is None:
+            raise ConfigurationError(_NOWHERE)
+        try:
+            new = newer_state(self._manifest, self._dense, self._state, place)
+        except Exception as error:
+            self._failure = excerpt(str(error)) or type(error).__name__
+            raise
+        self._failure = ""
+        if new is None:
+            return False
+        with self._changing:
+            if newer := new.version.number > self._state.version.number:
+                self._state = new
+        return newer
+
+    def close(self) -> None:
+        """End following; it predicts on with what it has. Idempotent."""
+        with self._changing:
+            following, self._following = self._following, None
+        if following is not None:
+            following.end()
+
+    def predict(self, batch: Any) -> Any:
+        """Return what the model returns for a batch.
+
+        Parameters
+        ----------
+        batch : mapping, or sequence of arrays
+            The `feeds` by name (what else it has is left out), or in their order. A model with one
+            feed takes the array as well.
+
+        Returns
+        -------
+        array or nested structure of arrays
+            As the model returned before it was exported, with numpy arrays.
+
+        Raises
+        ------
+        ConfigurationError
+            If a feed is missing, or has another shape or dtype.
+        IdOutOfRangeError
+            If an id is outside the rows of a table.
+        """
+        return nested(self._manifest.outputs, self.predict_flat(batch))
+
+    def predict_flat(self, batch: Any) -> Sequence[np.ndarray]:
+        """Return the arrays of all `fetches`, in their order; see `predict`."""
+        taken = {
+            feed.name: feed.taken(value)
+            for feed, value in zip(self.feeds, self._values(batch), strict=True)
+        }
+        lengths = {
+            feed.name: len(taken[feed.name])
+            for feed in self.feeds
+            if feed.holds != "any" and None in feed.shape
+        }
+        if len(set(lengths.values())) > 1:
+            raise ConfigurationError(f"the feeds of a batch differ in their length: {lengths}")
+        state = self._state  # read once: all of it is of one checkpoint
+        return state.computation(taken, state.tables)
+
+    def _values(self, batch: Any) -> list[Any]:
+        names = [feed.name for feed in self.feeds]
+        if isinstance(batch, Mapping):
+            if missing := [name for name in names if name not in batch]:
+                raise ConfigurationError(
+                    f"a batch lacks {missing}; it has {sorted(map(str, batch))}"
+                )
+            return [batch[name] for name in names]
+        if isinstance(batch, tuple | list) and len(batch) == len(names):
+            return list(batch)
+        if len(names) == 1:
+            return [batch]
+        raise ConfigurationError(
+            f"a batch is a mapping with {names}, or as many arrays in this order; found "
+            f"{type(batch).__name__}"
+        )
+
+
+# load_model: reads an exported model, and believes nothing of it.
+
+
+def load_model(path: str | os.PathLike[str]) -> LoadedModel:
+    """Load a model that `psnb.export` wrote, after a check of all its files.
+
+    It needs the framework that the model was made with (for Keras, JAX), and nothing else of what
+    trained it. A model is a program: load those that come from where you trust. Nothing in it is
+    pickled, its programs are checked to be computations of the framework, and what is damaged is
+    refused.
+
+    Parameters
+    ----------
+    path : path
+        The folder.
+
+    Returns
+    -------
+    LoadedModel
+        Its `predict` takes batches.
+
+    Raises
+    ------
+    ExportError
+        If there is no model, or it is damaged.
+    ImportError
+        If its framework is not installed.
+    """
+    where, file = Path(path_text("psnb.load_model: path", path)).absolute(), "manifest.json"
+    try:
+        manifest = read_model_manifest(where)
+        for file, expected in manifest.files.items():
+            check_file(where, file, expected)
+        tables = {}
+        for number, entry in enumerate(manifest.tables):
+            file = f"of table {entry.name!r:.80}"
+            tables[entry.name] = _table(where, f"{number:04d}", entry, manifest)
+        file = DENSE
+        if DENSE not in manifest.files:
+            raise OSError("it is missing")
+        dense = load_file(where / DENSE)
+        file = "of its programs"
+        programs = {name: (where / name).read_bytes() for name in manifest.programs}
+        room: Any = import_module(f"psnb._src.models.export.{manifest.framework}_program")
+        computation = room.load(manifest, programs, dense, tables)
+        nested(manifest.outputs, manifest.fetches)
+        file = "of its sources"
+        manifest.sources.check(dense)
+    except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
+        raise ExportError(
+            f"{str(where)!r} is no exported model, or a damaged one: {file}: {str(error)[:500]}; "
+            "export it again, or copy it again from where it is whole"
+        ) from error
+    number = 0 if manifest.follows is None else manifest.follows.after
+    version = ModelVersion(str(where), number, None, manifest.metadata, time.time())
+    return LoadedModel(where, manifest, dense, ModelState(computation, tables, version))
+
+
+def _table(path: Path, number: str, entry: TableEntry, manifest: ModelManifest) -> StoredTable:
+    def array(what: str, dtype: str, *shape: int) -> np.ndarray:
+        name = f"{number}-{what}.safetensors"
+        if name not in manifest.files:
+            raise OSError(f"{name} is missing")
+        return mapped(path / name, dtype, shape)
+
+    count, ids, places = entry.count, None, None
+    if entry.rows is None:
+        ids, places = array("ids", "uint64", count), array("places", place_dtype(count), count)
+        check_index(ids, places)
+    rows = StoredRows(
+        entry.dtype,
+        stored=array("rows", entry.stored, count, entry.dim),
+        scales=array("scales", "float32", count) if entry.stored == "int8" else None,
+        ids=ids,
+        places=places,
+    )
+    return StoredTable(**entry.known(), content=rows)

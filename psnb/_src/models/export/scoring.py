@@ -1,0 +1,279 @@
+"""Scores files with an exported model, in order, in memory that does not depend on their length."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+import numpy as np
+
+from psnb._src.data.dataset import Dataset
+from psnb._src.data.ragged import Ragged
+from psnb._src.models.export.loaded import LoadedModel
+from psnb._src.models.export.manifest import ModelFeed
+from psnb._src.training.predictions import json_lines, parquet_table, single_columns
+from psnb._src.utils.checks import array_of
+from psnb._src.utils.text import shown
+from psnb.errors import ConfigurationError, DatasetError, ExportError
+
+FORMATS = ("csv", "jsonl", "parquet")
+_READS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".jsonl": "jsonl"}
+_PACKED = {".gz", ".bz2", ".xz", ".zst"}
+
+
+def score_files(
+    model: LoadedModel, files: list[str], to: str | None, form: str | None, batch_size: int
+) -> int:
+    """Write a row of predictions for each row of some files.
+
+    Parameters
+    ----------
+    model : LoadedModel
+        What predicts.
+    files : list of str
+        CSV, JSON lines or Parquet, by their suffix; read one after another. A feed is a column of
+        its name; or, if it has several numbers a row, a list in JSON lines and Parquet, and the
+        columns ``name.0``, ``name.1``, … in CSV.
+    to : str or None
+        The file to write, by default standard output. It is written beside and renamed at the end.
+        JSON lines have null for NaN and infinite numbers; bfloat16 is written as float32. Without a
+        row, CSV and Parquet have the columns only.
+    form : {"csv", "jsonl", "parquet"} or None
+        The format to write; by default the one that ``to`` ends with, and CSV.
+    batch_size : int
+        Rows at a time.
+
+    Returns
+    -------
+    int
+        How many rows were written.
+
+    Raises
+    ------
+    ConfigurationError
+        If a file has no known suffix, or lacks the column of a feed.
+    DatasetError
+        If a file cannot be read.
+    ExportError
+        If the predictions cannot be written, or are not one for each row.
+    """
+    form = form or _READS.get(Path(to).suffix if to else "", "csv")
+    rows = 0
+    partial = None if to is None else Path(to).with_name(f".incomplete-{uuid.uuid4().hex}")
+    try:
+        with ExitStack() as opened:
+            if form == "parquet":
+                writer: _Writer = _parquet_writer(partial, opened)
+            else:
+                file: TextIO = sys.stdout
+                if partial is not None:
+                    file = opened.enter_context(open(partial, "w", newline=""))
+                writer = _CsvWriter(file) if form == "csv" else _JsonWriter(file)
+            for batch in batches(model.feeds, files, batch_size):
+                columns = _columns(model, batch)
+                writer.write(columns)
+                rows += len(next(iter(columns.values())))
+            if not rows:
+                writer.write(_no_rows(model))
+        if partial is not None and to is not None:
+            partial.replace(to)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise ExportError(
+            f"predictions cannot be written to {to or 'the output'}: {error}"
+        ) from error
+    finally:
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+    return rows
+
+
+def batches(
+    feeds: tuple[ModelFeed, ...], files: list[str], batch_size: int
+) -> Iterator[Mapping[str, Any]]:
+    """Yield batches with the feeds of a model from files, in order."""
+    if odd := [feed.name for feed in feeds if feed.holds == "any" or not feed.shape]:
+        raise ConfigurationError(
+            f"feeds {odd} are not of rows: export the model with psnb.data.Ragged in their place"
+        )
+    for file, kind in [(file, _kind(file)) for file in files]:
+        if kind == "csv":
+            yield from _csv_batches(feeds, file, batch_size)
+            continue
+        if kind == "parquet":
+            names = [feed.name for feed in feeds]
+            rows: Any = Dataset.parquet(file, columns=names)
+        else:
+            rows = Dataset.text_lines(file).map(_Parsed(feeds, file))
+        yield from rows.ragged_batch(batch_size).map(_Shaped(feeds))
+
+
+class _Parsed:
+    """Takes the feeds out of a line of JSON."""
+
+    def __init__(self, feeds: tuple[ModelFeed, ...], file: str) -> None:
+        self._feeds, self._file = feeds, file
+
+    def __call__(self, line: str) -> dict[str, Any]:
+        try:
+            found = json.loads(line.removeprefix("\ufeff"))  # which may begin a file
+            return {feed.name: _row(feed, found[feed.name]) for feed in self._feeds}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DatasetError(
+                f"{self._file}: a line is no JSON object with {[f.name for f in self._feeds]}: "
+                f"{type(error).__name__}: {error}; the line begins {line[:60]!r}"
+            ) from error
+
+
+def _row(feed: ModelFeed, given: Any) -> np.ndarray:
+    # In the dtype of the feed: a line alone does not show what numbers others have.
+    found = array_of(given)
+    found = feed.cast(found) if found.size else found.astype(feed.dtype)
+    return found.reshape(-1) if feed.holds == "examples" and found.ndim else found
+
+
+class _Shaped:
+    """Makes arrays of rows of one length."""
+
+    def __init__(self, feeds: tuple[ModelFeed, ...]) -> None:
+        self._feeds = feeds
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        found = {}
+        for feed in self._feeds:
+            given = batch[feed.name]
+            if isinstance(given, Ragged) and not feed.ragged:
+                width = int(np.prod([size or 1 for size in feed.shape[1:]]))
+                if (given.lengths != width).any():
+                    raise ConfigurationError(
+                        f"column {feed.name!r}: expected {width} numbers in each row, found "
+                        f"{int(given.lengths[given.lengths != width][0])}"
+                    )
+                given = given.values.reshape(len(given), *feed.shape[1:])
+            found[feed.name] = given
+        return found
+
+
+def _csv_batches(
+    feeds: tuple[ModelFeed, ...], file: str, batch_size: int
+) -> Iterator[Mapping[str, Any]]:
+    columns, dtypes = [], {}
+    for feed in feeds:
+        if feed.holds != "examples" or len(feed.shape) > 2:
+            raise ConfigurationError(
+                f"feed {feed.name!r} has lists of numbers, which CSV cannot hold: use JSON lines "
+                "or Parquet"
+            )
+        for column in _columns_of(feed):
+            columns.append(column)
+            dtypes[column] = feed.dtype
+    delimiter = "\t" if _suffix(file) == ".tsv" else ","
+    rows = Dataset.csv(file, columns=columns, dtypes=dtypes, delimiter=delimiter)
+    for batch in rows.batch(batch_size):
+        yield {
+            feed.name: batch[feed.name]
+            if len(feed.shape) == 1
+            else np.stack([batch[column] for column in _columns_of(feed)], 1)
+            for feed in feeds
+        }
+
+
+def _columns_of(feed: ModelFeed) -> list[str]:
+    if len(feed.shape) == 1:
+        return [feed.name]
+    return [f"{feed.name}.{number}" for number in range(feed.shape[1] or 0)]
+
+
+def _kind(file: str) -> str:
+    suffix = _suffix(file)
+    if suffix not in _READS:
+        raise ConfigurationError(
+            f"{file!r}: expected a file that ends with {', '.join(_READS)}, found {shown(suffix)}"
+        )
+    return _READS[suffix]
+
+
+def _suffix(file: str) -> str:
+    path = Path(file)
+    return Path(path.stem).suffix if path.suffix in _PACKED else path.suffix
+
+
+def _columns(model: LoadedModel, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the predictions of a batch by name, each with one row for each row of the batch."""
+    found, count = model.predict_flat(batch), len(next(iter(batch.values())))
+    for fetch, array in zip(model.fetches, found, strict=True):
+        if not array.ndim or len(array) != count:
+            raise ExportError(
+                f"output {fetch.name!r} of the model has shape {array.shape} for {count} rows: "
+                "one for each row is expected"
+            )
+    return {fetch.name: each for fetch, each in zip(model.fetches, found, strict=True)}
+
+
+def _no_rows(model: LoadedModel) -> dict[str, np.ndarray]:
+    return {
+        fetch.name: np.empty((0, *(size or 1 for size in fetch.shape[1:])), fetch.dtype)
+        for fetch in model.fetches
+    }
+
+
+class _Writer(Protocol):
+    """Writes predictions."""
+
+    def write(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Write some rows."""
+
+
+class _CsvWriter:
+    """Writes CSV; arrays of several numbers a row become several columns."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._writer, self._begun = csv.writer(file, lineterminator="\n"), False
+
+    def write(self, columns: Mapping[str, np.ndarray]) -> None:
+        flat = single_columns(columns)
+        if not self._begun:
+            self._writer.writerow(flat)
+            self._begun = True
+        self._writer.writerows(zip(*(each.tolist() for each in flat.values()), strict=True))
+
+
+class _JsonWriter:
+    """Writes JSON lines."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, columns: Mapping[str, np.ndarray]) -> None:
+        self._file.writelines(json_lines(columns))
+
+
+def _parquet_writer(partial: Path | None, opened: ExitStack) -> _Writer:
+    if partial is None:
+        raise ConfigurationError("Parquet is written to a file: give --to FILE")
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise ConfigurationError("Parquet needs pyarrow: pip install 'psnb[data]'") from error
+
+    class ParquetWriter:
+        """Writes Parquet."""
+
+        def __init__(self) -> None:
+            self._writer: Any = None
+
+        def write(self, columns: Mapping[str, np.ndarray]) -> None:
+            table = parquet_table(columns)
+            if self._writer is None:
+                file = pyarrow.parquet.ParquetWriter(partial, table.schema)
+                self._writer = opened.enter_context(file)
+            self._writer.write_table(table)
+
+    return ParquetWriter()

@@ -1,0 +1,402 @@
+"""Writing a model: into a folder beside its place, which is renamed last. Pure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections import namedtuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from psnb._src.checkpoint.manager import FolderManager
+from psnb._src.checkpoint.reader import newest_number
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.requests import SEGMENT
+from psnb._src.client.variable import shards_of
+from psnb._src.models.export.manifest import (
+    DENSE,
+    FORMAT,
+    MANIFEST,
+    Exported,
+    Follows,
+    RowPiece,
+    TableEntry,
+    TableSource,
+)
+from psnb._src.models.export.tables import (
+    STORED,
+    ArrayFile,
+    RowError,
+    quantized,
+    restored,
+    write_index,
+)
+from psnb._src.utils.checks import is_number, path_text
+from psnb._src.utils.files import as_place, plain_json, sealed, sync, synced
+from psnb._src.utils.text import shown
+from psnb.errors import ConfigurationError, ExportError
+
+_IDS = "ids.partial"
+
+
+class Exportable(Protocol):
+    """A model that can be exported."""
+
+    def to_export(self, example: Any) -> Exported:
+        """Return what is written of it; see `export`."""
+
+
+def export(
+    path: str | os.PathLike[str],
+    model: Exportable,
+    *,
+    example: Any = None,
+    dtype: str | Mapping[str, str] | None = None,
+    min_score: float | Mapping[str, float] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    follow: FolderManager | str | os.PathLike[str] | None = None,
+) -> Path:
+    """Write a model that predicts without Dask and without the training code; see `load_model`.
+
+    It may be called while closures run. Then each row is as it was at one moment, and so is each
+    dense variable; the moments differ slightly, as they do for a worker that pulls asynchronously.
+    Call it after `ClusterCoordinator.join` or `drain` to write everything as of one moment. Rows
+    come from the servers in pieces, so memory does not depend on the size of the tables.
+
+    Parameters
+    ----------
+    path : path
+        The folder to write, which must not be there yet.
+    model : psnb.jax.ForwardPass, psnb.torch.DistributedModel or psnb.keras.DistributedKeras
+        What is called for predictions.
+    example : object
+        What the model is called with: for JAX a batch, for PyTorch the arguments of ``forward`` (a
+        tuple; or a dict by name); for Keras nothing. Its first axis is that of the examples;
+        batches of other sizes can be predicted as well. Its values do not matter, except that ids
+        must be ids.
+    dtype : {"float32", "float16", "int8"} or mapping, optional
+        In which dtype rows are stored, for all tables or by table; by default their own. int8 rows
+        have a scale each. The error is measured, and is in the manifest.
+    min_score : float or mapping, optional
+        Leave out rows with a lower score (see `CtrAccessor`), of all tables that have an accessor
+        or by table. Their ids count as unknown.
+    metadata : mapping, optional
+        Kept with the model; anything that JSON can hold.
+    follow : psnb.CheckpointManager or path, optional
+        Which manager saves the run, or into which directory or address: the model notes it, and
+        which checkpoint is the newest there now, for `LoadedModel.follow`.
+
+    Returns
+    -------
+    pathlib.Path
+        The folder. If this fails, there is none.
+
+    Raises
+    ------
+    ConfigurationError
+        If the model cannot be exported, or an argument is of the wrong kind.
+    ExportError
+        If there is something at the path, or the folder cannot be written.
+    CheckpointError
+        If the directory to follow cannot be read.
+    ServerLostError
+        If a server is gone.
+    """
+    where = Path(path_text("psnb.export: path, the first argument,", path)).absolute()
+    if not callable(getattr(model, "to_export", None)):
+        raise ConfigurationError(
+            "psnb.export takes what psnb.jax.forward, psnb.torch.distribute and "
+            f"psnb.keras.distribute return, found {type(model).__name__}"
+        )
+    try:
+        kept = plain_json(dict(metadata or {}))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"metadata must be what JSON can hold: {error}") from error
+    _check_free(where)
+    # Before any row is read: a checkpoint from now on is newer than the model, or as new.
+    follows = None if follow is None else _follows(follow)
+    exported = model.to_export(example)
+    stored = _by_table("dtype", dtype, exported.tables)
+    scores = _by_table("min_score", min_score, exported.tables)
+    for name, table in exported.tables.items():
+        stored.setdefault(name, table.dtype.name)
+    _check_choices(exported.tables, stored, scores, isinstance(min_score, Mapping))
+    partial = where.with_name(f".incomplete-{uuid.uuid4().hex}")
+    try:
+        where.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+        _write(partial, exported, stored, scores, kept, follows)
+        _check_free(where)
+        partial.rename(where)
+        sync(where.parent)
+    except (OSError, SafetensorError) as error:
+        raise ExportError(f"a model cannot be written to {str(where)!r}: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return where
+
+
+def _check_free(path: Path) -> None:
+    if os.path.lexists(path):
+        raise ExportError(
+            f"there is something at {str(path)!r} already: a model that may be in use is not "
+            "replaced. Write it beside, and let those who load it choose"
+        )
+
+
+def _follows(given: FolderManager | str | os.PathLike[str]) -> Follows:
+    if not isinstance(given, FolderManager | str | os.PathLike):
+        raise ConfigurationError(
+            "follow must be a CheckpointManager, or the directory or address of checkpoints; found "
+            f"{shown(given)}"
+        )
+    place = given.directory if isinstance(given, FolderManager) else as_place(given)
+    return Follows(str(place), newest_number(place))
+
+
+def _by_table(what: str, given: Any, tables: Mapping[str, Any]) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(tables, given)
+    if unknown := sorted(set(given) - set(tables)):
+        raise ConfigurationError(
+            f"{what} names {unknown}; the model has the tables {sorted(tables)}"
+        )
+    return dict(given)
+
+
+def _check_choices(
+    tables: Mapping[str, TableSource],
+    stored: Mapping[str, Any],
+    scores: dict[str, Any],
+    named: bool,
+) -> None:
+    for each in stored.values():
+        if each not in STORED:
+            raise ConfigurationError(
+                f"dtype must be one of {', '.join(STORED)}; found {shown(each)}"
+            )
+    for name, score in list(scores.items()):
+        if not is_number(score):
+            raise ConfigurationError(f"min_score must be a number, found {shown(score)}")
+        if not tables[name].scored:
+            if named or not any(table.scored for table in tables.values()):
+                raise ConfigurationError(
+                    f"min_score: table {name!r} keeps no score, as it has no accessor"
+                )
+            del scores[name]
+
+
+def _write(
+    folder: Path,
+    exported: Exported,
+    stored: Mapping[str, str],
+    scores: Mapping[str, float],
+    metadata: Mapping[str, Any],
+    follows: Follows | None,
+) -> None:
+    save_file({n: np.asarray(a, order="C") for n, a in exported.dense.items()}, folder / DENSE)
+    for name, program in exported.programs.items():
+        (folder / name).write_bytes(program)
+    tables = [
+        _write_table(folder, f"{number:04d}", table, stored[name], scores.get(name))
+        for number, (name, table) in enumerate(exported.tables.items())
+    ]
+    files = {
+        file.name: {"bytes": file.stat().st_size, "xxh3": synced(file)}
+        for file in sorted(folder.iterdir())
+    }
+    content = {
+        "framework": exported.framework,
+        "feeds": [feed._asdict() for feed in exported.feeds],
+        "fetches": [fetch._asdict() for fetch in exported.fetches],
+        "outputs": exported.outputs,
+        "tables": [table.described() for table in tables],
+        "programs": list(exported.programs),
+        "detail": exported.detail,
+        "files": files,
+        "metadata": metadata,
+        "written_with": exported.written_with,
+        "sources": exported.sources.of(exported.dense).described(),
+        "follows": None if follows is None else follows._asdict(),
+    }
+    (folder / MANIFEST).write_text(sealed(content, FORMAT))
+    sync(folder / MANIFEST)
+    sync(folder)
+
+
+def _write_table(
+    folder: Path, number: str, table: TableSource, stored: str, least: float | None
+) -> TableEntry:
+    error, left_out, unsorted = RowError(), 0, folder / _IDS
+
+    def place(what: str) -> Path:
+        return folder / f"{number}-{what}.safetensors"
+
+    with (
+        ArrayFile(place("rows"), stored, (table.dim,)) as rows,
+        ArrayFile(place("scales"), "float32") as scales,
+        open(unsorted, "wb") as ids,
+    ):
+        for piece in table.pieces():
+            ids_, values = piece.ids, piece.rows
+            if least is not None and piece.scores is not None:
+                kept = piece.scores >= least
+                left_out += int(kept.size - kept.sum())
+                ids_, values = ids_[kept], values[kept]
+            try:
+                found, scale = quantized(values, stored)
+            except ConfigurationError as problem:
+                raise ConfigurationError(f"table {table.name!r}: {problem}") from problem
+            error.add(values, restored(found, scale, table.dtype))
+            rows.append(found)
+            if scale is not None:
+                scales.append(scale)
+            if table.rows is None:
+                ids.write(ids_.astype("<u8").tobytes())
+        rows.finish()
+        scales.finish()
+    if stored != "int8":
+        place("scales").unlink()
+    if table.rows is None:
+        write_index(unsorted, rows.rows, place("ids"), place("places"))
+    unsorted.unlink()
+    return TableEntry(
+        **table.known(), count=rows.rows, stored=stored, left_out=left_out, error=error.told()
+    )
+
+
+# Nested structures of arrays as JSON can hold them: numbers in place of the arrays. Pure.
+#
+# A leaf is its number; ``{"list": [...]}``, ``{"tuple": [...]}``, ``{"dict": {...}}`` and, of a
+# named tuple, ``{"named": {"Name": {"field": ...}}}`` are the structures, None is None.
+
+
+def check_nested(structure: Any) -> Any:
+    """Return the form of a structure whose leaves are their numbers.
+
+    Raises
+    ------
+    ConfigurationError
+        If it has other structures than dicts with text keys, lists and tuples.
+    """
+    match structure:
+        case None | int():
+            return structure
+        case tuple() if hasattr(structure, "_fields"):
+            fields = zip(structure._fields, structure, strict=True)
+            form = {name: check_nested(each) for name, each in fields}
+            return {"named": {type(structure).__name__: form}}
+        case tuple():
+            return {"tuple": [check_nested(each) for each in structure]}
+        case list():
+            return {"list": [check_nested(each) for each in structure]}
+        case Mapping() if all(isinstance(key, str) for key in structure):
+            return {"dict": {key: check_nested(each) for key, each in structure.items()}}
+    raise ConfigurationError(
+        "an exported model returns arrays in dicts, lists and tuples, found "
+        f"{type(structure).__name__}"
+    )
+
+
+def leaves_of(form: Any, name: str = "") -> Iterator[tuple[int, str]]:
+    """Yield the numbers of the leaves of a form, and their names: keys, with dots between."""
+    match form:
+        case int():
+            yield form, name or "output"
+        case {"tuple": several} | {"list": several}:
+            for number, each in enumerate(several):
+                yield from leaves_of(each, f"{name}.{number}" if name else str(number))
+        case {"named": named}:
+            (fields,) = named.values()
+            yield from leaves_of({"dict": fields}, name)
+        case {"dict": several}:
+            for key, each in several.items():
+                yield from leaves_of(each, f"{name}.{key}" if name else key)
+
+
+def nested(form: Any, leaves: Sequence[Any]) -> Any:
+    """Return the structure with its leaves.
+
+    Raises
+    ------
+    ValueError
+        If the form is none, or has another leaf.
+    """
+    match form:
+        case None:
+            return None
+        case bool():
+            pass
+        case int() if 0 <= form < len(leaves):
+            return leaves[form]
+        case {"tuple": list(several), **rest} if not rest:
+            return tuple(nested(each, leaves) for each in several)
+        case {"named": dict(named), **rest} if not rest and len(named) == 1:
+            ((kind, fields),) = named.items()
+            if isinstance(fields, dict):
+                return _named(kind, tuple(fields), [nested(e, leaves) for e in fields.values()])
+        case {"list": list(several), **rest} if not rest:
+            return [nested(each, leaves) for each in several]
+        case {"dict": dict(several), **rest} if not rest:
+            return {key: nested(each, leaves) for key, each in several.items()}
+    raise ValueError(f"its outputs have no structure: {form!r:.80}")
+
+
+def _named(kind: str, fields: tuple[str, ...], values: Iterable[Any]) -> Any:
+    return _named_tuple(kind, fields)._make(values)
+
+
+@lru_cache
+def _named_tuple(kind: str, fields: tuple[str, ...]) -> Any:
+    """Return a class of named tuples, which can be pickled though no module has it."""
+    plain = namedtuple(kind, fields, rename=True)  # type: ignore[misc]  # as the model's may be
+
+    def reduce(self: tuple[Any, ...]) -> tuple[Any, ...]:
+        return _named, (kind, fields, tuple(self))
+
+    return type(kind, (plain,), {"__slots__": (), "__reduce__": reduce})
+
+
+# Tables as exports take them: what they are, and their rows in pieces.
+#
+# Rows are fetched while they are written, so memory does not depend on their number.
+
+
+def table_source(table: Embedding) -> TableSource:
+    """Return a table as `psnb.export` takes it."""
+    spec = shards_of(table).spec
+    return TableSource(
+        spec.name,
+        spec.dim,
+        spec.rows,
+        spec.dtype,
+        spec.padding_idx,
+        spec.initializer,
+        spec.admission,
+        spec.seed,
+        spec.accessor is not None,
+        lambda: _fixed(table, spec.rows) if spec.rows is not None else _growing(table),
+    )
+
+
+def _fixed(table: Embedding, rows: int) -> Iterator[RowPiece]:
+    step = max(1, SEGMENT // (table.dim * table.dtype.itemsize))
+    for start in range(0, rows, step):
+        ids = np.arange(start, min(start + step, rows), dtype=np.uint64)
+        yield RowPiece(ids, table.lookup(ids, training=False))
+
+
+def _growing(table: Embedding) -> Iterator[RowPiece]:
+    accessor = table.accessor
+    for segment in shards_of(table).segments():
+        scores = None if accessor is None else accessor.score(segment["show"], segment["click"])
+        yield RowPiece(segment["ids"], segment["values"], scores)

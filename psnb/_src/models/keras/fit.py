@@ -1,0 +1,562 @@
+"""FitLoop: the epochs of `fit`, with validation and callbacks."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+
+from psnb._src.client.variable import Variable
+from psnb._src.coordinator.coordinator import ClusterCoordinator, closures_of_epoch
+from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.resume import clock_shown, epoch_metrics_shown, epoch_shown
+from psnb._src.data.dataset import Dataset
+from psnb._src.models.keras.program import KerasProgram, Trained
+from psnb._src.monitor.history import VALIDATION, EpochCount, TrainingClock
+from psnb._src.protocol.messages import Sync
+from psnb.errors import ConfigurationError
+
+# Passes: calling closures for all batches of a dataset, and telling what they return.
+#
+# In the notebook's thread that asks for results; what is scheduled ahead runs meanwhile.
+
+_AHEAD = 4
+"""Closures for each worker that are scheduled at a time."""
+
+_LOOK_AGAIN = 1.0
+"""Seconds after which a closure that has not ended is asked whether a silent server holds it up."""
+
+
+class Passes(ABC):
+    """Goes through a dataset, again and again."""
+
+    @abstractmethod
+    def run(
+        self,
+        closure: Callable[[Iterator[Any]], Any],
+        steps: int | None,
+        begin: Callable[[int], None],
+        *,
+        hold: bool = False,
+    ) -> Iterator[Any]:
+        """Call a closure for all batches, or for the next ones; yield what it returns.
+
+        Parameters
+        ----------
+        closure : callable
+            Takes a batch with ``next`` from what it is given; returns None if there is none.
+        steps : int or None
+            For how many batches; the next call goes on with those after them. None for all.
+        begin : callable
+            Is told the number of a batch before what it gave is yielded.
+        hold : bool
+            In mode `Sync`, tell ``begin`` before a batch is scheduled, yield when its round is
+            applied, and schedule nothing before all of its round were taken: so who takes a batch
+            sees the parameters as they are after it, and ``begin`` changes what it is trained with.
+            In other modes there is no such moment, as batches of several workers overlap.
+        """
+
+
+def passes(coordinator: ClusterCoordinator, data: Dataset) -> Passes:
+    """Return how to go through a dataset on the workers.
+
+    In mode `Sync` the notebook reads the batches and hands them out in their order, so that a round
+    has the same ones whichever is faster or dies. In others, workers lease parts and read them;
+    unless the dataset cannot be cut into parts (``take``, ``repeat``, generators).
+    """
+    if isinstance(coordinator.strategy.mode, Sync):
+        return Ordered(coordinator, data)
+    try:
+        return Leased(coordinator, data)
+    except ConfigurationError:
+        return Ordered(coordinator, data)
+
+
+class Leased(Passes):
+    """Workers lease parts of the dataset; results come as closures end."""
+
+    def __init__(self, coordinator: ClusterCoordinator, data: Dataset) -> None:
+        self._coordinator = coordinator
+        self._data = coordinator.create_per_worker_dataset(data, sharding="dynamic")
+        self._under_way: Any = None
+
+    def run(
+        self,
+        closure: Callable[[Iterator[Any]], Any],
+        steps: int | None,
+        begin: Callable[[int], None],
+        *,
+        hold: bool = False,
+    ) -> Iterator[Any]:
+        """See `Passes.run`."""
+        if self._under_way is None or self._under_way.progress().over:
+            self._under_way = iter(self._data)
+        iterator, count = self._under_way, 0
+        ended = closures_of_epoch(
+            self._coordinator,
+            closure,
+            iterator,
+            lambda waiting: steps is None or count + waiting < steps,
+        )
+        with closing(ended):  # type: ignore[type-var]
+            for remote in ended:
+                if remote.status is not ClosureStatus.COMPLETED:
+                    self._coordinator.join(progress=False)  # raises what it raised
+                elif (found := remote.returned()) is not None:  # its round goes on
+                    begin(count)
+                    count += 1
+                    yield found
+        self._coordinator.join(progress=False)
+        if steps is None:
+            self._under_way = None
+
+
+class Ordered(Passes):
+    """The notebook reads the batches; results come in their order."""
+
+    def __init__(self, coordinator: ClusterCoordinator, data: Dataset) -> None:
+        self._coordinator, self._data = coordinator, data
+        self._under_way: Iterator[Any] | None = None
+
+    def run(
+        self,
+        closure: Callable[[Iterator[Any]], Any],
+        steps: int | None,
+        begin: Callable[[int], None],
+        *,
+        hold: bool = False,
+    ) -> Iterator[Any]:
+        """See `Passes.run`."""
+        batches = self._under_way or iter(self._data)
+        mode = self._coordinator.strategy.mode
+        round_size = mode.closures if hold and isinstance(mode, Sync) else None
+        waiting: deque[RemoteValue] = deque()
+        left, over = steps, False
+        scheduled = taken = 0
+        while True:
+            # A round that is held is taken to its end first.
+            ahead = (round_size or self._ahead()) if not (round_size and waiting) else 0
+            while not over and left != 0 and len(waiting) < ahead:
+                batch = next(batches, None)
+                over = batch is None
+                if not over:
+                    if round_size:
+                        begin(scheduled)
+                    waiting.append(self._coordinator.schedule(closure, (iter([batch]),)))
+                    left = None if left is None else left - 1
+                    scheduled += 1
+            if not waiting:
+                break
+            remote = waiting.popleft()
+            while not remote.wait(_LOOK_AGAIN):
+                if remote.ended_or_held_up():
+                    remote.fetch()  # raises what holds it up
+            if remote.status is not ClosureStatus.COMPLETED:
+                self._coordinator.join(progress=False)  # raises what it or another one raised
+            if round_size:
+                remote.fetch()  # waits for its round
+            else:
+                begin(taken)
+            taken += 1
+            yield remote.returned()
+        self._coordinator.join(progress=False)
+        self._under_way = None if over or steps is None else batches
+
+    def _ahead(self) -> int:
+        """Return how many batches are scheduled at a time."""
+        return _AHEAD * max(1, self._coordinator.strategy.num_workers)
+
+
+# The callbacks of a call, as Keras makes them; those that cannot work are refused.
+
+_REFUSED = {
+    "BackupAndRestore": "optimizers have their state on the servers: psnb.CheckpointManager saves "
+    "all of it, while closures run, and restores it",
+    "SwapEMAWeights": "servers keep no moving averages of weights",
+    "TensorBoard": "it reads the model's graph and variables in this process; "
+    "keras.callbacks.CSVLogger and coordinator.plot() keep logs",
+    "LoraCallback": "servers keep no LoRA weights",
+}
+
+
+def callback_list(given: Any, model: Any, verbose: Any, **params: Any) -> Any:
+    """Return a list of callbacks that keeps a history and shows progress.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is one that cannot work.
+    """
+    if isinstance(given, keras.callbacks.CallbackList):
+        return given
+    for each in keras.tree.flatten(given) if given else ():
+        for kind in type(each).__mro__:
+            if kind.__module__.startswith("keras.") and kind.__name__ in _REFUSED:
+                raise ConfigurationError(f"callback {kind.__name__}: {_REFUSED[kind.__name__]}")
+    return keras.callbacks.CallbackList(
+        given,
+        add_history=True,
+        add_progbar=verbose != 0,
+        model=model,
+        verbose=1 if verbose == "auto" else verbose,
+        **params,
+    )
+
+
+_AT_BATCHES = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+
+
+def looks_at_batches(told: Any) -> bool:
+    """Return whether a callback may look at the model, or steer it, at each batch of training.
+
+    Of Keras's own only those that save at batches: ``ProgbarLogger`` and ``TerminateOnNaN`` are
+    given all that they look at.
+    """
+    return any(_has_own(each, name) for each in told.callbacks for name in _AT_BATCHES)
+
+
+def _has_own(callback: Any, name: str) -> bool:
+    found = getattr(callback, name)
+    function = getattr(found, "__func__", found)
+    if function is getattr(keras.callbacks.Callback, name):
+        return False
+    keras_own = str(getattr(function, "__module__", "")).startswith("keras.")
+    return not keras_own or getattr(callback, "save_freq", "epoch") != "epoch"
+
+
+def ends_at_nan(told: Any) -> bool:
+    """Return whether a callback ends training at a loss that is not finite."""
+    return any(isinstance(each, keras.callbacks.TerminateOnNaN) for each in told.callbacks)
+
+
+# CountedMetrics: the metrics of an epoch, added up on the servers over all workers.
+#
+# Each batch adds to one variable what it gives to the metrics of Keras, with everything else that
+# its closure does: so it counts exactly once, whatever dies.
+
+_REFRESHED = 0.5
+"""Seconds after which running metrics are read again."""
+
+Logs = dict[str, Any]
+
+
+class CountedMetrics:
+    """The metrics of one pass at a time.
+
+    Parameters
+    ----------
+    program : KerasProgram
+        Knows what they come to.
+    variable : Variable
+        Where they are added up.
+    """
+
+    def __init__(self, program: KerasProgram, variable: Variable) -> None:
+        self._program, self.variable = program, variable
+        self._loss = self._examples = 0.0
+        self._running: Logs = {}
+        self._read = 0.0
+
+    def begin(self) -> None:
+        """Begin with nothing."""
+        self.variable.assign(np.zeros(self.variable.shape))
+        self._loss = self._examples = 0.0
+        self._running, self._read = {}, time.monotonic()
+
+    def add(self, batch: Trained) -> Logs:
+        """Note what a batch gave; return what callbacks are told: metrics of the pass so far.
+
+        The loss is that of all batches that have ended; others are read now and then.
+        """
+        loss, examples = batch
+        self._loss += loss * examples
+        self._examples += examples
+        if (now := time.monotonic()) >= self._read + _REFRESHED:
+            self._read, self._running = now, self.results()
+        return {**self._running, "loss": self._loss / self._examples}
+
+    def results(self) -> Logs:
+        """Return the metrics of all batches so far."""
+        return self._program.network.results(self.variable.read())
+
+
+Step = Callable[[Iterator[Any]], Trained | None]
+
+
+@dataclass
+class Pass:
+    """Goes through data on the workers.
+
+    Attributes
+    ----------
+    data : Passes
+        The batches.
+    metrics : CountedMetrics
+        What is counted.
+    steps : int or None
+        How many batches; None for all.
+    length : int or None
+        How many these are; None if that is not known.
+    """
+
+    data: Passes
+    metrics: CountedMetrics
+    steps: int | None
+    length: int | None
+
+
+class FitLoop:
+    """Trains and evaluates a model.
+
+    Parameters
+    ----------
+    coordinator : ClusterCoordinator
+        Of the workers.
+    program : KerasProgram
+        What they compute.
+    model : object
+        Has ``stop_training``, which callbacks set.
+    """
+
+    def __init__(self, coordinator: ClusterCoordinator, program: KerasProgram, model: Any) -> None:
+        self._coordinator, self._program, self._model = coordinator, program, model
+        self._taken = 0  # batches of the epoch
+
+    def fit(
+        self, epochs: range, training: Pass, validation: Pass | None, each: Any, told: Any
+    ) -> None:
+        """Train; ``each`` tells by an epoch's number whether there is a validation after it."""
+        step = self._training_step(training.metrics, ends_at_nan(told))
+        hold = looks_at_batches(told)
+        self._model.stop_training = False
+        told.on_train_begin()
+        logs: Logs = {}
+        clock = TrainingClock(epochs.stop)
+        with clock_shown(self._coordinator, clock):
+            for epoch in epochs:
+                self._taken = 0
+                told.on_epoch_begin(epoch)
+                epoch_shown(self._coordinator, clock, epoch + 1, partial(self._count, training))
+                training.metrics.begin()
+                begin = told.on_train_batch_begin
+                for number, found in self._numbered(step, training, begin, hold):
+                    self._taken = number + 1
+                    told.on_train_batch_end(number, training.metrics.add(found))
+                    if self._model.stop_training:
+                        break
+                self._coordinator.join(progress=False)  # what ran when it was stopped
+                if training.length is None and not self._model.stop_training:
+                    training.length = self._taken
+                logs = training.metrics.results()
+                validated: Logs = {}
+                if validation is not None and each(epoch):
+                    validated = self.evaluate(validation, told)
+                # Closures report the loss of each batch.
+                whole = {name: value for name, value in logs.items() if name != "loss"}
+                epoch_metrics_shown(self._coordinator, whole, validated)
+                logs |= {f"{VALIDATION}{name}": value for name, value in validated.items()}
+                told.on_epoch_end(epoch, logs)
+                if self._model.stop_training:
+                    break
+        told.on_train_end(logs)
+
+    def _count(self, training: Pass) -> EpochCount:
+        return EpochCount(self._taken, training.length)
+
+    def evaluate(self, given: Pass, told: Any) -> Logs:
+        """Return loss and metrics."""
+        program, variable = self._program, given.metrics.variable
+
+        def score(iterator: Iterator[Any]) -> Trained | None:
+            batch = next(iterator, None)
+            return None if batch is None else program.score(batch, variable)
+
+        score.__qualname__ = "step of evaluate"
+        given.metrics.begin()
+        told.on_test_begin()
+        for number, _ in self._numbered(score, given, told.on_test_batch_begin):
+            told.on_test_batch_end(number, {})
+        logs = given.metrics.results()
+        told.on_test_end(logs)
+        return logs
+
+    def _training_step(self, metrics: CountedMetrics, ends: bool) -> Step:
+        program, variable = self._program, metrics.variable
+
+        def train(iterator: Iterator[Any]) -> Trained | None:
+            batch = next(iterator, None)
+            return None if batch is None else program.train(batch, variable, ends)
+
+        train.__qualname__ = "step of fit"  # what errors and the dashboard call it
+        return train
+
+    @staticmethod
+    def _numbered(
+        step: Step, given: Pass, begin: Callable[[int], None], hold: bool = False
+    ) -> Iterator[tuple[int, Trained]]:
+        run = given.data.run(step, given.steps, begin, hold=hold)
+        with closing(run) as found:  # type: ignore[type-var]
+            yield from enumerate(found)
+
+
+def validated_after(frequency: int | Collection[int]) -> Callable[[int], bool]:
+    """Return whether there is a validation after an epoch, as Keras counts."""
+    if isinstance(frequency, int):
+        return lambda epoch: (epoch + 1) % frequency == 0
+    return lambda epoch: epoch + 1 in frequency
+
+
+# What `fit`, `evaluate` and `predict` take, as datasets of batches.
+
+
+def as_batches(
+    x: Any,
+    y: Any = None,
+    weights: Any = None,
+    batch_size: int | None = None,
+    *,
+    shuffle: bool = False,
+) -> Dataset:
+    """Return a dataset of batches ``(x,)``, ``(x, y)`` or ``(x, y, weights)``.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is something else, or arrays have other lengths.
+    """
+    if isinstance(x, Dataset):
+        if y is not None or weights is not None:
+            raise ConfigurationError(
+                "x is a dataset, whose elements have targets and weights: leave y and "
+                "sample_weight out"
+            )
+        return x
+    whole = tuple(each for each in arrays(x, y, weights) if each is not None)
+    data = Dataset.from_tensor_slices(whole)
+    if shuffle:
+        data = data.shuffle(length(whole))
+    return data.batch(batch_size or 32)
+
+
+def parted(given: Any, batch_size: int | None) -> tuple[Any, Any, Any, int | None]:
+    """Return what `as_batches` takes from ``(x, y)``, ``(x, y, weights)`` or a dataset."""
+    if isinstance(given, Dataset):
+        return given, None, None, batch_size
+    if not isinstance(given, tuple | list) or len(given) not in (2, 3):
+        raise ConfigurationError(
+            "validation_data is (x, y), (x, y, sample_weight) or a psnb.data.Dataset, found "
+            f"{type(given).__name__}"
+        )
+    x, y, *weights = given
+    return x, y, weights[0] if weights else None, batch_size
+
+
+def split_off(
+    x: Any, y: Any, weights: Any, part: float
+) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
+    """Return the first examples and the last ones, which are a part of all.
+
+    Raises
+    ------
+    ConfigurationError
+        If they are no arrays, or one of both would be empty.
+    """
+    if isinstance(x, Dataset):
+        raise ConfigurationError(
+            "validation_split takes arrays; of a dataset, dataset.take(n) and dataset.skip(n) make "
+            "two"
+        )
+    whole = arrays(x, y, weights)
+    count = length(whole)
+    at = int(count * (1.0 - part))
+    if not 0 < at < count:
+        raise ConfigurationError(
+            f"validation_split={part} of {count} examples leaves none for training or validation"
+        )
+    first, last = (
+        keras.tree.map_structure(lambda each, s=s: None if each is None else each[s], whole)
+        for s in (slice(at), slice(at, None))
+    )
+    return first, last
+
+
+def arrays(*given: Any) -> tuple[Any, ...]:
+    """Return trees with arrays of numpy, all of one length, or raise ConfigurationError.
+
+    Lists become tuples: to Keras they are the same, to datasets a list is one array.
+    """
+
+    def as_array(each: Any) -> Any:
+        if each is None:
+            return None
+        array = np.asarray(each)
+        if array.ndim == 0 or array.dtype == object:
+            raise ConfigurationError(
+                f"x must be arrays or a psnb.data.Dataset, found {type(each).__name__}; "
+                "psnb.data.Dataset.from_generator takes what else yields batches"
+            )
+        return array
+
+    found: tuple[Any, ...] = _in_tuples(keras.tree.map_structure(as_array, given))
+    lengths = {len(each) for each in keras.tree.flatten(found) if each is not None}
+    if len(lengths) > 1:
+        raise ConfigurationError(f"arrays have different numbers of examples: {sorted(lengths)}")
+    return found
+
+
+def _in_tuples(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {name: _in_tuples(each) for name, each in tree.items()}
+    return tuple(map(_in_tuples, tree)) if isinstance(tree, list | tuple) else tree
+
+
+def steps_of(data: Dataset, steps: int | None) -> int | None:
+    """Return how many batches there will be; None if that is not known.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no end to them.
+    """
+    count = data.cardinality() if steps is None else steps
+    if count == -1:
+        raise ConfigurationError(
+            "the dataset has no end: say how many batches are used, with steps_per_epoch=, "
+            "validation_steps= or steps="
+        )
+    return count
+
+
+def length(given: Any) -> int:
+    """Return how many examples there are."""
+    return next(len(each) for each in keras.tree.flatten(given) if each is not None)
+
+
+class ClassWeights:
+    """Gives each example of a batch the weight of its class.
+
+    Parameters
+    ----------
+    weights : mapping of int to float
+        Of each class; 1 for others.
+    """
+
+    def __init__(self, weights: Mapping[int, float]) -> None:
+        self._weights = dict(weights)
+
+    def __call__(self, x: Any, y: Any, given: Any = None) -> Any:
+        """Return the batch with weights."""
+        if not hasattr(y, "reshape"):
+            raise ConfigurationError("class_weight is for models with one output")
+        classes = np.asarray(y).reshape(len(y), -1)
+        kinds = classes.argmax(1) if classes.shape[1] > 1 else classes[:, 0].astype(int)
+        weights = np.array([self._weights.get(int(kind), 1.0) for kind in kinds], np.float32)
+        return x, y, weights if given is None else weights * given

@@ -1,0 +1,734 @@
+"""KerasNetwork: what a model computes, as a function of the values of its variables.
+
+For both backends: what it gets and returns are tensors of Keras's. Threads: several may call one;
+variables keep their own values, as all values come from outside.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import cloudpickle
+import keras
+import numpy as np
+from xxhash import xxh3_64_hexdigest
+
+from psnb._src.client.arguments import ModelRecord, ModelRecords
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.variable import Variable
+from psnb._src.models.adopting import (
+    LEARNING,
+    MOVED,
+    WantedModel,
+    WantedTable,
+    adopted,
+    place_record,
+)
+from psnb._src.models.keras.split import (
+    ModelInputs,
+    SplitKeras,
+    adapted,
+    as_array,
+    custom_objects,
+    every_layer,
+    finish,
+    layers_of,
+)
+from psnb._src.models.shared import (
+    FlatVariables,
+    OptimizerChoice,
+    Place,
+    Strategy,
+    check_free,
+    optimizer_for,
+    place_flat,
+    place_state,
+)
+from psnb.errors import ConfigurationError, GradientError, PsnbError, SerializationError
+
+# MovingAverages: what calls of `BatchNormalization` blend into their moving averages.
+#
+# As `psnb._src.models.torch.split`: a call that begins with zeros for averages gives its
+# share of them to the last digit. Threads: each notes what it computes itself.
+
+_local = threading.local()
+
+Blended = tuple[Any, Any]
+"""A share and a term; see `psnb._src.client.variable.Blend`."""
+
+
+class MovingAverages:
+    """What calls in one thread have blended into averages, within `noted`."""
+
+    def __init__(self) -> None:
+        # By the variable's id: share and term, and the value that the last call has left.
+        self._blends: dict[int, tuple[Blended, Any]] = {}
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note what the layers that are followed do."""
+        before, _local.averages = getattr(_local, "averages", None), self
+        try:
+            yield
+        finally:
+            _local.averages = before
+
+    def blend(self, variable: Any, before: Any, now: Any) -> Blended:
+        """Return what a step has blended into a variable that it has written to.
+
+        What nobody knows is set to what the step has computed: a late change would make of it what
+        no step has.
+        """
+        blend, left = self._blends.get(id(variable), ((0.0, None), None))
+        if left is not None and left is now:
+            return blend
+        ops = keras.ops
+        changed = ops.not_equal(now, before)
+        # All of it, or elements would be of several steps; but what stays infinite could not be
+        # pushed.
+        stays = ops.logical_and(ops.isinf(now), ops.logical_not(changed))
+        moved = ops.logical_and(ops.any(changed), ops.logical_not(stays))
+        return ops.cast(moved, now.dtype), ops.where(moved, now, ops.zeros_like(now))
+
+    def call(self, layer: Any, function: Any) -> Any:
+        """Call a layer that moves its averages."""
+        averages = layer.moving_mean, layer.moving_variance
+        before = [each.value for each in averages]
+        for each, value in zip(averages, before, strict=True):
+            each.assign(keras.ops.zeros_like(value))
+        found = function()
+        kept = layer.momentum
+        for each, value in zip(averages, before, strict=True):
+            term = each.value
+            each.assign(kept * value + term)
+            (share, total), left = self._blends.get(id(each), ((0.0, 0.0), value))
+            if left is value:
+                blend = 1 - kept + kept * share, kept * total + term
+                self._blends[id(each)] = blend, each.value
+        return found
+
+
+def follow(layer: Any) -> None:
+    """Have `MovingAverages` note what a layer does from now on, if it is known to move averages."""
+    if type(layer) is not keras.layers.BatchNormalization or layer.renorm:
+        return  # with renorm, what a call computes depends on the averages
+    plain, signature = layer.call, inspect.signature(layer.call)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        averages: MovingAverages | None = getattr(_local, "averages", None)
+        training = signature.bind(*args, **kwargs).arguments.get("training")
+        if averages is None or not training or not layer.trainable:
+            return plain(*args, **kwargs)
+        return averages.call(layer, lambda: plain(*args, **kwargs))
+
+    layer.call = call
+
+
+Named = Mapping[str, tuple[int, ...]]
+"""The shapes of variables by name, in their order."""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a network computed of a batch.
+
+    Attributes
+    ----------
+    outputs : object
+        The model's.
+    loss : tensor or None
+        With all that layers and regularizers add; None without targets.
+    metrics : list of tensor
+        What to add to the metrics' variables.
+    moved : dict
+        The share and the term of what was moved in the state, by name; see `Blend`.
+    """
+
+    outputs: Any
+    loss: Any
+    metrics: list[Any]
+    moved: dict[str, Blended]
+
+
+class KerasNetwork:
+    """A model without embeddings, whose values come with each call.
+
+    Parameters
+    ----------
+    tail : keras.Model
+        The model, with lookups in place of embeddings.
+    compiled : mapping
+        What ``compile`` was given: loss and metrics.
+    named : tuple of mappings, optional
+        What weights and state are called, in their order, and their shapes; by default by their
+        paths. A model that was made again may have other paths.
+
+    Attributes
+    ----------
+    inputs : ModelInputs
+        What it takes.
+    weights, state : dict
+        The variables that learn, and those that a step changes beside them, by name.
+    seeds : list
+        The variables that random numbers are made of.
+    """
+
+    def __init__(
+        self,
+        tail: Any,
+        compiled: Mapping[str, Any],
+        named: tuple[Named, Named] | None = None,
+    ) -> None:
+        self._tail, self._compiled = tail, dict(compiled)
+        self.inputs = ModelInputs(tail)
+        # What is frozen stays where it is, and travels with the model.
+        still = [*adapted(tail), *(each for each in layers_of(tail) if not each.trainable)]
+        frozen = {id(v) for each in still for v in each.weights}
+        learning = tail.trainable_variables
+        moving = [
+            each
+            for each in tail.weights
+            if not each.trainable and id(each) not in frozen and "float" in each.dtype
+        ]
+        names = named or (_named(learning), _named(moving))
+        self.weights, self.state = _by_name(names[0], learning), _by_name(names[1], moving)
+        known = {id(each) for each in tail.weights}
+        self.seeds = [each for each in tail.variables if id(each) not in known]
+        theirs = {id(each) for each in (*learning, *moving)}
+        self._local = [each for each in tail.weights if id(each) not in theirs]
+        for each in every_layer(tail):
+            follow(each)
+        tail.compile(optimizer="sgd", **compiled)
+        self._built = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            config = keras.saving.serialize_keras_object(self._tail)
+            custom = custom_objects(self._tail, self._compiled)
+            local = [as_array(each) for each in self._local]
+            named = _shapes(self.weights), _shapes(self.state)
+            given = pickle.dumps((config, local, named)), cloudpickle.dumps(custom)
+            return _rebuilt, (*given, cloudpickle.dumps(self._compiled))
+        except PsnbError:
+            raise
+        except Exception as error:
+            raise SerializationError(
+                f"model {self._tail.name!r} cannot travel to workers: {type(error).__name__}: "
+                f"{error}. Layers, losses and metrics of your own need a get_config() that returns "
+                "the arguments of their __init__, and nothing that cannot be pickled"
+            ) from error
+
+    def computed(
+        self,
+        values: Mapping[str, Any],
+        batch: Mapping[str, Any],
+        *,
+        training: bool,
+        begun: Sequence[Any] | None = None,
+    ) -> Computed:
+        """Compute outputs; and loss and metrics, if the batch has targets.
+
+        Parameters
+        ----------
+        values : mapping
+            Of `weights` and `state`, by name.
+        batch : mapping
+            ``x``, the inputs by name; perhaps ``y``, ``weights`` and ``seeds``.
+        training : bool
+            As layers of Keras take it.
+        begun : sequence, optional
+            What metrics begin with; by default zeros.
+        """
+        tail = self._tail
+        mapping = [(each, values[name]) for name, each in {**self.weights, **self.state}.items()]
+        if "seeds" in batch:
+            mapping += zip(self.seeds, batch["seeds"], strict=True)
+        variables = tail.metrics_variables if "y" in batch else []
+        starts = begun or [keras.ops.zeros(each.shape, each.dtype) for each in variables]
+        mapping += zip(variables, starts, strict=True)
+        x, y, weights = _tensors([batch.get(name) for name in ("x", "y", "weights")])
+        averages = MovingAverages()
+        with (
+            keras.StatelessScope(mapping, collect_losses=True) as scope,
+            averages.noted(),
+        ):
+            before = {name: scope.get_current_value(each) for name, each in self.state.items()}
+            outputs = tail.call(self.inputs.pack(x), training=training)
+            loss = None
+            if "y" in batch:
+                loss = tail.compute_loss(None, y, outputs, weights)
+                examples = keras.tree.flatten(x)[0].shape[0]
+                tail.metrics[0].update_state(loss, sample_weight=examples)
+                tail.compute_metrics(None, y, outputs, weights)
+            moved = {
+                name: averages.blend(each, before[name], now)
+                for name, each in self.state.items()
+                if (now := scope.get_current_value(each)) is not before[name]
+            }
+            told = [scope.get_current_value(each) for each in variables]
+            # What is written and not on servers would be that of one worker.
+            written = [e.path for e in self._local if scope.get_current_value(e) is not None]
+        if written:
+            raise ConfigurationError(
+                f"a step changes {written}, which are no floats: servers keep float32 and float64, "
+                "and on a worker they would be its own"
+            )
+        return Computed(outputs, loss, told, moved)
+
+    def build(self, batch: Mapping[str, Any], shaped: Callable[..., Any]) -> None:
+        """Make the variables of loss and metrics, whose shapes depend on a batch.
+
+        Parameters
+        ----------
+        batch : mapping
+            As for `computed`, with targets.
+        shaped : callable
+            Calls a function with arrays for the shapes of what it makes, as far as it can do that.
+        """
+        if self._built:
+            return
+        tail = self._tail
+
+        def compute(x: Any, y: Any, weights: Any) -> None:
+            x, y, weights = _tensors((x, y, weights))
+            outputs = tail.call(self.inputs.pack(x), training=False)
+            tail.compute_loss(None, y, outputs, weights)
+            tail.compute_metrics(None, y, outputs, weights)
+
+        values = {**self.weights, **self.state}.values()
+        with keras.StatelessScope([(each, each.value) for each in values], collect_losses=True):
+            shaped(compute, batch["x"], batch["y"], batch.get("weights"))
+        self._built = True
+
+    def check_metrics(self, batch: Mapping[str, Any], run: Callable[..., Any]) -> None:
+        """Raise ConfigurationError if what a metric keeps does not add up over batches.
+
+        Parameters
+        ----------
+        batch : mapping
+            As for `computed`, with targets.
+        run : callable
+            Calls a function with arrays.
+        """
+        values = self.own_values()
+
+        def twice(values: Any, batch: Any) -> Any:
+            once = self.computed(values, batch, training=False).metrics
+            return once, self.computed(values, batch, training=False, begun=once).metrics
+
+        given = {name: each for name, each in batch.items() if name in ("x", "y", "weights")}
+        for variable, *both in zip(
+            self._tail.metrics_variables, *run(twice, values, given), strict=True
+        ):
+            one, two = (np.asarray(keras.ops.convert_to_numpy(each)) for each in both)
+            if not np.allclose(2 * one, two, rtol=1e-3, atol=1e-6, equal_nan=True):
+                raise ConfigurationError(
+                    f"metric variable {variable.path!r} does not add up over batches, so it cannot "
+                    "be merged over workers: metrics that count, sum or average can"
+                )
+
+    def layers(self) -> Iterator[tuple[str, Any]]:
+        """Yield the layers with their names, those of models in the model, too."""
+        for each in layers_of(self._tail):
+            yield each.name, each
+
+    def own_values(self) -> dict[str, Any]:
+        """Return the values that the variables have in this process, by name."""
+        return {name: each.value for name, each in {**self.weights, **self.state}.items()}
+
+    def local_values(self) -> dict[str, str]:
+        """Return what identifies the values that are not on servers, such as frozen weights."""
+        names = _named(self._local)
+        return dict(zip(names, (_identity(as_array(e)) for e in self._local), strict=True))
+
+    def metric_shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the metrics' variables."""
+        return [tuple(each.shape) for each in self._tail.metrics_variables]
+
+    def results(self, value: np.ndarray) -> dict[str, Any]:
+        """Return the metrics from what was added up, one after another."""
+        start = 0
+        for variable in self._tail.metrics_variables:
+            size = int(np.prod(variable.shape))
+            variable.assign(value[start : start + size].reshape(variable.shape))
+            start += size
+        found = {name: _number(each) for name, each in self._tail.get_metrics_result().items()}
+        self._tail.reset_metrics()
+        return found
+
+
+def _identity(value: np.ndarray) -> str:
+    digest = xxh3_64_hexdigest(np.ascontiguousarray(value).tobytes())
+    return f"{value.dtype} of shape {value.shape} with checksum {digest}, on no server"
+
+
+def _named(variables: Sequence[Any]) -> Named:
+    """Return a name for each variable, its path, of equal ones with something more; and shapes."""
+    found: dict[str, tuple[int, ...]] = {}
+    for each in variables:
+        name = each.path
+        while name in found:
+            name += "_"
+        found[name] = tuple(each.shape)
+    return found
+
+
+def _by_name(named: Named, variables: Sequence[Any]) -> dict[str, Any]:
+    """Return variables by name, or raise ConfigurationError if these are others."""
+    shapes = [tuple(each.shape) for each in variables]
+    if shapes != [*named.values()]:
+        raise ConfigurationError(
+            f"the model that its config makes has weights of shapes {shapes}, where {dict(named)} "
+            "are expected: layers make theirs in __init__ or build(), with what get_config() "
+            "returns, in the same way each time"
+        )
+    return dict(zip(named, variables, strict=True))
+
+
+def _tensors(given: Any) -> Any:
+    return keras.tree.map_structure(
+        lambda each: None if each is None else keras.ops.convert_to_tensor(each), given
+    )
+
+
+def _number(value: Any) -> Any:
+    array = np.asarray(keras.ops.convert_to_numpy(value))
+    return float(array) if array.ndim == 0 else array
+
+
+def _shapes(variables: Mapping[str, Any]) -> Named:
+    return {name: tuple(each.shape) for name, each in variables.items()}
+
+
+def _rebuilt(model: bytes, custom: bytes, compiled: bytes) -> KerasNetwork:
+    # The custom objects first: they need nothing, all else needs them.
+    with keras.saving.custom_object_scope(pickle.loads(custom)):
+        config, local, named = pickle.loads(model)
+        tail = keras.saving.deserialize_keras_object(config, safe_mode=False)
+        network = KerasNetwork(tail, pickle.loads(compiled), named)
+    for variable, value in zip(network._local, local, strict=True):
+        variable.assign(value)
+    finish(tail)
+    return network
+
+
+# Names that Keras gives to layers: they depend on what was built before in the process. Pure.
+#
+# A layer without a name is called by its class and a number: ``dense``, ``dense_1``. The same
+# model, built once more, has other numbers; but in the same order.
+
+_NUMBERED = re.compile(r"(.*?)(?:_(\d+))?", re.ASCII)
+
+
+def numbered_kinds(model: Any) -> set[str]:
+    """Return what Keras calls the layers of a model that have no name, without numbers.
+
+    Those of ``Embedding`` are among them: a split model has lookups in their places.
+    """
+    kinds = {type(each) for each in every_layer(model)}
+    return {_snake(kind.__name__) for kind in (*kinds, keras.layers.Embedding)}
+
+
+def name_there(model: Any, models: ModelRecords) -> str:
+    """Return what a model is called on the servers: as from before, if its name has no meaning."""
+    kind = _snake(type(model).__name__)
+
+    def numbered(name: str) -> bool:
+        return next(_parts(name))[0] == kind
+
+    if not numbered(model.name) or model.name in models.all():
+        return str(model.name)
+    there = [name for name in models.waiting() if numbered(name)]
+    return there[0] if len(there) == 1 else str(model.name)
+
+
+def named_alike(kinds: Collection[str], record: ModelRecord, wanted: WantedModel) -> ModelRecord:
+    """Return what was placed with the names that a model has, if they differ by numbers alone.
+
+    Parameters
+    ----------
+    kinds : collection of str
+        From `numbered_kinds` of the model.
+    record : ModelRecord
+        What was placed.
+    wanted : WantedModel
+        What the model needs.
+
+    Returns
+    -------
+    ModelRecord
+        As given, unless all names fit, and have the order in which the arrays lie there.
+
+    Raises
+    ------
+    ConfigurationError
+        If the names are the same, but those that Keras may have given are in another order.
+    """
+    here = _names(wanted)
+    there = [
+        *(name for arrays in record.variables.values() for name, _ in arrays),
+        *record.tables,
+        *record.local,
+    ]
+    position = {name: number for number, name in enumerate(here)}
+    if set(here) == set(there):
+        numbered = {n for n in here if any(kind in kinds for kind, _ in _parts(n))}
+        for names in _orders(record):
+            _check_order([name for name in names if name in numbered], position)
+        return record
+    own = dict(zip(_renumbered(here, kinds), here, strict=True))
+    called = {
+        name: own.get(plain, "")
+        for name, plain in zip(there, _renumbered(there, kinds), strict=True)
+    }
+    if sorted(called.values()) != sorted(here):
+        return record
+    for names in _orders(record):
+        places = [position[called[name]] for name in names]
+        if places != sorted(places):
+            return record
+    return replace(
+        record,
+        arrays={
+            kind: {
+                variable: tuple((called[name], shape) for name, shape in arrays)
+                for variable, arrays in variables.items()
+            }
+            for kind, variables in record.arrays.items()
+        },
+        tables={called[name]: table for name, table in record.tables.items()},
+        local={called[name]: value for name, value in record.local.items()},
+    )
+
+
+def _orders(record: ModelRecord) -> Iterator[list[str]]:
+    """Yield names that were placed in the order of the model.
+
+    Those in each variable, the first ones of variables, and tables. Weights that are clipped each
+    by itself have variables called like them, which come after all others.
+    """
+    for variables in record.arrays.values():
+        first: dict[bool, list[str]] = {}
+        for variable, arrays in variables.items():
+            names = [name for name, _ in arrays]
+            yield names
+            first.setdefault(variable.endswith(f".{names[0]}"), []).append(names[0])
+        yield from first.values()
+    yield [*record.tables]
+
+
+def _check_order(names: list[str], position: Mapping[str, int]) -> None:
+    """Raise ConfigurationError if names that Keras may have given are in another order now."""
+    for name, after in pairwise(names):
+        if position[name] > position[after]:
+            raise ConfigurationError(
+                f"{name!r} and {after!r} have changed places since the model was placed, and Keras "
+                "numbers layers as they are made: it cannot be known which of them is which. Make "
+                "them in the order from before"
+            )
+
+
+def _names(wanted: WantedModel) -> list[str]:
+    arrays = (name for several in wanted.arrays.values() for name in several)
+    return [*arrays, *wanted.tables, *wanted.local]
+
+
+def _renumbered(names: Iterable[str], kinds: Collection[str]) -> list[str]:
+    """Return names with numbers that begin at 0, for each kind, in their order."""
+    paths = [list(_parts(name)) for name in names]
+    numbers: dict[str, set[int]] = {}
+    for path in paths:
+        for kind, number in path:
+            numbers.setdefault(kind, set()).add(number)
+    ranks = {kind: sorted(several) for kind, several in numbers.items()}
+    return [
+        "/".join(
+            f"{kind}_{ranks[kind].index(number) if kind in kinds else number}"
+            for kind, number in path
+        )
+        for path in paths
+    ]
+
+
+def _parts(name: str) -> Iterator[tuple[str, int]]:
+    for part in name.split("/"):
+        match = _NUMBERED.fullmatch(part)
+        assert match is not None
+        yield match[1], -1 if match[2] is None else int(match[2])
+
+
+def _snake(name: str) -> str:
+    """Return the name of a class as Keras writes it: ``BatchNormalization`` is two words."""
+    words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
+
+
+# PlacedValues: where the values of a Keras model are on the servers.
+
+_PART = 4 << 20
+"""Bytes of a table that are read or written at a time, so that no server stands still for long."""
+
+
+@dataclass(frozen=True)
+class PlacedValues:
+    """The values of a model on the servers; travels with closures.
+
+    Attributes
+    ----------
+    weights, state : FlatVariables
+        The values of `KerasNetwork.weights` and `KerasNetwork.state`, by name.
+    tables : dict
+        The tables of embeddings, by name.
+    """
+
+    weights: FlatVariables
+    state: FlatVariables
+    tables: dict[str, Embedding]
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """All variables."""
+        return (*self.weights.variables, *self.state.variables)
+
+    @property
+    def flat(self) -> FlatVariables:
+        """Weights and state together."""
+        return _joined([self.weights, self.state])
+
+    def split(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return the arrays by name, as parts of the values of `variables`."""
+        count = len(self.weights.variables)
+        return {**self.weights.split(values[:count]), **self.state.split(values[count:])}
+
+    def read(self, names: Collection[str]) -> dict[str, np.ndarray]:
+        """Read values, those of tables too, by name; what comes with them may be there as well."""
+        found: dict[str, np.ndarray] = {}
+        for flat in (self.weights, self.state):
+            if not flat.places.keys().isdisjoint(names):
+                found |= flat.read()
+        for name in self.tables.keys() & names:
+            table = self.tables[name]
+            parts = [table.lookup(ids, training=False) for ids in _placed_values_parts(table)]
+            found[name] = np.concatenate(parts)
+        return found
+
+    def write(self, values: Mapping[str, np.ndarray]) -> None:
+        """Replace all values; the state of optimizers stays as it is.
+
+        Raises
+        ------
+        GradientError
+            If a value has another shape; nothing was changed.
+        """
+        for name, table in self.tables.items():
+            if values[name].shape != (table.rows, table.dim):
+                raise GradientError(
+                    f"embedding {name!r} has shape {(table.rows, table.dim)}, found "
+                    f"{values[name].shape}"
+                )
+        for each in (self.weights, self.state):
+            each.check({name: values[name] for name in each.places})
+        for each in (self.weights, self.state):
+            each.assign({name: values[name] for name in each.places})
+        for name, table in self.tables.items():
+            for ids in _placed_values_parts(table):
+                table.assign(ids, np.ascontiguousarray(values[name][ids], table.dtype))
+
+
+def place(
+    strategy: Strategy,
+    parts: SplitKeras,
+    network: KerasNetwork,
+    sparse: OptimizerChoice,
+    dense: OptimizerChoice,
+    name: str,
+    adopt: bool | None = None,
+) -> PlacedValues:
+    """Put the values of a model on the servers, or find them there.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no optimizer for one, a name is taken, or what is there does not fit; nothing
+        was placed.
+    """
+    arrays = {each: as_array(variable) for each, variable in network.weights.items()}
+    state = {each: as_array(variable) for each, variable in network.state.items()}
+    wanted = WantedModel(
+        {LEARNING: arrays, MOVED: state},
+        {each: _wanted(layer) for each, layer in parts.tables.items()},
+        network.local_values(),
+    )
+    there = adopted(
+        strategy,
+        name,
+        wanted,
+        sparse=sparse,
+        dense=dense,
+        adopt=adopt,
+        named=partial(named_alike, numbered_kinds(parts.tail)),
+    )
+    if there is not None:
+        return PlacedValues(there.arrays[LEARNING], there.arrays[MOVED], there.tables)
+    optimizers = {each: optimizer_for(sparse, each) for each in parts.tables}
+    for each in network.weights:
+        optimizer_for(dense, each)
+    names = {each: f"{name}.{each}" for each in parts.tables}
+    check_free(strategy, [name, f"{name}.state", *names.values()])
+    # Keras clips the norm of each weight by itself, servers that of each variable.
+    clipped = [each for each in arrays if optimizer_for(dense, each).clipnorm is not None]
+    groups = [[each] for each in clipped]
+    groups.insert(0, [each for each in arrays if each not in clipped])
+    placed = [
+        place_flat(
+            strategy,
+            name if not number else f"{name}.{group[0]}",
+            {each: arrays[each] for each in group},
+            dense,
+        )
+        for number, group in enumerate(groups)
+    ]
+    tables = {
+        each: strategy.embedding(
+            names[each], layer.output_dim, layer.input_dim, 0.0, optimizers[each]
+        )
+        for each, layer in parts.tables.items()
+    }
+    flat = place_state(strategy, f"{name}.state", state)
+    found = PlacedValues(_joined(placed), flat, tables)
+    rows = {each: as_array(layer.embeddings) for each, layer in parts.tables.items()}
+    for each, table in tables.items():
+        for ids in _placed_values_parts(table):
+            table.assign(ids, rows[each][ids])
+    arrays_there = {LEARNING: found.weights, MOVED: flat}
+    place_record(strategy, name, arrays_there, tables, wanted.local)
+    return found
+
+
+def _wanted(layer: Any) -> WantedTable:
+    return WantedTable(layer.output_dim, layer.input_dim, np.dtype(np.float32))
+
+
+def _joined(several: Sequence[FlatVariables]) -> FlatVariables:
+    variables: list[Variable] = []
+    places: dict[str, Place] = {}
+    for each in several:
+        start = len(variables)
+        places |= {n: p._replace(variable=p.variable + start) for n, p in each.places.items()}
+        variables += each.variables
+    return FlatVariables(variables, places)
+
+
+def _placed_values_parts(table: Embedding) -> list[np.ndarray]:
+    assert table.rows is not None
+    step = max(1, _PART // (table.dim * table.dtype.itemsize))
+    return [np.arange(at, min(at + step, table.rows)) for at in range(0, table.rows, step)]

@@ -1,0 +1,224 @@
+"""KerasProgram: what workers compute of a Keras model: steps, metrics and predictions.
+
+Threads: closures of several may use one.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from abc import ABC, abstractmethod
+from typing import Any
+
+import cloudpickle
+import keras
+import numpy as np
+
+from psnb._src.client.variable import Variable
+from psnb._src.models.export.manifest import Exported
+from psnb._src.models.keras.network import KerasNetwork, PlacedValues
+from psnb._src.models.keras.split import unpickled
+from psnb._src.models.shared import StepDescription
+from psnb._src.utils.text import with_article
+from psnb._src.worker.context import current_context, report
+from psnb.errors import ConfigurationError, GradientError
+
+_FEW = 8
+"""Examples of a batch of which shapes are learned, if the model takes any number of them."""
+
+Trained = tuple[float, int]
+"""The loss of a batch, and its number of examples."""
+
+
+class KerasProgram(ABC):
+    """Computes with a model whose values are on servers; one for each backend.
+
+    Travels with closures, and brings the backend along.
+
+    Parameters
+    ----------
+    network : KerasNetwork
+        The model.
+    values : PlacedValues
+        Where its values are.
+    """
+
+    def __init__(self, network: KerasNetwork, values: PlacedValues) -> None:
+        self.network, self._values = network, values
+        self._name = uuid.uuid4().hex
+        self._pickled: bytes | None = None
+        # Held while the variables of loss and metrics are made, once.
+        self._building = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As bytes: Keras must not be imported before its backend is chosen.
+        if self._pickled is None:
+            self._pickled = cloudpickle.dumps(_Made(type(self), self.network, self._values))
+        return unpickled, (keras.backend.backend(), self._name, self._pickled)
+
+    def train(self, batch: Any, metrics: Variable, ends_at_nan: bool) -> Trained:
+        """Train on a batch ``(x, y)`` or ``(x, y, weights)``; add to the metrics.
+
+        Parameters
+        ----------
+        batch : tuple
+            Arrays.
+        metrics : Variable
+            Where metrics are added up.
+        ends_at_nan : bool
+            Return a loss that is not finite, and change nothing, rather than raise GradientError.
+        """
+        given, examples = self._prepared_to_train(batch)
+        try:
+            loss, told = self._train(given)
+        except GradientError:
+            if not ends_at_nan:
+                raise
+            # Sum and count of the loss are the first of all metrics.
+            total, count = map(float, self._score(given)[:2])
+            if np.isfinite(loss := total / count):
+                raise
+            return loss, examples
+        metrics.assign_add(_joined(told))
+        report(loss=loss, examples=examples)
+        return loss, examples
+
+    def score(self, batch: Any, metrics: Variable) -> Trained:
+        """Add what a batch gives to the metrics."""
+        given, examples = self._prepared(batch)
+        metrics.assign_add(_joined(self._score(given)))
+        return 0.0, examples
+
+    def predict(self, x: Any) -> Any:
+        """Return the model's outputs for the inputs of a batch."""
+        return self._predict({"x": self.network.inputs.arrays(x)})
+
+    def build(self, batch: Any) -> None:
+        """Learn shapes from a batch, and check the metrics; in the notebook, before closures run.
+
+        Raises
+        ------
+        ConfigurationError
+            If the batch is not what the model takes, or a metric does not add up.
+        """
+        given, _ = self._prepared(batch)
+        self.network.check_metrics(self._few(given), self._run)
+
+    def describe(self, batch: Any) -> StepDescription:
+        """Return the operations of a step for a batch, as `train` takes it."""
+        return self._described(self._prepared_to_train(batch)[0])
+
+    def to_export(self, example: Any) -> Exported:
+        """Return what `psnb.export` writes of it; its feeds are the model's inputs.
+
+        Layers of the user's own need no code to load, as the backend's computation is written.
+
+        Parameters
+        ----------
+        example : object
+            A batch of inputs; None for the shapes that the inputs say.
+        """
+        inputs = self.network.inputs
+        return self._exported(inputs.example() if example is None else inputs.arrays(example))
+
+    @abstractmethod
+    def _described(self, given: dict[str, Any]) -> StepDescription:
+        """Return the operations of a step for a batch; nothing is written."""
+
+    @abstractmethod
+    def _exported(self, x: dict[str, np.ndarray]) -> Exported:
+        """Return what is written of the outputs for inputs."""
+
+    @abstractmethod
+    def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
+        """Train on a batch; return loss and metrics.
+
+        Raises
+        ------
+        GradientError
+            If loss or gradients are not finite; nothing was pushed.
+        """
+
+    @abstractmethod
+    def _score(self, given: dict[str, Any]) -> list[np.ndarray]:
+        """Return the metrics of a batch."""
+
+    @abstractmethod
+    def _predict(self, given: dict[str, Any]) -> Any:
+        """Return the outputs for a batch."""
+
+    @abstractmethod
+    def _run(self, function: Any, *given: Any) -> Any:
+        """Call a function with arrays."""
+
+    @abstractmethod
+    def _shaped(self, function: Any, *given: Any) -> Any:
+        """Call a function with arrays, for the shapes of what it makes."""
+
+    def _prepared(self, batch: Any) -> tuple[dict[str, Any], int]:
+        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+            found = type(batch).__name__
+            if isinstance(batch, tuple | list):
+                found = f"{with_article(found)} of {len(batch)}: are the targets, y, missing?"
+            raise ConfigurationError(
+                "a batch for training or evaluation is a tuple (inputs, targets) or (inputs, "
+                f"targets, weights), found {found}"
+            )
+        x, y, *weights = batch
+        given: dict[str, Any] = {"x": self.network.inputs.arrays(x), "y": y}
+        if weights and weights[0] is not None:
+            given["weights"] = weights[0]
+        with self._building:
+            self.network.build(self._few(given), self._shaped)
+        return given, len(next(iter(given["x"].values())))
+
+    def _few(self, given: dict[str, Any]) -> dict[str, Any]:
+        count = self.network.inputs.batch_size or _FEW
+        few: dict[str, Any] = keras.tree.map_structure(lambda each: each[:count], given)
+        return few
+
+    def _prepared_to_train(self, batch: Any) -> tuple[dict[str, Any], int]:
+        given, examples = self._prepared(batch)
+        if self.network.seeds:
+            given["seeds"] = self._seeds()
+        return given, examples
+
+    def _seeds(self) -> list[np.ndarray]:
+        """Return the states of random numbers: the same when a closure runs again."""
+        context = current_context()
+        number = 0 if context is None else context.closure
+        words = np.random.SeedSequence(number).generate_state(2 * len(self.network.seeds))
+        pairs = (words >> 1).reshape(-1, 2)  # they may be signed
+        return [
+            pair.astype(each.dtype) for pair, each in zip(pairs, self.network.seeds, strict=True)
+        ]
+
+
+def program(network: KerasNetwork, values: PlacedValues) -> KerasProgram:
+    """Return the program of Keras's backend."""
+    if keras.backend.backend() == "torch":
+        from psnb._src.models.keras.torch_program import TorchProgram
+
+        return TorchProgram(network, values)
+    from psnb._src.models.keras.jax_program import JaxProgram
+
+    return JaxProgram(network, values)
+
+
+def _joined(told: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.asarray(each, np.float64).reshape(-1) for each in told])
+
+
+def made(kind: type[KerasProgram], network: KerasNetwork, values: PlacedValues) -> KerasProgram:
+    """Make a program again."""
+    return kind(network, values)
+
+
+class _Made:
+    """Pickles as a program does that is made of its parts."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return made, self._parts

@@ -1,0 +1,156 @@
+"""TorchProgram: a Keras model's computations in PyTorch, with the passes of `psnb.torch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+
+from psnb._src.client.variable import Blend, Handle
+from psnb._src.models.export.manifest import DenseSources, Exported
+from psnb._src.models.keras.network import Computed, KerasNetwork, PlacedValues
+from psnb._src.models.keras.program import KerasProgram
+from psnb._src.models.keras.split import looking_up, whole
+from psnb._src.models.shared import StepDescription
+from psnb._src.models.torch.distributed import OperationRecorder, described_call
+from psnb._src.models.torch.export import TracedEmbedding, exported
+from psnb._src.models.torch.model_pass import ModelPass, PlannedIds, tensor_of
+from psnb.errors import GradientError
+
+
+class TorchProgram(KerasProgram):
+    """See `KerasProgram`."""
+
+    def __init__(self, network: KerasNetwork, values: PlacedValues) -> None:
+        super().__init__(network, values)
+        self._device = torch.device(str(keras.ops.zeros(()).device))
+        self._plan: tuple[PlannedIds, ...] = ()
+
+    def _described(self, given: dict[str, Any]) -> StepDescription:
+        recorder, values = OperationRecorder(0), self._values
+        with recorder.following(self.network.layers()):
+            self._computed(given, training=True, noted_by=recorder)
+        return described_call(recorder, values.tables.values(), values.variables)
+
+    def _exported(self, x: dict[str, np.ndarray]) -> Exported:
+        tables = self._values.tables
+        module = _Prediction(self.network, self._values.flat.read(), tables)
+        flat = self._values.flat.sources()
+        # As `_Prediction` calls them.
+        parts = {f"_values.{at}": flat.parts[name] for at, name in enumerate(flat.parts)}
+        return exported(module, tables, x, DenseSources(flat.variables, parts))
+
+    def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
+        current, leaves, found = self._computed(given, training=True)
+        found.loss.backward()
+        flat = self._values.weights.variables
+        gradients: dict[Handle, np.ndarray | Blend] = {
+            variable: leaf.grad.cpu().numpy()
+            for variable, leaf in zip(flat, leaves, strict=False)
+            if leaf.grad is not None
+        }
+        rows = current.gradients()
+        gradients.update({table: each.cpu().numpy() for table, each in rows.items()})
+        shares = {
+            name: _array(share) if isinstance(share, Tensor) else share
+            for name, (share, _) in found.moved.items()
+        }
+        terms = {name: _array(term) for name, (_, term) in found.moved.items()}
+        gradients.update(self._values.state.blends(shares, terms).items())
+        loss = found.loss.item()
+        try:
+            current.push(gradients, loss)
+        except GradientError as error:
+            raise GradientError(f"the loss is {loss}; {current.summary()}. {error}") from error
+        return loss, [_array(each) for each in found.metrics]
+
+    def _score(self, given: dict[str, Any]) -> list[np.ndarray]:
+        return [_array(each) for each in self._computed(given, training=False)[-1].metrics]
+
+    def _predict(self, given: dict[str, Any]) -> Any:
+        outputs = self._computed(given, training=False)[-1].outputs
+        return keras.tree.map_structure(_array, outputs)
+
+    def _run(self, function: Any, *given: Any) -> Any:
+        with torch.no_grad():
+            return function(*given)
+
+    def _shaped(self, function: Any, *given: Any) -> Any:
+        return self._run(function, *given)
+
+    def _computed(
+        self,
+        given: dict[str, Any],
+        *,
+        training: bool,
+        noted_by: AbstractContextManager[Any] | None = None,
+    ) -> tuple[ModelPass, list[Tensor], Computed]:
+        x = {name: tensor_of(each).to(self._device) for name, each in given["x"].items()}
+        current = ModelPass(self._values.tables, self._device, training=training, learns=training)
+        current.expect((x,), self._plan)
+        found = current.fetch(self._values.variables)
+        leaves = [found[each] for each in self._values.variables]
+        for leaf in leaves[: len(self._values.weights.variables)]:
+            leaf.requires_grad_(training)
+        values = self._values.split(leaves)
+
+        def look_up(table: str, ids: Tensor) -> Tensor:
+            if ids.is_floating_point():  # Keras takes floats for ids as well
+                ids = torch.from_numpy(whole(f"embedding {table!r}", ids.detach().cpu().numpy()))
+            weight, position = current.look_up(table, ids)
+            return functional.embedding(position, weight)
+
+        try:
+            with (
+                looking_up(look_up),
+                torch.set_grad_enabled(training),
+                _seeded(given),
+                noted_by or nullcontext(),
+            ):
+                computed = self.network.computed(values, {**given, "x": x}, training=training)
+        except RuntimeError as error:  # of torch, about what is in the batch
+            error.add_note(current.summary())
+            raise
+        if (plan := current.learned()) is not None:
+            self._plan = plan
+        return current, leaves, computed
+
+
+class _Prediction(nn.Module):
+    """The outputs for inputs, as PyTorch traces them."""
+
+    def __init__(
+        self, network: KerasNetwork, values: Mapping[str, np.ndarray], tables: Mapping[str, Any]
+    ) -> None:
+        super().__init__()
+        self._network, self._names, self._tables = network, list(values), list(tables)
+        self._values = nn.ParameterList([tensor_of(each) for each in values.values()])
+        self._lookups = nn.ModuleList([TracedEmbedding(each) for each in tables.values()])
+
+    def forward(self, **x: Tensor) -> Any:
+        values = dict(zip(self._names, self._values, strict=True))
+        lookups = dict(zip(self._tables, self._lookups, strict=True))
+        with looking_up(lambda table, ids: lookups[table](ids.long())):
+            return self._network.computed(values, {"x": x}, training=False).outputs
+
+
+@contextmanager
+def _seeded(given: dict[str, Any]) -> Iterator[None]:
+    """Let torch's own random numbers, which Keras uses for dropout, be those of the step."""
+    if "seeds" not in given:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(given["seeds"][0].sum()))
+        yield
+
+
+def _array(each: Tensor) -> np.ndarray:
+    found: np.ndarray = each.detach().cpu().numpy()
+    return found

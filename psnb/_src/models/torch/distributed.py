@@ -1,0 +1,744 @@
+"""DistributedModel: a PyTorch module whose parameters are on servers.
+
+Threads: each has its own copy of the module (without tables), so closures may run at once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from xxhash import xxh3_64
+
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.variable import Handle, Variable
+from psnb._src.models.adopting import note_local
+from psnb._src.models.export.manifest import Exported
+from psnb._src.models.shared import (
+    OptimizerChoice,
+    StepDescription,
+    StepOperation,
+    Strategy,
+    array_text,
+    check_strategy,
+    pulling,
+    pushing,
+)
+from psnb._src.models.torch.export import exported
+from psnb._src.models.torch.model_pass import (
+    ModelPass,
+    PlannedIds,
+    as_torch,
+    computing,
+    from_device,
+    tensor_of,
+)
+from psnb._src.models.torch.module_graph import IncompatibleKeys, keep_here
+from psnb._src.models.torch.optimizers import TorchOptimizers, take_over
+from psnb._src.models.torch.replica import Modes, Replica, Replicas
+from psnb._src.models.torch.split import PlacedModule, device_name, place_values, split
+from psnb._src.utils.text import briefly
+from psnb.errors import ConfigurationError, GradientError
+
+# described_call: the operations of a model's call in PyTorch, with the pull and push around it.
+#
+# They are those that PyTorch carries out, noted as they come, so that any module can be described.
+
+_NOTHING = ("detach", "lift_fresh")
+"""What computes nothing: psnb makes tensors of arrays."""
+
+
+class OperationRecorder(TorchDispatchMode):
+    """Notes the operations that are carried out within it, and the modules that they are in.
+
+    Parameters
+    ----------
+    depth : int
+        At which it begins; what comes at -1 is not noted.
+
+    Attributes
+    ----------
+    operations : list of StepOperation
+        So far.
+    """
+
+    def __init__(self, depth: int = -1) -> None:
+        super().__init__()
+        self.operations: list[StepOperation] = []
+        self._depth = depth
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Carry an operation out, and note it."""
+        found = func(*args, **(kwargs or {}))
+        name = str(func.overloadpacket.__name__)
+        if self._depth >= 0 and name not in _NOTHING:  # what comes before is psnb's pull
+            self._note(name, (args, kwargs), found)
+        return found
+
+    @contextmanager
+    def following(self, modules: Iterable[tuple[str, nn.Module]]) -> Iterator[None]:
+        """Note what modules do from now on, and where they are; at no path is the whole one."""
+        with ExitStack() as hooks:
+            for path, each in modules:
+                self._follow(path, each, hooks)
+            yield
+
+    def _follow(self, path: str, module: nn.Module, hooks: ExitStack) -> None:
+        def begin(module: nn.Module, args: Any) -> None:
+            if path:
+                self._note(type(module).__name__, args, None, path)
+            self._depth += 1
+
+        def end(module: nn.Module, args: Any, result: Any) -> None:
+            self._depth -= 1
+
+        hooks.callback(module.register_forward_pre_hook(begin).remove)
+        hooks.callback(module.register_forward_hook(end, always_call=True).remove)
+
+    def _note(self, name: str, given: Any, found: Any, note: str = "") -> None:
+        operation = StepOperation(name, _texts(given), _texts(found), note, self._depth)
+        self.operations.append(operation)
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(
+        array_text(str(each.dtype).removeprefix("torch."), each.shape)
+        for each in tree_leaves(values)
+        if isinstance(each, Tensor)
+    )
+
+
+def described_call(
+    recorder: OperationRecorder, tables: Iterable[Embedding], variables: Iterable[Variable]
+) -> StepDescription:
+    """Return what was recorded, with the pull before it, and backward and the push after it."""
+    handles: list[Handle] = [*tables, *variables]
+    known: list[tuple[Handle, int | None]] = [(each, None) for each in handles]
+    return StepDescription([*pulling(known), *recorder.operations, BACKWARD, *pushing(known)])
+
+
+BACKWARD = StepOperation("backward", note="autograd goes through these operations in reverse")
+"""What comes between a call and the push: what it does is decided by the loss."""
+
+
+_MOVING = {"to", "to_empty", "cpu", "cuda", "xpu", "mtia", "ipu"}
+"""Methods of modules that move them to a device."""
+
+
+class DistributedModel:
+    """A module on parameter servers; made by `distribute`.
+
+    Travels with closures, and works in the notebook. Thread-safe: each thread has a module of its
+    own, so `train` and `eval` are for the thread that calls them.
+
+    *Modes.* A closure begins in the modes that the model, and each module within it, had in the
+    notebook when the closure was scheduled. What a closure changes in them ends with it.
+
+    In a closure, a step is one block; leaving it pushes the gradients of everything, and leaving it
+    by an exception pushes nothing::
+
+        with model.step():
+            loss = criterion(model(batch["ids"], batch["x"]), batch["y"])
+            loss.backward()
+
+    The model may be called, and ``backward`` too, several times in a block: gradients add up.
+    ``torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)`` after ``backward`` clips all
+    gradients, those of rows included. Under ``torch.autocast``, use bfloat16: gradients that a
+    ``GradScaler`` scaled would be pushed as they are.
+
+    For evaluation, call the model outside of a block, after `eval` or under ``torch.no_grad()``.
+    Parameters are fetched for each call, and tables are left without a trace.
+
+    Notes
+    -----
+    *Rows.* A step asks each server once and tells it once, if ids are inputs of the model or views
+    of them (``ids[:, 3]``), which is learned from the first batch, or declared. Ids that the module
+    computes are asked for table by table. What computes with the weight of a table itself, such as
+    a penalty or an output layer, gets all rows, and pushes the gradients of all.
+
+    *Buffers* that are part of the state are on the servers, too, and so are parameters with
+    ``requires_grad=False``, which forward may move (momentum encoders, target networks). What a
+    step has moved is written together with its gradients, and so exactly once, by a rule that is
+    right however late it comes. Running statistics of BatchNorm and InstanceNorm are moving
+    averages: servers move what they have by then towards the batch's, ``(1 - momentum) * average +
+    momentum * statistic``, so that a variance stays one. Integers count: what a step has added is
+    added. All others are set, as a whole, to what the step has computed: the last one counts, and
+    what others have made of them meanwhile is lost. (So are statistics that something else moves:
+    a layer of another kind, a compiled one.) In mode `psnb.Sync` the results of a round are
+    averaged. Sums that must not lose anything belong into integers, or into `psnb.metrics`; a
+    position in a ring counts on, and is taken modulo the ring's length where it is used. Buffers of
+    bools, and those that are no part of the state, stay on each worker, as do the weights of frozen
+    embeddings, which must stay as they are.
+
+    *No gradient* counts as a zero gradient, if another parameter of the same optimizer has one.
+
+    Parameters
+    ----------
+    placed : PlacedModule
+        The module without values, where they are, and where workers compute.
+    plan : tuple of PlannedIds
+        Where in the inputs ids are, as far as that is known.
+    modes : dict, optional
+        The modes of the modules within it; by default those of ``placed``.
+    note_local : callable, optional
+        Notes what identifies the values that are not on servers; stays in the notebook.
+    """
+
+    def __init__(
+        self,
+        placed: PlacedModule,
+        plan: tuple[PlannedIds, ...] = (),
+        modes: Modes | None = None,
+        note_local: Callable[[Mapping[str, str]], object] | None = None,
+    ) -> None:
+        self._placed, self._plan = placed, plan
+        self._replicas = Replicas(placed, modes)
+        self._note_local = note_local
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DistributedModel, (self._placed, self._plan, self._replicas.modes())
+
+    def __psnb_referred__(self) -> tuple[object, ...]:
+        """Return what may change of what travels: functions that capture it travel again then."""
+        return self._placed.graph, *self._replicas.modes().values()
+
+    def __repr__(self) -> str:
+        placed = self._placed
+        parameters = placed.values.parameters
+        return (
+            f"<psnb.torch.DistributedModel {type(placed.template).__name__}: {len(self.tables)} "
+            f"tables, {len(parameters.places)} parameters in {len(parameters.variables)} variables>"
+        )
+
+    @property
+    def tables(self) -> Mapping[str, Embedding]:
+        """The tables, by the name of the parameter that each replaces."""
+        return dict(self._placed.values.tables)
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """The variables that hold all other parameters, one for each optimizer and dtype."""
+        return self._placed.values.parameters.variables
+
+    @property
+    def module(self) -> nn.Module:
+        """The module of this thread, with the parameters that the servers have; for its methods.
+
+        Asked for in a step, it is as the model is when it is called, and its tables have rows::
+
+            with model.step():
+                model.module.loss(batch).backward()
+        """
+        replica = self._replicas.get()
+        current = replica.current or self._pass(replica, training=False, learns=False)
+        self._refresh(replica, current)
+        return replica.module
+
+    def __getattr__(self, name: str) -> Any:
+        placed: PlacedModule | None = vars(self).get("_placed")
+        if placed is None or name.startswith("__") or not hasattr(placed.template, name):
+            raise briefly(
+                AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            )
+        way = (
+            'workers compute where psnb.torch.distribute(module, strategy, device="cuda") says'
+            if name in _MOVING
+            else f"the module has: call model.module.{name} within `with model.step():`, to "
+            "evaluate under torch.no_grad()"
+        )
+        raise briefly(AttributeError(f"{type(self).__name__} has no {name!r}; {way}"))
+
+    @property
+    def training(self) -> bool:
+        """Whether this thread's module is in training mode."""
+        return self._replicas.modes()[""]
+
+    def train(self, mode: bool = True) -> DistributedModel:
+        """Set training mode, as ``nn.Module.train``; for closures that are scheduled from now on.
+
+        In a closure, for the rest of it.
+        """
+        self._replicas.train(mode)
+        return self
+
+    def eval(self) -> DistributedModel:
+        """Set evaluation mode, as ``nn.Module.eval``; see `train`."""
+        return self.train(False)
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Yield all parameters that learn; in a step also the rows that it uses."""
+        for _, parameter in self.named_parameters():
+            yield parameter
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield `parameters` with their names; those of rows are of the parameters they are of."""
+        replica = self._replicas.get()
+        if replica.current is not None:
+            self._refresh(replica, replica.current)
+        yield from replica.parameters()
+        if replica.current is not None:
+            yield from replica.current.leaves()
+
+    def state_dict(self) -> OrderedDict[str, Any]:
+        """Read the state, which the undistributed module loads with ``load_state_dict``.
+
+        Raises
+        ------
+        ServerLostError
+            If a server is gone.
+        """
+        return self._placed.state()
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True
+    ) -> IncompatibleKeys:
+        """Replace values by those of a state; the state of optimizers stays as it is.
+
+        A table of any id then has the rows of the state and no others.
+
+        Parameters
+        ----------
+        state_dict : mapping
+            From `state_dict`, or of the undistributed module.
+        strict : bool
+            Whether the keys must be those of the model; if not, what is in both is loaded.
+
+        Returns
+        -------
+        IncompatibleKeys
+            ``missing_keys`` and ``unexpected_keys``, as in torch.
+
+        Raises
+        ------
+        GradientError
+            If keys, shapes or kinds are not those of this model; nothing was changed.
+        ServerLostError
+            If a server is gone.
+        """
+        self._placed, keys = self._placed.loaded(state_dict, strict=strict)
+        self._replicas = Replicas(self._placed, self._replicas.modes())
+        if self._note_local is not None:
+            self._note_local(self._placed.values.local(self._placed.template))
+        return keys
+
+    def to_export(self, example: Any) -> Exported:
+        """Return what `psnb.export` writes of it: its evaluation mode."""
+        replica = Replica(replace(self._placed, device="cpu"))
+        replica.load({each: torch.from_numpy(each.read()) for each in replica.variables})
+        sources = self._placed.values.sources()
+        return exported(replica.module, self.tables, example, sources)
+
+    @contextmanager
+    def step(self, *, ids: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """Make one training step; see the class.
+
+        Parameters
+        ----------
+        ids : mapping, optional
+            Ids that embeddings will be asked for, by the name of the embedding in the module: for
+            those that the module computes, so that their rows come in the same round trip.
+
+        Raises
+        ------
+        ConfigurationError
+            If the model was called, and nothing has a gradient at the end; if the module reads
+            what an earlier step has left, which would be that of one worker; if there are gradients
+            of parameters that were fetched before; or if this process does not have the device.
+        GradientError
+            If the loss or a gradient is not finite, ids are no integers, or a parameter changed its
+            shape or was written to.
+        IdOutOfRangeError
+            If an id is outside its table.
+        ServerLostError
+            If a server is gone.
+        """
+        replica = self._replicas.get()
+        if replica.current is not None:
+            raise ConfigurationError(
+                "a step within a step: gradients of several calls of the model and of several "
+                "backward() add up within one `with model.step():`"
+            )
+        current = self._pass(replica, training=replica.module.training, learns=True)
+        for name, given in (ids or {}).items():
+            current.expect_ids(self._table(name), [torch.as_tensor(given)])
+        replica.clear()
+        replica.current = current
+        try:
+            with computing(current), replica.state.calling(replica.module):
+                yield
+            replica.check()
+            current.check()
+            self._push(replica, current)
+        finally:
+            replica.current = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module.
+
+        Raises
+        ------
+        ConfigurationError
+            If gradients would be computed outside of a step, where nothing pushes them.
+        """
+        replica = self._replicas.get()
+        current = replica.current
+        if current is None:
+            if replica.module.training and torch.is_grad_enabled():
+                raise ConfigurationError(
+                    "the model was called for training outside of `with model.step():`, so its "
+                    "gradients would go nowhere. For evaluation call model.eval() before, or use "
+                    "torch.no_grad()"
+                )
+            current = self._pass(replica, training=False, learns=False)
+        current.expect((args, kwargs), self._plan)
+        self._refresh(replica, current)
+        if replica.current is None:
+            with computing(current), replica.state.calling(replica.module):
+                result = replica.module(*args, **kwargs)
+            replica.check()
+            current.check()
+        else:  # which looks at all that is called in it, and has the rows
+            result = replica.module(*args, **kwargs)
+        if (plan := current.learned()) is not None:
+            self._plan = plan
+        return result
+
+    def describe(self, *args: Any, **kwargs: Any) -> StepDescription:
+        """Return the operations of a step that calls the model so, in their order.
+
+        First what is pulled from which servers; then the modules that are called, in each the
+        operations of PyTorch with their dtypes and shapes, which are carried out once, without
+        gradients; then what is pushed. Printed, it has a line for each. Nothing is written, and the
+        modules of the threads stay as they are.
+
+        Raises
+        ------
+        IdOutOfRangeError, ServerLostError
+            As a call.
+        """
+        other = DistributedModel(self._placed, self._plan, self._replicas.modes())
+        recorder = OperationRecorder()
+        with torch.no_grad(), recorder.following(other.module.named_modules()), recorder:
+            other(*args, **kwargs)
+        values = self._placed.values
+        of_rows = dict.fromkeys(values.tables.values())  # tables of several modules count once
+        return described_call(recorder, of_rows, (*self.variables, *values.buffers.variables))
+
+    def _pass(self, replica: Replica, *, training: bool, learns: bool) -> ModelPass:
+        tables = self._placed.values.tables
+        return ModelPass(
+            tables, replica.device, training=training, learns=learns, owner=replica.owner
+        )
+
+    def _refresh(self, replica: Replica, current: ModelPass) -> None:
+        """Fetch what is missing for a call."""
+        if current.has_values:
+            current.fetch(())
+        else:
+            replica.load(current.fetch(replica.variables))
+
+    def _push(self, replica: Replica, current: ModelPass) -> None:
+        of_parameters, of_rows = replica.gradients(), current.gradients()
+        learned = of_parameters or of_rows or current.has_learned_of_no_ids()
+        if not learned and current.expects_gradients:
+            raise ConfigurationError(
+                "the model was called in a step, and no parameter has a gradient at its end: "
+                "loss.backward() belongs into the block. Call it under torch.no_grad() if nothing "
+                "is to be learned"
+            )
+        if of_parameters and not current.has_values:
+            raise ConfigurationError(
+                "parameters have gradients, and were not fetched in this step: take model.module "
+                "within the block, `with model.step(): model.module.loss(...).backward()`"
+            )
+        # What is on the CPU need not be moved; what numpy has no dtype for fits into float32.
+        losses = [e.float() if e.element_size() < 4 else e for e in current.losses]
+        there = {
+            n: each for n, each in enumerate(losses) if each.device.type == replica.device.type
+        }
+        several: list[dict[Any, Tensor]] = [of_parameters, of_rows, *replica.moved(), there]
+        several.append(replica.written())
+        moved = iter(from_device([each for part in several for each in part.values()]))
+        given, rows, *blends, found, written = (
+            {key: next(moved) for key in part} for part in several
+        )
+        replica.check_unwritten(written)
+        try:
+            loss = sum(float(found.get(n, each)) for n, each in enumerate(losses))
+            current.push({**replica.joined(given, *blends), **rows}, loss)
+        except GradientError as error:
+            named = [*replica.parameters(), *current.leaves()]
+            bad = [n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()]
+            if not bad:
+                raise GradientError(f"{current.summary()}. {error}") from error
+            raise GradientError(
+                f"the gradients of {', '.join(map(repr, bad[:5]))} ({len(bad)} of {len(named)} "
+                f"parameters) are not finite; {current.summary()}. {error}"
+            ) from error
+
+    def _table(self, name: str) -> str:
+        tables = self._placed.values.tables
+        for each in (name, f"{name}.weight"):
+            if each in tables:
+                return each
+        raise ConfigurationError(
+            f"step(ids=): there is no table for {name!r}; there are {sorted(tables)}"
+        )
+
+
+# distribute: puts a PyTorch module on parameter servers.
+
+
+def distribute(
+    module: nn.Module,
+    strategy: Strategy,
+    *,
+    optimizer: TorchOptimizers | None = None,
+    sparse: OptimizerChoice | None = None,
+    dense: OptimizerChoice | None = None,
+    name: str | None = None,
+    device: str | torch.device = "cpu",
+    adopt: bool | None = None,
+) -> DistributedModel:
+    """Put a module on parameter servers, or take up what the strategy has of it.
+
+    Its ``nn.Embedding`` and ``nn.EmbeddingBag`` become tables with the same initial rows, and
+    `psnb.torch.Embedding` tables of any id; embeddings that share their weight share a table. All
+    other parameters become parts of few variables, and so do buffers: moving averages (BatchNorm)
+    are averaged on the servers, integers are added to, others are set, which is right however late
+    a step's update comes; see `DistributedModel`. The module itself stays as it is, so closures use
+    the model: what they have captured of the module raises where it is used.
+
+    On a strategy of `psnb.attach` or `psnb.resume`, the module *adopts* the parameters of the model
+    that had its name, if names, shapes and dtypes are those of the module: they stay as they are,
+    with the state of their optimizers, and training goes on; a warning says so. The module's own
+    values are not used, but for what is on no server (frozen embeddings), which must be equal.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Any module that can be pickled.
+    strategy : ParameterServerStrategy
+        Whose servers.
+    optimizer : torch.optim.Optimizer or list of them, optional
+        Taken over with hyperparameters and groups of parameters, before its first step: SGD,
+        Adagrad, Adam, AdamW, RMSprop, and SparseAdam for tables. Servers then compute what torch's
+        step would; in a training step there is no ``optimizer.step()``. See below.
+    sparse : Optimizer or callable
+        Not needed to adopt: servers keep their optimizers, with the hyperparameters that they have
+        now. One of another kind is refused, and a warning says which hyperparameters are others.
+        What the servers do with the gradients of rows; or a function from the name of a parameter
+        (``"ads.weight"``) to an optimizer. Only rows of the batch change: no others decay, or move
+        by their momentum. With ``optimizer``, for tables that it does not have.
+    dense : Optimizer or callable
+        The same for all other parameters. ``clipnorm`` counts the norm of all parameters with the
+        same optimizer together. With ``optimizer``, for parameters that it does not have.
+    name : str, optional
+        Before the names of tables and variables on the servers; by default that of the module's
+        class. Unique within the strategy.
+    device : str or torch.device
+        Where workers compute, ``"cuda"`` for instance; the notebook needs it only to call the
+        model. A step moves what it has fetched there in one copy, and the gradients back in
+        another one. Leave ids on the CPU, and move the other inputs: ``batch["x"].to("cuda")``.
+    adopt : bool, optional
+        True: there must be a model to adopt, also one that this process has distributed already;
+        both handles then train the same parameters. False: there must be none. By default one from
+        before is adopted, one of this process is refused, and where there is none, the module is
+        placed with its own values.
+
+    Returns
+    -------
+    DistributedModel
+        A handle, for the notebook and for closures.
+
+    Raises
+    ------
+    ConfigurationError
+        If an embedding has ``max_norm``, or a bag ``scale_grad_by_freq``; a parameter is of half
+        precision or has no shape yet, or is referred to in a way that cannot be followed; a
+        BatchNorm has ``momentum=None`` in another mode than `psnb.Sync`; there is no optimizer for
+        a parameter; torch's has been used, is of another kind, or has a scheduler, hooks or
+        parameters of another module; a name is taken; what is to be adopted does not fit, which
+        the message lists; or there is no such kind of device. Nothing was placed.
+    SerializationError
+        If the module cannot be pickled; the message names the part that cannot.
+    ServerLostError
+        If a server is gone.
+
+    Notes
+    -----
+    psnb's own optimizers have TensorFlow's defaults, what ``optimizer`` takes over has torch's:
+
+    ========  ==========================================  ==========================================
+    ..        psnb                                        torch
+    ========  ==========================================  ==========================================
+    SGD       ``SGD(0.01)``, ``Momentum(0.01, 0.9)``      rate 0.001, momentum 0
+    Adagrad   rate 0.01, accumulator from 0.1,            rate 0.01, accumulator from 0,
+              ``sqrt(a) + 1e-7``                          ``sqrt(a) + 1e-10``
+    Adam      rate 0.001, ``sqrt(v̂) + 1e-8``,             the same; decay is added to the gradient
+              decay decoupled                             (AdamW: decoupled, 0.01)
+    RMSprop   rate 0.001, ``rho=0.9``,                    rate 0.01, ``alpha=0.99``,
+              ``sqrt(s + 1e-7)``                          ``sqrt(s) + 1e-8``
+    ========  ==========================================  ==========================================
+
+    So ``psnb.Adagrad(0.1)`` takes much smaller first steps than ``torch.optim.Adagrad(...,
+    lr=0.1)``.
+
+    Rows of tables change only with batches that have them: torch alone would move the others, too,
+    by momentum, moments and decay, unless it is ``SparseAdam``; with SGD and Adagrad without decay
+    there is no difference. Moments of rows that come back are those that they had. Corrections and
+    decays of rates count a table's updates, on each server. ``foreach``, ``fused`` and
+    ``capturable`` change no numbers, and nothing here.
+    """
+    if not isinstance(module, nn.Module):
+        raise ConfigurationError(
+            f"psnb.torch.distribute: expected a torch.nn.Module, found {type(module).__name__}"
+        )
+    check_strategy("psnb.torch.distribute", strategy)
+    where = device_name(device)
+    parts = split(module)
+    if optimizer is not None:
+        sparse, dense = take_over(optimizer, module, parts, sparse, dense)
+    called = name or type(module).__name__
+    values = place_values(strategy, parts, sparse, dense, called, adopt)
+    keep_here(module, "the module that psnb.torch.distribute was given")
+    note = partial(note_local, strategy.__psnb_models__, called)
+    return DistributedModel(PlacedModule(parts.graph, values, where), note_local=note)
+
+
+# ModuleStage: a part of a PyTorch model, for a pipeline of several.
+#
+# Threads: those of all closures on a worker may share one; each has its own module.
+
+
+class ModuleStage:
+    """A part of a model; made by `psnb.torch.stage`, used by `psnb.Section`.
+
+    `backward` and `train` compute the stage once more from its inputs, with the random numbers that
+    it had, so nothing has to stay on the worker that computed it first.
+    """
+
+    def __init__(self, model: DistributedModel) -> None:
+        self._model = model
+        self.__qualname__ = f"stage of {model!r}"
+
+    def __repr__(self) -> str:
+        return f"<psnb.torch {self.__qualname__}>"
+
+    def forward(self, inputs: Any) -> Any:
+        """Return the stage's outputs, with numpy arrays."""
+        with torch.no_grad(), _drawing_for(inputs):
+            outputs = self._model(as_torch(inputs))
+        return tree_map(lambda e: e.cpu().numpy() if isinstance(e, Tensor) else e, outputs)
+
+    def backward(self, inputs: Any, gradient: Sequence[np.ndarray], scale: float) -> Any:
+        """Push the gradients of the parameters, and return that of the inputs.
+
+        Parameters
+        ----------
+        inputs : object
+            As `forward` had them.
+        gradient : sequence of numpy.ndarray
+            That of the outputs: of each tensor of floats, in their order.
+        scale : float
+            By what the gradients of the parameters are multiplied.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            That of the inputs, likewise.
+        """
+        return self._trained(inputs, gradient, scale)[1]
+
+    def train(self, inputs: Any, scale: float) -> tuple[float, int, list[np.ndarray]]:
+        """Do what `backward` does where the stage is the last, and returns the loss.
+
+        Returns
+        -------
+        tuple
+            The loss; how many examples there were; the gradient of the inputs.
+        """
+        loss, back = self._trained(inputs, [np.ones((), np.float32)], scale)
+        examples = next((len(each) for each in tree_leaves(inputs) if np.ndim(each)), 1)
+        return loss.item(), examples, back
+
+    def _trained(
+        self, inputs: Any, gradient: Sequence[np.ndarray], scale: float
+    ) -> tuple[Any, list[np.ndarray]]:
+        leaves: list[Tensor] = []
+
+        def leaf(each: Any) -> Any:
+            if not isinstance(each, np.ndarray) or each.dtype.kind != "f":
+                return each
+            leaves.append(tensor_of(each).requires_grad_())
+            return leaves[-1]
+
+        given = as_torch(tree_map(leaf, inputs))
+        with self._model.step():
+            with _drawing_for(inputs):
+                outputs = self._model(given)
+            tensors = [each for each in tree_leaves(outputs) if isinstance(each, Tensor)]
+            found = [each for each in tensors if each.is_floating_point()]
+            by = [
+                torch.as_tensor(each, dtype=of.dtype, device=of.device) * scale
+                for each, of in zip(gradient, found, strict=True)
+            ]
+            # What was made of no parameter and no float has no gradient to give.
+            learns = [number for number, each in enumerate(found) if each.requires_grad]
+            torch.autograd.backward([found[n] for n in learns], [by[n] for n in learns])
+        back = [torch.zeros_like(e) if e.grad is None else e.grad / scale for e in leaves]
+        return outputs, [each.numpy() for each in back]
+
+
+def stage(model: DistributedModel) -> ModuleStage:
+    """Make a part of a model, for a pipeline: ``psnb.Section([first, second, last])``.
+
+    Parameters
+    ----------
+    model : DistributedModel
+        `distribute` of the part's module, which has parameters. Its ``forward`` takes one argument:
+        the batch in the first stage, with tensors as `as_torch` makes them, and what the stage
+        before has returned in the others: tensors in dicts, lists and tuples. Gradients go back
+        through tensors of floats (``detach()`` in ``forward`` what a loss takes without one, such
+        as weights of examples); others, such as labels that are integers, pass along. The last
+        stage returns the loss, a number.
+
+    Returns
+    -------
+    ModuleStage
+        For `psnb.Section`.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no distributed model.
+    """
+    if not isinstance(model, DistributedModel):
+        raise ConfigurationError(
+            "psnb.torch.stage takes what psnb.torch.distribute(module, strategy, ...) returns, "
+            f"found {type(model).__name__}"
+        )
+    return ModuleStage(model)
+
+
+@contextmanager
+def _drawing_for(inputs: Any) -> Iterator[None]:
+    """Draw random numbers that are the same whenever these inputs are computed."""
+    digest = xxh3_64()
+    for each in tree_leaves(inputs):
+        if isinstance(each, np.ndarray) and each.dtype.kind in "biuf":
+            digest.update(np.ascontiguousarray(each).data)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(digest.intdigest())
+        yield

@@ -1,0 +1,500 @@
+"""Exports a module: what `psnb._src.torch_programs` runs without the training code.
+
+``torch.export`` traces the module, with lookups as operators of their own and the number of
+examples as a symbol: one graph is for batches of any size, and nothing is compiled when it runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from psnb._src.client.embedding import Embedding
+from psnb._src.models.export.manifest import DenseSources, Exported, Fetch, ModelFeed
+from psnb._src.models.export.torch_program import OPERATORS, PROGRAM, is_allowed
+from psnb._src.models.export.writing import check_nested, leaves_of, table_source
+from psnb._src.models.shared import not_exportable
+from psnb._src.models.torch.model_pass import TensorBags, as_torch
+from psnb._src.models.torch.module_graph import span_of
+from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
+from psnb.errors import ConfigurationError
+
+# Stands in a traced graph for the lookup of rows. By its tag, ids that are constants of the module
+# are looked up when the graph runs: of other operators, torch would compute the result now.
+torch.library.define(
+    "psnb::lookup",
+    "(Tensor ids, str table, int dim, bool double) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+
+
+@torch.library.register_fake("psnb::lookup")
+def _(ids: Tensor, table: str, dim: int, double: bool) -> Tensor:
+    dtype = torch.float64 if double else torch.float32
+    return ids.new_empty((*ids.shape, dim), dtype=dtype)
+
+
+class TracedEmbedding(nn.Module):
+    """In place of an embedding whose rows are in a table.
+
+    Parameters
+    ----------
+    table : Embedding
+        The table.
+    """
+
+    def __init__(self, table: Embedding) -> None:
+        super().__init__()
+        self._given = table.name, table.dim, table.dtype == np.float64
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the rows of ids of any shape."""
+        found: Tensor = torch.ops.psnb.lookup(ids, *self._given)
+        return found
+
+
+class _TracedEmbeddingBag(TracedEmbedding):
+    """In place of an ``EmbeddingBag``: sums by bag, in operators that take any sizes."""
+
+    def __init__(self, table: Embedding, served: nn.EmbeddingBag) -> None:
+        super().__init__(table)
+        self._mode, self._padding = served.mode, served.padding_idx
+        self._last = served.include_last_offset
+
+    def forward(
+        self,
+        input: Tensor,  # noqa: A002  # as torch calls it
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        rows = super().forward(input)
+        if offsets is None:
+            count, bag = (
+                input.shape[0],
+                torch.arange(input.shape[0]).repeat_interleave(
+                    input.shape[1], output_size=input.shape[0] * input.shape[1]
+                ),
+            )
+        else:
+            starts = offsets[:-1] if self._last else offsets
+            count, places = starts.shape[0], torch.arange(input.shape[0], dtype=starts.dtype)
+            bag = torch.bucketize(places, starts, right=True) - 1
+        rows, ids = rows.reshape(-1, rows.shape[-1]), input.reshape(-1)
+        real = torch.ones_like(ids, dtype=torch.bool)
+        if self._padding is not None:
+            real = ids != self._padding
+        found = rows.new_zeros((count, rows.shape[1]))
+        if self._mode == "max":
+            least = torch.full_like(found, -math.inf)
+            masked = torch.where(real[:, None], rows, -math.inf)
+            largest = least.scatter_reduce(0, bag[:, None].expand_as(rows), masked, "amax")
+            return torch.where(torch.isinf(largest) & (largest < 0), 0.0, largest)
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights.reshape(-1, 1)
+        found = found.index_add(0, bag, rows * real[:, None])
+        if self._mode == "mean":
+            counts = rows.new_zeros(count).index_add(0, bag, real.to(rows.dtype))
+            found = found / counts.clamp_min(1)[:, None]
+        return found
+
+
+class _FedTensors(NamedTuple):
+    """Where a feed's tensors are among the inputs of the graph."""
+
+    feed: ModelFeed
+    first: int
+
+
+class _Flat(nn.Module):
+    """Takes the tensors of all feeds, and returns those of all outputs."""
+
+    def __init__(self, module: nn.Module, given: Any, told: list[Any]) -> None:
+        super().__init__()
+        self.module, self._given, self._told = module, given, told
+
+    def forward(self, *tensors: Tensor) -> list[Tensor]:
+        args, kwargs = _replaced(self._given, tensors)
+        flat: list[Tensor] = []
+        self._told.append(_numbered(self.module(*args, **kwargs), flat))
+        return flat
+
+
+def _normed(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    axes = [axis for axis in range(v.ndim) if axis != dim]  # -1 is none, in that operator
+    return v * (g / torch.linalg.vector_norm(v, 2, axes, keepdim=dim >= 0))
+
+
+_DECOMPOSED: dict[Any, Any] = {torch.ops.aten._weight_norm.default: _normed}
+"""Operators that a graph has in parts, which loaded models may call."""
+
+_DECIDES = (
+    ". forward decides by the values of a tensor, which a program cannot: choose by torch.where or "
+    "by shapes (nn.TransformerEncoder compares the values of mask= unless it is given is_causal=)"
+)
+
+
+def exported(
+    module: nn.Module, tables: Mapping[str, Embedding], example: Any, sources: DenseSources
+) -> Exported:
+    """Return what is written of a module.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        With lookups in place of embeddings, and its values; it is changed.
+    tables : mapping of str to Embedding
+        By the names that lookups have.
+    example : object
+        The arguments of ``forward``: a tuple; or a mapping by name; or the only one.
+    sources : DenseSources
+        Where its values are on the servers, by the names that they have in the module.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot be exported for batches of any size.
+    """
+    module = _traceable(module, tables).eval()
+    given, places, tensors = _feeds(module, example)
+    told: list[Any] = []  # no attribute: those are put back after the tracing
+    flat = _Flat(module, given, told)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of torch about itself
+            dims = (_dims(places),)
+            program = torch.export.export(flat, tuple(tensors), dynamic_shapes=dims)
+            program = program.run_decompositions(_DECOMPOSED)
+    except Exception as error:  # whatever the user's code raises when it is traced
+        if isinstance(error, ConfigurationError):
+            raise
+        hint = _DECIDES if isinstance(error, GuardOnDataDependentSymNode) else ""
+        raise not_exportable(type(module).__name__, error, hint) from None
+    graph, dense, fetched = _graph(program, places)
+    form = check_nested(told[-1])
+    names = [name for _, name in sorted(leaves_of(form))]
+    used = {entry[1] for entry in graph["inputs"] if entry[0] == "feed"}
+    return Exported(
+        "torch",
+        [place.feed for place in places if place.feed.name in used],
+        [Fetch(name, *each) for name, each in zip(names, fetched, strict=True)],
+        form,
+        dense,
+        {table.name: table_source(table) for table in tables.values()},
+        {PROGRAM: json.dumps(graph).encode()},
+        {},
+        {"torch": torch.__version__},
+        sources,
+    )
+
+
+def _traceable(module: nn.Module, tables: Mapping[str, Embedding]) -> nn.Module:
+    """Let the embeddings of a module look up in a way that can be traced."""
+    for each in list(module.modules()):
+        weight = each._parameters.get("weight")
+        if isinstance(each, HashedEmbedding):
+            _trace(each, TracedEmbedding(tables[each.table]))
+        elif isinstance(weight, TableWeight):
+            table = tables[weight.table]
+            bag = isinstance(each, nn.EmbeddingBag)
+            del each._parameters["weight"]
+            _trace(each, _TracedEmbeddingBag(table, each) if bag else TracedEmbedding(table))
+    return module
+
+
+def _trace(module: nn.Module, traced: TracedEmbedding) -> None:
+    """Let a module, which keeps its hooks, do what another one does."""
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        return traced.forward(*args, **kwargs)
+
+    def weight(self: nn.Module) -> Tensor:
+        raise ConfigurationError(
+            "psnb.export: forward uses all rows of an embedding, which a model that is exported "
+            "only looks up by ids"
+        )
+
+    kind = type(module)
+    own = {"forward": forward, "weight": property(weight), "__module__": kind.__module__}
+    module.__class__ = type(kind.__name__, (kind,), own)
+
+
+class _Hole(NamedTuple):
+    """Stands in arguments for tensors of a feed."""
+
+    first: int
+    bags: bool
+
+
+def _feeds(module: nn.Module, example: Any) -> tuple[Any, list[_FedTensors], list[Tensor]]:
+    """Return the arguments with holes, the feeds, and the tensors that are in the holes."""
+    if example is None:
+        raise ConfigurationError(
+            "psnb.export of a PyTorch module needs example=, the arguments of forward: a tuple, or "
+            "a dict by name"
+        )
+    given = as_torch(example)
+    bound = _bound(inspect.signature(module.forward), given)
+    places: list[_FedTensors] = []
+    tensors: list[Tensor] = []
+    sole = len(bound.arguments) == 1
+    for name, value in bound.arguments.items():
+        inner = sole and _has_names(value)
+        bound.arguments[name] = _with_holes(value, "" if inner else name, places, tensors)
+    return (bound.args, bound.kwargs), places, _long_enough(tensors)
+
+
+def _bound(signature: inspect.Signature, given: Any) -> inspect.BoundArguments:
+    """Return an example as the arguments of ``forward``, or as the one that is a batch."""
+    batch: tuple[Any, dict[str, Any]] = ((given,), {})
+    ways = [batch]
+    if isinstance(given, Mapping):
+        ways = [((), dict(given)), batch]
+    elif isinstance(given, tuple) and not isinstance(given, TensorBags):
+        named = [((), _parts(given) or {}), batch] if _has_names(given) else []
+        ways = [*named, (given, {})]
+    for args, kwargs in ways:
+        try:
+            return signature.bind(*args, **kwargs)
+        except TypeError as error:
+            said = error
+    raise ConfigurationError(f"psnb.export: example= does not fit forward: {said}") from said
+
+
+def _has_names(value: Any) -> bool:
+    """Return whether the parts of a structure have names: a mapping, named tuple or data class."""
+    if isinstance(value, TensorBags):
+        return False
+    named = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return named or isinstance(value, Mapping) or hasattr(value, "_fields")
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """Return what a structure consists of, by name or number; None if it is none."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple | list):
+        return dict(zip(getattr(value, "_fields", range(len(value))), value, strict=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    return None
+
+
+def _joined(value: Any, parts: dict[Any, Any]) -> Any:
+    """Return a structure of the same kind, of other parts."""
+    if isinstance(value, Mapping):
+        return parts
+    if hasattr(value, "_fields"):
+        return type(value)(*parts.values())
+    if isinstance(value, tuple | list):
+        return type(value)(parts.values())
+    return dataclasses.replace(value, **parts)
+
+
+def _with_holes(value: Any, name: str, places: list[_FedTensors], tensors: list[Tensor]) -> Any:
+    if isinstance(value, TensorBags):
+        dtype = str(value.input.dtype).removeprefix("torch.")
+        places.append(_FedTensors(ModelFeed(name, dtype, (None,), "ragged"), len(tensors)))
+        tensors += [value.input, value.offsets.long()]
+        return _Hole(len(tensors) - 2, True)
+    if isinstance(value, Tensor):
+        dtype, sizes = str(value.dtype).removeprefix("torch."), tuple(value.shape[1:])
+        first = tensors[places[0].first] if places else value
+        bags = bool(places) and places[0].feed.ragged
+        count = len(tensors[1]) if bags else len(first) if first.ndim else 0
+        holds = "examples" if not value.ndim or len(value) == count else "any"
+        shape = (None, *sizes) if value.ndim else ()
+        places.append(_FedTensors(ModelFeed(name, dtype, shape, holds), len(tensors)))
+        tensors.append(value)
+        return _Hole(len(tensors) - 1, False)
+    if (parts := _parts(value)) is None:
+        return value
+    held = {
+        key: _with_holes(each, f"{name}.{key}" if name else str(key), places, tensors)
+        for key, each in parts.items()
+    }
+    return _joined(value, held)
+
+
+def _long_enough(tensors: list[Tensor]) -> list[Tensor]:
+    """Return tensors with two elements at least: one is taken for a size that never changes."""
+    return [
+        each.repeat(2, *[1] * (each.ndim - 1)) if each.ndim and len(each) < 2 else each
+        for each in tensors
+    ]
+
+
+def _dims(places: Sequence[_FedTensors]) -> tuple[Any, ...]:
+    """Return the axes whose sizes depend on the batch."""
+    examples, dims = torch.export.Dim("examples"), []
+    for number, (feed, _) in enumerate(places):
+        other = torch.export.Dim(f"size_{number}")
+        if feed.ragged:
+            dims += [{0: other}, {0: examples}]
+        elif feed.shape:
+            dims.append({0: examples if feed.holds == "examples" else other})
+        else:
+            dims.append({})
+    return tuple(dims)
+
+
+def _replaced(given: Any, tensors: Sequence[Tensor]) -> Any:
+    """Return arguments with tensors in their holes."""
+    if isinstance(given, _Hole):
+        if given.bags:
+            return TensorBags(tensors[given.first], tensors[given.first + 1])
+        return tensors[given.first]
+    if (parts := _parts(given)) is None:
+        return given
+    return _joined(given, {key: _replaced(each, tensors) for key, each in parts.items()})
+
+
+def _numbered(found: Any, flat: list[Tensor]) -> Any:
+    """Return a structure with numbers in place of its tensors, which are added to a list."""
+    if isinstance(found, Tensor):
+        flat.append(found)
+        return len(flat) - 1
+    if isinstance(found, Mapping | tuple | list):
+        parts = _parts(found) or {}
+        return _joined(found, {key: _numbered(each, flat) for key, each in parts.items()})
+    if found is None:
+        return None
+    raise ConfigurationError(
+        f"psnb.export: forward returns {type(found).__name__}; tensors in dicts, lists and tuples "
+        "can be exported"
+    )
+
+
+_Form = tuple[str, tuple[int | None, ...]]
+
+
+def _graph(
+    program: Any, places: Sequence[_FedTensors]
+) -> tuple[dict[str, list[Any]], dict[str, np.ndarray], list[_Form]]:
+    """Return the graph as JSON can hold it, the dense parameters, and the forms of its outputs."""
+    fed: list[list[str]] = []
+    for feed, _ in places:
+        parts = [["values"], ["offsets"]] if feed.ragged else [[]]
+        fed += [["feed", feed.name, *part] for part in parts]
+    program.graph.eliminate_dead_code(lambda node: node.op != "call_function" or _asserts(node))
+    values = {**program.constants, **program.state_dict}
+    numbers: dict[Any, int] = {}
+    inputs: list[tuple[Any, list[str]]] = []
+    nodes: list[Any] = []
+    dense: dict[str, np.ndarray] = {}
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    given = iter(fed)
+    outputs: list[Any] = []
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            target = specs[node.name].target
+            if target in program.constants:
+                target = _named(values[target], program.state_dict) or target
+            entry = next(given) if target is None else ["dense", target.removeprefix("module.")]
+            if not node.users:
+                continue
+            if target is not None:
+                dense[entry[1]] = values[target].detach().cpu().numpy()
+            inputs.append((node, entry))
+        elif node.op == "output":
+            outputs = list(node.args[0])
+    numbers |= {node: number for number, (node, _) in enumerate(inputs)}
+    for node in program.graph.nodes:
+        if node.op == "call_function" and not _asserts(node):
+            name, args = _called(node)
+            kwargs = {key: _written(each, numbers) for key, each in node.kwargs.items()}
+            if name == "aten.zeros.default":
+                kwargs.pop("memory_format", None)  # of ``empty``
+            nodes.append([name, [_written(each, numbers) for each in args], kwargs])
+            numbers[node] = len(numbers)
+    forms = [(str(n.meta["val"].dtype).removeprefix("torch."), _sizes(n)) for n in outputs]
+    graph: dict[str, list[Any]] = {
+        "inputs": [entry for _, entry in inputs],
+        "nodes": nodes,
+        "outputs": [{"node": numbers[node]} for node in outputs],
+    }
+    return graph, dense, forms
+
+
+def _named(constant: Tensor, state: Mapping[str, Tensor]) -> str | None:
+    """Return the parameter or buffer that a constant is, to which the module has a reference.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is a part of one: a model that follows checkpoints would keep the part as it is.
+    """
+    span = span_of(constant)
+    for name, value in state.items():
+        own = span_of(value)
+        if span is None or own is None or own[1] <= span[0] or span[1] <= own[0]:
+            continue
+        if own == span and (value.shape, value.stride()) == (constant.shape, constant.stride()):
+            return name
+        raise ConfigurationError(
+            f"psnb.export: the module holds a tensor that shows the memory of "
+            f"{name.removeprefix('module.')!r}: take it of the parameter in forward"
+        )
+    return None
+
+
+def _asserts(node: Any) -> bool:
+    """Return whether a node only checks what was known when it was traced."""
+    return "assert" in str(node.target) or "sym_constrain" in str(node.target)
+
+
+def _sizes(node: Any) -> tuple[int | None, ...]:
+    return tuple(size if isinstance(size, int) else None for size in node.meta["val"].shape)
+
+
+_ZEROS = {
+    "aten.empty.memory_format": "aten.zeros.default",
+    "aten.empty_like.default": "aten.zeros_like.default",
+    "aten.new_empty.default": "aten.new_zeros.default",
+}
+"""What memory that nobody has written is replaced by: what a model makes of it is well-defined."""
+
+
+def _called(node: Any) -> tuple[str, list[Any]]:
+    target = node.target
+    if target is torch.ops.psnb.lookup.default:
+        return "lookup", list(node.args[:2])
+    if isinstance(target, torch._ops.OpOverload):
+        if str(target) in _ZEROS:
+            return _ZEROS[str(target)], list(node.args)
+        if is_allowed(target):
+            return str(target), list(node.args)
+    name = getattr(target, "__name__", str(target))
+    if name in OPERATORS:
+        return name, list(node.args)
+    raise ConfigurationError(
+        f"psnb.export: the module calls {target}, which is no operator of ATen that can be "
+        "exported: those are listed in psnb/_src/models/export/torch_program.py. Write what "
+        "it does with others, in forward; if you think that it belongs there (it changes nothing, "
+        "and checks all of its arguments), report it"
+    )
+
+
+def _written(given: Any, numbers: Mapping[Any, int]) -> Any:
+    """Return an argument as JSON can hold it."""
+    if isinstance(given, torch.fx.Node):
+        return {"node": numbers[given]}
+    if isinstance(given, list | tuple):
+        return [_written(each, numbers) for each in given]
+    if isinstance(given, float) and not math.isfinite(given):
+        return {"float": str(given)}
+    for kind in (torch.dtype, torch.layout, torch.memory_format):
+        if isinstance(given, kind):
+            return {kind.__name__: str(given).removeprefix("torch.")}
+    if isinstance(given, torch.device):
+        return {"device": "cpu"}
+    return given

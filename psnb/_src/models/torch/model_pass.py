@@ -1,0 +1,587 @@
+"""ModelPass: what one thread's model computes with, from the pull to the push.
+
+The rows that are pulled become leaves of autograd, one for each table, however often the table is
+used; their gradients are pushed together with those of all other parameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.variable import Blend, Handle, Variable
+from psnb._src.data.ragged import Ragged
+from psnb._src.models.shared import BatchRows, batch_summary
+from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
+
+# Elements of `psnb.data` as tensors, without a copy.
+
+_SIGNED = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
+
+
+class TensorBags(NamedTuple):
+    """Bags of ids as ``nn.EmbeddingBag`` takes them: ``bag(*bags)``.
+
+    Attributes
+    ----------
+    input : torch.Tensor
+        The ids of all bags, one after another.
+    offsets : torch.Tensor
+        Where each bag begins.
+    """
+
+    input: Tensor
+    offsets: Tensor
+
+
+class _Features(dict[Any, Any]):
+    """What `as_torch` makes of a mapping: a dict that says what it has if it is asked for more."""
+
+    def __missing__(self, name: Any) -> Any:
+        error = KeyError(name)
+        told = f"the batch has no feature {name!r}: it has {sorted(map(str, self))}"
+        close = get_close_matches(str(name), map(str, self), 1)
+        error.add_note("".join([told, *(f". Is it {each!r}?" for each in close)]))
+        raise error
+
+
+class _Writable:
+    """Shows numpy an array's memory as writable: torch cannot say that memory is not."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.__array_interface__ = {
+            **array.__array_interface__,
+            "data": (array.__array_interface__["data"][0], False),
+        }
+
+
+def as_torch(element: Any) -> Any:
+    """Return an element of a dataset with tensors in place of its arrays, without a copy.
+
+    In a closure: ``batch = psnb.torch.as_torch(next(iterator))``.
+
+    Parameters
+    ----------
+    element : array, Ragged or nested structure of them
+        As `psnb.data.Dataset` yields. Its memory becomes the tensors': do not write to them.
+
+    Returns
+    -------
+    object
+        The same structure. A mapping becomes a dict; asked for what it lacks, it raises a KeyError
+        that says what it has. `psnb.data.Ragged` becomes `TensorBags`; uint16, uint32 and uint64
+        become signed integers of the same bits, as torch takes them for ids; what torch has no
+        dtype for (str, bytes) stays.
+    """
+    match element:
+        case Tensor():
+            return element
+        case np.ndarray():
+            return tensor_of(element) if element.dtype.kind in "biufc" else element
+        case np.generic():
+            return as_torch(np.asarray(element))
+        case Ragged():
+            return TensorBags(tensor_of(element.values), tensor_of(element.offsets[:-1]))
+        case Mapping():
+            return _Features((name, as_torch(each)) for name, each in element.items())
+        case tuple() if hasattr(element, "_fields"):
+            return type(element)(*map(as_torch, element))
+        case tuple() | list():
+            return type(element)(map(as_torch, element))
+    if dataclasses.is_dataclass(element) and not isinstance(element, type):
+        fields = {each.name: getattr(element, each.name) for each in dataclasses.fields(element)}
+        return dataclasses.replace(element, **{name: as_torch(v) for name, v in fields.items()})
+    return element
+
+
+def tensor_of(array: np.ndarray) -> Tensor:
+    """Return a tensor with an array's memory; it must not be written to if the array must not."""
+    if array.dtype.name in _SIGNED:
+        array = array.view(_SIGNED[array.dtype.name])
+    if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    if not array.flags.writeable:
+        array = np.asarray(_Writable(array))
+    return torch.from_numpy(array)
+
+
+# Arrays to a device and back, many in one copy each way; no copy where the device is the CPU.
+
+_ALIGNED = 16
+"""Bytes, at multiples of which numbers of all kinds may begin."""
+
+
+def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
+    """Return arrays as tensors on a device: those of one buffer, which is copied there."""
+    tensors = [tensor_of(each) for each in arrays]
+    return tensors if device.type == "cpu" else _unpacked(_packed(tensors).to(device), tensors)
+
+
+def from_device(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+    """Return tensors of one device as arrays."""
+    plain = [each.detach() for each in tensors]
+    if all(each.device.type == "cpu" for each in plain):
+        return [each.numpy() for each in plain]
+    return [each.numpy() for each in _unpacked(_packed(plain).cpu(), plain)]
+
+
+def _packed(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the bytes of tensors in one tensor, on their device."""
+    parts = []
+    for each in tensors:
+        found = each.contiguous().reshape(-1).view(torch.uint8)
+        parts += [found, found.new_zeros(-found.numel() % _ALIGNED)]
+    return torch.cat(parts)
+
+
+def _unpacked(whole: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors in a buffer, as parts of it."""
+    found, start = [], 0
+    for each in like:
+        size = each.numel() * each.element_size()
+        found.append(whole[start : start + size].view(each.dtype).view(each.shape))
+        start += size + -size % _ALIGNED
+    return found
+
+
+# IdPlan: where in the inputs of a model the ids of its tables are, as learned from a batch. Pure.
+#
+# A model is given a batch, and its layers take ids from it: a whole tensor, a column, a few
+# columns. From how they did it once, the ids of the next batch are known before the model runs, so
+# that the rows of all tables come in one round trip. What a layer computes first (``ids + offset``)
+# is no part of an input, and is asked for when it is there.
+
+Path = tuple[Any, ...]
+Index = tuple[int | tuple[int, int | None], ...] | None
+"""For each axis an index, or where a slice starts and stops."""
+
+
+class PlannedIds(NamedTuple):
+    """The ids of a table: which input, and which part of it; None for all of it."""
+
+    table: str
+    path: Path
+    part: Index
+
+
+def inputs_of(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+    """Yield the tensors in a nested structure, and where they are."""
+    if isinstance(given, Tensor):
+        yield path, given
+    elif isinstance(given, Mapping):
+        for key, each in given.items():
+            yield from inputs_of(each, (*path, key))
+    elif isinstance(given, tuple | list):
+        for number, each in enumerate(given):
+            yield from inputs_of(each, (*path, number))
+
+
+def located(table: str, ids: Tensor, inputs: Mapping[Path, Tensor]) -> PlannedIds | None:
+    """Return where ids are in the inputs; None if they are no part of one."""
+    for path, given in inputs.items():
+        if ids.dtype != given.dtype or ids.device != given.device or not given.is_contiguous():
+            continue
+        if ids.untyped_storage().data_ptr() != given.untyped_storage().data_ptr():
+            continue
+        if ids.is_contiguous() and ids.numel() == given.numel():
+            if ids.data_ptr() == given.data_ptr():
+                return PlannedIds(table, path, None)
+            continue
+        index = _index(ids, given)
+        if index is not None and same_memory(_taken(given, index), ids):
+            return PlannedIds(table, path, index)
+    return None
+
+
+def planned(entry: PlannedIds, inputs: Mapping[Path, Tensor]) -> Tensor | None:
+    """Return the ids of another batch; None if it does not have them there."""
+    given = inputs.get(entry.path)
+    if given is None or entry.part is None:
+        return given
+    if len(entry.part) != given.ndim:
+        return None
+    for part, size in zip(entry.part, given.shape, strict=True):
+        if (part >= size) if isinstance(part, int) else ((part[1] or 0) > size):
+            return None
+    return _taken(given, entry.part)
+
+
+def same_memory(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are the same elements in the same order."""
+    if one.data_ptr() != other.data_ptr() or one.numel() != other.numel():
+        return False
+    if one.is_contiguous() and other.is_contiguous():
+        return True
+    return one.shape == other.shape and one.stride() == other.stride()
+
+
+def shown(part: Index) -> str:
+    """Return which part it is, as Python writes it."""
+    if part is None:
+        return ""
+    told = (
+        str(each)
+        if isinstance(each, int)
+        else f"{each[0] or ''}:{'' if each[1] is None else each[1]}"
+        for each in part
+    )
+    return f"[{', '.join(told)}]"
+
+
+def _taken(given: Tensor, index: Index) -> Tensor:
+    assert index is not None
+    return given[tuple(each if isinstance(each, int) else slice(*each) for each in index)]
+
+
+def _index(ids: Tensor, given: Tensor) -> Index:
+    """Return how ids could have been taken out of a contiguous tensor."""
+    left = int(ids.storage_offset()) - int(given.storage_offset())
+    if left < 0:
+        return None
+    index: list[int | tuple[int, int | None]] = []
+    kept = 0
+    for size, stride in zip(given.shape, given.stride(), strict=True):
+        start, left = divmod(left, stride)
+        if kept < ids.ndim and ids.stride(kept) == stride:
+            stop = start + ids.shape[kept]
+            index.append((0, None) if stop - start == size else (start, stop))
+            kept += 1
+        else:
+            index.append(start)
+    return tuple(index) if kept == ids.ndim and not left else None
+
+
+_local = threading.local()
+
+_WHOLE: Path = ("", "all rows")
+"""Where in the inputs ids are that are all of their table."""
+
+
+class _ExpectedIds(NamedTuple):
+    """Ids that a table will be asked for, as they are in a version of a tensor."""
+
+    table: str
+    ids: Tensor
+    version: int
+
+
+class ModelPass:
+    """The rows and positions of one step, or of one call of a model for evaluation.
+
+    Belongs to one thread.
+
+    Parameters
+    ----------
+    tables : mapping of str to Embedding
+        By the name of the parameter that they replace.
+    device : torch.device
+        Where rows go.
+    training : bool
+        Whether ids that are not known get rows.
+    learns : bool
+        Whether rows take gradients.
+    owner : object
+        Whose tables these are: what looks up with the pass has the same owner.
+
+    Attributes
+    ----------
+    has_values : bool
+        Whether variables were fetched.
+    expects_gradients : bool
+        Whether the model was called where gradients are computed.
+    losses : list of torch.Tensor
+        The numbers that `backward` began with.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, Embedding],
+        device: torch.device,
+        *,
+        training: bool,
+        learns: bool,
+        owner: object = None,
+    ) -> None:
+        self.owner = owner
+        self._tables, self._device, self._learns = tables, device, learns
+        self._names = {table: name for name, table in tables.items()}
+        self._rows = BatchRows(training=training)
+        self._leaves: dict[str, list[Tensor]] = {}
+        self._no_rows: dict[str, Tensor] = {}
+        self._wanted: list[tuple[_ExpectedIds, np.ndarray]] = []
+        self._ahead: list[tuple[_ExpectedIds, Tensor]] = []
+        self._looked_up: dict[str, set[int]] = {}
+        self._inputs: dict[Path, Tensor] = {}
+        self._versions: dict[Path, int] = {}
+        self._used: list[PlannedIds] = []
+        self._late = False
+        self._all_ids: dict[str, Tensor] = {}
+        self._given: list[tuple[str, Tensor, int]] = []
+        self.has_values = False
+        self.expects_gradients = False
+        self.losses: list[Tensor] = []
+
+    def fetch(self, variables: tuple[Variable, ...]) -> dict[Variable, Tensor]:
+        """Fetch variables, and the rows of all ids that are known by now, in one round trip.
+
+        All of it goes to the device in one copy, together with the positions of ids.
+        """
+        values, rows = self._rows.fetch(variables)
+        self.has_values |= bool(variables)
+        expected, self._wanted = self._wanted, []
+        arrays = [*values.values(), *rows.values(), *(position for _, position in expected)]
+        moved = iter(to_device(arrays, self._device) if arrays else ())
+        found = {variable: next(moved) for variable in values}
+        for table in rows:
+            leaf = next(moved).requires_grad_(self._learns)
+            self._leaves.setdefault(self._names[table], []).append(leaf)
+        self._ahead += [(entry, next(moved)) for entry, _ in expected]
+        return found
+
+    def expect(self, given: object, plan: tuple[PlannedIds, ...]) -> None:
+        """Note the inputs of the model, and the ids that they will be asked for."""
+        self._inputs, self._used, self._late = dict(inputs_of(given)), [], False
+        self._versions = {path: _version(each) for path, each in self._inputs.items()}
+        self.expects_gradients |= self._learns and torch.is_grad_enabled()
+        ids: dict[str, list[Tensor]] = {}
+        for entry in plan:
+            whole = entry.path == _WHOLE
+            found = self._all(entry.table) if whole else planned(entry, self._inputs)
+            if found is not None:
+                ids.setdefault(entry.table, []).append(found)
+        for name, several in ids.items():
+            self.expect_ids(name, several)
+
+    def expect_ids(self, name: str, several: list[Tensor]) -> None:
+        """Note ids of a table that will be asked for."""
+        arrays = [_as_array(name, each) for each in several]
+        try:
+            positions = self._rows.locate(self._tables[name], *arrays)
+        except IdOutOfRangeError as error:
+            raise IdOutOfRangeError(f"{error}{self._origin(several)}") from error
+        for ids, position in zip(several, positions, strict=True):
+            self._wanted.append((_ExpectedIds(name, ids, _version(ids)), position))
+
+    def learned(self) -> tuple[PlannedIds, ...] | None:
+        """Return a better plan, if some rows had to be fetched on their own."""
+        return tuple(dict.fromkeys(self._used)) if self._late else None
+
+    def look_up(self, name: str, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows of a table, and the positions of ids among them."""
+        entry = self._entry(name, ids)
+        if entry is not None:
+            self._used.append(entry)
+        number = self._number(name, ids)
+        if number is None:
+            known = sum(map(len, self._leaves.get(name, ())))
+            self.expect_ids(name, [ids])
+            self.fetch(())
+            self._late |= sum(map(len, self._leaves.get(name, ()))) > known and entry is not None
+            number = len(self._ahead) - 1
+        if torch.is_grad_enabled() or ids is not self._all_ids.get(name):
+            self._looked_up.setdefault(name, set()).add(number)
+        return self._weight(name), self._ahead[number][1].reshape(ids.shape)
+
+    def whole(self, name: str) -> Tensor:
+        """Return all rows of a table, in the order of their ids."""
+        weight, position = self.look_up(name, self._all(name))
+        found = functional.embedding(position, weight)
+        self._given.append((name, found, _version(found)))
+        return found
+
+    def check(self) -> None:
+        """Raise ConfigurationError if all rows of a table were written to, which changes none."""
+        for name, found, version in self._given:
+            if _version(found) != version:
+                raise ConfigurationError(
+                    f"{name!r}, whose rows are on servers, was changed in its place: that would be "
+                    "lost. Let it learn by its gradient, or write to it with model.load_state_dict"
+                )
+
+    def has_gradient(self, name: str) -> bool:
+        """Return whether rows of a table have got a gradient."""
+        return any(leaf.grad is not None for leaf in self._leaves.get(name, ()))
+
+    def has_learned_of_no_ids(self) -> bool:
+        """Return whether tables in which no id was looked up have got a gradient, of no row."""
+        return any(row.grad is not None for row in self._no_rows.values())
+
+    def find(self, name: str, number: int | None) -> int | None:
+        """Return the position of an id; None if it is not used."""
+        return None if number is None else self._rows.find(self._tables[name], number)
+
+    def leaves(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the rows that take gradients, with the names of their tables."""
+        for name, leaves in self._leaves.items():
+            for leaf in leaves:
+                yield name, leaf
+        yield from self._no_rows.items()
+
+    def gradients(self) -> dict[Embedding, Tensor]:
+        """Return the gradients of all rows of the tables that have some."""
+        found: dict[Embedding, Tensor] = {}
+        for name, leaves in self._leaves.items():
+            if any(leaf.grad is not None for leaf in leaves):
+                parts = [
+                    torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves
+                ]
+                found[self._tables[name]] = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return found
+
+    def summary(self) -> str:
+        """Return what the inputs are like, to find the batch that something was wrong with."""
+        inputs = self._inputs.items()
+        fields = [(_joined(path), _plain(each).numpy()) for path, each in inputs]
+        return f"the batch: {batch_summary(fields) or 'no tensors'}"
+
+    def push(self, gradients: Mapping[Handle, np.ndarray | Blend], loss: float) -> None:
+        """Push gradients; see `BatchRows.push`."""
+        self._rows.push(gradients, self._used_rows(), loss)
+
+    def _all(self, name: str) -> Tensor:
+        """Return all ids of a table: the same tensor each time."""
+        if name not in self._all_ids:
+            self._all_ids[name] = torch.arange(self._tables[name].rows or 0)
+        return self._all_ids[name]
+
+    def _entry(self, name: str, ids: Tensor) -> PlannedIds | None:
+        if ids is self._all_ids.get(name):
+            return PlannedIds(name, _WHOLE, None)
+        entry = located(name, ids, self._inputs)
+        if entry is not None and self._versions[entry.path] != _version(ids):
+            return None  # it was changed in its place, so it is not what a batch has there
+        return entry
+
+    def _number(self, name: str, ids: Tensor) -> int | None:
+        """Return which of the expected ids these are."""
+        for number, ((table, expected, version), _) in enumerate(self._ahead):
+            if table == name and same_memory(expected, ids) and version == _version(ids):
+                return number
+        return None
+
+    def _used_rows(self) -> dict[Embedding, np.ndarray]:
+        """Return the positions that were looked up, of tables with ids that were not.
+
+        What was expected for nothing has no gradient: a gradient of zero would move it, too.
+        """
+        found = {}
+        for name, numbers in self._looked_up.items():
+            expected = {i for i, (entry, _) in enumerate(self._ahead) if entry.table == name}
+            if numbers != expected:
+                parts = [self._ahead[number][1].reshape(-1) for number in sorted(numbers)]
+                found[self._tables[name]] = torch.cat(parts).unique().cpu().numpy()
+        return found
+
+    def _origin(self, several: list[Tensor]) -> str:
+        """Return where in the inputs ids are, for messages."""
+        places = (located("", each, self._inputs) for each in several)
+        told = [f"input {_joined(each.path)}{shown(each.part)}" for each in places if each]
+        return f"; these ids are {' or '.join(told)} of the model" if told else ""
+
+    def _weight(self, name: str) -> Tensor:
+        leaves = self._leaves.get(name)
+        if leaves is None:  # no id at all
+            return self._no_row(name)
+        return leaves[0] if len(leaves) == 1 else torch.cat(leaves)
+
+    def _no_row(self, name: str) -> Tensor:
+        """Return a row that no id has, through which autograd goes as through others."""
+        if name not in self._no_rows:
+            table = self._tables[name]
+            row = to_device([np.zeros((1, table.dim), table.dtype)], self._device)[0]
+            self._no_rows[name] = row.requires_grad_(self._learns)
+        return self._no_rows[name]
+
+
+def _plain(each: Tensor) -> Tensor:
+    found = each.detach().cpu()
+    return found.float() if found.dtype == torch.bfloat16 else found
+
+
+def _joined(path: Path) -> str:
+    return "".join(f"[{part!r}]" for part in path[1:])
+
+
+def _as_array(name: str, ids: Tensor) -> np.ndarray:
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise GradientError(
+            f"the ids for {name!r} are a tensor of {ids.dtype}: ids are integers. A column that "
+            "lost its type on the way (missing values make floats) is converted where it is read"
+        )
+    return ids.detach().cpu().numpy()
+
+
+def _version(ids: Tensor) -> int:
+    """Return how often a tensor was changed in its place; what inference makes does not count."""
+    return -1 if ids.is_inference() else ids._version
+
+
+@contextmanager
+def computing(current: ModelPass) -> Iterator[None]:
+    """Let the tables of its owner look up with a pass, in this thread."""
+    before: tuple[ModelPass, ...] = getattr(_local, "passes", ())
+    _local.passes = (*before, current)
+    try:
+        yield
+    finally:
+        _local.passes = before
+
+
+def _noting_losses(backward: Callable[..., None]) -> Callable[..., None]:
+    """Return ``backward`` that tells this thread's pass what it begins with.
+
+    Nothing else in torch knows the loss of a step: gradients may be finite where it is not.
+    """
+
+    @functools.wraps(backward)
+    def noting(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        passes: tuple[ModelPass, ...] = getattr(_local, "passes", ())
+        if passes:
+            for each in tree_leaves(tensors):
+                if isinstance(each, Tensor) and each.numel() == 1:
+                    passes[-1].losses.append(each.detach())
+        if kwargs.get("inputs") is not None:
+            kwargs["inputs"] = [e for i in tree_leaves(kwargs["inputs"]) for e in _leaves_of(i)]
+        backward(tensors, *args, **kwargs)
+
+    return noting
+
+
+def _leaves_of(value: Any) -> list[Any]:
+    """Return the rows that take the gradient of a table's weight; what else it is, itself."""
+    if getattr(value, "owner", None) is None:
+        return [value]
+    return [
+        leaf
+        for name, leaf in current_pass(value.owner, value.table).leaves()
+        if name == value.table
+    ]
+
+
+# `Tensor.backward` calls it, too.
+torch.autograd.backward = _noting_losses(torch.autograd.backward)
+
+
+def current_pass(owner: object, table: str) -> ModelPass:
+    """Return the innermost pass of an owner in this thread; ConfigurationError if there is none."""
+    for found in reversed(getattr(_local, "passes", ())):
+        if found.owner is owner:
+            current: ModelPass = found
+            return current
+    raise ConfigurationError(
+        f"a part of a distributed model, which uses table {table!r}, was called by itself: call it "
+        "within `with model.step():`, or call the model"
+    )

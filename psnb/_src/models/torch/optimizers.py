@@ -1,0 +1,258 @@
+"""Optimizers of PyTorch as those of psnb, which the servers apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from psnb._src.models.shared import OptimizerChoice, optimizer_for
+from psnb._src.models.torch.split import SplitModule
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp
+from psnb.errors import ConfigurationError
+
+TorchOptimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+"""One of torch's, or several that share a module's parameters."""
+
+_DOOR = "psnb.torch.distribute(optimizer=)"
+
+
+class _Taken(NamedTuple):
+    """The optimizer of a parameter, and of which of torch's kinds it was."""
+
+    optimizer: Optimizer
+    kind: str
+
+
+def take_over(
+    given: TorchOptimizers,
+    module: nn.Module,
+    parts: SplitModule,
+    sparse: OptimizerChoice | None,
+    dense: OptimizerChoice | None,
+) -> tuple[OptimizerChoice, OptimizerChoice]:
+    """Return which optimizers tables and other parameters have, by name.
+
+    Parameters
+    ----------
+    given : torch.optim.Optimizer or sequence
+        Of the module's parameters.
+    module : torch.nn.Module
+        The module that is distributed.
+    parts : SplitModule
+        What becomes of its parameters.
+    sparse, dense : Optimizer or callable, optional
+        For parameters that none of torch's optimizers has.
+
+    Raises
+    ------
+    ConfigurationError
+        If psnb has not the same optimizer, it has been used, it has parameters that are none of the
+        module's, or a parameter has no optimizer or two.
+    """
+    taken: dict[int, _Taken] = {}
+    names = {id(p): n for n, p in reversed([*module.named_parameters(remove_duplicate=False)])}
+    for each in _checked(given):
+        for index, group in enumerate(each.param_groups):
+            made = _translated(each, group)
+            for parameter in group["params"]:
+                name = _name(names, parameter, each, index)
+                if id(parameter) in taken:
+                    raise ConfigurationError(
+                        f"{_DOOR}: {name!r} is in two optimizers; on servers a parameter has one"
+                    )
+                taken[id(parameter)] = made
+    tables = {form.name: form.weight for form in parts.tables}
+    of_tables = {n: None if w is None else taken.get(id(w)) for n, w in tables.items()}
+    of_others = {name: taken.get(id(module.get_parameter(name))) for name in parts.parameters}
+    for name, found in of_others.items():
+        if found is not None and found.kind == "SparseAdam":
+            raise ConfigurationError(
+                f"{_DOOR}: SparseAdam has {name!r}, which is no table, and in torch refuses its "
+                "gradients, too. Give it the weights of nn.Embedding alone, and the others to "
+                "another one: optimizer=[torch.optim.SparseAdam(...), torch.optim.Adam(...)]"
+            )
+    return _choice(of_tables, sparse, "sparse"), _choice(of_others, dense, "dense")
+
+
+def _checked(given: TorchOptimizers) -> Iterator[torch.optim.Optimizer]:
+    """Yield optimizers that servers can stand in for."""
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    for each in several:
+        if not isinstance(each, torch.optim.Optimizer):
+            raise ConfigurationError(
+                f"{_DOOR}: expected an optimizer of torch, such as "
+                f"torch.optim.Adagrad(module.parameters(), lr=0.1), or a list of them; found "
+                f"{each!r:.200}. Those of psnb go to sparse= and dense="
+            )
+        what = f"{_DOOR}: {type(each).__name__}"
+        if each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks:
+            raise ConfigurationError(
+                f"{what} has hooks of its steps, which are taken on servers, where they would not "
+                "run: put into the training step what they do"
+            )
+        if any("initial_lr" in group for group in each.param_groups):
+            raise ConfigurationError(
+                f"{what} has a scheduler (torch.optim.lr_scheduler), whose rates would not reach "
+                "servers. Make it without one, and set a rate there, at the end of epochs for "
+                "instance, or once a schedule of psnb, such as psnb.CosineDecay(1e-3, 10_000): "
+                "for each in (*model.tables.values(), *model.variables): "
+                "each.optimizer.learning_rate = rate"
+            )
+        yield each
+
+
+def _name(
+    names: Mapping[int, str], parameter: Tensor, optimizer: torch.optim.Optimizer, group: int
+) -> str:
+    if (name := names.get(id(parameter))) is None:
+        raise ConfigurationError(
+            f"{_DOOR}: group {group} of {type(optimizer).__name__} has a parameter of shape "
+            f"{tuple(parameter.shape)} that is none of the module's. It must be made of the "
+            "parameters of the very module that is distributed, not of a copy, and what else "
+            "learns must be a part of that module"
+        )
+    return name
+
+
+def _choice(
+    found: Mapping[str, _Taken | None], others: OptimizerChoice | None, what: str
+) -> OptimizerChoice:
+    """Return a function from a name to its optimizer: torch's, or that of ``sparse`` or ``dense``.
+
+    Raises
+    ------
+    ConfigurationError
+        If a parameter has no optimizer, or the other choice is for none.
+    """
+    missing = [name for name, taken in found.items() if taken is None]
+    if missing and others is None:
+        raise ConfigurationError(
+            f"{_DOOR}: {', '.join(map(repr, missing[:5]))} ({len(missing)} of {len(found)}) are in "
+            "no optimizer of torch (a psnb.torch.Embedding has no parameter): give "
+            f"{what}=psnb.Adam(1e-3) for them, or freeze what is not to learn: "
+            "requires_grad_(False)"
+        )
+    if not missing and others is not None:
+        raise ConfigurationError(
+            f"{_DOOR}: torch's optimizers have all that {what}= would be for: leave {what}= out, "
+            "or make torch's of the other parameters"
+        )
+    made = {
+        name: optimizer_for(others, name) if taken is None else taken.optimizer  # type: ignore[arg-type]
+        for name, taken in found.items()
+    }
+    return made.__getitem__
+
+
+def _translated(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> _Taken:
+    """Return psnb's optimizer for a group of parameters."""
+    kind = type(optimizer).__name__
+    if getattr(torch.optim, kind, None) is not type(optimizer) or kind not in _KINDS:
+        raise ConfigurationError(
+            f"{_DOOR}: servers have no {type(optimizer).__module__}.{kind}; they apply "
+            f"{', '.join(_KINDS)} of torch.optim. Take one of these, or one of psnb for sparse= "
+            "and dense="
+        )
+    if group.get("differentiable"):
+        raise ConfigurationError(
+            f"{_DOOR}: {kind} is differentiable=True, but nothing can be differentiated by steps "
+            "that servers take: leave it out"
+        )
+    group = {**group, **_fresh(optimizer, group)}
+    common = {
+        "weight_decay": float(group.get("weight_decay", 0.0)),
+        "maximize": bool(group.get("maximize", False)),
+    }
+    try:
+        return _Taken(_KINDS[kind](float(group["lr"]), group, common), kind)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{_DOOR}: torch.optim.{kind}: {error}") from error
+
+
+def _fresh(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> dict[str, float]:
+    """Return where the accumulators of a group begin, if it has any.
+
+    Adagrad makes them with the optimizer, from its own argument and not from that of a group.
+
+    Raises
+    ------
+    ConfigurationError
+        If a step has been taken: servers begin with state of their own.
+    """
+    starts: set[float] = set()
+    for parameter in group["params"]:
+        state = optimizer.state.get(parameter, {})
+        if type(optimizer) is torch.optim.Adagrad and state and not state["step"]:
+            starts |= set(state["sum"].unique().tolist())
+        elif names := [name for name, value in state.items() if value is not None]:
+            raise ConfigurationError(
+                f"{_DOOR}: this {type(optimizer).__name__} has taken steps, or has loaded the "
+                f"state of one that has ({', '.join(names)}). On servers that state begins anew: "
+                "make a new optimizer of the module's parameters, with the rate that it should "
+                "have now. From then on psnb's checkpoints have its state"
+            )
+    if len(starts) > 1:
+        raise ConfigurationError(
+            f"{_DOOR}: the accumulators of this Adagrad were changed after it was made; on servers "
+            "those of a group begin with one number: initial_accumulator_value="
+        )
+    return {"initial_accumulator_value": starts.pop()} if starts else {}
+
+
+def _sgd(rate: float, group: Mapping[str, Any], common: Mapping[str, Any]) -> Optimizer:
+    if not group["momentum"]:
+        return SGD(rate, **common)
+    dampening = float(group["dampening"])
+    return Momentum(rate, float(group["momentum"]), group["nesterov"], dampening, **common)
+
+
+def _adagrad(rate: float, group: Mapping[str, Any], common: Mapping[str, Any]) -> Optimizer:
+    start, epsilon = group["initial_accumulator_value"], group["eps"]
+    return Adagrad(rate, start, epsilon, learning_rate_decay=group["lr_decay"], **common)
+
+
+def _adam(
+    rate: float, group: Mapping[str, Any], common: Mapping[str, Any], **form: bool
+) -> Optimizer:
+    first, second = (float(each) for each in group["betas"])
+    amsgrad = group.get("amsgrad", False)
+    return Adam(rate, first, second, group["eps"], amsgrad=amsgrad, **form, **common)
+
+
+def _plain_adam(rate: float, group: Mapping[str, Any], common: Mapping[str, Any]) -> Optimizer:
+    return _adam(rate, group, common, decoupled=group.get("decoupled_weight_decay", False))
+
+
+def _adam_w(rate: float, group: Mapping[str, Any], common: Mapping[str, Any]) -> Optimizer:
+    return _adam(rate, group, common)
+
+
+def _sparse_adam(rate: float, group: Mapping[str, Any], common: Mapping[str, Any]) -> Optimizer:
+    return _adam(rate, group, common, epsilon_hat=True)
+
+
+def _rmsprop(rate: float, group: Mapping[str, Any], common: Mapping[str, Any]) -> Optimizer:
+    return RMSProp(
+        rate,
+        group["alpha"],
+        group["momentum"],
+        group["eps"],
+        group["centered"],
+        epsilon_in_root=False,
+        **common,
+    )
+
+
+_KINDS: dict[str, Callable[[float, Mapping[str, Any], Mapping[str, Any]], Optimizer]] = {
+    "SGD": _sgd,
+    "Adagrad": _adagrad,
+    "Adam": _plain_adam,
+    "AdamW": _adam_w,
+    "SparseAdam": _sparse_adam,
+    "RMSprop": _rmsprop,
+}
+"""How the optimizers of torch.optim are made of a rate, a group and what all have in common."""

@@ -1,0 +1,459 @@
+"""Replica: one thread's copy of a module, whose parameters are parts of few flat tensors."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from psnb._src.client.variable import Blend, Handle, Variable
+from psnb._src.models.torch.model_pass import ModelPass
+from psnb._src.models.torch.module_graph import keep_here, set_hooks
+from psnb._src.models.torch.split import MovingAverages, PlacedModule, tensor_at
+from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
+from psnb._src.worker.context import current_context
+from psnb.errors import ConfigurationError, GradientError
+
+# Finds modules whose calls depend on what earlier calls left behind in one worker. Pure.
+#
+# A module may leave behind what it likes, for whoever called it. But a call that reads what an
+# earlier one has left computes something else on each worker. So after the first call it is looked
+# for what has changed, and during the next ones it is noticed whether that is read before it is
+# written. All that is called in a step, methods too, counts as one call: a step is whole on one
+# worker. Belongs to one thread.
+
+_CALLS = 3
+"""How many calls are looked at: one leaves something behind, and others find it."""
+
+_MOST_ITEMS, _DEPTH = 256, 3
+_OF_TORCH = frozenset(vars(nn.Module()))
+
+Attribute = tuple[str, str]
+"""A module's path, and the name of one of its attributes."""
+
+
+class WorkerState:
+    """What calls of a module leave behind in its plain attributes, and in frozen embeddings.
+
+    Parameters
+    ----------
+    fixed : sequence of str
+        Parameters that stay in the module as they were.
+    """
+
+    def __init__(self, fixed: Sequence[str] = ()) -> None:
+        self._fixed = fixed
+        self._calls = 0
+        self._left: set[Attribute] = set()
+
+    @contextmanager
+    def calling(self, module: nn.Module) -> Iterator[None]:
+        """Look at one call, or at all that is called in a step.
+
+        Raises
+        ------
+        ConfigurationError
+            If it has read what an earlier call left, and leaves something else; or has moved a
+            frozen embedding.
+        """
+        if self._calls == _CALLS:
+            yield
+            return
+        self._calls += 1
+        before = _values_of(module)
+        fixed = {name: module.get_parameter(name).detach().clone() for name in self._fixed}
+        with _reads(module, self._left) as read:
+            yield
+        for name, value in fixed.items():
+            if not torch.equal(module.get_parameter(name), value):
+                raise ConfigurationError(
+                    f"{name!r} is the weight of a frozen embedding, and a call of the module moves "
+                    "it: each worker would have another one. Let it learn (requires_grad_()), or "
+                    "keep what moves in a parameter or buffer that functional.embedding looks up "
+                    "in: these are on the servers, and come with each step as a whole"
+                )
+        after = _values_of(module)
+        self._left = {key for key, value in after.items() if before.get(key) != value}
+        for path, name in sorted(read & self._left):
+            where = f"{path}.{name}" if path else name
+            raise ConfigurationError(
+                f"{where!r} is what a call of the module leaves for the next one. It would be that "
+                "of one worker, and the next batch is on another one, or on the same after others. "
+                "Compute it in forward; or make it a tensor and register_buffer(...) it: servers "
+                "keep buffers, and with persistent=False each worker has its own"
+            )
+
+
+def _values_of(module: nn.Module) -> dict[Attribute, Any]:
+    return {
+        (path, name): _comparable(value, _DEPTH)
+        for path, each in module.named_modules()
+        for name, value in vars(each).items()
+        if name not in _OF_TORCH
+    }
+
+
+def _comparable(value: Any, depth: int) -> tuple[Any, ...]:
+    """Return what differs if a value is replaced, or changed in its place."""
+    match value:
+        case bool() | int() | float() | complex() | str() | bytes() | None:
+            return (value,)
+        case Tensor():
+            # The value itself too, which so stays alive: another one has another id.
+            return id(value), -1 if value.is_inference() else value._version, value
+        case Mapping() if depth and len(value) <= _MOST_ITEMS:
+            return type(value), *value, *_all(value.values(), depth)
+        case list() | tuple() | set() | deque() if depth and len(value) <= _MOST_ITEMS:
+            return type(value), *_all(value, depth)
+    return id(value), value
+
+
+def _all(values: Iterable[Any], depth: int) -> Iterator[tuple[Any, ...]]:
+    return (_comparable(each, depth - 1) for each in values)
+
+
+@contextmanager
+def _reads(module: nn.Module, attributes: set[Attribute]) -> Iterator[set[Attribute]]:
+    """Yield the set of those attributes that were read before they were written."""
+    read: set[Attribute] = set()
+    kinds = {}
+    for path in {path for path, _ in attributes}:
+        each = module.get_submodule(path)
+        kinds[path] = each, type(each)
+        names = {name for other, name in attributes if other == path}
+        each.__class__ = _noticing(type(each), path, names, read)
+    try:
+        yield read
+    finally:
+        for each, kind in kinds.values():
+            each.__class__ = kind
+
+
+def _noticing(
+    kind: type[nn.Module], path: str, names: set[str], read: set[Attribute]
+) -> type[nn.Module]:
+    """Return a class like another one, whose object notes which of some attributes it reads."""
+    written: set[str] = set()
+
+    def get(self: nn.Module, name: str) -> Any:
+        if name in names and name not in written:
+            read.add((path, name))
+        return kind.__getattribute__(self, name)
+
+    def put(self: nn.Module, name: str, value: Any) -> None:
+        written.add(name)
+        kind.__setattr__(self, name, value)
+
+    own = {"__getattribute__": get, "__setattr__": put, "__module__": kind.__module__}
+    return type(kind.__name__, (kind,), own)
+
+
+class Replica:
+    """A module that computes with values from the servers.
+
+    Parameters
+    ----------
+    placed : PlacedModule
+        The module without values, and where they are.
+
+    Attributes
+    ----------
+    module : torch.nn.Module
+        The module.
+    device : torch.device
+        Where it computes.
+    current : ModelPass or None
+        The step that the thread is in.
+    state : WorkerState
+        What calls of the module leave behind.
+    closure : object
+        The closure that it was used in the last time; None outside of closures.
+    owner : object
+        Of the passes that its tables look up with.
+
+    Raises
+    ------
+    ConfigurationError
+        If this process does not have the device.
+    """
+
+    # Made where it is first needed, which may be under torch.inference_mode().
+    @torch.inference_mode(mode=False)
+    def __init__(self, placed: PlacedModule) -> None:
+        graph, self.device = placed.copied()
+        self.module = graph.module
+        self.current: ModelPass | None = None
+        self.state = WorkerState(placed.values.fixed)
+        self.closure: object = None
+        self._values = values = placed.values
+        self._flat = [
+            torch.from_numpy(np.zeros(variable.shape, variable.dtype)).to(self.device)
+            for variable in values.parameters.variables
+        ]
+        parts = values.parameters.split(self._flat)
+        self._kept = {name: _Kept(self.module, name, part) for name, part in parts.items()}
+        for name, hooks in graph.hooks.items():
+            set_hooks(self._kept[name].parameter, hooks)
+        for view in graph.views:
+            start = parts[view.of].storage_offset() + view.offset
+            view.tensor.data = parts[view.of].as_strided(view.size, view.stride, start)
+        weights = dict(graph.weights())
+        self._kept_weights = {name: _KeptWeight(self.module, name) for name in weights}
+        self.owner = object()
+        for each in (*weights.values(), *self.module.modules()):
+            if isinstance(each, TableWeight | HashedEmbedding):
+                each.owner = self.owner
+        self._loaded = self._flat  # what the servers have, of which these are copies
+        self._before: dict[str, Tensor] = {}
+        self._averages = MovingAverages(self.module, values.buffers.places)
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """What it needs of the servers beside rows."""
+        return (*self._values.parameters.variables, *self._values.buffers.variables)
+
+    @torch.no_grad()
+    def load(self, found: Mapping[Variable, Tensor]) -> None:
+        """Take values from the servers."""
+        parameters, buffers = self._values.parameters, self._values.buffers
+        self._loaded = [found[variable] for variable in parameters.variables]
+        for flat, value in zip(self._flat, self._loaded, strict=True):
+            flat.copy_(value)
+        for name, value in buffers.split([found[each] for each in buffers.variables]).items():
+            buffer = tensor_at(self.module, name)
+            buffer.copy_(value)
+            self._before[name] = buffer.clone()
+        self._averages.begin(self._before)
+
+    def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters that learn, with their names."""
+        for name, kept in self._kept.items():
+            yield name, kept.parameter
+
+    def check(self) -> None:
+        """Raise GradientError if a parameter is another one than that which was placed."""
+        kept: dict[str, _Kept | _KeptWeight] = {**self._kept, **self._kept_weights}
+        for name, each in kept.items():
+            if (what := each.change()) is not None:
+                raise GradientError(
+                    f"parameter {name!r} {what} while the module ran: servers keep it as it was "
+                    "placed. A model whose layers change is another model: place it anew, under "
+                    "another name="
+                )
+
+    @torch.no_grad()
+    def written(self) -> dict[int, Tensor]:
+        """Return for each variable whether it has other values than the servers gave.
+
+        As tensors: to ask a device now would wait for it, so they go back with the gradients.
+        """
+        pairs = enumerate(zip(*self._bits(), strict=True))
+        if self.device.type == "cpu":  # in half the time
+            return {n: torch.tensor(not torch.equal(now, loaded)) for n, (now, loaded) in pairs}
+        return {n: (now != loaded).any() for n, (now, loaded) in pairs}
+
+    @torch.no_grad()
+    def check_unwritten(self, written: Mapping[int, np.ndarray]) -> None:
+        """Raise GradientError if a parameter was written to; see `written`."""
+        if not any(written.values()):
+            return
+        now, loaded = map(self._values.parameters.split, self._bits())
+        names = [name for name, value in now.items() if not torch.equal(value, loaded[name])]
+        raise GradientError(
+            f"parameters {', '.join(map(repr, names[:5]))} ({len(names)} in all) were written to "
+            "in the step, which the servers would not have: they change parameters by gradients "
+            "alone. Give the optimizer or the loss what keeps weights in bounds (weight_decay=, a "
+            "penalty), clamp what is computed from them, or make them buffers"
+        )
+
+    def _bits(self) -> tuple[list[Tensor], list[Tensor]]:
+        # Of numbers, NaN would differ from itself.
+        kinds = {4: torch.int32, 8: torch.int64}
+        now, loaded = (
+            [each.view(kinds[each.element_size()]) for each in several]
+            for several in (self._flat, self._loaded)
+        )
+        return now, loaded
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of parameters, by name."""
+        return {
+            name: parameter.grad
+            for name, parameter in self.parameters()
+            if parameter.grad is not None
+        }
+
+    @torch.no_grad()
+    def moved(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the shares and terms of what calls have moved in buffers, by name; see `Blend`.
+
+        Averages are blended, and what integers have counted is added. Of other buffers nobody knows
+        what a late change would make of them, so they are set to what this step has computed.
+        """
+        shares: dict[str, Tensor] = {}
+        terms: dict[str, Tensor] = {}
+        averages = self._averages.blends()
+        for name, before in self._before.items():
+            now = tensor_at(self.module, name).detach()
+            if name in averages:
+                shares[name], terms[name] = averages[name]
+            elif not now.is_floating_point():
+                shares[name] = torch.zeros((), device=now.device)
+                terms[name] = now.double() - before.double()
+            else:
+                changed = now != before
+                # All of it, or elements would be of several steps; but what stays infinite, in
+                # masks, could not be pushed.
+                moved = changed.any() & (changed | ~now.isinf())
+                shares[name], terms[name] = moved.float(), torch.where(moved, now, 0.0)
+        # Servers have float32 and float64, and numpy no bfloat16.
+        return shares, {n: t.float() if t.element_size() < 4 else t for n, t in terms.items()}
+
+    def joined(
+        self,
+        gradients: Mapping[str, np.ndarray],
+        shares: Mapping[str, np.ndarray],
+        terms: Mapping[str, np.ndarray],
+    ) -> dict[Handle, np.ndarray | Blend]:
+        """Return what to push to variables; nothing for those without any."""
+        parameters, buffers = self._values.parameters, self._values.buffers
+        pairs = zip(parameters.variables, parameters.join(gradients), strict=True)
+        found: dict[Handle, np.ndarray | Blend] = {v: each for v, each in pairs if each is not None}
+        found.update(buffers.blends(shares, terms).items())
+        return found
+
+    def clear(self) -> None:
+        """Forget gradients."""
+        for _, parameter in self.parameters():
+            parameter.grad = None
+
+
+class _KeptWeight:
+    """A parameter that is to stay the one that it is."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        self._path, _, self._attribute = name.rpartition(".")
+        self._parts = self._path.split(".") if self._path else []
+        self._module = module
+        self.parameter = module.get_parameter(name)
+        self._shape = self.parameter.shape
+
+    def change(self) -> str | None:
+        """Return what has become of it, if it is not what it was."""
+        if self._is_there():
+            return None
+        try:
+            now = getattr(self._module.get_submodule(self._path), self._attribute)
+            shape = now.shape
+        except AttributeError:
+            return "was taken away"
+        if shape != self._shape:
+            return f"changed its shape from {tuple(self._shape)} to {tuple(shape)}"
+        return None if self._is_same(now) else "was replaced by another tensor"
+
+    def _is_there(self) -> bool:
+        """Return whether it is where it was; seldom False, and quickly found."""
+        holder: nn.Module | None = self._module
+        for part in self._parts:
+            holder = holder._modules.get(part) if holder is not None else None
+        now = holder._parameters.get(self._attribute) if holder is not None else None
+        return now is not None and self._is_same(now)
+
+    def _is_same(self, now: Tensor) -> bool:
+        return now is self.parameter
+
+
+class _Kept(_KeptWeight):
+    """A parameter that shows its part of a flat tensor."""
+
+    def __init__(self, module: nn.Module, name: str, part: Tensor) -> None:
+        super().__init__(module, name)
+        self.parameter.data = part
+        self._shape, self._address = part.shape, part.data_ptr()
+
+    def _is_same(self, now: Tensor) -> bool:
+        same = now is self.parameter and now.shape == self._shape
+        return same and now.data_ptr() == self._address
+
+
+# Replicas: the copy of a module that each thread has, in the modes that its closure began with.
+#
+# Threads: each touches its own replica; the modes that new ones begin with are replaced as a whole.
+
+Modes = dict[str, bool]
+"""Whether each module within a module is in training mode, by path."""
+
+
+class Replicas:
+    """The replicas of a module.
+
+    Parameters
+    ----------
+    placed : PlacedModule
+        The module.
+    modes : dict, optional
+        The modes that closures begin with, and what the notebook has set; by default those of
+        ``placed``.
+    """
+
+    def __init__(self, placed: PlacedModule, modes: Modes | None = None) -> None:
+        self.placed = placed
+        self._modes = _modes_of(placed.template) if modes is None else modes
+        self._local = threading.local()
+
+    def get(self) -> Replica:
+        """Return the replica of this thread.
+
+        Raises
+        ------
+        ConfigurationError
+            If this process does not have the device.
+        """
+        if (found := self._found()) is None:
+            self._local.replica = Replica(self.placed)
+            _set_modes(self._local.replica.module, self._modes)
+            if current_context() is None:
+                keep_here(self._local.replica.module, "the notebook's model.module")
+            found = self._found()
+            assert found is not None
+        return found
+
+    def modes(self) -> Modes:
+        """Return the modes in this thread."""
+        replica = self._found()
+        return self._modes if replica is None else _modes_of(replica.module)
+
+    def train(self, mode: bool) -> None:
+        """Set the mode: in the notebook for closures too, in a closure for the rest of it."""
+        if current_context() is not None:
+            self.get().module.train(mode)
+            return
+        if (replica := self._found()) is not None:
+            replica.module.train(mode)
+        self.placed.template.train(mode)  # which may have a `train` of its own
+        self._modes = _modes_of(self.placed.template)
+
+    def _found(self) -> Replica | None:
+        found: Replica | None = getattr(self._local, "replica", None)
+        context = current_context()
+        if found is not None and context is not None:
+            closure = context.closure, context.attempt
+            if found.closure != closure:
+                found.closure = closure
+                _set_modes(found.module, self._modes)
+        return found
+
+
+def _modes_of(module: nn.Module) -> Modes:
+    return {path: each.training for path, each in module.named_modules()}
+
+
+def _set_modes(module: nn.Module, modes: Modes) -> None:
+    for path, each in module.named_modules():
+        each.training = modes.get(path, each.training)

@@ -1,0 +1,265 @@
+"""Chooses a coordinator's display: a live widget in a notebook, text anywhere else.
+
+In a notebook the live widget is one output, and a static summary another, which the page hides
+while the widget lives (see `saved`). When a cell ends, what is saved of both is brought up to date:
+what executes a notebook without a page ends right after the last cell, before the publisher's next
+update. When the coordinator is closed, by any thread, the outputs are replaced by its final
+summary, which a saved notebook keeps.
+
+It is not done at the end of ``join`` instead: a cell may join a thousand times a second, and takes
+milliseconds for each summary, and there are more ways to wait (`drain`, `run_epoch`, trainers).
+
+The widget's libraries are imported when a notebook first asks, never on a worker or in a script.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from psnb._src.jupyter_compat import after_cells, in_notebook
+from psnb._src.monitor.events import CLOSED
+from psnb._src.monitor.feed import Feed, Viewed
+from psnb._src.monitor.html import SavedSummaries, render
+from psnb._src.monitor.protocol import Update
+from psnb._src.utils.threads import uninterrupted
+from psnb.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from psnb._src.monitor.widget import CoordinatorWidget
+
+
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_SCRIPT = Path(__file__).parent / "static" / "widget.js"
+
+_log = logging.getLogger("psnb")
+
+NOT_BUILT = (
+    "This is how it was when the cell ran. For a live view, build what pages need with "
+    "`make frontend` (it takes Node), and restart the kernel."
+)
+
+
+class LiveView:
+    """All displays of one coordinator, which share one widget.
+
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # so that two threads do not make two widgets
+        self._widget: CoordinatorWidget | None = None
+        self._shown: list[str] = []  # ids of the outputs, to replace them at the end
+        self._viewed: weakref.ref[Viewed] | None = None
+        self._saved = SavedSummaries()
+        self._in_this_cell = False  # whether the cell that runs has shown it
+        self._ignore_cells: Callable[[], None] | None = None  # what ends `_catch_up`
+
+    def show(self, viewed: Viewed) -> Any:
+        """Display the coordinator: live in a notebook, else its repr as a line of text.
+
+        Returns
+        -------
+        CoordinatorWidget or None
+            What is live, if anything is. A notebook of marimo shows what its cells return: it gets
+            its own element around the widget, or the summary if nothing is live.
+        """
+        if (marimo := _marimo()) is not None:
+            return self._element(viewed, marimo)
+        if not in_notebook():
+            sys.stdout.write(f"{viewed!r}\n")
+            return None
+        from IPython.display import display
+
+        output = f"psnb-{uuid.uuid4().hex}"
+        with self._lock:
+            self._viewed = weakref.ref(viewed)
+            self._shown.append(output)
+        widget = self._live_widget(viewed)
+        update = _state(viewed)  # later: it is that of one that is closed, if nothing is live
+        if widget is None:
+            bundle: dict[str, Any] = {"text/html": _static(update)}
+        else:
+            bundle = {_WIDGET: widget.get_view_spec()}
+        display({**bundle, "text/plain": repr(viewed)}, raw=True, display_id=output)
+        if widget is not None:
+            self._saved.show(update, f"{output}-saved")
+            with self._lock:
+                if self._widget is widget:  # not if another thread has closed it by now
+                    self._in_this_cell = True
+                    self._ignore_cells = self._ignore_cells or after_cells(self._catch_up)
+        return widget
+
+    @property
+    def watched(self) -> bool:
+        """Whether the notebook has a live dashboard."""
+        with self._lock:
+            return self._widget is not None and self._widget.live and bool(self._shown)
+
+    def stop(self) -> None:
+        """Stop the updates, and replace the outputs by the final state; idempotent, any thread."""
+        with self._lock:
+            viewed = self._viewed() if self._viewed is not None else None
+            widget, self._widget = self._widget, None
+            shown, self._shown = self._shown, []
+            self._end_of_cells()
+        if viewed is None:
+            return
+        update = _state(viewed)
+        if widget is not None:
+            widget.finish(update)
+        if shown and in_notebook():
+            from IPython.display import update_display
+
+            bundle = {"text/html": render(update), "text/plain": repr(viewed)}
+            for output in shown:
+                update_display(bundle, raw=True, display_id=output)
+            self._saved.end()
+
+    def _end_of_cells(self) -> None:
+        # Under the lock. IPython would keep what it calls, for as long as the kernel runs.
+        self._in_this_cell = False
+        if self._ignore_cells is not None:
+            self._ignore_cells()
+            self._ignore_cells = None
+
+    def _element(self, viewed: Viewed, marimo: Any) -> Any:
+        with self._lock:
+            self._viewed = weakref.ref(viewed)
+        widget = self._live_widget(viewed)
+        return (
+            marimo.Html(_static(_state(viewed))) if widget is None else marimo.ui.anywidget(widget)
+        )
+
+    def _show_again(self) -> bool:
+        # When a cell displays the widget itself; returns whether all is done for it. The cell that
+        # has shown it, and whose last expression returned it, has it already.
+        viewed = self._viewed() if self._viewed is not None else None
+        if viewed is not None and not self._in_this_cell:
+            self.show(viewed)
+        return viewed is not None
+
+    @uninterrupted
+    def _catch_up(self) -> None:
+        # When a cell has ended; publishing waits for no page.
+        self._in_this_cell = False
+        viewed = self._viewed() if self._viewed is not None else None
+        if viewed is None:  # gone without an end, as in a cell that ran again
+            with self._lock:
+                self._end_of_cells()
+            return
+        if not self.watched:
+            return
+        try:
+            update = _state(viewed)
+            if not self._saved.changed(update["summary"]):
+                return
+            with self._lock:  # so that nothing comes after the final state
+                if self._widget is not None:
+                    self._widget.keep(update)
+            self._saved.write(update)
+        except Exception:  # a boundary: IPython would print the error below the user's cell
+            _log.exception("What a notebook saves of a coordinator is not up to date")
+
+    def _follow(self, update: Update) -> None:
+        # On the publisher's thread, with each update of the widget.
+        viewed = self._viewed() if self._viewed is not None else None
+        if viewed is not None and self._saved.due(update["summary"]):
+            self._saved.write(_state(viewed))
+
+    def _live_widget(self, viewed: Viewed) -> CoordinatorWidget | None:
+        if viewed.statistics().state == CLOSED or not _SCRIPT.is_file():
+            return None
+        from psnb._src.monitor.widget import CoordinatorWidget
+
+        with self._lock:
+            # A widget that ended early, on an error, is replaced by a new one.
+            if self._widget is None or not self._widget.live:
+                self._widget = CoordinatorWidget(viewed, self._follow, self._show_again)
+            return self._widget
+
+
+def _static(update: Update) -> str:
+    return render(update, "" if update["summary"]["state"] == CLOSED else NOT_BUILT)
+
+
+def _marimo() -> Any:
+    """Return marimo, if this is a notebook of it; not if a script has imported it."""
+    marimo: Any = sys.modules.get("marimo")
+    return marimo if marimo is not None and marimo.running_in_notebook() else None
+
+
+def _state(viewed: Viewed) -> Update:
+    """Return a full update of a coordinator now."""
+    update = Feed().next(viewed, time.time())
+    assert update is not None  # the first one is full
+    return update
+
+
+# A static figure of reported metrics, for papers; the widget is the live view.
+
+
+def plot(
+    history: Mapping[str, Mapping[str, np.ndarray]],
+    metrics: Sequence[str] | None = None,
+    *,
+    log: bool = False,
+) -> Figure:
+    """Draw metrics, each on axes of its own; see `ClusterCoordinator.plot`."""
+    names = list(history) if metrics is None else list(metrics)
+    for name in names:
+        if name not in history:
+            known = ", ".join(map(repr, history)) or "nothing"
+            raise ConfigurationError(f"no closure has reported {name!r} yet; there is {known}")
+    if not names:
+        raise ConfigurationError("no closure has reported anything yet: psnb.report(loss=...)")
+
+    figure = MetricsFigure(len(names))
+    for axes, name in zip(figure.subplots(len(names), squeeze=False)[:, 0], names, strict=True):
+        series = history[name]
+        axes.plot(series["step"], series["value"], color="tab:blue", alpha=0.3, linewidth=0.8)
+        axes.plot(series["step"], series["smoothed"], color="tab:blue", linewidth=1.6)
+        # The names come from users, and are not mathematical formulas.
+        axes.set_ylabel(name, parse_math=False)
+        axes.set_yscale("log" if log else "linear")
+        axes.set_xlabel("values reported")
+        axes.grid(alpha=0.25)
+    return figure
+
+
+# MetricsFigure: a matplotlib figure that a notebook shows, whether pyplot was imported or not.
+#
+# IPython shows plain figures only after pyplot has told it how.
+
+
+class MetricsFigure(Figure):
+    """A figure that needs no window system, and leaves no global state behind.
+
+    Parameters
+    ----------
+    charts : int
+        How many charts are below each other.
+    """
+
+    def __init__(self, charts: int) -> None:
+        super().__init__(figsize=(6.4, 2.8 * charts), dpi=150, layout="constrained")
+        FigureCanvasAgg(self)
+
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        self.savefig(data, format="png")
+        return data.getvalue()

@@ -1,0 +1,508 @@
+"""Feed: turns a coordinator's records into the updates for one view. Pure.
+
+It remembers what it has sent, so that every update carries only what is new. Not thread-safe: only
+its publisher's thread uses it.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, TypedDict, cast
+
+import msgspec
+import numpy as np
+
+from psnb._src.monitor.events import (
+    RUNNING,
+    SERVER_TONES,
+    WORKER_TONES,
+    Event,
+    Failure,
+    coordinator_tone,
+    meaning,
+)
+from psnb._src.monitor.history import (
+    EXAMPLES,
+    MetricStatistics,
+    Points,
+    ServerStatistics,
+    Statistics,
+    TrainingProgress,
+    WorkerStatistics,
+)
+from psnb._src.monitor.metrics import Records
+from psnb._src.monitor.protocol import (
+    VERSION,
+    CheckpointRow,
+    CommandName,
+    EventRow,
+    FailureRow,
+    Identity,
+    Metric,
+    OptimizerRow,
+    ServerRow,
+    Summary,
+    Training,
+    Update,
+    WorkerRow,
+    plain,
+)
+from psnb._src.utils.files import Place
+from psnb._src.utils.text import NAME, excerpt
+
+# Backlog: what a late view needs, the newest full update and all updates after it.
+#
+# The hub on the Jupyter server and the route on a Dask scheduler keep one for each coordinator;
+# neither looks into updates. Updates are kept as JSON text, which is small and is sent on
+# unchanged. Pure, and used from one thread.
+
+
+class Extract(TypedDict):
+    """A scheduler's answer to the hub, for one coordinator."""
+
+    coordinator: str
+    gone: str  # why it is gone; empty while it lives
+    updates: list[Update]
+
+
+class Extracts(TypedDict):
+    """The answer of a scheduler's route."""
+
+    version: int
+    coordinators: list[Extract]
+
+
+MOST_BYTES = 16 << 20
+"""Bytes of text that are kept besides the full update, which may itself come in portions."""
+
+MOST_UPDATES = 1200
+"""Updates that are kept besides the full one: five minutes at four a second."""
+
+
+class Backlog:
+    """The last full update, and those after it, without a gap.
+
+    Parameters
+    ----------
+    most_bytes : int
+        Bytes of updates after the full one at which another full one is needed. The full one does
+        not count: the callers limit its size.
+    most_updates : int
+        The same for their number.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES, most_updates: int = MOST_UPDATES) -> None:
+        self._most_bytes = most_bytes
+        self._most_updates = most_updates
+        self._kept: list[tuple[int, bytes]] = []  # (sequence, text), the full one first
+        self._bytes = 0  # of those after the full one
+
+    @property
+    def last(self) -> int | None:
+        """The sequence number of the newest update that is kept; None if there is none."""
+        return self._kept[-1][0] if self._kept else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of text that are kept."""
+        return self._bytes + (len(self._kept[0][1]) if self._kept else 0)
+
+    def add(self, update: Update) -> bool:
+        """Add an update; it is dropped if there is a gap before it, or a limit is reached.
+
+        Returns
+        -------
+        bool
+            Whether a full one is needed: there is a gap, or a limit is reached. Until it comes, the
+            kept updates are still without a gap.
+        """
+        text = msgspec.json.encode(update)  # a large one blocks the event loop
+        if update["full"]:
+            self._kept, self._bytes = [(update["sequence"], text)], 0
+            return False
+        if not self._kept or update["sequence"] != self._kept[-1][0] + 1 or self._at_bound():
+            return True
+        self._kept.append((update["sequence"], text))
+        self._bytes += len(text)
+        return self._at_bound()
+
+    def since(self, sequence: int | None = None) -> list[tuple[int, bytes]]:
+        """Return the updates after a given one, as (sequence, JSON), oldest first.
+
+        Parameters
+        ----------
+        sequence : int, optional
+            Number of the last update that the reader has. If it is left out, or if the update after
+            it is no longer kept, all are returned, beginning with a full one.
+        """
+        if sequence is None or not self._kept:
+            return list(self._kept)
+        at = sequence - self._kept[0][0] + 1  # they are numbered without a gap
+        return self._kept[at:] if 0 < at <= len(self._kept) else list(self._kept)
+
+    def updates(self) -> list[Update]:
+        """Return a full update and all after it; empty before the first full one."""
+        return [msgspec.json.decode(text) for _, text in self._kept]
+
+    def _at_bound(self) -> bool:
+        return self._bytes >= self._most_bytes or len(self._kept) > self._most_updates
+
+
+# Viewed: the interface of a coordinator for its views. OptimizerState: a part of what it says.
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """The optimizer of one parameter, now."""
+
+    optimizer: str
+    """Its class."""
+    learning_rate: float
+    """Of the next update, on the parameter's first shard; NaN if its function has none."""
+    schedule: str = ""
+    """What the rate is a function of the step by; empty if it is a number."""
+
+
+class Viewed(Protocol):
+    """A coordinator, to its views; all members may be used from any thread."""
+
+    @property
+    def id(self) -> str:
+        """Its unique id."""
+
+    @property
+    def records(self) -> Records:
+        """What its connections to workers have recorded."""
+
+    def statistics(self) -> Statistics:
+        """Return a snapshot of its state now."""
+
+    def events(self, since: float = 0.0) -> tuple[Event, ...]:
+        """Return the events after a time (seconds since the epoch), oldest first."""
+
+    def identity(self) -> Identity:
+        """Return its identity, for people."""
+
+    def optimizers(self) -> Mapping[str, OptimizerState]:
+        """Return the optimizer of each parameter; cheap."""
+
+    def controls(self) -> dict[CommandName, str]:
+        """Return for each command why it cannot be given now; empty if it can."""
+
+    def watch(self) -> None:
+        """Keep the figures of the servers up to date for some seconds."""
+
+    def pause(self) -> None:
+        """Begin no new closures."""
+
+    def resume(self) -> None:
+        """Begin closures again."""
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Pause, and wait until nothing runs."""
+
+    def cancel_queued(self) -> int:
+        """Cancel the queued closures; return how many."""
+
+    def stop_training(self) -> None:
+        """End the training of a trainer when what runs has ended."""
+
+    def checkpoint(self) -> Place:
+        """Save all parameters; return where."""
+
+    def set_learning_rate(self, parameter: str, value: float) -> None:
+        """Set an optimizer's learning rate."""
+
+    def add_worker(self) -> None:
+        """Let the cluster start one more worker."""
+
+    def retire_worker(self, worker: str) -> None:
+        """Let a worker finish its closures and leave."""
+
+    def note_command(self, message: str) -> None:
+        """Record an event for a command that was given."""
+
+
+DEPTH_SECONDS = 60.0
+"""Seconds of queue depth in a full update."""
+
+MOST_EVENTS = 200
+"""Events in a full update: the latest."""
+
+MOST_ROWS = 25
+"""Workers whose rows are in every update while only their figures change."""
+
+_READ_SECONDS = 5.0
+"""Seconds for which a sentence with a figure stays as it is."""
+
+_EVEN_IF_STILL = 15.0
+"""Seconds without any change after which an idle coordinator's clock is sent."""
+
+
+class Feed:
+    """Makes the updates for one view of a coordinator."""
+
+    def __init__(self) -> None:
+        self._sequence = 0
+        self._told: dict[str, tuple[int, int, int]] = {}  # metric: count, thinnings, points
+        self._workers: dict[int, WorkerStatistics] = {}
+        self._turn = 0
+        self._failures = 0
+        self._events = 0.0
+        self._timeline = -math.inf
+        self._parts: dict[str, Any] = {}  # the parts that are always sent whole, as last sent
+        self._depth: deque[tuple[float, int, int]] = deque()
+        self._still: tuple[Any, ...] = ()
+        self._at = self._starved_at = -math.inf
+
+    def next(self, viewed: Viewed, now: float, full: bool = False) -> Update | None:
+        """Return what is new.
+
+        Parameters
+        ----------
+        viewed : Viewed
+            The coordinator.
+        now : float
+            Seconds since the epoch.
+        full : bool
+            Whether to send everything. The first update is always full.
+
+        Returns
+        -------
+        Update or None
+            None if nothing has changed.
+        """
+        full = full or not self._sequence
+        if full:
+            self._forget()
+        statistics = viewed.statistics()
+        self._depth.append((now, statistics.queued, statistics.in_flight))
+        while self._depth[0][0] < now - DEPTH_SECONDS:
+            self._depth.popleft()
+        news = self._news(viewed, statistics, now, full)
+        still = (statistics.state, statistics.queued, statistics.in_flight, statistics.completed)
+        quiet = statistics.state != RUNNING and still == self._still and not news
+        if quiet and now - self._at < _EVEN_IF_STILL and not full:
+            return None
+        self._still, self._at = still, now
+        update = Update(
+            type="update",
+            version=VERSION,
+            coordinator=viewed.id,
+            sequence=self._sequence,
+            full=full,
+            summary=_summary(statistics, now),
+        )
+        if full:
+            update["identity"] = viewed.identity()
+            update["depth"] = list(self._depth)
+            update["notice"] = ""
+        update.update(news)  # type: ignore[typeddict-item] # parts of an update, by their names
+        self._sequence += 1
+        return cast(Update, plain(update))
+
+    def _forget(self) -> None:
+        self._told, self._workers, self._parts = {}, {}, {}
+        self._failures, self._events, self._timeline = 0, 0.0, -math.inf
+
+    def _news(
+        self, viewed: Viewed, statistics: Statistics, now: float, full: bool
+    ) -> dict[str, Any]:
+        records = viewed.records
+        workers = self._changed_workers(statistics.workers)
+        metrics = self._metrics(viewed, statistics)
+        timeline = records.timeline.since(self._timeline)
+        self._timeline = max((span["end"] for span in timeline), default=self._timeline)
+        failures = records.failures.since(self._failures)
+        self._failures = failures[-1].number + 1 if failures else self._failures
+        events = viewed.events(self._events)[-MOST_EVENTS:]
+        self._events = events[-1].time if events else self._events
+        news: dict[str, Any] = {
+            "workers": workers,
+            "metrics": metrics,
+            "timeline": timeline,
+            "failures": [_failure_row(each) for each in failures],
+            "events": [
+                EventRow(
+                    time=each.time, kind=each.kind.value, worker=each.worker, message=each.message
+                )
+                for each in events
+            ],
+        }
+        if not full:
+            news = {part: rows for part, rows in news.items() if rows}
+        whole = {
+            "servers": [_server(each) for each in statistics.servers],
+            "optimizers": [
+                OptimizerRow(
+                    parameter=excerpt(name, NAME),
+                    optimizer=excerpt(each.optimizer, NAME),
+                    learning_rate=each.learning_rate,
+                    schedule=excerpt(each.schedule),
+                )
+                for name, each in viewed.optimizers().items()
+            ],
+            "checkpoint": cast(CheckpointRow, asdict(statistics.checkpoint)),
+            "controls": viewed.controls(),
+            "starved": self._starved(statistics, now, full),
+        }
+        for part, figures in whole.items():
+            value = plain(figures)  # in this form NaN equals itself, so it is sent once
+            if full or self._parts.get(part) != value:
+                news[part] = self._parts[part] = value
+        return news
+
+    def _starved(self, statistics: Statistics, now: float, full: bool) -> str:
+        """Return for what workers wait; figures change all the time, but people read it."""
+        sentence, told = statistics.starved, self._parts.get("starved", "")
+        if sentence and told and not full and now - self._starved_at < _READ_SECONDS:
+            return cast(str, told)
+        if sentence != told:
+            self._starved_at = now
+        return sentence
+
+    def _changed_workers(self, workers: Sequence[WorkerStatistics]) -> list[WorkerRow]:
+        # With very many workers, rows with small changes take turns: nobody reads a hundred rows
+        # four times a second, and sending them would take the kernel longer than all the rest.
+        turns = max(1, len(workers) // MOST_ROWS)
+        self._turn += 1
+        rows = []
+        for each in workers:
+            before = self._workers.get(each.index)
+            if before == each:
+                continue
+            turn = each.index % turns == self._turn % turns
+            if turn or before is None or not _crept(before, each):
+                rows.append(_worker(each))
+                self._workers[each.index] = each
+        return rows
+
+    def _metrics(self, viewed: Viewed, statistics: Statistics) -> list[Metric]:
+        news = []
+        for name, metric in statistics.metrics.items():
+            count, thinnings, told = self._told.get(name, (-1, 0, 0))
+            # Examples are sent as a rate, in the summary: a chart of batch sizes is useless.
+            if count == metric.count or name == EXAMPLES:
+                continue
+            points = viewed.records.history.points(name, thinnings, told)
+            self._told[name] = metric.count, points.thinnings, points.start + len(points.steps)
+            news.append(_metric(name, metric, points))
+        return news
+
+
+def _crept(before: WorkerStatistics, now: WorkerStatistics) -> bool:
+    """Return whether only the running figures of a worker have changed."""
+    return (before.name, before.address, before.state, before.failed, before.activity) == (
+        now.name,
+        now.address,
+        now.state,
+        now.failed,
+        now.activity,
+    )
+
+
+def pack(array: np.ndarray) -> str:
+    """Return numbers of any dtype as base64 of little-endian float64."""
+    return base64.b64encode(array.astype("<f8").data).decode("ascii")
+
+
+def _metric(name: str, metric: MetricStatistics, points: Points) -> Metric:
+    return Metric(
+        name=name,
+        count=metric.count,
+        last=metric.last,
+        smoothed=metric.smoothed,
+        start=points.start,
+        steps=pack(points.steps),
+        times=pack(points.times),
+        values=pack(points.values),
+        averages=pack(points.averages),
+    )
+
+
+def _summary(statistics: Statistics, now: float) -> Summary:
+    return Summary(
+        time=now,
+        state=statistics.state,
+        tone=coordinator_tone(statistics.state),
+        meaning=meaning(statistics.state),
+        elapsed=round(statistics.elapsed, 3),
+        eta=statistics.eta,
+        training=_training(statistics.training),
+        examples=statistics.examples,
+        examples_per_second=statistics.examples_per_second,
+        closures_per_second=round(statistics.closures_per_second, 3),
+        queued=statistics.queued,
+        in_flight=statistics.in_flight,
+        completed=statistics.completed,
+        failed=statistics.failed,
+        cancelled=statistics.cancelled,
+        retried=statistics.retried,
+        workers_lost=statistics.workers_lost,
+        servers_lost=statistics.servers_lost,
+        staleness_mean=statistics.staleness.mean,
+        staleness_max=statistics.staleness.max,
+        phases=_shares(statistics.phase_shares),
+    )
+
+
+def _training(found: TrainingProgress | None) -> Training | None:
+    if found is None:
+        return None
+    return Training(
+        epoch=found.epoch, epochs=found.epochs, batch=found.batch, batches=found.batches
+    )
+
+
+def _worker(worker: WorkerStatistics) -> WorkerRow:
+    return WorkerRow(
+        index=worker.index,
+        name=excerpt(str(worker.name), NAME),  # Dask names a worker of a LocalCluster by a number.
+        address=worker.address,
+        host=worker.host,
+        state=worker.state,
+        tone=WORKER_TONES[worker.state],
+        in_flight=worker.in_flight,
+        completed=worker.completed,
+        failed=worker.failed,
+        closures_per_second=round(worker.closures_per_second, 2),
+        busy=round(worker.busy, 3),
+        memory=worker.memory,
+        last_error=worker.last_error,
+        activity=excerpt(worker.activity, NAME),
+        running_since=worker.running_since,
+        phases=_shares(worker.phases_lately.shares),
+    )
+
+
+def _shares(shares: Mapping[str, float]) -> list[float]:
+    return [round(each, 3) for each in shares.values()]
+
+
+def _server(server: ServerStatistics) -> ServerRow:
+    return ServerRow(
+        name=server.name,
+        address=server.address,
+        state=server.state,
+        tone=SERVER_TONES[server.state],
+        shards=server.shards,
+        bytes=server.bytes,
+        pulls_per_second=round(server.pulls_per_second, 1),
+        pushes_per_second=round(server.pushes_per_second, 1),
+        staleness=round(server.staleness, 2),
+    )
+
+
+def _failure_row(failure: Failure) -> FailureRow:
+    return FailureRow(
+        number=failure.number,
+        time=failure.time,
+        worker=failure.worker,
+        closure=failure.closure,
+        error=failure.error,
+        traceback=failure.traceback,
+    )

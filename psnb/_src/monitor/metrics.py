@@ -1,0 +1,243 @@
+"""MergedMetrics: what closures report as metrics, merged over all that ended well.
+
+The threads that settle closures hand it over, packed, under the queue's lock: that only
+appends to a deque. Whoever reads merges them first, and so does the event loop when many have
+arrived. One lock guards what is merged; the lock of the history is taken within.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from psnb._src.metrics.metric import MergeableMetric, MetricState, MetricStates, joined, united
+from psnb._src.monitor.events import EventLog, FailureLog
+from psnb._src.monitor.history import MOST_METRICS, History, MetricStatistics, Staleness, Timeline
+from psnb._src.utils.text import NAME, excerpt, text_of
+from psnb._src.utils.threads import Lock
+
+logger = logging.getLogger("psnb")
+
+MOST_ARRIVED = 32
+"""Closures whose states are merged at once: more are cheaper, and hold others up for longer."""
+
+_NOTHING = MetricStates({})
+
+PERIOD = 1.0
+"""Seconds between two points of the charts, at least."""
+
+
+def recent_name(name: str) -> str:
+    """Return what a metric's value over the examples since the last point is called.
+
+    ``batch_auc`` as in Paddle; ``train/batch_auc`` stays in the group of ``train/auc``.
+    """
+    group, slash, last = name.rpartition("/")
+    return f"{group}{slash}batch_{last}"
+
+
+class MergedMetrics:
+    """Metrics by name, since the coordinator was made. Thread-safe.
+
+    What is drawn, and shown as a figure, is of the epoch: a trainer's printed lines and its history
+    say the same by the same name. Before the first epoch, it is of all.
+
+    Parameters
+    ----------
+    history : History
+        Gets a point of each metric now and then, and one of its latest examples alone.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._arrived: deque[bytes] = deque()  # its operations are atomic
+        self._lock = Lock()  # guards all that follows, and that no state is merged twice
+        # By metric too: if a changed cell reports another metric under an old name, closures of
+        # the old one may still end, and a mark of `MetricStates` stays a part of what it marked.
+        self._merged: dict[tuple[str, MergeableMetric], MetricState] = {}
+        self._latest: dict[str, MergeableMetric] = {}
+        self._numbers: dict[str, tuple[float, float, int]] = {}  # as `ReportedStates` has them
+        self._begun = self._earlier = _NOTHING  # before the epoch; of it, in an earlier run
+        self._drawn = _NOTHING
+        self._drawn_at = float("-inf")
+        self._complaint: str | None = None  # the first; more would be too much
+        self._told = False
+
+    def add(self, packed: bytes) -> None:
+        """Take the pickled metrics of a closure that has ended well; never blocks or raises."""
+        self._arrived.append(packed)
+
+    def states(self) -> MetricStates:
+        """Return what was merged."""
+        with self._lock:
+            states = self._merge()
+        self._tell()
+        return states
+
+    def begin(self, now: float, earlier: MetricStates = _NOTHING) -> None:
+        """Draw what there is, and count for views anew from here: an epoch begins.
+
+        Parameters
+        ----------
+        now : float
+            Seconds since the epoch.
+        earlier : MetricStates
+            What an earlier run had of the epoch.
+        """
+        self.draw(now, period=0.0)
+        with self._lock:
+            self._begun, self._earlier = self._merge(), earlier
+
+    def draw(self, now: float, period: float = PERIOD) -> None:
+        """Add points to the history if the last ones are old enough and there is news.
+
+        Also merges what has arrived, if that is much.
+
+        Parameters
+        ----------
+        now : float
+            Seconds since the epoch.
+        period : float
+            Seconds that must have passed since the last points.
+        """
+        with self._lock:
+            due = now - self._drawn_at >= period
+            if not due and len(self._arrived) < MOST_ARRIVED:
+                return
+            states = self._merge()
+            if not due:
+                return
+            recent = states.since(self._drawn)
+            if recent:
+                self._drawn, self._drawn_at = states, now
+                epoch = self._of_epoch(states)
+                whole = MetricStates({name: epoch[name] for name in recent if name in epoch})
+                self._history.add(now, self._results(whole), averaged=False)
+                latest = self._results(recent)
+                self._history.add(now, {recent_name(name): latest[name] for name in latest})
+        self._tell()
+
+    def bring_up_to_date(
+        self, metrics: Mapping[str, MetricStatistics]
+    ) -> dict[str, MetricStatistics]:
+        """Return figures of the history with the merged values and totals as they are now."""
+        states = self.states()
+        with self._lock:
+            current, numbers = self._results(self._of_epoch(states)), dict(self._numbers)
+        self._tell()
+        found = dict(metrics)
+        for name, each in metrics.items():
+            if name in current:
+                found[name] = replace(each, last=current[name], smoothed=current[name])
+            elif name in numbers:
+                total, weight, not_finite = numbers[name]
+                found[name] = replace(each, total=total, weight=weight, not_finite=not_finite)
+        return found
+
+    def _of_epoch(self, states: MetricStates) -> MetricStates:
+        news = states.since(self._begun)
+        both = united(self._earlier, news)
+        return MetricStates({name: both[name] for name in news})
+
+    def _merge(self) -> MetricStates:
+        arrived: dict[tuple[str, MergeableMetric], list[MetricState]] = {}
+        while self._arrived:
+            try:
+                numbers, found = pickle.loads(self._arrived.popleft())
+            except Exception as error:  # what is needed for a metric of the user's may be missing
+                self._complain(f"what a closure reported could not be unpickled: {text_of(error)}")
+                continue
+            for name, (total, weight, not_finite) in numbers.items():
+                if name in self._numbers or len(self._numbers) < MOST_METRICS:
+                    before = self._numbers.get(name, (0.0, 0.0, 0))
+                    added = before[0] + total, before[1] + weight, before[2] + not_finite
+                    self._numbers[name] = added
+            for name, state in found.items():
+                try:
+                    arrived.setdefault((name, state.metric), []).append(state)
+                except TypeError as error:  # a metric of the user's that has no hash
+                    self._complain(
+                        f"{name}: what closures reported could not be merged: {text_of(error)}"
+                    )
+        for (name, metric), states in arrived.items():
+            try:
+                self._add(name, metric, states)
+            except Exception as error:  # a metric of the user's, or counts beyond 2**43
+                self._complain(
+                    f"{name}: what closures reported could not be merged: {text_of(error)}"
+                )
+        return MetricStates({name: self._merged[name, each] for name, each in self._latest.items()})
+
+    def _add(self, name: str, metric: MergeableMetric, states: list[MetricState]) -> None:
+        key = name, metric
+        if key in self._merged:
+            self._merged[key] = joined([self._merged[key], *states])
+        elif len(self._merged) < MOST_METRICS:
+            self._merged[key] = joined(states)
+        else:
+            self._complain(
+                f"psnb.report({excerpt(name, NAME)}=...): {MOST_METRICS} metrics are merged, and "
+                "there are more; new ones are dropped"
+            )
+            return
+        self._latest[name] = metric
+
+    def _results(self, states: MetricStates) -> dict[str, float]:
+        results = {}
+        for name, state in states.items():
+            try:
+                results[name] = state.result()
+            except Exception as error:  # a metric of the user's
+                self._complain(f"{name}: {state.metric} has no value: {text_of(error, repr)}")
+        return results
+
+    def _complain(self, text: str) -> None:
+        if self._complaint is None:
+            self._complaint = excerpt(text)
+
+    def _tell(self) -> None:
+        # Without the lock: handlers of users may ask for metrics.
+        if self._complaint is not None and not self._told:
+            self._told = True
+            logger.warning("%s", self._complaint)
+
+
+# Records: written by the connections to workers, read by views. Each part is thread-safe.
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of one coordinator.
+
+    Attributes
+    ----------
+    history : History
+        What closures reported.
+    merged : MergedMetrics
+        The metrics that they reported as states, merged.
+    staleness : Staleness
+        How stale their updates were.
+    events : EventLog
+        What happened to workers and closures.
+    failures : FailureLog
+        Which closures raised, and what.
+    timeline : Timeline
+        When closures ran where.
+    """
+
+    history: History
+    merged: MergedMetrics
+    staleness: Staleness
+    events: EventLog
+    failures: FailureLog
+    timeline: Timeline
+
+    @classmethod
+    def empty(cls, unpack: Callable[[bytes], BaseException]) -> Records:
+        """Return new records; ``unpack`` as for `FailureLog`."""
+        history = History()
+        merged, failures = MergedMetrics(history), FailureLog(unpack)
+        return cls(history, merged, Staleness(), EventLog(), failures, Timeline())

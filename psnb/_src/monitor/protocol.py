@@ -1,0 +1,435 @@
+"""The wire contract between coordinators and their views: the widget and JupyterLab's panel.
+
+Everything travels as JSON text. ``extension/src/protocol.ts`` has the same types in TypeScript, and
+``tests/monitor/fixtures/protocol.json`` an example of each message, which both sides test.
+
+::
+
+    coordinator ──Update, Reply──▶ view                    through the widget's comm, or
+    view ──Hello, Command──▶ coordinator                   through the hub on the Jupyter server
+
+A view that connects sends `Hello` and gets an update with ``full``, which replaces all that it had.
+Every later update carries the changes since: current figures, and items to append to series and
+lists. Updates are numbered; a view that misses one sends `Hello` again.
+
+Figures of closures may be NaN or infinite, and so may a sum of finite ones: then a `Number` is a
+word instead. Texts of users are limited in length (`psnb._src.utils.text`).
+
+Long series are `Packed`: base64 of little-endian float64, so NaN and infinities travel like any
+number and a page decodes ten thousand points in a millisecond. Names of metrics, workers and errors
+come from users: show them as text, never as markup.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, Literal, NotRequired, TypedDict, cast
+
+import numpy as np
+
+from psnb._src.monitor.events import Tone
+from psnb._src.monitor.history import Span
+
+VERSION = 1
+"""Version of the contract. A view that gets another version shows only a message."""
+
+SECRET_HEADER = "X-PSNB-Secret"
+"""In which a kernel shows its server what that has given to its kernels only."""
+
+Packed = str
+"""Base64 of little-endian float64."""
+
+Number = float | Literal["nan", "inf", "-inf"]
+"""A single number; JSON has no NaN and no infinities."""
+
+
+class Training(TypedDict):
+    """How far training is, or was when it ended."""
+
+    epoch: int | None  # from 1 on; None of run_epoch
+    epochs: int | None
+    batch: int
+    batches: int | None  # None until that is known
+
+
+class Summary(TypedDict):
+    """The coordinator now; in every update."""
+
+    time: float  # seconds since the epoch
+    state: str  # one of COORDINATOR_STATES (`psnb._src.monitor.events`), or unknown
+    tone: Tone  # of the state
+    meaning: str  # of the state, in a sentence
+    elapsed: float  # seconds
+    eta: Number | None  # seconds until training is over, or else all that is queued has ended; None
+    # if unknown
+    training: Training | None  # None if there was none
+    examples: Number | None  # examples so far, if closures report "examples"
+    examples_per_second: Number | None
+    closures_per_second: Number
+    queued: int
+    in_flight: int
+    completed: int
+    failed: int
+    cancelled: int
+    retried: int
+    workers_lost: int  # so far, those that are back included
+    servers_lost: int
+    staleness_mean: Number
+    staleness_max: int
+    phases: list[
+        float
+    ]  # shares of closures' time in each of `psnb._src.utils.profiling.PHASES`, lately
+
+
+class WorkerRow(TypedDict):
+    """One worker; it replaces the row with the same index that a view has."""
+
+    index: int
+    name: str
+    address: str
+    host: str
+    state: str  # one of WORKER_TONES
+    tone: Tone  # of the state
+    in_flight: int
+    completed: int
+    failed: int
+    closures_per_second: Number
+    busy: Number  # share of its threads' time spent inside closures lately, 0 to 1
+    memory: int | None  # bytes of the process; None until it is known
+    last_error: str  # one line; empty if there was none
+    activity: str  # what takes it long at the moment; empty if nothing does
+    running_since: float | None  # since when, in seconds since the epoch
+    phases: list[float]  # shares of its closures' time in each phase, lately; zeros if none ended
+
+
+class ServerRow(TypedDict):
+    """One parameter server; the list of them is always whole."""
+
+    name: str
+    address: str
+    state: str  # one of SERVER_TONES
+    tone: Tone  # of the state
+    shards: int
+    bytes: int  # of parameters and optimizer state
+    pulls_per_second: Number  # reads of a variable, or of rows of an embedding
+    pushes_per_second: Number
+    staleness: Number  # mean of the latest updates; NaN if there were none
+
+
+class Metric(TypedDict):
+    """One metric that closures report: its figures now, and points to append to its series."""
+
+    name: str
+    count: int
+    last: Number
+    smoothed: Number
+    start: int  # points that a view has before these; 0 replaces all
+    steps: Packed
+    times: Packed  # seconds since the epoch
+    values: Packed
+    averages: Packed
+
+
+class FailureRow(TypedDict):
+    """A closure that raised; to be appended."""
+
+    number: int  # counts from 0
+    time: float
+    worker: str  # name
+    closure: str  # "function #id"
+    error: str  # "Type: message", one line
+    traceback: str
+
+
+class EventRow(TypedDict):
+    """Something that happened; to be appended."""
+
+    time: float
+    kind: str
+    worker: str
+    message: str
+
+
+class OptimizerRow(TypedDict):
+    """The optimizer of one parameter; the list of them is always whole."""
+
+    parameter: str
+    optimizer: str  # its class
+    learning_rate: Number  # of the next update
+    schedule: str  # what gives the rate by the step; empty if it is a number
+
+
+class CheckpointRow(TypedDict):
+    """The newest checkpoint that was asked for."""
+
+    state: Literal["none", "saving", "saved", "failed"]
+    path: str  # empty until it is saved
+    share: float  # fraction of the parameters that is written, 0 to 1
+    error: str
+    held: float  # seconds that closures were held for it
+
+
+CommandName = Literal[
+    "pause",  # no arguments
+    "resume",  # no arguments
+    "drain",  # no arguments
+    "cancel_queued",  # no arguments
+    "stop_training",  # no arguments
+    "checkpoint",  # no arguments
+    "set_learning_rate",  # parameter: str, value: float
+    "add_worker",  # no arguments
+    "retire_worker",  # worker: str, its name
+]
+
+
+class Identity(TypedDict):
+    """The identity of a coordinator; in full updates."""
+
+    name: str  # of the strategy, as people call it
+    kernel: str  # id of the kernel, empty outside of Jupyter
+    process: int
+    host: str
+    cluster: str  # the scheduler's address
+    cluster_id: str  # the scheduler's own, another one each time that it is started
+    cluster_started: float  # seconds since the epoch; 0 if unknown
+    dashboard: str  # URL of Dask's own dashboard, or empty
+    started: float  # seconds since the epoch
+
+
+class Update(TypedDict):
+    """What a coordinator sends to its views. A part that is missing has not changed."""
+
+    type: Literal["update"]
+    version: int
+    coordinator: str  # unique
+    sequence: int  # counts the updates of one connection
+    full: bool  # replaces all that the view has, and has every part
+    summary: Summary
+    notice: NotRequired[str]  # a notice for people; empty if there is none
+    starved: NotRequired[str]  # a sentence: for what workers wait; empty if not for data
+    identity: NotRequired[Identity]
+    depth: NotRequired[list[tuple[float, int, int]]]  # the last minute's (time, queued, in flight);
+    # in full updates, views append the summary's figures themselves
+    workers: NotRequired[list[WorkerRow]]
+    servers: NotRequired[list[ServerRow]]
+    metrics: NotRequired[list[Metric]]
+    timeline: NotRequired[list[Span]]
+    failures: NotRequired[list[FailureRow]]
+    events: NotRequired[list[EventRow]]
+    optimizers: NotRequired[list[OptimizerRow]]
+    checkpoint: NotRequired[CheckpointRow]
+    controls: NotRequired[dict[str, str]]  # by command: why it cannot be given, empty if it can
+
+
+class Hello(TypedDict):
+    """A view's first message; after a gap, its request to get everything again."""
+
+    type: Literal["hello"]
+    version: int
+
+
+class Command(TypedDict):
+    """The user pressed a button."""
+
+    type: Literal["command"]
+    version: int
+    id: str  # chosen by the view; the reply has it too
+    coordinator: str
+    command: CommandName
+    arguments: dict[str, Any]
+
+
+class CommandReply(TypedDict):
+    """The outcome of a command, or of an invalid message (then ``id`` may be empty)."""
+
+    type: Literal["reply"]
+    version: int
+    id: str
+    coordinator: str
+    error: str  # what went wrong and what to do; empty on success
+    result: str  # for people, for example the checkpoint's path
+
+
+class Source(TypedDict):
+    """A coordinator as the hub knows it."""
+
+    coordinator: str
+    kind: Literal["kernel", "scheduler"]
+    notebook: str  # path of the notebook on the Jupyter server, empty if it has none
+    kernel: str  # id, empty for a scheduler
+    address: str  # of the scheduler that was attached, empty for a kernel
+    gone: str  # why it is gone; empty while it lives
+
+
+class Scheduler(TypedDict):
+    """A scheduler that was attached to the hub."""
+
+    address: str  # of its dashboard
+    cluster: str  # its own address; empty until it is known
+    cluster_id: str
+    cluster_started: float
+    coordinators: int  # that have reported to it, and live
+    error: str  # why it does not answer; empty if it does
+
+
+class Sources(TypedDict):
+    """Hub to panel: all coordinators and schedulers, on connection and after each change."""
+
+    type: Literal["sources"]
+    version: int
+    sources: list[Source]
+    schedulers: list[Scheduler]
+
+
+class Attach(TypedDict):
+    """Panel to hub: attach or detach a scheduler; the hub answers with a `CommandReply`."""
+
+    type: Literal["attach", "detach"]
+    version: int
+    id: str
+    address: str  # http://… of the scheduler's dashboard
+
+
+class HubPost(TypedDict):
+    """Kernel to hub, the body of a POST: updates of one coordinator."""
+
+    version: int
+    updates: list[Update]
+    replies: list[CommandReply]
+
+
+class PendingCommands(TypedDict):
+    """The hub's answer to a `HubPost`: commands for the kernel."""
+
+    version: int
+    hello: bool  # the next update must be a full one
+    commands: list[Command]
+
+
+# Plain: converts messages to valid JSON values, whatever numbers and texts they contain.
+
+
+def plain(value: Any) -> Any:
+    """Return a message with only values that JSON has.
+
+    Parameters
+    ----------
+    value : object
+        Made of dicts, lists, tuples, texts, numbers and None.
+
+    Returns
+    -------
+    object
+        The same, with lists for tuples, Python's numbers for numpy's, ``"nan"``, ``"inf"`` and
+        ``"-inf"`` for floats that are not finite, and ``?`` for halves of surrogate pairs, which
+        Python keeps for bytes of file names that are no text.
+    """
+    match value:
+        case str():
+            return value if value.isascii() else value.encode("utf-8", "replace").decode()
+        case dict():
+            return {plain(key): plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [plain(each) for each in value]
+        case np.integer() | np.bool_():
+            return value.item()
+        case np.floating():
+            return plain(float(value))
+        case float() if not math.isfinite(value):
+            return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+        case _:
+            return value
+
+
+# Outline: the part of an update that everybody may read. Pure.
+#
+# The scheduler serves it to anyone who can open Dask's dashboard, without a password and over plain
+# HTTP, even on a cluster with TLS. Arguments of closures, their exceptions and messages about them
+# may contain secrets: they stay in the notebook and behind the Jupyter server's login.
+
+WATCH_ONLY = "attached schedulers are for watching: give commands where the coordinator runs"
+
+IN_NOTEBOOK = "told in the notebook only: coordinator.failures()"
+
+_AS_IT_IS = (
+    *("type", "version", "coordinator", "sequence", "full", "summary", "identity", "depth"),
+    *("servers", "metrics", "timeline", "optimizers"),
+)
+
+
+def outline(update: Update) -> Update:
+    """Return an update without arguments, tracebacks and texts of errors, and without controls.
+
+    Errors keep their type, events their kind and worker. A part that is not known to be harmless is
+    left out.
+    """
+    whole = cast(dict[str, Any], update)
+    told = {part: whole[part] for part in _AS_IT_IS if part in whole}
+    for part, change in _CHANGED.items():
+        if part in whole:
+            told[part] = [{**row, **change(row)} for row in whole[part]]
+    if "notice" in update:
+        told["notice"] = "No longer updated." if update["notice"] else ""
+    if "checkpoint" in update:
+        error = "told in the notebook only" if update["checkpoint"]["error"] else ""
+        told["checkpoint"] = {**update["checkpoint"], "error": error}
+    if "controls" in update:
+        told["controls"] = dict.fromkeys(update["controls"], WATCH_ONLY)
+    return cast(Update, told)
+
+
+def _type(error: str) -> str:
+    """Return the type in ``"Type: message"``."""
+    name = error.partition(":")[0]
+    return name if name.isidentifier() else ""
+
+
+_CHANGED: dict[str, Any] = {
+    "workers": lambda row: {"last_error": _type(row["last_error"])},
+    "failures": lambda row: {"error": _type(row["error"]), "traceback": IN_NOTEBOOK},
+    "events": lambda row: {"message": f"{row['kind']} {row['worker']}".rstrip()},
+}
+
+
+# Portions: splits an update that is too large for one message into several. Pure.
+
+MOST_BYTES = 4 << 20
+"""Bytes of JSON that the hub accepts in one post."""
+
+_APPENDED = ("metrics", "timeline", "failures", "events", "workers")
+"""Lists of rows that may be split over updates: views append them, or replace rows by name."""
+
+
+def portions(update: Update, most_bytes: int = MOST_BYTES * 3 // 4) -> Iterator[Update]:
+    """Yield small updates that together equal one; they are not renumbered yet.
+
+    Parameters
+    ----------
+    update : Update
+        Of any size. Only its lists are split, so a single row, and all other parts, must fit.
+    most_bytes : int
+        Size of the JSON text up to which rows are added to an update.
+    """
+    if len(json.dumps(update)) <= most_bytes:
+        yield update
+        return
+    portion: dict[str, Any] = {**update}
+    rows = [(part, row) for part in _APPENDED for row in portion.get(part, [])]
+    # A full update has every part.
+    portion |= {part: [] for part in _APPENDED if part in portion}
+    size = len(json.dumps(portion))
+    for part, row in rows:
+        more = len(json.dumps(row)) + 2
+        if size + more > most_bytes:
+            yield Update(**portion)  # type: ignore[typeddict-item]
+            portion = {key: update[key] for key in _ALWAYS}  # type: ignore[literal-required]
+            portion["full"] = False
+            size = len(json.dumps(portion)) + 100  # for the lists' names
+        portion.setdefault(part, []).append(row)
+        size += more
+    yield Update(**portion)  # type: ignore[typeddict-item]
+
+
+_ALWAYS = ("type", "version", "coordinator", "sequence", "full", "summary")

@@ -1,0 +1,313 @@
+"""Publisher: sends a coordinator's updates to one view at a steady pace, from its own thread.
+
+The notebook's thread may be blocked in ``join`` for minutes; this one goes on. The threads share
+only events: `hello` and `stop`, called from any thread, set one that the publisher waits on, and no
+interrupt can cut that in half. What it reads of the coordinator is thread-safe. It has only a weak
+reference to the coordinator, which can be garbage-collected while its view is still in a cell; then
+the thread ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, cast, get_args
+
+from psnb._src.monitor.events import CLOSED, coordinator_tone
+from psnb._src.monitor.feed import Feed, Viewed
+from psnb._src.monitor.protocol import VERSION, Command, CommandName, CommandReply, Update, plain
+from psnb._src.utils.text import NAME, counted, error_text, excerpt
+from psnb._src.utils.threads import uninterrupted
+from psnb.errors import ConfigurationError, PsnbError
+
+INTERVAL = 0.25
+"""Seconds between two updates: smooth to the eye, and cheap for kernel and network."""
+
+_LONGEST_PAUSE = 30.0
+
+_log = logging.getLogger("psnb")
+
+
+class Publisher:
+    """Sends updates until it is stopped, or the coordinator is closed or garbage-collected.
+
+    The thread never raises. If ``send`` raises an OSError, the view is out of reach: the publisher
+    tries again with a full update, after pauses that grow to half a minute. Any other error is
+    logged once to the logger ``psnb``, and the thread ends.
+
+    Parameters
+    ----------
+    viewed : Viewed
+        The coordinator.
+    send : callable
+        Takes each `Update`; called from the publisher's thread only.
+    name : str
+        The thread's name, ``psnb-...``.
+    interval : float
+        Seconds between two updates.
+    stop_timeout : float
+        Seconds that `stop` waits for the last update at most; a stuck view must not block a cell.
+    """
+
+    def __init__(
+        self,
+        viewed: Viewed,
+        send: Callable[[Update], object],
+        name: str,
+        interval: float = INTERVAL,
+        stop_timeout: float = 2.0,
+    ) -> None:
+        self._viewed = weakref.ref(viewed)
+        self._send = send
+        self._interval, self._stop_timeout = interval, stop_timeout
+        self._feed = Feed()
+        first = self._feed.next(viewed, time.time())
+        assert first is not None  # the first update is always made
+        self._last = first
+        self._hello = threading.Event()
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def first(self) -> Update:
+        """The full update made at construction; the publisher does not send it, the caller may."""
+        return self._last
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    @uninterrupted
+    def start(self) -> None:
+        """Start the thread; once."""
+        self._thread.start()
+
+    @uninterrupted
+    def hello(self) -> None:
+        """Send a full update soon, for a view that is new or missed something; any thread."""
+        self._hello.set()
+        self._wake.set()
+
+    @uninterrupted
+    def soon(self) -> None:
+        """Send what has changed now: somebody looks, who has just changed it; any thread."""
+        self._wake.set()
+
+    @uninterrupted
+    def stop(self) -> None:
+        """End the thread after one last update; harmless when it has ended or never started.
+
+        Waits for that update, but no longer than ``stop_timeout``. Do not call it while holding a
+        lock that the coordinator's ``statistics`` takes.
+        """
+        self._stopped.set()
+        self._wake.set()
+        # The thread itself may call this: it may drop the last reference to a coordinator, whose
+        # finalizer stops its view.
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(self._stop_timeout)
+
+    def _run(self) -> None:
+        pause = self._interval
+        try:
+            more = True
+            while more:
+                self._wake.wait(pause)
+                self._wake.clear()
+                try:
+                    more = self._tick()
+                    pause = self._interval
+                except OSError as error:
+                    _log.debug("a view of a coordinator is out of reach: %s", error)
+                    self._hello.set()
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    more = not self._stopped.is_set()
+        except Exception as error:  # a boundary: otherwise the error would be lost with the thread
+            _log.exception("A view of a coordinator stops updating")
+            # The coordinator's state is not known here any more.
+            why = excerpt(f"No longer updated: {type(error).__name__}: {error}")
+            self._end("unknown", plain(why))
+
+    def _tick(self) -> bool:
+        """Make and send one update, and return whether there may be more."""
+        # In a function of its own, so that no local variable keeps the coordinator alive during the
+        # wait.
+        viewed = self._viewed()
+        if viewed is None:
+            self._end(CLOSED, "The coordinator is gone.")
+            return False
+        # Read before the update is made, so that `stop` always gets an update made after it.
+        last, full = self._stopped.is_set(), self._hello.is_set()
+        self._hello.clear()
+        viewed.watch()
+        update = self._feed.next(viewed, time.time(), full or last)
+        if update is not None:
+            if last and update["summary"]["state"] != CLOSED:
+                # The coordinator goes on without the view.
+                update["notice"] = "No longer updated."
+            self._last = update
+            self._send(update)
+        return not last and self._last["summary"]["state"] != CLOSED
+
+    def _end(self, state: str, notice: str) -> None:
+        # Figures that are not updated must not look live: the view would say "running" for ever.
+        last = self._last
+        update = Update(
+            type="update",
+            version=last["version"],
+            coordinator=last["coordinator"],
+            sequence=last["sequence"] + 1,
+            full=False,
+            summary={
+                **last["summary"],
+                "state": state,
+                "tone": coordinator_tone(state),
+                "meaning": notice,
+            },
+            notice=notice,
+        )
+        try:
+            self._send(update)
+        except Exception:  # the sender may raise anything
+            # The view cannot be reached; an important reason has been logged already.
+            _log.debug("a view of a coordinator could not be told of its end", exc_info=True)
+
+
+# Commands: runs the commands of views.
+#
+# Each command runs on a thread of its own, ``psnb-command``: a checkpoint takes seconds, and
+# neither the page nor the thread that delivers messages may wait for it. The thread ends with the
+# command.
+
+DRAIN_TIMEOUT = 600.0
+"""Seconds after which a view's drain stops waiting; the coordinator stays paused."""
+
+
+def execute(
+    viewed: Viewed, message: object, by: str, reply: Callable[[CommandReply], object]
+) -> None:
+    """Check and run a command.
+
+    Parameters
+    ----------
+    viewed : Viewed
+        The coordinator.
+    message : object
+        A `Command`, or any other message.
+    by : str
+        Where it was given, for the event log: ``"the widget"``.
+    reply : callable
+        Called once, with the outcome; from the command's thread, or at once if the message is not a
+        command.
+    """
+    identity = excerpt(str(message.get("id", "")), NAME) if isinstance(message, dict) else ""
+
+    def answer(error: str, result: str = "") -> None:
+        told = CommandReply(
+            type="reply",
+            version=VERSION,
+            id=identity,
+            coordinator=viewed.id,
+            error=excerpt(error),
+            result=excerpt(result),
+        )
+        reply(plain(told))
+
+    try:
+        command = checked(message)
+    except ConfigurationError as error:
+        answer(str(error))
+        return
+
+    def run() -> None:
+        try:
+            result = _do(viewed, command, by)
+        except (PsnbError, TimeoutError, OSError) as error:
+            answer(str(error) or type(error).__name__)
+        except Exception as error:  # a boundary: the user must see it, and the log
+            _log.exception("the command %s failed", command["command"])
+            answer(error_text(error))
+        else:
+            answer("", result)
+
+    threading.Thread(target=run, name="psnb-command", daemon=True).start()
+
+
+_ARGUMENTS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "set_learning_rate": {"parameter": str, "value": (int, float)},
+    "retire_worker": {"worker": str},
+}
+
+
+def checked(message: object) -> Command:
+    """Return a message as a command.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not a command, or lacks something.
+    """
+    if not isinstance(message, dict) or message.get("type") != "command":
+        raise ConfigurationError(f"this is no command: {str(message)[:200]}")
+    if message.get("version") != VERSION:
+        raise ConfigurationError(
+            f"the view speaks version {message.get('version')} of psnb's protocol, the kernel "
+            f"{VERSION}: reload the page, or install the same psnb in both places"
+        )
+    name, arguments = str(message.get("command")), message.get("arguments")
+    if name not in get_args(CommandName):
+        raise ConfigurationError(f"there is no command {name[:50]!r}")
+    wanted = _ARGUMENTS.get(name, {})
+    if not isinstance(arguments, dict) or set(arguments) != set(wanted):
+        raise ConfigurationError(f"{name} takes {', '.join(wanted) or 'no arguments'}")
+    for key, kind in wanted.items():
+        if not isinstance(arguments[key], kind) or isinstance(arguments[key], bool):
+            raise ConfigurationError(f"{key} of {name} cannot be {arguments[key]!r}")
+    return cast(Command, message)
+
+
+def _do(viewed: Viewed, command: Command, by: str) -> str:
+    name, arguments = command["command"], command["arguments"]
+    reason = viewed.controls().get(name, "")
+    if reason:
+        raise ConfigurationError(reason)
+    told = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    viewed.note_command(f"{name.replace('_', ' ')}{f' ({told})' if told else ''}, by {by}")
+    match name:
+        case "pause":
+            viewed.pause()
+            return "paused"
+        case "resume":
+            viewed.resume()
+            return "resumed"
+        case "drain":
+            viewed.drain(DRAIN_TIMEOUT)
+            return "drained: nothing runs"
+        case "cancel_queued":
+            return f"{counted(viewed.cancel_queued(), 'closure')} cancelled"
+        case "stop_training":
+            viewed.stop_training()
+            return "it ends when what runs has ended"
+        case "checkpoint":
+            return str(viewed.checkpoint())
+        case "set_learning_rate":
+            return _set_learning_rate(viewed, **arguments)
+        case "add_worker":
+            viewed.add_worker()
+            return "a worker is being started"
+        case "retire_worker":
+            viewed.retire_worker(arguments["worker"])
+            return f"worker {arguments['worker']} leaves when it has finished"
+
+
+def _set_learning_rate(viewed: Viewed, parameter: str, value: Any) -> str:
+    if not math.isfinite(value):
+        raise ConfigurationError(f"a learning rate must be a finite number, found {value}")
+    viewed.set_learning_rate(parameter, float(value))
+    return f"learning rate of {parameter}: {value:g}"

@@ -1,0 +1,294 @@
+"""Mending: computes the next layout, from what the servers say. Pure.
+
+It is called again and again, and takes one step each time, from any state: servers follow late,
+twice or never, die, freeze and wake at any moment. Only the notebook decides; a server does what
+the newest place says that it has heard of (`psnb._src.server.server`). What holds at every step:
+
+- The layout lists a copy (`ShardPlace.copies`) only while the primary waits for it with every
+  change, so the copy has all that was acknowledged, and may take over.
+- A primary may stop waiting for a copy only after the layout lists that copy no more. Until the
+  primary has confirmed that it has heard so, the copy is *leaving*: if the primary is gone, it
+  takes over. (If the primary had heard, and gone on alone, then what it acknowledged after that is
+  lost with it, as it was the last that had it.)
+- A server that is *silent* may come back. Its shard goes to a copy, if one answers; if none does,
+  it stays where it is. A shard is lost when all servers that had it are *gone*.
+- There are never fewer copies than before while servers are drained or balanced: the shard is
+  copied first, and the old primary stays as a copy until the new one answers.
+- A server that *leaves*, as its process was asked to end, is one that is drained: what is on it
+  moves while it still answers. If it is gone before, it is like any other that is.
+
+After van Renesse and Schneider, *Chain Replication for Supporting High Throughput and
+Availability*, OSDI 2004, where a master decides likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from psnb._src.placement.layout import CopyState, Layout, ServerAddress, ShardPlace, ShardStatus
+
+
+class Health(StrEnum):
+    """Whether a server answers."""
+
+    ALIVE = "alive"
+    SILENT = "silent"
+    """It does not respond, and may come back with all that it holds."""
+    GONE = "gone"
+    """Its process has ended, and what it held is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedServer:
+    """What was observed of a server.
+
+    Attributes
+    ----------
+    health : Health
+        Whether it answers.
+    heard : int
+        Version of the layout that it had heard of when it reported what it holds; 0 if it never
+        did.
+    holdings : mapping of int to ShardStatus
+        What it reported, by the shards' numbers.
+    leaves : bool
+        Whether it reported that its process will end soon.
+    writes : bool
+        Whether it reported that it writes a checkpoint.
+    """
+
+    health: Health
+    heard: int = 0
+    holdings: Mapping[int, ShardStatus] = field(default_factory=dict)
+    leaves: bool = False
+    writes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredLayout:
+    """What a layout should become.
+
+    Attributes
+    ----------
+    usable : collection of ServerAddress
+        Servers that may hold shards; shards on the others move away.
+    homes : mapping of int to ServerAddress
+        Which server should become the primary of which shard, if that matters. Any that is usable,
+        if it does not, and the primary is not.
+    unfit : mapping of int to collection of ServerAddress
+        Servers on which a copy of a shard could not be filled lately: none is begun there.
+    """
+
+    usable: Collection[ServerAddress]
+    homes: Mapping[int, ServerAddress] = field(default_factory=dict)
+    unfit: Mapping[int, Collection[ServerAddress]] = field(default_factory=dict)
+
+
+_GONE = ObservedServer(Health.GONE)
+
+
+def mended(
+    layout: Layout, observed: Mapping[ServerAddress, ObservedServer], desired: DesiredLayout
+) -> Layout:
+    """Return the next layout, or this one if there is nothing to do at this moment.
+
+    Parameters
+    ----------
+    layout : Layout
+        Where shards are.
+    observed : mapping of ServerAddress to ObservedServer
+        What is known of the servers; one that is missing is gone.
+    desired : DesiredLayout
+        What it should become.
+    """
+    load = {
+        server: sum(server in place.servers for place in layout.places)
+        for server in desired.usable
+        if _health(observed, server) is Health.ALIVE
+    }
+    places = []
+    for index, place in enumerate(layout.places):
+        after = _Mending(layout, index, place, observed, desired).step(load)
+        for server in set(after.servers).difference(place.servers):
+            load[server] = load.get(server, 0) + 1
+        places.append(after)
+    return layout.with_places(places)
+
+
+class _Mending:
+    """One step for one shard."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        index: int,
+        place: ShardPlace,
+        observed: Mapping[ServerAddress, ObservedServer],
+        desired: DesiredLayout,
+    ) -> None:
+        self._layout, self._index, self._place = layout, index, place
+        self._observed, self._desired = observed, desired
+
+    def step(self, load: Mapping[ServerAddress, int]) -> ShardPlace:
+        """Return the place that follows; ``load`` counts the shards of servers for new copies."""
+        primary = self._place.primary
+        if primary is None:
+            return self._place
+        health = self._health(primary)
+        if health is not Health.ALIVE or self._is_absent(primary):
+            return self._without(primary, health)
+        held = self._observed[primary].holdings.get(self._index)
+        if held is None or held.version < self._place.version:
+            return self._place  # it has not heard of it yet
+        return self._onward(primary, held, load)
+
+    def _without(self, primary: ServerAddress, health: Health) -> ShardPlace:
+        """Let a copy take over from a primary that does not answer."""
+        place = self._place
+        # A primary that is only silent may have gone on without those that are leaving.
+        for known in (place.copies, place.leaving if health is not Health.SILENT else ()):
+            heirs = sorted(
+                filter(self._is_copy, known), key=lambda s: s not in self._desired.usable
+            )
+            if heirs:
+                # Until it has confirmed that it is the primary, what the others have is worth as
+                # much.
+                rest = [*heirs[1:], *([primary] if health is Health.SILENT else [])]
+                return self._next(heirs[0], leaving=rest)
+        if health is Health.SILENT or not all(map(self._is_lost, (*place.copies, *place.leaving))):
+            return place  # one that comes back has it
+        return self._next(None)
+
+    def _onward(
+        self, primary: ServerAddress, held: ShardStatus, load: Mapping[ServerAddress, int]
+    ) -> ShardPlace:
+        place, usable, replicas = self._place, self._desired.usable, self._layout.replicas
+        copies = [each for each in place.copies if self._follows(each, held)]
+        dropped = [each for each in place.copies if each not in copies]
+        filling = place.filling
+        if filling is not None and not self._is_alive(filling):
+            filling = None
+        elif filling is not None:
+            state = held.copies.get(filling.key, CopyState.BROKEN)
+            if state is CopyState.FILLED:
+                copies.append(filling)
+            if state is not CopyState.FILLING:
+                filling = None
+        if place.heir in copies and held.idle:
+            # All servers that have it hold the very same now, also the old primary.
+            rest = [each for each in (*copies, primary) if each != place.heir]
+            rest.sort(key=lambda each: each not in usable)
+            kept = max(1, replicas)
+            return self._next(place.heir, rest[:kept], filling, leaving=rest[kept:])
+        home = self._home(primary, copies, filling, load)
+        heir = home if home in copies else None
+        good = [each for each in copies if each in usable]
+        if heir is None and len(good) >= replicas:
+            dropped += [each for each in copies if each not in good[:replicas]]
+            copies = good[:replicas]
+        if filling is None is place.filling and heir is None and not dropped:
+            # Not while one is leaving, which would be overwritten; nor in the step in which one has
+            # just broken, since the primary would not hear of that.
+            unfit = self._desired.unfit.get(self._index, ())
+            others = [each for each in load if each not in (primary, *copies, *unfit)]
+            if home != primary:
+                filling = home
+            elif len(good) < replicas and others:
+                filling = min(others, key=lambda each: load[each])
+        leaving = [each for each in dropped if self._health(each) is not Health.GONE]
+        return self._next(primary, copies, filling, heir, leaving)
+
+    def _home(
+        self,
+        primary: ServerAddress,
+        copies: Sequence[ServerAddress],
+        filling: ServerAddress | None,
+        load: Mapping[ServerAddress, int],
+    ) -> ServerAddress:
+        """Return which server should become the primary; ``load`` has those that are usable."""
+        home = self._desired.homes.get(self._index)
+        if home is not None and self._is_alive(home):
+            return home
+        if primary in self._desired.usable or not load:
+            return primary
+        # One that has the shard, or soon will have, is the quickest.
+        having = [each for each in (*copies, filling) if each is not None and each in load]
+        return having[0] if having else min(load, key=lambda each: load[each])
+
+    def _next(
+        self,
+        primary: ServerAddress | None,
+        copies: Sequence[ServerAddress] = (),
+        filling: ServerAddress | None = None,
+        heir: ServerAddress | None = None,
+        leaving: Sequence[ServerAddress] = (),
+    ) -> ShardPlace:
+        return self._place.next(
+            primary=primary,
+            copies=tuple(copies),
+            filling=filling,
+            heir=heir,
+            leaving=tuple(leaving),
+        )
+
+    def _health(self, server: ServerAddress) -> Health:
+        return _health(self._observed, server)
+
+    def _is_alive(self, server: ServerAddress) -> bool:
+        return self._health(server) is Health.ALIVE
+
+    def _is_absent(self, server: ServerAddress) -> bool:
+        """Return whether a server has heard of the layout and does not hold the shard."""
+        observed = self._observed[server]
+        return observed.heard >= self._layout.version and self._index not in observed.holdings
+
+    def _is_copy(self, server: ServerAddress) -> bool:
+        return self._is_alive(server) and self._index in self._observed[server].holdings
+
+    def _is_lost(self, server: ServerAddress) -> bool:
+        return self._health(server) is Health.GONE or self._is_absent(server)
+
+    def _follows(self, server: ServerAddress, held: ShardStatus) -> bool:
+        return self._is_alive(server) and held.copies.get(server.key) is CopyState.FILLED
+
+
+def _health(observed: Mapping[ServerAddress, ObservedServer], server: ServerAddress) -> Health:
+    return observed.get(server, _GONE).health
+
+
+# FillingPauses: when a copy that could not be filled may be tried again. Pure.
+#
+# A server that has no memory for a copy has none a moment later, and each try sends it all of the
+# shard. So the tries are further and further apart.
+
+_FIRST, _LONGEST = 1.0, 60.0
+"""Seconds to the second try, and between two tries at most; each is twice as long as the last."""
+
+
+class FillingPauses:
+    """Servers on which a copy of a shard could not be filled lately."""
+
+    def __init__(self) -> None:
+        # The pause, and when it is over.
+        self._pauses: dict[tuple[int, ServerAddress], tuple[float, float]] = {}
+
+    def note(self, before: Layout, after: Layout, now: float) -> None:
+        """Note what became of the copies that were being filled; ``now`` in seconds."""
+        for index, (old, new) in enumerate(zip(before.places, after.places, strict=True)):
+            server = old.filling
+            if server is None or server == new.filling:
+                continue
+            last, _ = self._pauses.pop((index, server), (0.0, 0.0))
+            if server not in new.servers:
+                pause = min(2 * last or _FIRST, _LONGEST)
+                self._pauses[index, server] = pause, now + pause
+
+    def unfit(self, now: float) -> dict[int, set[ServerAddress]]:
+        """Return by shard the servers on which none may be begun yet."""
+        found: dict[int, set[ServerAddress]] = {}
+        for (index, server), (_, end) in self._pauses.items():
+            if now < end:
+                found.setdefault(index, set()).add(server)
+        return found

@@ -1,0 +1,402 @@
+"""LayoutRegistry: the Dask scheduler plugin that keeps the layouts of all strategies, and the rest.
+
+The scheduler is the one process that all others in a cluster can always ask; when it ends, Dask
+ends all workers, and the servers with them. A strategy's owner writes there what it is (`REGISTER`,
+`DESCRIBE`, `NOTE_MODEL`) and, again and again, its layout (`PUBLISH`); workers that cannot find a
+shard read that (`LAYOUT`). Another process lists the strategies (`STRATEGIES`), and becomes the
+owner of one whose owner has gone (`CLAIM`); then it gives the strategy another id (`MOVE`), which
+the one before does not know. What is kept of a strategy is removed when it is closed, or when it
+had no owner for as long as its deed says: a client whose connection breaks may come back. All of it
+runs on the scheduler's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from distributed import Scheduler, SchedulerPlugin
+
+from psnb._src.dask_compat import add_handler
+from psnb._src.placement.layout import Layout, unpacked
+from psnb._src.utils.checks import numbered
+from psnb.errors import ServerLostError
+
+# KeptStrategy: what the Dask scheduler keeps of a strategy, so that others find it. Pure.
+#
+# It is enough to make the strategy and its handles again when the process that owned it has died.
+# The scheduler unpickles none of it.
+
+PUBLISH_AGAIN = 5.0
+"""Seconds after which an owner publishes its layout again, which is its sign of life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who owns a strategy.
+
+    Attributes
+    ----------
+    token : str
+        Its own, by which it is known.
+    client : str
+        The id of its Dask client.
+    where : str
+        What people read: host, process, and kernel.
+    since : float
+        When it became the owner, in seconds since 1970.
+    """
+
+    token: str
+    client: str
+    where: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What a strategy is, besides its parameters and where they are.
+
+    Attributes
+    ----------
+    name : str
+        What people call it; unique on the cluster.
+    made : float
+        When it was made, in seconds since 1970.
+    keep : float
+        Seconds for which it is kept without an owner.
+    packed : bytes
+        What only its owner reads, pickled.
+    """
+
+    name: str
+    made: float
+    keep: float
+    packed: bytes
+
+
+@dataclass(slots=True)
+class KeptStrategy:
+    """What is kept of a strategy.
+
+    Attributes
+    ----------
+    deed : Deed
+        What it is.
+    owner : Owner
+        The latest.
+    layout : list
+        Where its shards are, packed; empty until it was published.
+    parameters : dict
+        Its parameters by name, pickled, in the order in which they were made.
+    models : dict
+        What of which model is in which parameter, by the models' names.
+    heard : float
+        When its owner was heard last, by the scheduler's clock.
+    left : bool
+        Whether the owner's client has gone since.
+    """
+
+    deed: Deed
+    owner: Owner
+    heard: float
+    layout: list[Any] = field(default_factory=list)
+    parameters: dict[str, bytes] = field(default_factory=dict)
+    models: dict[str, bytes] = field(default_factory=dict)
+    left: bool = False
+
+    @property
+    def lease(self) -> float:
+        """Seconds after which an owner counts as gone that says nothing."""
+        patience = self.layout[3] if self.layout else 0.0
+        return float(patience) + PUBLISH_AGAIN
+
+    def lives(self, now: float) -> bool:
+        """Return whether its owner lives, as far as the scheduler knows."""
+        return not self.left and now - self.heard < self.lease
+
+
+PUBLISH = "psnb_publish"
+LAYOUT = "psnb_layout"
+REGISTER = "psnb_register"
+DESCRIBE = "psnb_describe"
+NOTE_MODEL = "psnb_note_model"
+STRATEGIES = "psnb_strategies"
+CLAIM = "psnb_claim"
+LEAVE = "psnb_leave"
+MOVE = "psnb_move"
+"""The names of the handlers on the Dask scheduler."""
+
+UNKNOWN = "unknown"
+"""The answer to what is published of a strategy that is not registered (any more)."""
+
+
+class LayoutRegistry(SchedulerPlugin):
+    """Remembers the newest layout of each strategy, and what it is made again from.
+
+    Every method but `layout` returns a text if it has refused: why, for the user.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns the time in seconds.
+    """
+
+    name = "psnb-layouts"
+    idempotent = True
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: dict[str, KeptStrategy] = {}
+        self._taken: dict[str, str] = {}  # by former id, what its former owner is told
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # these end strategies without an owner
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Register the handlers; Dask calls this once."""
+        for name, handler in (
+            (PUBLISH, self.publish),
+            (LAYOUT, self.layout),
+            (REGISTER, self.register),
+            (DESCRIBE, self.describe),
+            (NOTE_MODEL, self.note_model),
+            (STRATEGIES, self.strategies),
+            (CLAIM, self.claim),
+            (LEAVE, self.leave),
+            (MOVE, self.move),
+        ):
+            add_handler(scheduler, name, handler)
+
+    def register(
+        self,
+        strategy: str,
+        deed: list[Any],
+        owner: list[Any],
+        parameters: Mapping[str, bytes],
+        models: Mapping[str, bytes],
+    ) -> list[str] | str:
+        """Begin to keep a strategy; return its name in a list, with a number if it is taken."""
+        if strategy in self._taken:
+            return self._taken[strategy]
+        own, others = Deed(*deed), [each for key, each in self._kept.items() if key != strategy]
+        name = numbered(own.name, {each.deed.name for each in others})
+        self._kept[strategy] = KeptStrategy(
+            replace(own, name=name),
+            Owner(*owner),
+            self._clock(),
+            parameters=dict(parameters),
+            models=dict(models),
+        )
+        self._wait_for_owner(strategy)
+        return [name]
+
+    def describe(self, token: str, strategy: str, name: str, packed: bytes | None) -> str:
+        """Note a parameter of a strategy; None: there is none of this name."""
+        if refusal := self._refusal(token, strategy):
+            return refusal
+        parameters = self._kept[strategy].parameters
+        if packed is None:
+            parameters.pop(name, None)
+        else:
+            parameters[name] = packed
+        return ""
+
+    def note_model(self, token: str, strategy: str, name: str, packed: bytes) -> str:
+        """Note a model of a strategy, or what became of it."""
+        if refusal := self._refusal(token, strategy):
+            return refusal
+        self._kept[strategy].models[name] = packed
+        return ""
+
+    def publish(self, token: str, strategy: str, layout: list[Any] | None) -> str:
+        """Store a strategy's layout, which is its owner's sign of life; None: it is closed."""
+        if refusal := self._refusal(token, strategy):
+            return refusal
+        if layout is None:
+            self._forget(strategy)
+            return ""
+        kept = self._kept[strategy]
+        kept.heard, kept.left = self._clock(), False
+        if not kept.layout or kept.layout[1] < layout[1]:
+            kept.layout = layout
+        self._wait_for_owner(strategy)
+        return ""
+
+    def layout(self, strategy: str) -> list[Any] | str | None:
+        """Return a strategy's layout; None if it is closed, a text if it was taken over."""
+        kept = self._kept.get(strategy)
+        return kept.layout or None if kept is not None else self._taken.get(strategy)
+
+    def strategies(self) -> list[list[Any]]:
+        """Return of all strategies the id, what `claim` returns, and whether the owner lives."""
+        now = self._clock()
+        return [
+            [key, *self._told(kept), kept.lives(now)]
+            for key, kept in self._kept.items()
+            if kept.layout
+        ]
+
+    def claim(self, strategy: str, owner: list[Any]) -> list[Any] | str:
+        """Give a strategy that has no owner this one; return what is kept of it.
+
+        That is its deed, the owner, its layout, its parameters and its models.
+        """
+        kept = self._kept.get(strategy)
+        if kept is None:
+            return self._taken.get(strategy, "it was closed, or freed, this very moment")
+        if kept.lives(self._clock()):
+            return f"{kept.owner.where} owns it, and lives"
+        kept.owner, kept.heard, kept.left = Owner(*owner), self._clock(), False
+        self._wait_for_owner(strategy)
+        return self._told(kept)
+
+    def leave(self, token: str, strategy: str) -> str:
+        """Give a strategy up: another may claim it."""
+        if refusal := self._refusal(token, strategy):
+            return refusal
+        self._kept[strategy].left = True
+        self._wait_for_owner(strategy)
+        return ""
+
+    def move(self, token: str, before: str, after: str, layout: list[Any]) -> str:
+        """Give a strategy another id and layout: nobody reaches it by the one that it had."""
+        if refusal := self._refusal(token, before):
+            return refusal
+        kept = self._kept[after] = self._kept.pop(before)
+        kept.layout = layout
+        self._taken[before] = _taken_over(kept)
+        self._stop_waiting(before)
+        self._wait_for_owner(after)
+        return ""
+
+    def addresses(self) -> set[str]:
+        """Return the addresses of the servers of all strategies that hold shards or copies."""
+        layouts = [unpacked(each.layout) for each in self._kept.values() if each.layout]
+        return {server.address for layout in layouts for server in layout.servers}
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Note that an owner has gone, unless it comes back."""
+        for strategy, kept in self._kept.items():
+            if kept.owner.client == client:
+                kept.left = True
+                self._wait_for_owner(strategy)
+
+    def _told(self, kept: KeptStrategy) -> list[Any]:
+        deed, owner = kept.deed, kept.owner
+        return [
+            [deed.name, deed.made, deed.keep, deed.packed],
+            [owner.token, owner.client, owner.where, owner.since],
+            kept.layout,
+            kept.parameters,
+            kept.models,
+        ]
+
+    def _refusal(self, token: str, strategy: str) -> str:
+        kept = self._kept.get(strategy)
+        if kept is None:
+            return self._taken.get(strategy, UNKNOWN)
+        return "" if kept.owner.token == token else _taken_over(kept)
+
+    def _forget(self, strategy: str) -> None:
+        self._stop_waiting(strategy)
+        self._kept.pop(strategy, None)
+
+    def _stop_waiting(self, strategy: str) -> None:
+        if (timer := self._timers.pop(strategy, None)) is not None:
+            timer.cancel()
+
+    def _wait_for_owner(self, strategy: str) -> None:
+        self._stop_waiting(strategy)
+        kept = self._kept[strategy]
+        seconds = kept.deed.keep + (0.0 if kept.left else kept.lease)
+        loop = asyncio.get_running_loop()
+        self._timers[strategy] = loop.call_later(seconds, self._forget, strategy)
+
+
+def _taken_over(kept: KeptStrategy) -> str:
+    return (
+        f"the strategy {kept.deed.name!r} was taken over by {kept.owner.where}, as its owner had "
+        "gone: those who had it before can neither read nor write it any more. "
+        "psnb.attach(client) lists what lives on the cluster"
+    )
+
+
+# LayoutCache: the layouts that this process knows.
+#
+# It asks the scheduler when it has to; otherwise it answers from memory. Any thread may read; the
+# event loop of the client or worker writes and asks.
+
+ASK_TIMEOUT = 5.0
+"""Seconds in which the scheduler must answer."""
+
+
+class LayoutCache:
+    """Layouts by strategy.
+
+    Parameters
+    ----------
+    ask : callable
+        Asks the scheduler for the (packed) layout of a strategy.
+    """
+
+    def __init__(self, ask: Callable[[str], Awaitable[Any]]) -> None:
+        self._ask = ask
+        self._layouts: dict[str, Layout] = {}  # each operation on it is atomic
+        self._asking: dict[str, asyncio.Task[Layout]] = {}
+        self._sent: set[str] = set()  # of which the question is on its way
+
+    def known(self, strategy: str) -> Layout | None:
+        """Return the newest layout that is known here; any thread."""
+        return self._layouts.get(strategy)
+
+    def all(self) -> list[Layout]:
+        """Return the newest layouts that are known here, of all strategies; any thread."""
+        return list(self._layouts.values())
+
+    def learn(self, layout: Layout) -> None:
+        """Remember a layout, unless a newer one is known; one thread at a time."""
+        known = self._layouts.get(layout.strategy)
+        if known is None or known.version < layout.version:
+            self._layouts[layout.strategy] = layout
+
+    async def refresh(self, strategy: str) -> Layout:
+        """Ask the scheduler for a strategy's layout; callers at the same time share a request.
+
+        The answer is not older than the call: what made the caller ask, a server that was given up
+        for example, has been published before. So nobody shares a request that was sent earlier.
+
+        Raises
+        ------
+        ServerLostError
+            If the strategy is closed, or was taken over.
+        OSError
+            If the scheduler does not answer.
+        """
+        while strategy in self._sent:
+            await asyncio.wait([self._asking[strategy]])
+        asking = self._asking.get(strategy)
+        if asking is None:
+            asking = asyncio.create_task(self._refresh(strategy), name="psnb layout")
+            self._asking[strategy] = asking
+            asking.add_done_callback(partial(self._asked, strategy))
+        return await asyncio.shield(asking)
+
+    def _asked(self, strategy: str, asking: asyncio.Task[Layout]) -> None:
+        del self._asking[strategy]
+        self._sent.discard(strategy)
+        if not asking.cancelled():
+            asking.exception()  # nobody may wait for it any more
+
+    async def _refresh(self, strategy: str) -> Layout:
+        self._sent.add(strategy)
+        async with asyncio.timeout(ASK_TIMEOUT):
+            packed = await self._ask(strategy)
+        if packed is None or isinstance(packed, str):
+            self._layouts.pop(strategy, None)
+            closed = "the parameter servers are gone: their strategy was closed"
+            raise ServerLostError(packed or closed)
+        self.learn(unpacked(packed))
+        return self._layouts[strategy]

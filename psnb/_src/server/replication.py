@@ -1,0 +1,470 @@
+"""ShardCopy: the primary's view of a shard's copy on another server.
+
+The primary forwards every change of the shard, in order, so the copy has the same content. This is
+chain replication (van Renesse and Schneider, *Chain Replication for Supporting High Throughput and
+Availability*, OSDI 2004) with a chain of two, except that the head answers reads. A change is
+acknowledged to its sender when the copy has it.
+
+A new copy is filled while the shard is in use, with one segment under way at a time. A copy
+that is equal already, because the shard was handed over, is just *attached*. Both sides count
+changes, so a copy that has missed one is noticed.
+
+Threads: the server's event loop only; nothing here blocks. The states are those of
+`psnb._src.placement.layout.CopyState`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from psnb._src.placement.layout import COPY_STATES, CopyState, ServerAddress
+from psnb._src.server.operations import (
+    AdoptCopy,
+    AttachCopy,
+    CopyOperation,
+    Done,
+    Failed,
+    FillCopy,
+    FinishCopy,
+    Moved,
+    PendingReply,
+    RepeatChange,
+    ServerAnswer,
+)
+from psnb._src.server.row_index import GrowingArray
+from psnb._src.server.shard import ParameterShard
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.table import (
+    ClearTable,
+    OnTable,
+    Operation,
+    PutSegment,
+    Segment,
+    ShardOperation,
+)
+from psnb.errors import InternalError
+
+# Transfer: sends a shard to a copy while the shard is in use. Pure.
+#
+# Rows are sent in segments. Rows that have changed since are sent again, until so little is left
+# that all of it goes at once, with everything that is not by row (`Transfer.last`). From that
+# moment on the copy can follow the shard. So no backlog of changes builds up, and the shard stops
+# for no longer than the last step takes. (Dense tables, which mostly change as a whole, go with the
+# last step.) This is the live migration of virtual machines: Clark et al., *Live Migration of
+# Virtual Machines*, NSDI 2005.
+#
+# Not thread-safe; the server's one thread is its only user.
+
+SEGMENT = 4 << 20
+"""Bytes of a segment."""
+
+LAST = 1 << 20
+"""Bytes of rows that may be left for the last segments."""
+
+_MOST = 3
+"""How often all rows may be sent. After that the rest goes at once, however much it is: rows change
+too fast."""
+
+_WINDOW = 1 << 20  # rows that are searched for changes at a time
+
+
+class _Moving:
+    """The rows of one table that are being sent."""
+
+    def __init__(self, table: SparseTable) -> None:
+        self.table = table
+        self.row_nbytes = max(1, table.row_nbytes)
+        self._sent = self._at = self._dirty_count = self.total = 0
+        self._dirty = GrowingArray(1, np.dtype(np.bool_))
+        self.cleared = False
+        table.watchers.append(self)
+
+    def changing(self, rows: np.ndarray | None) -> None:
+        dirty = self._dirty.rows[: self._sent, 0]
+        if rows is None:
+            dirty[:] = True
+            self._dirty_count = self._sent
+        else:
+            rows = rows[(rows >= 0) & (rows < self._sent)]
+            self._dirty_count += rows.size - int(np.count_nonzero(dirty[rows]))
+            dirty[rows] = True
+
+    def changing_parts(self, rows: np.ndarray, width: int) -> None:
+        """Note that a variable changes."""
+        self.changing(None)
+
+    def changing_use(self) -> None:
+        """Note that all rows change."""
+        self.changing(None)
+
+    def renumbering(self) -> None:
+        self._sent = self._at = self._dirty_count = 0
+        self.cleared = True
+
+    def lapse(self) -> None:
+        """Send all rows again."""
+        self.renumbering()
+
+    def close(self) -> None:
+        self.table.watchers.remove(self)
+
+    def left(self) -> int:
+        """Return how many rows are still to be sent, as of now."""
+        return self.table.extent - self._sent + self._dirty_count
+
+    def next(self) -> Segment:
+        """Return the next rows; there are some."""
+        most = max(1, SEGMENT // self.row_nbytes)
+        start, extent = self._sent, self.table.extent
+        if start < extent:
+            stop = min(start + most, extent)
+            self._sent = stop
+            self._dirty.grow(stop)
+            self._dirty.rows[start:stop] = False
+            rows: slice | np.ndarray = slice(start, stop)
+            self.total += stop - start
+        else:
+            rows = self._some_dirty(most)
+            self.total += rows.size
+        return self.table.pick(rows)
+
+    def _some_dirty(self, most: int) -> np.ndarray:
+        while True:
+            if self._at >= self._sent:
+                self._at = 0
+            window = self._dirty.rows[self._at : min(self._at + _WINDOW, self._sent), 0]
+            found = np.flatnonzero(window)[:most]
+            if found.size:
+                window[found] = False
+                self._dirty_count -= found.size
+                rows = found + self._at
+                # The next segment continues behind it, so that rows that change all the time must
+                # wait.
+                self._at = int(rows[-1]) + 1
+                return rows
+            self._at += _WINDOW
+
+
+class Transfer:
+    """Yields the steps that make an empty shard equal to another one.
+
+    Parameters
+    ----------
+    shard : ParameterShard
+        The shard to copy.
+    """
+
+    def __init__(self, shard: ParameterShard) -> None:
+        self._shard = shard
+        self._moving: dict[str, _Moving] = {}
+
+    def next(self) -> list[ShardOperation]:
+        """Return the next steps; an empty list if it is time for `last`."""
+        for name in self._shard.tables():
+            table = self._shard.table(name)
+            if not isinstance(table, SparseTable):
+                continue
+            moving = self._moving.get(name)
+            if moving is None or moving.table is not table:
+                if moving is not None:
+                    moving.close()
+                self._moving[name] = _Moving(table)
+                return [self._shard.creation(name)]
+            if moving.cleared:
+                moving.cleared = False
+                return [OnTable(name, ClearTable())]
+            if not self._suffices(moving):
+                return [OnTable(name, PutSegment(moving.next()))]
+        return []
+
+    def last(self) -> list[list[ShardOperation]]:
+        """Return all that is left, as of now: lists of steps, to be sent in this order."""
+        steps: list[list[ShardOperation]] = []
+        for name in self._shard.tables():
+            table, moving = self._shard.table(name), self._moving.get(name)
+            if moving is None:
+                whole = table.segment(0, table.extent)
+                creation = self._shard.creation(name)
+                creation = msgspec.structs.replace(creation, values=whole["values"])
+                steps.append([creation, OnTable(name, PutSegment(whole))])
+            else:
+                while moving.left():
+                    steps.append([OnTable(name, PutSegment(moving.next()))])
+        tails = {name: self._shard.tail(name) for name in self._shard.tables()}
+        return [*steps, [FinishCopy(tails, self._shard.log())]]
+
+    def close(self) -> None:
+        """Stop watching the tables; idempotent."""
+        for moving in self._moving.values():
+            moving.close()
+        self._moving.clear()
+
+    def _suffices(self, moving: _Moving) -> bool:
+        left = moving.left()
+        tired = moving.total > _MOST * moving.table.extent
+        return not left or left * moving.row_nbytes <= LAST or tired
+
+
+logger = logging.getLogger("psnb")
+
+DONE, DEPOSED = "done", "deposed"
+"""Answers of the server of a copy; the second if there is a newer primary than the sender."""
+
+
+class ForwardedRequest(Protocol):
+    """A request that expects an answer."""
+
+    def message(self) -> tuple[str, Sequence[Operation]]:
+        """Return the key of the server, and the operations."""
+
+    def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
+        """Take the answers; None if there is no such server (any more)."""
+
+
+class CopyLink(Protocol):
+    """A connection to another server."""
+
+    def send(self, exchange: ForwardedRequest) -> None:
+        """Send a request; its answer comes later, in order."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
+class Opening(Protocol):
+    """Receives the outcome of connecting to another server."""
+
+    def opened(self, link: CopyLink) -> None:
+        """Take the connection."""
+
+    def broken(self, error: OSError) -> None:
+        """Take the error: connecting failed, or the connection broke."""
+
+
+Connect = Callable[[str, Opening], None]
+"""Begins to connect to an address, and reports the outcome to an `Opening`."""
+
+
+class Original(Protocol):
+    """A shard on the server that is its primary.
+
+    Attributes
+    ----------
+    index : int
+        The shard's number.
+    shard : ParameterShard
+        What is copied.
+    term, version : int
+        Those of its place; see `psnb._src.placement.layout.ShardPlace`.
+    position : int
+        The number of changes so far.
+    """
+
+    index: int
+    shard: ParameterShard
+    term: int
+    version: int
+    position: int
+
+    def deposed(self) -> None:
+        """Stop being the primary: there is a newer one."""
+
+
+class _Change:
+    """One operation on its way to a copy."""
+
+    def __init__(self, copy: ShardCopy, operation: CopyOperation, then: Callable[[], None]) -> None:
+        self._copy, self._operation, self.then = copy, operation, then
+
+    def message(self) -> tuple[str, Sequence[Operation]]:
+        return self._copy.to.key, [self._operation]
+
+    def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
+        match answers:
+            case None:
+                self._copy.answered(self, "it is not a server any more")
+            case [Done(result)]:
+                self._copy.answered(self, result)
+            case [Failed(error)]:
+                self._copy.answered(self, error)
+
+
+class ShardCopy:
+    """A copy on another server.
+
+    Parameters
+    ----------
+    original : Original
+        The shard on this server.
+    to : ServerAddress
+        The other server.
+
+    Attributes
+    ----------
+    to : ServerAddress
+        The other server.
+    state : CopyState
+        Whether it is being filled, complete or broken.
+    """
+
+    def __init__(self, original: Original, to: ServerAddress) -> None:
+        self.to, self.state = to, CopyState.FILLING
+        self._original, self._shard = original, original.shard
+        self._index, self._term = original.index, original.term
+        self._begun = original.version
+        self._link: CopyLink | None = None
+        self._transfer: Transfer | None = None
+        # The replies that wait for changes that the copy has not acknowledged, and the place in
+        # each.
+        self._waiting: dict[_Change, tuple[PendingReply, int]] = {}
+        self._follows = False  # changes are forwarded, and wait for it
+        self._unsent: list[_Change] | None = None  # changes from before there was a connection
+
+    def fill(self, connect: Connect) -> None:
+        """Fill the copy; ends with `FILLED` or `BROKEN`."""
+        self._transfer = Transfer(self._shard)
+        connect(self.to.address, self)
+
+    def attach(self, connect: Connect) -> None:
+        """Go on with a copy that has the same content."""
+        self._enter(CopyState.FILLED)
+        self._follows = True
+        attach = AttachCopy(self._index, self._term, self._begun, self._original.position)
+        self._unsent = [_Change(self, attach, _nothing)]
+        connect(self.to.address, self)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has acknowledged all that it was sent."""
+        return not self._waiting
+
+    def opened(self, link: CopyLink) -> None:
+        """Begin; see `Opening`."""
+        if self.state is CopyState.BROKEN:
+            link.close()
+            return
+        self._link = link
+        if self._transfer is not None:
+            adopt = AdoptCopy(self._index, self._term, self._begun)
+            self._send(_Change(self, adopt, self._go_on))
+        unsent, self._unsent = self._unsent or [], None
+        if self._transfer is None:
+            for change in unsent:
+                self._send(change)
+
+    def broken(self, error: OSError) -> None:
+        """Give the copy up; changes wait until it is certain that it will not take over."""
+        if self.state is not CopyState.BROKEN:
+            self._enter(CopyState.BROKEN)
+            logger.warning("the copy of shard %d at %s: %s", self._index, self.to.address, error)
+            self._end()
+
+    def forward(self, operation: ShardOperation, reply: PendingReply, place: int) -> None:
+        """Forward a change that was just counted; if the copy follows, the reply waits for it.
+
+        If the copy does not follow yet, the change is in what will be sent. If it is broken, the
+        reply waits for `let_go`: the copy may still be chosen to take over.
+        """
+        if not self._follows:
+            return
+        repeat = RepeatChange(self._index, self._term, self._original.position, operation)
+        change = _Change(self, repeat, _nothing)
+        reply.wait()
+        self._waiting[change] = reply, place
+        self._send(change)
+
+    def let_go(self) -> None:
+        """Stop waiting for the copy: it will not take over."""
+        self._close()
+        waiting, self._waiting = self._waiting, {}
+        for reply, _ in waiting.values():
+            reply.release()
+
+    def move_on(self) -> None:
+        """Answer all that waits for the copy: the shard is elsewhere."""
+        self._close()
+        waiting, self._waiting = self._waiting, {}
+        for reply, place in waiting.values():
+            reply.answers[place] = Moved()
+            reply.release()
+
+    def answered(self, change: _Change, answer: Any) -> None:
+        """Take the other server's answer to a change."""
+        if answer == DEPOSED:
+            self._original.deposed()
+        elif answer != DONE:
+            # It has lost the shard, or a change failed there: it is not a copy any more.
+            self.broken(ConnectionError(f"it answers {answer!r}"))
+        elif self.state is not CopyState.BROKEN:
+            change.then()
+            if change in self._waiting:
+                reply, _ = self._waiting.pop(change)
+                reply.release()
+
+    def _go_on(self) -> None:
+        transfer = self._transfer
+        assert transfer is not None
+        try:
+            steps = transfer.next()
+            # Then all that is left, as it is at this moment; from here on, changes are forwarded
+            # behind it.
+            rest = [] if steps else transfer.last()
+        except MemoryError as error:
+            self.broken(
+                ConnectionError(f"there is no memory to send it what it is to hold: {error}")
+            )
+            return
+        if steps:
+            self._fill(steps, self._go_on)
+            return
+        *parts, last = rest
+        transfer.close()
+        self._transfer, self._follows = None, True
+        for part in parts:
+            self._fill(part, _nothing)
+        self._fill(last, self._filled, self._original.position)
+
+    def _fill(
+        self, steps: Sequence[ShardOperation], then: Callable[[], None], position: int = 0
+    ) -> None:
+        self._send(_Change(self, FillCopy(self._index, self._term, steps, position), then))
+
+    def _filled(self) -> None:
+        self._enter(CopyState.FILLED)
+
+    def _send(self, change: _Change) -> None:
+        if self._unsent is not None:
+            self._unsent.append(change)
+        elif self._link is not None:
+            try:
+                self._link.send(change)
+            except MemoryError:
+                # The shard has the change already, and what comes after it would come out of turn.
+                self.broken(ConnectionError("there is no memory to send it a change"))
+
+    def _enter(self, state: CopyState) -> None:
+        if (self.state, state) not in COPY_STATES:
+            raise InternalError(f"a copy that is {self.state} cannot become {state}")
+        self.state = state
+
+    def _close(self) -> None:
+        if self.state is not CopyState.BROKEN:
+            self._enter(CopyState.BROKEN)
+        self._end()
+
+    def _end(self) -> None:
+        if self._transfer is not None:
+            self._transfer.close()
+            self._transfer = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+def _nothing() -> None:
+    pass

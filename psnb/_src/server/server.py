@@ -1,0 +1,469 @@
+"""Host: the shards that a server holds, as the shard itself or as a copy of it.
+
+It runs the operations on them, and forwards every change of a shard to its copies. The newest
+`ShardPlace` that it has received says which role it has for a shard (`psnb._src.placement`). The
+notebook sends places again and again, so a lost message does no harm. Everything runs on the
+server's event loop, one operation after the other, so each is atomic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from psnb._src.dask_compat import unpickled
+from psnb._src.placement.layout import ROLES, CopyState, Role, ServerStatus, ShardPlace, ShardStatus
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.memory import refusal
+from psnb._src.server.operations import (
+    APART,
+    AdoptCopy,
+    ApplyCommit,
+    AskWriting,
+    AttachCopy,
+    CommitPart,
+    CommitParts,
+    CountTraffic,
+    CreateTable,
+    Done,
+    EndWriting,
+    Failed,
+    FenceCommits,
+    FillCopy,
+    FollowPlaces,
+    GiveUpCommit,
+    HostShards,
+    MeasureShards,
+    MeasureTables,
+    Moved,
+    OnShard,
+    Packed,
+    PendingReply,
+    PreparePart,
+    PrepareSnapshots,
+    ReadSegment,
+    ReleaseSnapshot,
+    RepeatChange,
+    ServerAnswer,
+    TakeSnapshot,
+    Traffic,
+    WriteTables,
+    WritingProgress,
+)
+from psnb._src.server.replication import DEPOSED, DONE, Connect, ShardCopy
+from psnb._src.server.shard import ParameterShard, build
+from psnb._src.server.snapshots import OpenSnapshots, Soon, TableWriting
+from psnb._src.server.table import OnTable, Operation, ShardOperation, Table
+from psnb._src.utils.text import text_of
+from psnb.errors import CheckpointError, InternalError, PsnbError, SerializationError
+
+# HostedShard: a shard on a server, as the shard itself or as a copy, and its copies elsewhere.
+#
+# Pure. The server's one thread is its only user.
+
+
+class HostedShard:
+    """A shard, and this server's role for it.
+
+    Attributes
+    ----------
+    position : int
+        The number of changes so far.
+    copies : dict
+        By the key of its server, each copy that this server must keep equal.
+    """
+
+    def __init__(
+        self, index: int, shard: ParameterShard, role: Role, term: int, version: int
+    ) -> None:
+        self.index, self.shard, self.role = index, shard, role
+        self.term, self.version = term, version
+        self.position = 0
+        self.copies: dict[str, ShardCopy] = {}
+
+    def enter(self, role: Role) -> None:
+        """Change the role, or raise InternalError if that cannot be."""
+        if role is not self.role and (self.role, role) not in ROLES:
+            raise InternalError(f"shard {self.index} cannot become {role} when it is {self.role}")
+        self.role = role
+
+    def deposed(self) -> None:
+        """Stop being the primary: another server is now."""
+        if self.role is Role.PRIMARY:
+            self.enter(Role.RETIRED)
+        for copy in self.copies.values():
+            copy.move_on()
+        self.copies.clear()
+
+    def fail(self, error: Exception) -> None:
+        """Note that a change may have been made in part: the copies must be filled again."""
+        for copy in self.copies.values():
+            copy.broken(ConnectionError(f"a change failed: {error!r}"))
+
+    def changed(self, operation: ShardOperation, reply: PendingReply) -> None:
+        """Send a change on to the copies."""
+        self.position += 1
+        for copy in self.copies.values():
+            copy.forward(operation, reply, len(reply.answers))
+
+    def status(self) -> ShardStatus:
+        """Return what the strategy is told."""
+        idle = self.role is Role.RETIRED and all(copy.idle for copy in self.copies.values())
+        copies = {key: copy.state for key, copy in self.copies.items()}
+        return ShardStatus(self.role, self.version, idle, copies)
+
+    def obey(self, place: ShardPlace, own_key: str, connect: Connect) -> None:
+        """Take on the role that a newer place says for the server with this key."""
+        self.version = place.version
+        if place.primary is None or place.primary.key != own_key:
+            self.deposed()
+            return
+        self.term = place.term
+        self.enter(Role.RETIRED if place.heir is not None else Role.PRIMARY)
+        wanted = {server.key: server for server in place.followers}
+        for key, copy in list(self.copies.items()):
+            again = key == (place.filling and place.filling.key) and copy.state is CopyState.BROKEN
+            if again or key not in wanted:
+                del self.copies[key]
+                copy.let_go()
+        for key in wanted.keys() - self.copies.keys():
+            copy = self.copies[key] = ShardCopy(self, wanted[key])
+            begin = copy.fill if wanted[key] == place.filling else copy.attach
+            begin(connect)
+
+
+Made = Mapping[tuple[int, str], Table]
+"""Tables that were made ahead, by the number of the shard and their name."""
+
+
+class Host:
+    """Runs operations on the shards of a server.
+
+    Parameters
+    ----------
+    key : str
+        The server's key.
+    name : str
+        The server's name, for messages.
+    soon : callable
+        Calls functions on the server's event loop, from any thread.
+
+    Attributes
+    ----------
+    leaves : bool
+        Whether the strategy is to move the shards elsewhere, as the process will end.
+    """
+
+    def __init__(self, key: str, name: str, soon: Soon) -> None:
+        self._key, self._name, self._soon = key, name, soon
+        self.leaves = False
+        self._hosted: dict[int, HostedShard] = {}
+        self._traffic = Traffic()
+        self._made: Made = {}
+        self._snapshots = OpenSnapshots()
+        self._writings: dict[str, TableWriting] = {}  # by folder
+
+    def run(
+        self,
+        operations: Sequence[Operation],
+        reply: PendingReply,
+        connect: Connect,
+        made: Made | None = None,
+    ) -> None:
+        """Run the operations of a message, with no others in between."""
+        self._made = made or {}
+        for operation in operations:
+            reply.answers.append(self._answer(operation, reply, connect))
+        self._made = {}
+        reply.ran()
+
+    def close(self) -> None:
+        """Forget all shards, and close the connections to the servers of their copies."""
+        self._drop(list(self._hosted))
+        for folder in list(self._writings):
+            self._end_writing(folder)
+        self._snapshots.rest()
+
+    def rename(self, key: str) -> None:
+        """Follow places that call it by another key."""
+        self._key = key
+
+    def tick(self) -> None:
+        """Count a minute."""
+        for hosted in self._hosted.values():
+            hosted.shard.tick()
+        self._snapshots.tick()
+        for folder, writing in list(self._writings.items()):
+            if not writing.tick():
+                self._end_writing(folder)
+
+    def _answer(self, packed: Operation, reply: PendingReply, connect: Connect) -> ServerAnswer:
+        try:
+            operation = unpacked(packed)
+        except Exception as error:  # whatever a class may raise while it is unpickled
+            why = text_of(error, repr)
+            text = (
+                f"the arguments of {packed} cannot be unpickled on {self._name}: {why}. "
+                "Install there the modules that they need, or define them in the notebook"
+            )
+            return Failed(SerializationError(text))
+        try:
+            if not isinstance(operation, OnShard):
+                return Done(self._manage(operation, connect))
+            hosted = self._primary(operation.shard)
+            if hosted is None:
+                return Moved()
+            result = self._on_shard(hosted, operation.operation, reply)
+            return Done(result, hosted.shard.version)
+        except PsnbError as error:
+            return Failed(error)
+        except MemoryError as error:
+            return Failed(refusal(error, str(operation), self._name))
+        except Exception as error:  # a bug of ours must reach its caller, not only the log
+            return Failed(InternalError(f"{operation} on {self._name}: {error!r}"))
+
+    def _on_shard(self, hosted: HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
+        match operation:
+            case OnTable():
+                return self._run(hosted, operation, reply)
+            case CommitParts(commit, parts):
+                return self._commit(commit, parts, reply)
+            case TakeSnapshot(table, since):
+                return self._snapshots.begin(self._key, hosted.shard.table(table), since)
+            case ReadSegment(name, start, stop):
+                return self._snapshots.read(name, start, stop)
+            case ReleaseSnapshot(name):
+                return self._snapshots.release(name)
+        return self._run(hosted, operation, reply)
+
+    def _run(self, hosted: HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
+        operation = hosted.shard.decided(operation)
+        try:
+            result = hosted.shard.run(operation)
+        except PsnbError:
+            raise
+        except Exception as error:  # it may have changed something that the copies lack
+            # A lookup without memory has not, and commits without memory raise another error.
+            if hosted.shard.changes(operation) or not isinstance(error, MemoryError):
+                hosted.fail(error)
+            raise
+        self._traffic.count(operation, result)
+        if hosted.shard.changes(operation):
+            hosted.changed(operation, reply)
+        return result
+
+    def _commit(self, commit: Commit, parts: Mapping[int, Part], reply: PendingReply) -> Any:
+        """Prepare and apply a commit on all its shards; or on none, if that might stop halfway."""
+        found = [self._primary(index) for index in parts]
+        hosted = [each for each in found if each is not None]
+        if len(hosted) < len(parts) or (len(hosted) > 1 and any(each.copies for each in hosted)):
+            return APART
+        if len(hosted) == 1:
+            (part,) = parts.values()
+            return self._run(hosted[0], CommitPart(commit, part), reply)
+        try:
+            for each, part in zip(hosted, parts.values(), strict=True):
+                self._run(each, PreparePart(commit, part), reply)
+        except Exception:
+            for each in hosted:
+                self._run(each, GiveUpCommit(commit), reply)
+            raise
+        stale = [self._run(each, ApplyCommit(commit), reply) for each in hosted]
+        return max((each for each in stale if each is not None), default=None)
+
+    def _manage(self, operation: Operation, connect: Connect) -> Any:
+        match operation:
+            case RepeatChange():
+                return self._repeat(operation)
+            case FillCopy():
+                return self._fill(operation)
+            case AdoptCopy(index, term, version):
+                return self._adopt(index, term, version)
+            case AttachCopy():
+                return self._attach(operation)
+            case FollowPlaces(places, versions):
+                return self._follow(places, versions, connect)
+            case HostShards(places, fences):
+                return self._host(places, fences)
+            case MeasureShards():
+                return self._measure()
+            case CountTraffic():
+                return self._count_traffic()
+            case PrepareSnapshots():
+                return self._prepare()
+            case WriteTables(folder, files):
+                return self._write(folder, files)
+            case AskWriting(folder):
+                return self._progress(folder)
+            case EndWriting(folder):
+                return self._end_writing(folder)
+        raise InternalError(f"{self._name} has no operation {operation}")
+
+    # Operations that the strategy calls.
+
+    def _host(self, places: Mapping[int, ShardPlace], fences: Sequence[FenceCommits]) -> None:
+        """Create new shards; they are empty, but know which commits were given up."""
+        for index, place in places.items():
+            shard = self._shard(index)
+            for fence in fences:
+                shard.run(fence)
+            self._hosted[index] = HostedShard(index, shard, Role.PRIMARY, place.term, place.version)
+
+    def _follow(
+        self, places: Mapping[int, ShardPlace], versions: Sequence[int], connect: Connect
+    ) -> ServerStatus:
+        """Follow the layout, and report the status of the shards here; see `FollowPlaces`."""
+        for index, place in places.items():
+            hosted = self._hosted.get(index)
+            if hosted is not None and place.version > hosted.version:
+                hosted.obey(place, self._key, connect)
+        rest = [(index, hosted) for index, hosted in self._hosted.items() if index not in places]
+        self._drop([index for index, hosted in rest if hosted.version <= versions[index]])
+        shards = {index: hosted.status() for index, hosted in self._hosted.items()}
+        return ServerStatus(shards, self.leaves, bool(self._writings))
+
+    def _measure(self) -> dict[int, dict[str, int]]:
+        """Return the bytes of all tables of each shard, including copies."""
+        return {index: hosted.shard.run(MeasureTables()) for index, hosted in self._hosted.items()}
+
+    def _count_traffic(self) -> dict[str, int]:
+        """Return the size of the shards here, and counts of the operations since the start."""
+        traffic = self._traffic
+        return {
+            "shards": len(self._hosted),
+            "bytes": sum(sum(tables.values()) for tables in self._measure().values()),
+            "pulls": traffic.pulls,
+            "pushes": traffic.pushes,
+            "updates": traffic.updates,
+            "staleness": traffic.staleness,
+        }
+
+    def _prepare(self) -> bool:
+        here = [each.shard for each in self._hosted.values() if each.role is Role.PRIMARY]
+        return self._snapshots.prepare(each.table(name) for each in here for name in each.tables())
+
+    def _write(self, folder: str, files: Mapping[str, str]) -> None:
+        """Begin to write snapshots."""
+        if folder in self._writings:
+            return  # it was asked for twice
+        if not self._snapshots.has(files.values()):
+            raise CheckpointError(
+                f"{self._name} does not have the snapshots any more that were to be written into "
+                f"{folder!r}: for minutes, nobody used them; save again"
+            )
+        taken = {file: self._snapshots.taken(name) for file, name in files.items()}
+        self._writings[folder] = TableWriting(self._name, folder, taken, self._soon)
+
+    def _progress(self, folder: str) -> WritingProgress:
+        if folder not in self._writings:
+            raise CheckpointError(
+                f"{self._name} does not write into {folder!r} any more: for minutes, nobody asked "
+                "how far it is; save again"
+            )
+        return self._writings[folder].progress()
+
+    def _end_writing(self, folder: str) -> None:
+        if (writing := self._writings.pop(folder, None)) is not None:
+            writing.stop()
+        if not self._writings:
+            self._snapshots.rest()
+
+    # Operations that the primaries of copies call.
+
+    def _adopt(self, index: int, term: int, version: int) -> str:
+        """Begin a new, empty copy."""
+        hosted = self._hosted.get(index)
+        if hosted is not None:
+            if hosted.term > term or (hosted.term == term and hosted.role is Role.PRIMARY):
+                return DEPOSED
+            hosted.deposed()
+            version = max(version, hosted.version)
+        self._hosted[index] = HostedShard(index, self._shard(index), Role.COPY, term, version)
+        return DONE
+
+    def _fill(self, fill: FillCopy) -> str:
+        hosted = self._copy(fill.shard, fill.term)
+        if isinstance(hosted, str):
+            return hosted
+        for step in fill.steps:
+            hosted.shard.run(step)
+        hosted.position = fill.position
+        return DONE
+
+    def _attach(self, attach: AttachCopy) -> str:
+        """Become a copy of a new primary that has the same content."""
+        hosted, term = self._hosted.get(attach.shard), attach.term
+        if hosted is None or hosted.term >= term or hosted.position != attach.position:
+            return _refusal(hosted, term)
+        hosted.deposed()
+        hosted.enter(Role.COPY)
+        hosted.term, hosted.version = term, max(attach.version, hosted.version)
+        return DONE
+
+    def _repeat(self, repeat: RepeatChange) -> str:
+        hosted = self._copy(repeat.shard, repeat.term)
+        if isinstance(hosted, str):
+            return hosted
+        if hosted.position + 1 != repeat.position:
+            return f"change {repeat.position} comes after {hosted.position}"
+        hosted.shard.run(repeat.change)
+        hosted.position = repeat.position
+        return DONE
+
+    def _copy(self, index: int, term: int) -> HostedShard | str:
+        """Return the copy that the primary of this term may change, or the answer why not."""
+        hosted = self._hosted.get(index)
+        if hosted is None or hosted.role is not Role.COPY or hosted.term != term:
+            return _refusal(hosted, term)
+        return hosted
+
+    def _primary(self, index: int) -> HostedShard | None:
+        hosted = self._hosted.get(index)
+        return hosted if hosted is not None and hosted.role is Role.PRIMARY else None
+
+    def _drop(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self._hosted.pop(index).deposed()
+
+    def _shard(self, index: int) -> ParameterShard:
+        return ParameterShard(f"shard {index} on {self._name}", partial(self._make, index))
+
+    def _make(self, index: int, creation: CreateTable) -> Table:
+        made = self._made.get((index, creation.name))
+        return build(creation) if made is None else made
+
+
+def _refusal(hosted: HostedShard | None, term: int) -> str:
+    if hosted is not None and (hosted.term, hosted.role is Role.PRIMARY) > (term, False):
+        return DEPOSED
+    return "not a copy"
+
+
+def unpacked(operation: Operation) -> Operation:
+    """Return an operation with what was pickled apart from its message."""
+    if isinstance(operation, OnShard) and isinstance(operation.operation, Packed):
+        return OnShard(operation.shard, unpickled(operation.operation.payload))
+    return operation
+
+
+_LONG = (Packed, CreateTable)
+
+
+def takes_long(operation: Operation) -> bool:
+    """Return whether an operation makes tables, or has what must be unpickled apart."""
+    if isinstance(operation, OnShard):
+        return isinstance(operation.operation, _LONG)
+    return bool(to_make(operation))
+
+
+def to_make(operation: Operation) -> list[tuple[int, CreateTable]]:
+    """Return the tables that an operation will make, and on which shard."""
+    match operation:
+        case OnShard(shard, CreateTable() as creation):
+            return [(shard, creation)]
+        case RepeatChange(shard=shard, change=CreateTable() as creation):
+            return [(shard, creation)]
+        case FillCopy(shard=shard, steps=steps):
+            return [(shard, each) for each in steps if isinstance(each, CreateTable)]
+    return []

@@ -1,0 +1,374 @@
+"""ParameterShard: the tables of one shard of a strategy, and its log of commits. Pure.
+
+A shard's state depends only on its operations and their order: two shards that ran the same ones
+are equal. Not thread-safe; a server's one thread is its only user, so every operation is atomic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from psnb._src.server.commit_log import Commit, CommitLog, CommitState, Fact, LogEntry, Part
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.memory import refusal
+from psnb._src.server.operations import (
+    ApplyCommit,
+    ClosedLog,
+    CloseLog,
+    CommitPart,
+    CreateDense,
+    CreateSparse,
+    CreateTable,
+    DropTable,
+    EndRound,
+    EndWriter,
+    FenceCommits,
+    FinishCopy,
+    GiveUpCommit,
+    MeasureTables,
+    OpenLog,
+    PreparePart,
+    SquareNorms,
+    TableTail,
+)
+from psnb._src.server.optimizer import Optimizer, Workspace
+from psnb._src.server.rounds import square_norm
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import Always
+from psnb._src.server.table import OnTable, Push, ReservedWrite, ShardOperation, Table, with_rates
+from psnb.errors import ConfigurationError, InternalError
+
+# The kinds of tables, and what must be compiled before one is made. Pure, without Dask.
+
+__all__ = ["OPTIMIZABLE", "DenseTable", "SparseTable", "Table", "build", "warm_up"]
+
+OPTIMIZABLE = (np.dtype(np.float32), np.dtype(np.float64))
+"""The dtypes that optimizers work on."""
+
+
+def build(creation: CreateTable) -> Table:
+    """Make a table."""
+    match creation:
+        case CreateDense(name, values, optimizer):
+            return DenseTable(name, values, optimizer)
+        case CreateSparse():
+            return SparseTable(**msgspec.structs.asdict(creation))
+    raise InternalError(f"there are no tables of {type(creation).__name__}")
+
+
+def warm_up(creation: CreateTable) -> None:
+    """Compile the kernels that a table will need, or load them from numba's cache.
+
+    Takes a second or two the first time on a machine, a tenth of a second later. Any thread may
+    call it except the event loop's, which must not be blocked.
+
+    Parameters
+    ----------
+    creation : CreateTable
+        What it will be made with.
+    """
+    if isinstance(creation, CreateDense):
+        if (optimizer := _clipping(creation.optimizer)) is not None:
+            value = np.zeros(1, creation.values.dtype)
+            DenseTable("", value, optimizer).push(value)
+    elif isinstance(creation, CreateSparse):
+        # The smallest table: one row on its shard, whose id is admitted.
+        rows = None if creation.rows is None else int(creation.index) + 1
+        ids = np.array([creation.index], np.uint64)
+        arguments = {**msgspec.structs.asdict(creation), "rows": rows}
+        SparseTable(**arguments).lookup(ids)
+        optimizer = _clipping(creation.optimizer)
+        small = SparseTable(**{**arguments, "admission": Always(), "optimizer": optimizer})
+        for training in (False, True):
+            small.lookup(ids, training)
+        if optimizer is not None:
+            small.changed_since("")
+            row = np.zeros((1, creation.dim), creation.dtype)
+            small.push(ids, row)
+            small.merge(ids, row, dict.fromkeys(optimizer.slots, row), 0, 1.0)
+            if not isinstance(creation.admission, Always):  # some ids may have no row
+                room = Workspace.of_rows(creation.dim, row.dtype)
+                list(room.parts(np.array([-1, 0]), np.repeat(row, 2, 0), gaps=True))
+        if creation.accessor is not None:
+            counts = np.zeros(1, np.float32)
+            small.record(ids, counts, counts)
+
+
+def _clipping(optimizer: Optimizer | None) -> Optimizer | None:
+    """Return an optimizer that clips by norm, which may be switched on later, if it may."""
+    clips = optimizer is not None and optimizer.by_element
+    return replace(optimizer, clipnorm=1.0) if clips else optimizer  # type: ignore[type-var]
+
+
+_COMMITS = (CommitPart, PreparePart)
+
+
+class ParameterShard:
+    """Holds tables and runs operations on them, one at a time.
+
+    Parameters
+    ----------
+    name : str
+        For messages.
+    make : callable
+        Makes a table, or returns one that was made ahead.
+    """
+
+    def __init__(self, name: str, make: Callable[[CreateTable], Table] = build) -> None:
+        self.name = name
+        self._make = make
+        self._tables: dict[str, Table] = {}
+        self._creations: dict[str, CreateDense | CreateSparse] = {}
+        self._log = CommitLog()
+        self._ended: EndRound | None = None  # the end of the latest round
+
+    @property
+    def version(self) -> int:
+        """The number of updates by closures so far."""
+        return self._log.version
+
+    def run(self, operation: ShardOperation) -> Any:
+        """Run one operation."""
+        match operation:
+            case OnTable(table, inner):
+                return self.table(table).run(inner)
+            case CommitPart(commit, part):
+                return self._apply(self._prepare(commit, part))
+            case PreparePart(commit, part):
+                self._prepare(commit, part)
+                return None
+            case ApplyCommit(commit, decided):
+                return self._apply(self._log.find(commit, decided=decided))
+            case GiveUpCommit(commit, decided):
+                return self._log.give_up(commit, decided=decided)
+            case FenceCommits(attempts, closed, settled):
+                return self.fence(attempts, closed, settled)
+            case EndWriter(writer):
+                return self._log.end(writer)
+            case CloseLog():
+                rounds = self._log.rounds
+                return ClosedLog(self._log.close_to_all(), self._ended, rounds.held())
+            case OpenLog():
+                self._log, self._ended = CommitLog(self._log.version), None
+                return None
+            case SquareNorms(writer, number, closures, tables):
+                return self._square_norms(writer, number, closures, tables)
+            case EndRound(writer, number, closures, norms):
+                self._end_round(writer, number, closures, norms)
+                self._ended = operation
+                return None
+            case CreateDense() | CreateSparse():
+                # Sent again, because the answer was lost: nobody has used the table meanwhile.
+                return self._create(operation)
+            case DropTable(name):
+                self._tables.pop(name, None)
+                self._creations.pop(name, None)
+                return None
+            case MeasureTables():
+                return {name: table.nbytes() for name, table in self._tables.items()}
+            case FinishCopy(tails, log):
+                return self._finish(tails, log)
+        raise InternalError(f"{self.name} has no operation {operation}")
+
+    def decided(self, operation: ShardOperation) -> ShardOperation:
+        """Return an operation with all that a copy might decide in another way.
+
+        These are the learning rates of a commit: users' functions give them, which may fail, or
+        give two servers two numbers. Only the primary calls this, before each operation.
+
+        Raises
+        ------
+        ConfigurationError
+            If a learning rate cannot be computed.
+        """
+        if not isinstance(operation, _COMMITS):
+            return operation
+        part = operation.part
+        pushes = [
+            (self.table(write.table), write.operation)
+            for write in part.writes
+            if isinstance(write.operation, Push)
+        ]
+        by_users = [table.rate_is_users() for table, _ in pushes]
+        # What is applied later, when all have prepared it or at the end of a round, might find a
+        # function there by then, which fails.
+        at_once = isinstance(operation, CommitPart) and part.round_number is None
+        if at_once and not any(by_users):
+            return operation
+        if not self._log.expects(operation.commit):
+            return operation  # sent again: what was decided first counts
+        rated = iter(with_rates(pushes, as_one=part.round_number is not None))
+        writes = [
+            OnTable(write.table, next(rated)) if isinstance(write.operation, Push) else write
+            for write in part.writes
+        ]
+        return msgspec.structs.replace(operation, part=part._replace(writes=writes))
+
+    def changes(self, operation: ShardOperation) -> bool:
+        """Return whether an operation may change the shard."""
+        if isinstance(operation, OnTable):
+            return self.table(operation.table).changes(operation.operation)
+        return operation.changes
+
+    def tick(self) -> None:
+        """Count a minute."""
+        self._log.tick()
+        for table in self._tables.values():
+            table.tick()
+
+    def tables(self) -> tuple[str, ...]:
+        """Return the names of all tables."""
+        return tuple(self._tables)
+
+    def table(self, name: str) -> Table:
+        """Return a table, or raise ConfigurationError if it is not here."""
+        found = self._tables.get(name)
+        if found is None:
+            raise ConfigurationError(f"{self.name} holds no {name!r}: it was dropped")
+        return found
+
+    def creation(self, name: str) -> CreateDense | CreateSparse:
+        """Return the operation that makes an empty table like this one."""
+        optimizer = self._tables[name].optimizer()
+        return msgspec.structs.replace(self._creations[name], optimizer=optimizer)
+
+    def tail(self, name: str) -> TableTail:
+        """Return the part of a table that is not by row, and its optimizer."""
+        table = self._tables[name]
+        return TableTail(table.tail(), table.skipped(), table.optimizer())
+
+    def log(self) -> CommitLog:
+        """Return the log of commits itself, not a copy."""
+        return self._log
+
+    def _finish(self, tails: Mapping[str, TableTail], log: CommitLog) -> None:
+        for name, tail in tails.items():
+            self._tables[name].check_tail(tail.tail)
+        self._tables = {name: self._tables[name] for name in tails}
+        self._creations = {name: self._creations[name] for name in tails}
+        for name, tail in tails.items():
+            self._tables[name].take_over(tail.tail, tail.skipped, tail.optimizer)
+        self._log = log
+        # What the original has reserved for its commits, they need here as well.
+        for entry in log.prepared():
+            assert entry.part is not None
+            entry.reserved = self._reserve(entry.part)
+        for each in log.rounds.writes():
+            if (table := self._tables.get(each.write.table)) is not None:
+                again = log.rounds.reserve(table, each.write)
+                each.table, each.make, each.share = table, again.make, again.share
+
+    def _create(self, creation: CreateDense | CreateSparse) -> None:
+        self._tables[creation.name] = self._make(creation)
+        if isinstance(creation, CreateDense):  # large, and not needed: the table has them
+            values = np.empty(0, creation.values.dtype)
+            creation = msgspec.structs.replace(creation, values=values)
+        self._creations[creation.name] = creation
+
+    def _prepare(self, commit: Commit, part: Part) -> LogEntry:
+        """Prepare a part of a commit, so that applying it cannot fail.
+
+        All checks are made, and all memory is got. The shards of other servers do so as well before
+        one of them changes anything.
+        """
+        for write in part.writes:
+            self.table(write.table).check_write(write.operation)
+        return self._log.prepare(commit, part, self._reserve)
+
+    def _reserve(self, part: Part) -> list[ReservedWrite]:
+        found: list[ReservedWrite] = []
+        for write in part.writes:
+            table = self._tables.get(write.table)
+            if table is None:
+                continue  # it was dropped since it was prepared at the original
+            try:
+                if part.round_number is not None and write.operation.collected:
+                    found.append(self._log.rounds.reserve(table, write))
+                else:
+                    make = table.reserve(write.operation)
+                    found.append(ReservedWrite(write, table, make))
+            except MemoryError as error:
+                found.clear()  # not in a frame of the error as long as somebody has that
+                raise refusal(error, str(write), self.name) from None
+        return found
+
+    def _apply(self, entry: LogEntry) -> int | None:
+        """Apply the writes of a commit, once, and return their staleness."""
+        part, reserved, log = entry.part, entry.reserved, self._log
+        if entry.state is CommitState.APPLIED or part is None:
+            return entry.staleness
+        # First: an exception below is a bug, and the writes must not be tried again.
+        entry.state, entry.part, entry.reserved = CommitState.APPLIED, None, ()
+        commit, in_round = entry.commit, part.round_number is not None
+        waiting = []
+        for each in reserved:
+            if in_round and each.write.operation.collected:
+                waiting.append(each)
+            elif each.table is self._tables.get(each.write.table):  # it may have been dropped
+                assert each.make is not None
+                each.make()
+        if waiting:
+            log.rounds.collect(commit.writer, commit.number, waiting)
+        log.note(commit)
+        if part.seen is not None:
+            entry.staleness = max(0, log.version - part.seen) if part.seen >= 0 else 0
+            log.version += not in_round
+        return entry.staleness
+
+    def fence(
+        self,
+        attempts: Mapping[str, Mapping[int, int]],
+        closed: Sequence[str] = (),
+        settled: Mapping[str, int] | None = None,
+    ) -> list[Fact]:
+        """Report the state of some commits, and let only the notebook decide on them.
+
+        Parameters
+        ----------
+        attempts : mapping
+            By writer and number: the last attempt that may exist.
+        closed : sequence of str
+            Writers of which all commits are reported, and none is accepted from now on.
+        settled : mapping of str to int
+            By writer, the number below which all commits have ended.
+        """
+        for writer, below in (settled or {}).items():
+            self._log.settle(writer, below)
+        facts = [fact for writer in closed for fact in self._log.close(writer)]
+        for writer, numbers in attempts.items():
+            facts += self._log.fence(writer, numbers)
+        return facts
+
+    def _end_round(
+        self, writer: str, number: int, closures: Sequence[int], norms: Mapping[str, float]
+    ) -> None:
+        """Apply what closures pushed in a round, once, as one update; see `Rounds`.
+
+        ``norms`` has the norms of whole gradients, by table, where they are known.
+        """
+        rounds = self._log.rounds
+        if not rounds.over(writer, number):
+            for each in rounds.averages(writer, closures, self._tables, norms):
+                assert each.make is not None
+                each.make()
+            rounds.end(writer, number)
+            self._log.version += len(closures)
+
+    def _square_norms(
+        self, writer: str, number: int, closures: Sequence[int], tables: Sequence[str]
+    ) -> dict[str, float]:
+        """Return the squared norms of a round's gradients, by table, of those that were pushed."""
+        rounds = self._log.rounds
+        if rounds.over(writer, number):
+            return {}
+        wanted = {name: self._tables[name] for name in tables if name in self._tables}
+        return {
+            each.write.table: square_norm(each.write.operation)
+            for each in rounds.averages(writer, closures, wanted)
+            if isinstance(each.write.operation, Push)
+        }

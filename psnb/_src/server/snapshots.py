@@ -1,0 +1,554 @@
+"""Snapshot: a table as it was at one moment, read in pieces while the table changes. Pure.
+
+Copy on write: what changes before it was read is copied first. So a snapshot takes the memory of
+those rows, at most that of the table, and no operation waits for more than a piece and for the rows
+that it changes itself. (The removal of rows copies all that was not read, and so does the update of
+a variable as a whole: into `SpareRoom`, if that was wanted ahead.)
+
+It is read in one of two ways: in segments of rows, of which the last may be asked for once more; or
+array by array, as files have them.
+
+Not thread-safe; the server's one thread is its only user.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from psnb._src.server.dense import DenseTable
+from psnb._src.server.memory import PIECE, SpareRoom, count_pieces, pages
+from psnb._src.server.operations import SnapshotHeader, WritingProgress
+from psnb._src.server.sparse import SparseTable
+from psnb._src.server.states import ROW_USE
+from psnb._src.server.table import Changes, Segment, Table
+from psnb._src.utils.files import DTYPES, NewFile, WrittenFile
+from psnb._src.utils.threads import Answer
+from psnb.errors import CheckpointError, InternalError, PsnbError, ServerMemoryError
+
+_ALL = slice(None)
+_BLOCK = 1 << 16  # rows that are copied at a time
+
+
+class Snapshot(ABC):
+    """A table at one moment.
+
+    Attributes
+    ----------
+    rows : int
+        How many rows the table had.
+    form : Segment
+        A segment without rows.
+    tail : Segment
+        All that is not by row.
+    shapes : mapping of str to tuple of int
+        The shapes of the whole arrays that are by row.
+    """
+
+    rows: int
+    form: Segment
+    tail: Segment
+    shapes: dict[str, tuple[int, ...]]
+
+    _lapsed = False
+
+    def lapse(self) -> None:
+        """End: what changes could not be copied first."""
+        self._lapsed = True
+        self.close()
+
+    def _check(self) -> None:
+        if self._lapsed:
+            raise ServerMemoryError(
+                "a server had no memory to keep rows as they were when the snapshot began, because "
+                "they changed before they were read: what was read or written of it is not whole. "
+                "Give the processes of servers more memory, or save when less is updated"
+            )
+
+    def header(self, name: str, mark: str = "", *, whole: bool = True) -> SnapshotHeader:
+        """Return what a reader must know, who knows the snapshot by this name."""
+        row = sum(a.dtype.itemsize * math.prod(a.shape[1:]) for a in self.form.values())
+        return SnapshotHeader(name, self.rows, row, self.form, self.tail, mark, whole)
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> Segment:
+        """Return the rows from ``start`` to ``stop``; ranges come in order, each twice at most."""
+
+    @abstractmethod
+    def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return these rows of one array; nothing may have been `read`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop copying; idempotent."""
+
+
+def snapshot(
+    table: Table, only: np.ndarray | None = None, room: SpareRoom | None = None
+) -> Snapshot:
+    """Return a snapshot of a table at this moment.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    only : numpy.ndarray, optional
+        Of an embedding, the numbers of the rows that it shall have, ascending.
+    room : SpareRoom, optional
+        Where a variable is copied to.
+    """
+    if isinstance(table, SparseTable):
+        return _RowSnapshot(table, only)
+    return _WholeSnapshot(table, SpareRoom() if room is None else room)
+
+
+def pieces_wanted(table: Table) -> int:
+    """Return how many pieces of `SpareRoom` a snapshot of a table takes, if the table changes."""
+    if not isinstance(table, DenseTable):
+        return 0
+    return sum(count_pieces(table.flat(name).nbytes) for name in table.names)
+
+
+class _WholeSnapshot(Snapshot):
+    """Of a variable, of which the parts that change are copied: mostly all that were not read."""
+
+    def __init__(self, table: Table, room: SpareRoom) -> None:
+        assert isinstance(table, DenseTable)
+        self._table, self._room = table, room
+        self.rows, self.tail = table.extent, table.tail()
+        self.form = {name: array.reshape(-1) for name, array in table.segment(0, 0).items()}
+        self.shapes = dict.fromkeys(self.form, table.shape)
+        self._last: tuple[int, Segment] = (-1, {})
+        self._read_to = dict.fromkeys(self.form, 0)
+        # Of each array the parts that were copied, by their numbers.
+        self._kept: dict[str, dict[int, np.ndarray]] = {name: {} for name in self.form}
+        table.watchers.append(self)
+
+    def changing(self, rows: np.ndarray | None) -> None:
+        """Copy all that was not read."""
+        for name in self.form:
+            step = self._step(name)
+            self._keep(name, range(self._read_to[name] // step, -(-self.rows // step)))
+
+    def changing_parts(self, rows: np.ndarray, width: int) -> None:
+        """Copy the parts in which these rows are."""
+        for name in self.form if width else ():
+            step = self._step(name)
+            first, last = rows * width // step, (rows * width + width - 1) // step
+            if (last - first).max(initial=0) > 1:
+                return self.changing(None)
+            numbers = np.unique(np.concatenate([first, last]))
+            self._keep(name, numbers[numbers >= self._read_to[name] // step].tolist())
+        return None
+
+    def changing_use(self) -> None:
+        """Nothing: a dense table has none."""
+
+    def renumbering(self) -> None:
+        """Nothing: rows of a dense table stay."""
+
+    def read(self, start: int, stop: int) -> Segment:
+        self._check()
+        if start != self._last[0]:
+            self._last = start, {name: self.column(name, start, stop) for name in self.form}
+        return self._last[1]
+
+    def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        self._check()
+        self._read_to[name] = stop
+        step, kept, found = self._step(name), self._kept[name], [self.form[name]]
+        for number in range(start // step, -(-stop // step)):
+            at = number * step
+            part = slice(max(start, at), min(stop, at + step))
+            if number in kept:
+                found.append(kept[number][part.start - at : part.stop - at])
+            else:
+                found.append(self._table.column(name, part))
+        return found[1] if len(found) == 2 else np.concatenate(found)
+
+    def close(self) -> None:
+        if self in self._table.watchers:
+            self._table.watchers.remove(self)
+        self._kept = {}
+
+    def _step(self, name: str) -> int:
+        """Return how many numbers of an array a part has."""
+        return PIECE // self.form[name].itemsize
+
+    def _keep(self, name: str, numbers: Iterable[int]) -> None:
+        new = [number for number in numbers if number not in self._kept[name]]
+        step, whole = self._step(name), self._table.flat(name)
+        copies = self._room.copies([whole[at * step : (at + 1) * step] for at in new])
+        self._kept[name].update(zip(new, copies, strict=True))
+
+
+class _RowSnapshot(Snapshot):
+    """Of a table whose rows are copied when they change; its rows are numbered among its own."""
+
+    def __init__(self, table: SparseTable, only: np.ndarray | None) -> None:
+        self._table, self._only = table, only
+        self.rows, self.tail = table.extent if only is None else only.size, table.tail()
+        self.form = table.segment(0, 0)
+        self.shapes = {name: (self.rows, *array.shape[1:]) for name, array in self.form.items()}
+        self._apart = False  # nothing of it is in the table any more
+        self._read_to = 0
+        self._last: tuple[int, Segment] = (-1, {})
+        # For each row, where its copy is, from 1 on; 0 if there is none. (The system provides
+        # memory for zeros only when they are written.)
+        self._place = np.zeros(self.rows, np.int32)
+        self._kept: Segment = {}
+        self._count = 0
+        self._use: Segment = {}  # of all rows, once that of all has changed
+        table.watchers.append(self)
+
+    def changing(self, rows: np.ndarray | None) -> None:
+        """Copy the rows that were not read yet."""
+        if self._apart:
+            return
+        if rows is not None:
+            self._keep(self._own(rows))
+            return
+        for start in range(self._read_to, self.rows, _BLOCK):
+            self._keep(np.arange(start, min(start + _BLOCK, self.rows)))
+
+    def changing_parts(self, rows: np.ndarray, width: int) -> None:
+        """Nothing: that is for variables."""
+
+    def changing_use(self) -> None:
+        """Copy the use of all rows, a few bytes of each."""
+        if not self._apart and not self._use:
+            self._use = {n: self.column(n, 0, self.rows) for n in ROW_USE if n in self.form}
+
+    def renumbering(self) -> None:
+        """Copy all that was not read: it cannot be found any more."""
+        self.changing(None)
+        self._apart = True
+
+    def read(self, start: int, stop: int) -> Segment:
+        self._check()
+        if start == self._last[0]:
+            return self._last[1]
+        if start != self._read_to:
+            raise InternalError(f"rows {start} to {stop} of a snapshot read to {self._read_to}")
+        segment = {name: self.column(name, start, stop) for name in self.form}
+        self._read_to, self._last = stop, (start, segment)
+        return segment
+
+    def column(self, name: str, start: int, stop: int) -> np.ndarray:
+        self._check()
+        if name in self._use:
+            return self._use[name][start:stop]
+        place, form = self._place[start:stop], self.form[name]
+        if self._apart:
+            array = np.empty((stop - start, *form.shape[1:]), form.dtype)
+        else:
+            array = self._table.column(name, self._in_table(slice(start, stop)))
+        kept = np.flatnonzero(place)
+        if kept.size:
+            array[kept] = self._kept[name][place[kept] - 1]
+        return array
+
+    def close(self) -> None:
+        if self in self._table.watchers:
+            self._table.watchers.remove(self)
+        self._kept = self._use = {}
+
+    def _own(self, rows: np.ndarray) -> np.ndarray:
+        """Return those that it has of rows of the table, if they were not read."""
+        if self._only is not None:
+            at = np.searchsorted(self._only, rows)
+            at[at == self.rows] = 0
+            rows = at[self._only[at] == rows] if self.rows else at[:0]
+        return rows[(rows >= self._read_to) & (rows < self.rows)]
+
+    def _in_table(self, rows: slice | np.ndarray) -> slice | np.ndarray:
+        return rows if self._only is None else self._only[rows]
+
+    def _keep(self, rows: np.ndarray) -> None:
+        rows = rows[self._place[rows] == 0]
+        if not rows.size:
+            return
+        if not self._kept:
+            self._kept = {name: _room(form, self.rows) for name, form in self.form.items()}
+        start, self._count = self._count, self._count + rows.size
+        self._place[rows] = np.arange(start + 1, self._count + 1)
+        for name, array in self._table.pick(self._in_table(rows)).items():
+            self._kept[name][start : self._count] = array
+
+
+def _room(form: np.ndarray, rows: int) -> np.ndarray:
+    """Return room for so many rows: the system provides memory for those that are written.
+
+    In small pages: while a file is written, it may look for a huge one for a tenth of a second.
+    """
+    numbers = rows * math.prod(form.shape[1:])
+    memory = pages(max(1, numbers * form.itemsize))
+    return np.frombuffer(memory, form.dtype, numbers).reshape(rows, *form.shape[1:])
+
+
+# OpenSnapshots: the snapshots of a server's tables that are being read, by name. Pure.
+#
+# A reader that died never ends its snapshot: one that was not read for `TICKS` minutes ends. The
+# server's one thread is the only user.
+
+_ALL_OPEN = Changes("", None, nothing=False)
+
+SNAPSHOT_TICKS = 2
+"""Minutes after which a snapshot that nobody reads ends."""
+
+
+class OpenSnapshots:
+    """The snapshots of a server."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        # Each with the minutes since it was last used.
+        self._open: dict[str, tuple[Snapshot, int]] = {}
+        self._room = SpareRoom()
+
+    def prepare(self, tables: Iterable[Table]) -> bool:
+        """Have memory made ready for snapshots of all these; return whether it is there."""
+        return self._room.want(sum(map(pieces_wanted, tables)))
+
+    def rest(self) -> None:
+        """Give back what was made ready and not used."""
+        self._room.clear()
+
+    def begin(self, key: str, table: Table, since: str | None) -> SnapshotHeader:
+        """Take a snapshot of a table as it is now; see `TakeSnapshot`.
+
+        Its name tells the server by this key.
+        """
+        changes = _ALL_OPEN if since is None else table.changed_since(since)
+        if changes.nothing:
+            return SnapshotHeader("", 0, 0, {}, {}, changes.mark, whole=False)
+        name, taken = f"{key}/{next(self._numbers)}", snapshot(table, changes.rows, self._room)
+        self._open[name] = taken, 0
+        return taken.header(name, changes.mark, whole=changes.rows is None)
+
+    def read(self, name: str, start: int, stop: int) -> Segment | None:
+        """Return some rows; None if the snapshot does not exist any more."""
+        if name not in self._open:
+            return None
+        taken, _ = self._open[name]
+        self._open[name] = taken, 0
+        return taken.read(start, stop)
+
+    def has(self, names: Iterable[str]) -> bool:
+        """Return whether all of these exist."""
+        return self._open.keys() >= {*names}
+
+    def taken(self, name: str) -> Snapshot:
+        """Return a snapshot, which is the caller's to close now."""
+        return self._open.pop(name)[0]
+
+    def release(self, name: str) -> None:
+        """End a snapshot, if it is there."""
+        if name in self._open:
+            self.taken(name).close()
+
+    def tick(self) -> None:
+        """Count a minute."""
+        self._room.tick()
+        for name, (taken, ticks) in list(self._open.items()):
+            self._open[name] = taken, ticks + 1
+            if ticks + 1 >= SNAPSHOT_TICKS:
+                self.release(name)
+
+
+# The safetensors file of a snapshot, made piece by piece in the order of its bytes. Pure.
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class Piece(NamedTuple):
+    """Some rows of an array."""
+
+    name: str
+    start: int
+    stop: int
+
+
+class TableFile:
+    """What a file of a snapshot consists of.
+
+    Parameters
+    ----------
+    taken : Snapshot
+        The snapshot.
+
+    Attributes
+    ----------
+    head : bytes
+        The beginning of the file, which tells where each array is.
+    """
+
+    def __init__(self, taken: Snapshot) -> None:
+        self._taken = taken
+        forms = {name: (taken.form[name].dtype, shape) for name, shape in taken.shapes.items()}
+        forms |= {name: (array.dtype, array.shape) for name, array in taken.tail.items()}
+        # The largest numbers first: so each array begins at a multiple of its numbers' size.
+        self._forms = dict(sorted(forms.items(), key=lambda each: (-each[1][0].itemsize, each[0])))
+        header, end = {}, 0
+        for name, (dtype, shape) in self._forms.items():
+            start, end = end, end + dtype.itemsize * math.prod(shape)
+            header[name] = {
+                "dtype": _NAMES[dtype],
+                "shape": list(shape),
+                "data_offsets": [start, end],
+            }
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        self.head = len(text).to_bytes(8, "little") + text
+
+    def pieces(self, nbytes: int) -> Iterator[Piece]:
+        """Yield what follows the head, in order: pieces of at most so many bytes, or of a row."""
+        for name in self._forms:
+            if name in self._taken.tail:
+                yield Piece(name, 0, 0)
+                continue
+            form = self._taken.form[name]
+            step = max(1, nbytes // max(1, form.itemsize * math.prod(form.shape[1:])))
+            for start in range(0, self._taken.rows, step):
+                yield Piece(name, start, min(start + step, self._taken.rows))
+
+    def content(self, piece: Piece) -> np.ndarray:
+        """Return a piece, which nobody else changes; to be called where the table is changed."""
+        if piece.name in self._taken.tail:
+            return self._taken.tail[piece.name]
+        return self._taken.column(*piece)
+
+
+# TableWriting: writes snapshots of a server's tables into files, while the tables change. Pure.
+#
+# A thread ``psnb-writing`` writes, syncs and computes checksums. What it writes it asks of the
+# server's one thread, a piece at a time, of which each takes less than a millisecond; the next one
+# is asked for while one is written. It ends when all is written, something fails, or it was
+# stopped.
+
+Soon = Callable[[Callable[[], object]], object]
+"""Calls a function in the server's one thread, soon; raises RuntimeError if that has ended."""
+
+TICKS = 2
+"""Minutes after which a writing that nobody asks for ends: its notebook is gone."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+_PIECE = 1 << 20
+_LONGEST_WAIT = 600.0
+"""Seconds in which the server's thread must give a piece."""
+
+
+class TableWriting:
+    """The files that a server writes into a folder.
+
+    Used by the server's one thread, but for what its own thread calls.
+
+    Parameters
+    ----------
+    server : str
+        What people call the server.
+    folder : str
+        Where the files are to be, which is there.
+    files : mapping of str to Snapshot
+        Each file's content; closed when it is written.
+    soon : callable
+        Calls functions in the server's one thread.
+    """
+
+    def __init__(self, server: str, folder: str, files: Mapping[str, Snapshot], soon: Soon) -> None:
+        self._server, self._folder, self._soon = server, folder, soon
+        self._files = dict(files)
+        self._ticks = self._nbytes = 0
+        self._written: dict[str, WrittenFile] = {}
+        self._ended: Answer[None] = Answer()
+        self._stopped = False
+        run = partial(self._ended.give, self._run)
+        threading.Thread(target=run, name="psnb-writing", daemon=True).start()
+
+    def progress(self) -> WritingProgress:
+        """Return how far it is.
+
+        Raises
+        ------
+        CheckpointError
+            If it failed.
+        """
+        self._ticks = 0
+        if not self._ended.done():
+            return WritingProgress(self._nbytes, None)
+        self._ended.result()
+        return WritingProgress(self._nbytes, self._written)
+
+    def tick(self) -> bool:
+        """Count a minute; return whether somebody is still there who asks."""
+        self._ticks += 1
+        return self._ticks < TICKS
+
+    def stop(self) -> None:
+        """End it; what is not whole is removed. Idempotent."""
+        self._stopped = True
+        for taken in self._files.values():
+            taken.close()
+
+    # What follows runs in its own thread.
+
+    def _run(self) -> None:
+        for name, taken in self._files.items():
+            try:
+                self._written[name] = self._write(name, taken)
+            except PsnbError:
+                raise
+            except Exception as error:  # also what a file system of fsspec may raise
+                raise CheckpointError(
+                    f"{self._server} cannot write {name}: {type(error).__name__}: {error}; that "
+                    f"was into {self._folder!r}. {_what_to_do(error)}"
+                ) from error
+
+    def _write(self, name: str, taken: Snapshot) -> WrittenFile:
+        self._check()
+        with NewFile(self._folder, name) as file:
+            for piece in self._pieces(TableFile(taken)):
+                file.write(piece)
+                self._nbytes += piece.nbytes
+        self._soon(taken.close)
+        return file.written(self._server)
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise CheckpointError(f"{self._server} was told to stop writing")
+
+    def _pieces(self, content: TableFile) -> Iterator[memoryview]:
+        yield memoryview(content.head)
+        before: Answer[np.ndarray] | None = None
+        for piece in content.pieces(_PIECE):
+            coming: Answer[np.ndarray] = Answer()
+            self._soon(partial(coming.give, content.content, piece))
+            if before is not None:
+                yield self._received(before)
+            before = coming
+        if before is not None:
+            yield self._received(before)
+
+    def _received(self, answer: Answer[np.ndarray]) -> memoryview:
+        array = answer.result(_LONGEST_WAIT)
+        self._check()
+        return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _what_to_do(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return "Make room there, or keep fewer checkpoints: max_to_keep="
+    return (
+        "Servers write checkpoints themselves: all of them must reach the directory, on disks that "
+        "they share or by an address like s3://bucket/folder"
+    )

@@ -1,0 +1,523 @@
+"""TableFactory: makes the tables of variables and embeddings on the shards, and makes them again.
+
+Thread-safe. `PlacedTables` records which table is where.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from html import escape
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from psnb._src.client.arguments import NonFinite, check_by_element
+from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.requests import Request
+from psnb._src.client.sparse_shards import EmbeddingSpec, Partitioner, SparseShards
+from psnb._src.client.variable import DenseShard, DenseShards, Handle, Variable, shards_of
+from psnb._src.monitor.history import ServerStatistics
+from psnb._src.monitor.html import html_table
+from psnb._src.placement.layout import ServerAddress
+from psnb._src.server.operations import CreateDense, CreateSparse, CreateTable, DropTable
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.states import row_ranges
+from psnb._src.strategy.ownership import Registry
+from psnb._src.strategy.servers import Servers
+from psnb._src.utils.checks import is_integer
+from psnb._src.utils.files import Place
+from psnb._src.utils.text import NAME, excerpt, shown, size_text
+from psnb.errors import ConfigurationError, PsnbError
+
+# PlacedTables: which tables a strategy has placed on which shards. Pure.
+#
+# It remembers how each table was made, so that it can be made again when a shard was lost, and how
+# many bytes each shard was given, so that the next table goes where there are fewest. Of the
+# initial values of variables it keeps what takes little memory: those with which one can begin anew
+# without a checkpoint. (On the servers they would be lost with them; in a file the notebook's disk
+# would hold every large model once more.) Not thread-safe; `TableFactory` locks it.
+
+Creation = tuple[int, CreateTable]
+"""The number of a shard, and the operation that makes a table there."""
+
+MOST_KEPT = 256 << 20
+"""Bytes of initial values that are kept; values that are all equal take none."""
+
+
+class PlacedTables:
+    """The tables of all shards.
+
+    Parameters
+    ----------
+    shards : int
+        How many shards there are.
+    """
+
+    def __init__(self, shards: int) -> None:
+        # What growing tables will take is not known.
+        self._bytes = [0] * shards
+        self._made: dict[str, list[Creation]] = {}
+        self._unkept: set[str] = set()  # variables whose initial values are not known
+        self._kept = 0  # bytes of those that are
+
+    def choose(self, nbytes: int, servers: Sequence[object]) -> int:
+        """Return the shard for a table of a given size, and count the bytes there.
+
+        The table goes to the server with the fewest bytes, and there to the shard with the fewest.
+
+        Parameters
+        ----------
+        nbytes : int
+            The size.
+        servers : sequence
+            The server of each shard.
+        """
+        load: dict[object, int] = {}
+        for server, held in zip(servers, self._bytes, strict=True):
+            load[server] = load.get(server, 0) + held
+        index = min(
+            range(len(self._bytes)), key=lambda shard: (load[servers[shard]], self._bytes[shard])
+        )
+        self._bytes[index] += nbytes
+        return index
+
+    def count(self, index: int, nbytes: int) -> None:
+        """Count bytes that a shard was given."""
+        self._bytes[index] += nbytes
+
+    def remember(self, parameter: str, made: Sequence[Creation], *, known: bool = True) -> None:
+        """Note how the tables of a parameter were made, and its initial values if they are known.
+
+        All of the values are kept, or none: zeros stand for those that are not.
+        """
+        size = sum(_size(creation) for _, creation in made)
+        known = known and self._kept + size <= MOST_KEPT
+        if known:
+            self._kept += size
+        elif any(isinstance(creation, CreateDense) for _, creation in made):
+            self._unkept.add(parameter)
+        self._made[parameter] = [(shard, _held(creation, known)) for shard, creation in made]
+
+    def forget_values(self, parameter: str) -> None:
+        """Note that the values that a parameter was made with only hold the place of others."""
+        made = self._made[parameter]
+        if parameter not in self._unkept:
+            self._kept -= sum(_size(creation) for _, creation in made)
+        self.remember(parameter, made, known=False)
+
+    def unkept(self, numbers: Collection[int]) -> list[str]:
+        """Return the variables on some shards whose initial values are not kept."""
+        return [
+            name
+            for name, made in self._made.items()
+            if name in self._unkept and any(shard in numbers for shard, _ in made)
+        ]
+
+    def made_on(
+        self,
+        numbers: Collection[int],
+        optimizers: Mapping[str, Optimizer | None],
+        values: Mapping[tuple[int, str], np.ndarray],
+    ) -> list[Creation]:
+        """Return how all tables of some shards are made again; see `TableFactory.make_again`."""
+        found = []
+        for parameter, made in self._made.items():
+            for shard, creation in made:
+                changed: dict[str, Any] = {"optimizer": optimizers[parameter]}
+                if (shard, creation.name) in values:
+                    changed["values"] = values[shard, creation.name]
+                if shard in numbers:
+                    found.append((shard, msgspec.structs.replace(creation, **changed)))
+        return found
+
+
+def copies(optimizer: Optimizer | None) -> int:
+    """Return how many arrays of a parameter's size a server holds for it."""
+    return 1 + len(optimizer.slots if optimizer else ())
+
+
+def _size(creation: CreateTable) -> int:
+    """Return the memory that initial values take here."""
+    if not isinstance(creation, CreateDense) or _is_constant(creation.values):
+        return 0
+    return creation.values.nbytes
+
+
+def _held(creation: CreateTable, known: bool) -> CreateTable:
+    if not isinstance(creation, CreateDense):
+        return creation
+    values = creation.values
+    if not known or _is_constant(values):
+        # One number, seen as an array of the shape.
+        one = values.flat[0] if known and values.size else np.zeros((), values.dtype)
+        values = np.broadcast_to(one, values.shape)
+    else:
+        values = values.copy()  # it may be the user's, who may change it
+    return msgspec.structs.replace(creation, values=values)
+
+
+def _is_constant(values: np.ndarray) -> bool:
+    """Return whether all values are the same, bit for bit: 0.0 is not -0.0, and NaN may be."""
+    if not values.size:
+        return True
+    bits = np.ascontiguousarray(values).reshape(-1).view(f"u{values.itemsize}")
+    return bool(bits[0] == bits[-1] and bits.min() == bits.max())  # of most, two numbers say it
+
+
+class TableFactory:
+    """Makes parameters.
+
+    Every method raises `ServerLostError` if a server is gone; nothing was made then.
+
+    Parameters
+    ----------
+    servers : Servers
+        Where the tables go.
+    server_client : CommServerClient
+        Sends requests to the servers.
+    partitioner : callable or None
+        How variables are split.
+    half : bool
+        Whether values and gradients of float32 travel with 16 bits.
+    describe : callable
+        Called with each parameter whose tables were made; if it raises, they are dropped.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        server_client: CommServerClient,
+        partitioner: Partitioner | None,
+        half: bool,
+        describe: Callable[[Variable | Embedding], None],
+    ) -> None:
+        self._servers, self._server_client, self._partitioner = servers, server_client, partitioner
+        self._half, self._describe = half, describe
+        self._lock = threading.Lock()  # guards the next field; not held during requests
+        self._tables = PlacedTables(len(servers.shards))
+
+    def variable(
+        self, name: str, value: np.ndarray, optimizer: Optimizer | None, nonfinite: NonFinite
+    ) -> Variable:
+        """Make a variable, split as the partitioner says."""
+        count = self._partitioner(value.shape, value.dtype) if self._partitioner else 1
+        most = max(1, value.shape[0]) if value.shape else 1
+        if not is_integer(count) or not 1 <= count <= most:
+            raise ConfigurationError(
+                f"variable {name!r}: the partitioner must return 1 to {most} shards for shape "
+                f"{value.shape}, it returned {shown(count)}"
+            )
+        count = int(count)
+        if count > 1:
+            check_by_element(optimizer, f"variable {name!r}, in {count} parts,")
+        ranges = row_ranges(value.shape[0], count) if count > 1 else [(0, 0)]
+        servers = [place.primary for place in self._servers.layout.places]
+        parts: list[DenseShard] = []
+        for start, stop in ranges:
+            nbytes = (value[start:stop] if count > 1 else value).nbytes
+            with self._lock:
+                index = self._tables.choose(nbytes * copies(optimizer), servers)
+            # A shard may hold several parts of one variable.
+            table = name if count == 1 else f"{name}/{start}"
+            parts.append(DenseShard(self._servers.shards[index], table, start, stop))
+        made = DenseShards(
+            *(name, value.shape, value.dtype, optimizer, parts, self._server_client, nonfinite),
+            self._half and value.dtype == np.float32,
+        )
+        variable = Variable(made)
+        self._make(variable, _dense_creations(made, value))
+        return variable
+
+    def embedding(self, spec: EmbeddingSpec) -> Embedding:
+        """Make an embedding, spread over all shards."""
+        spec = replace(spec, half=self._half and spec.dtype == np.float32)
+        made = SparseShards(spec, self._servers.shards, self._server_client)
+        embedding = Embedding(made)
+        self._make(embedding, _sparse_creations(made))
+        self._count_rows(spec)
+        return embedding
+
+    def take(self, parameter: Variable | Embedding) -> Variable | Embedding:
+        """Return a handle of a parameter that another process has made."""
+        taken: Variable | Embedding
+        shards = shards_of(parameter).elsewhere(self._servers.name, self._server_client)
+        if isinstance(shards, SparseShards):
+            made = _sparse_creations(shards)
+            taken = Embedding(shards)
+            self._count_rows(shards.spec)
+        else:
+            # One zero, seen as an array of the shape.
+            zeros = np.broadcast_to(np.zeros((), shards.dtype), shards.shape)
+            made = _dense_creations(shards, zeros)
+            taken = Variable(shards)
+            with self._lock:
+                for part in shards.parts:
+                    size = shards.part_nbytes(part) * copies(shards.made_with)
+                    self._tables.count(part.shard.number, size)
+        with self._lock:
+            self._tables.remember(taken.name, made, known=False)
+        return taken
+
+    def _count_rows(self, spec: EmbeddingSpec) -> None:
+        count = len(self._servers.shards)
+        if spec.rows is not None:
+            row = spec.dim * spec.dtype.itemsize * copies(spec.optimizer)
+            with self._lock:
+                for index in range(count):
+                    self._tables.count(index, len(range(index, spec.rows, count)) * row)
+
+    def make_again(
+        self,
+        numbers: Collection[int],
+        optimizers: Mapping[str, Optimizer | None],
+        values: Mapping[tuple[int, str], np.ndarray],
+    ) -> None:
+        """Make all tables of some shards again, with nothing of what they have learned.
+
+        Parameters
+        ----------
+        numbers : collection of int
+            The shards.
+        optimizers : mapping
+            Those of all parameters, with the hyperparameters that they have now.
+        values : mapping
+            What variables begin with, by shard and table, in place of the values that they were
+            made with. Of others, those that are not kept (`unkept`) hold zeros.
+        """
+        with self._lock:
+            made = self._tables.made_on(numbers, optimizers, values)
+        self._server_client.call(self._requests(made))
+
+    def forget_values(self, variable: str) -> None:
+        """Note that the values that a variable was made with only hold the place of others."""
+        with self._lock:
+            self._tables.forget_values(variable)
+
+    def unkept(self, numbers: Collection[int]) -> list[str]:
+        """Return the variables on some shards that cannot begin with their initial values."""
+        with self._lock:
+            return self._tables.unkept(numbers)
+
+    def _make(self, parameter: Variable | Embedding, made: Sequence[Creation]) -> None:
+        requests = self._requests(made)
+        try:
+            self._server_client.call(requests)
+            self._describe(parameter)
+        except BaseException:
+            # Tables that some servers have made must not make another try fail.
+            for number, creation in made:
+                drop = Request(self._servers.shards[number], DropTable(creation.name))
+                with suppress(PsnbError):
+                    self._server_client.call([drop])
+            raise
+        with self._lock:
+            self._tables.remember(parameter.name, made)
+
+    def _requests(self, made: Sequence[Creation]) -> list[Request]:
+        shards = self._servers.shards
+        return [Request(shards[number], creation) for number, creation in made]
+
+
+def _dense_creations(shards: DenseShards, value: np.ndarray) -> list[Creation]:
+    whole = len(shards.parts) == 1
+    return [
+        (
+            part.shard.number,
+            CreateDense(
+                part.table, value if whole else value[part.start : part.stop], shards.made_with
+            ),
+        )
+        for part in shards.parts
+    ]
+
+
+def _sparse_creations(shards: SparseShards) -> list[Creation]:
+    spec, count = shards.spec, len(shards.shard_ids)
+    return [
+        (
+            shard.number,
+            CreateSparse(
+                spec.name,
+                spec.dim,
+                spec.rows,
+                index=shard.number,
+                shards=count,
+                dtype=spec.dtype.str,
+                initializer=spec.initializer,
+                seed=spec.seed,
+                optimizer=spec.optimizer,
+                admission=spec.admission,
+                accessor=spec.accessor,
+            ),
+        )
+        for shard in shards.shard_ids
+    ]
+
+
+# What a notebook shows of a strategy: its servers and its parameters. Asks nobody.
+
+
+def describe(
+    title: str, servers: Sequence[ServerStatistics], parameters: Mapping[str, Variable | Embedding]
+) -> str:
+    """Return an HTML fragment.
+
+    Parameters
+    ----------
+    title : str
+        The line at the top.
+    servers : sequence of ServerStatistics
+        As they were when last heard of.
+    parameters : mapping of str to Variable or Embedding
+        By name.
+    """
+    return (
+        f"<div><strong>{escape(title)}</strong></div>"
+        + html_table(
+            "servers",
+            ("server", "address", "state", "shards"),
+            [(each.name, each.address, each.state, str(each.shards)) for each in servers],
+        )
+        + html_table(
+            "parameters",
+            ("parameter", "kind", "shape", "dtype"),
+            [
+                (name, type(each).__name__.lower(), _shape(each), str(each.dtype))
+                for name, each in parameters.items()
+            ],
+        )
+    )
+
+
+def _shape(parameter: Variable | Embedding) -> str:
+    if isinstance(parameter, Variable):
+        return str(parameter.shape)
+    rows = "any id" if parameter.rows is None else f"{parameter.rows:,} rows"
+    return f"{rows} of {parameter.dim}"
+
+
+# Losses: which parameters were lost with servers, and what can be done about it, in words.
+#
+# Any thread.
+
+_MOST = 10
+"""Parameters that are named; of others it is said how many there are."""
+
+
+class Losses:
+    """What was lost of a strategy.
+
+    Parameters
+    ----------
+    servers : Servers
+        Know where the shards are.
+    registry : Registry
+        The parameters.
+    tables : TableFactory
+        Knows which initial values are kept.
+
+    Attributes
+    ----------
+    checkpoint : Path, RemotePath or None
+        The one that was saved or restored last.
+    """
+
+    def __init__(self, servers: Servers, registry: Registry, tables: TableFactory) -> None:
+        self._servers, self._registry, self._tables = servers, registry, tables
+        self.checkpoint: Place | None = None
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name."""
+        return self._servers.name
+
+    def advice(self, shard: int, server: ServerAddress | None) -> str:
+        """Return the ways on; see `psnb._src.protocol.errors.Adviser`."""
+        numbers = self.lost(server)
+        return self.told(numbers) if shard in numbers else ""
+
+    def lost(self, server: ServerAddress | None = None) -> list[int]:
+        """Return the shards that no server has; a lost ``server`` may be in the layout still."""
+        return [
+            number
+            for number, place in enumerate(self._servers.layout.places)
+            if (place.primary is None and place.heir is None)
+            or (server is not None and place.servers == (server,))
+        ]
+
+    def told(self, numbers: Collection[int]) -> str:
+        """Return the way on, what was lost with some shards, and what else is to be known."""
+        if self.checkpoint is not None:
+            more = "All parameters go back to it, or with consistent=False only what was lost"
+        else:
+            more = (
+                "All parameters begin anew, or with consistent=False only what was lost; handles "
+                "stay. A psnb.CheckpointManager, or replicas=1, keeps it next time"
+            )
+        return f"{self.way()}. Lost: {self.names(numbers)}. {more}"
+
+    def briefly(self, numbers: Collection[int]) -> str:
+        """Return the same in the length of an event."""
+        return f"{self.names(numbers)}; {self.way()}"
+
+    def way(self) -> str:
+        """Return the shortest way on."""
+        if self.checkpoint is None:
+            return f"there is no checkpoint: {self.beginning()} begins anew in place"
+        return f"strategy.recover() goes back to the checkpoint {str(self.checkpoint)!r}"
+
+    def beginning(self) -> str:
+        """Return the call by which all parameters begin anew."""
+        every = range(len(self._servers.layout.places))
+        return begin_call(self._registry.all(), self._tables.unkept(every))
+
+    def names(self, numbers: Collection[int]) -> str:
+        """Return which parameters lie on some shards, and how much of each."""
+        found = [
+            text
+            for handle in self._registry.all().values()
+            if (text := _part_of(shards_of(handle), numbers))
+        ]
+        more = f" and {len(found) - _MOST:,} more" if len(found) > _MOST else ""
+        return (", ".join(found[:_MOST]) or "no parameter") + more
+
+
+def begin_call(parameters: Mapping[str, Handle], unkept: Sequence[str]) -> str:
+    """Return the call by which parameters begin anew, with the variables that need values."""
+    if not unkept:
+        return "strategy.recover(initialize=True)"
+    values = [
+        f"{excerpt(repr(name), NAME)}: array of shape {each.shape}"
+        for name in unkept[:_MOST]
+        if isinstance(each := parameters[name], Variable)
+    ]
+    more = ["..."] if len(unkept) > _MOST else []
+    return f"strategy.recover(initialize={{{', '.join([*values, *more])}}})"
+
+
+def _part_of(parameter: DenseShards | SparseShards, numbers: Collection[int]) -> str:
+    """Return how much of a parameter lies on some shards; empty if nothing does."""
+    name = excerpt(repr(parameter.name), NAME)
+    if isinstance(parameter, SparseShards):
+        count = len(parameter.shard_ids)
+        mine = [shard.number for shard in parameter.shard_ids if shard.number in numbers]
+        if not mine:
+            return ""
+        if parameter.rows is None:
+            return f"{len(mine)} of {count} shards of table {name}"
+        rows = sum(len(range(number, parameter.rows, count)) for number in mine)
+        size = size_text(rows * parameter.dim * parameter.dtype.itemsize)
+        return f"{rows:,} of {parameter.rows:,} rows of table {name} ({size})"
+    parts = [part for part in parameter.parts if part.shard.number in numbers]
+    if not parts:
+        return ""
+    size = size_text(sum(parameter.part_nbytes(part) for part in parts))
+    if len(parts) == len(parameter.parts):
+        return f"variable {name} ({size})"
+    rows = sum(part.stop - part.start for part in parts)
+    return f"{rows:,} of {parameter.shape[0]:,} rows of variable {name} ({size})"

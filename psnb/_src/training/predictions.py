@@ -1,0 +1,253 @@
+"""PredictionFiles: files of predictions, one for each split, which appear when all are there.
+
+Workers write them under hidden names, and the notebook gives them theirs at the end: a call that
+fails leaves the files of an earlier one as they were, and those of two are not mixed.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from psnb._src.utils.text import shown
+from psnb._src.utils.threads import uninterrupted
+from psnb.errors import ConfigurationError
+
+# Columns of predictions as CSV, JSON lines and Parquet hold them. Pure.
+#
+# A column is an array with one row for each example.
+
+
+def single_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return columns of one number a row; of several, they are ``name.0``, ``name.1``, ..."""
+    found: dict[str, np.ndarray] = {}
+    for name, array in columns.items():
+        wide = array.reshape(len(array), math.prod(array.shape[1:]))
+        parts = {f"{name}.{at}": part for at, part in enumerate(wide.T)}
+        found |= {name: array} if array.ndim == 1 else parts
+    return found
+
+
+def json_lines(columns: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Yield a line for each row; null in place of NaN and infinite numbers, which JSON lacks."""
+    lists = [_finite(_known(array)).tolist() for array in columns.values()]
+    for row in zip(*lists, strict=True):
+        yield json.dumps(dict(zip(columns, row, strict=True)), allow_nan=False) + "\n"
+
+
+def parquet_table(columns: Mapping[str, np.ndarray]) -> Any:
+    """Return a table of pyarrow; several numbers a row are lists of one length."""
+    import pyarrow
+
+    def column(array: np.ndarray) -> Any:
+        if array.ndim == 1:
+            return pyarrow.array(array)
+        width = int(np.prod(array.shape[1:]))
+        return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(array.reshape(-1)), width)
+
+    return pyarrow.table({name: column(_known(array)) for name, array in columns.items()})
+
+
+def _known(array: np.ndarray) -> np.ndarray:
+    """Return float32 in place of what only accelerators have, such as bfloat16."""
+    odd = array.dtype.kind == "V" and array.dtype.names is None
+    return array.astype(np.float32) if odd else array
+
+
+def _finite(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind != "f" or (finite := np.isfinite(array)).all():
+        return array
+    found = array.astype(object)
+    found[~finite] = None
+    return found
+
+
+Columns = dict[str, np.ndarray]
+
+_PLACE = "*"
+
+
+class RowWriter(ABC):
+    """Writes columns into a new file, batch after batch.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    first : dict
+        The first columns, which say what the file has.
+    """
+
+    @abstractmethod
+    def __init__(self, path: Path, first: Columns) -> None: ...
+
+    @abstractmethod
+    def add(self, columns: Columns) -> None:
+        """Write some rows."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file."""
+
+
+class _ParquetRows(RowWriter):
+    def __init__(self, path: Path, first: Columns) -> None:
+        import pyarrow.parquet
+
+        self._file = pyarrow.parquet.ParquetWriter(path, parquet_table(first).schema)
+
+    def add(self, columns: Columns) -> None:
+        self._file.write_table(parquet_table(columns))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _JsonRows(RowWriter):
+    def __init__(self, path: Path, first: Columns) -> None:
+        self._file = path.open("w", encoding="utf-8")
+
+    def add(self, columns: Columns) -> None:
+        self._file.writelines(json_lines(columns))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _CsvRows(RowWriter):
+    def __init__(self, path: Path, first: Columns) -> None:
+        self._file = path.open("w", encoding="utf-8", newline="")
+        self._rows = csv.writer(self._file)
+        self._rows.writerow(single_columns(first))
+
+    def add(self, columns: Columns) -> None:
+        lists = [column.tolist() for column in single_columns(columns).values()]
+        self._rows.writerows(zip(*lists, strict=True))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+_WRITERS: dict[str, type[RowWriter]] = {
+    ".parquet": _ParquetRows,
+    ".csv": _CsvRows,
+    ".jsonl": _JsonRows,
+}
+
+
+@dataclass(frozen=True)
+class PredictionFiles:
+    """Where predictions go.
+
+    Parameters
+    ----------
+    pattern : str
+        A path of a file system that the workers share, such as ``predictions/*.parquet``: the
+        number of the split, of five digits, takes the place of ``*``.
+    call : str
+        What tells its hidden files from those of other calls.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none.
+    """
+
+    pattern: str
+    call: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        path = Path(os.path.abspath(self.pattern))
+        wrong = "://" in self.pattern or path.suffix not in _WRITERS
+        if wrong or path.name.count(_PLACE) != 1 or _PLACE in str(path.parent):
+            raise ConfigurationError(
+                "to= takes a path of files that the workers share, with one * in its last part for "
+                f"the number, and one of {', '.join(_WRITERS)} at its end; "
+                f"found {shown(self.pattern)}"
+            )
+        object.__setattr__(self, "pattern", str(path))
+
+    def prepare(self, count: int) -> None:
+        """Make the folder; refuse it if it has files that would be taken for parts of these.
+
+        Raises
+        ------
+        ConfigurationError
+            If an earlier call has written more parts there.
+        """
+        Path(self.pattern).parent.mkdir(parents=True, exist_ok=True)
+        for path, number in self._numbered():
+            if number >= count:
+                raise ConfigurationError(
+                    f"{path} would be taken for one of the {count} parts that are to be written: "
+                    "remove it, or write to another folder"
+                )
+        self.clear()
+
+    def write(self, number: int, batches: Iterable[Columns]) -> bool:
+        """Write a part, to be published, in place of an earlier attempt's; False without rows."""
+        part = self._hidden(number)
+        temporary = part.with_name(f"{part.name}.{uuid.uuid4().hex}")
+        with ExitStack() as stack:
+            stack.callback(temporary.unlink, missing_ok=True)
+            writer: RowWriter | None = None
+            for columns in batches:
+                if writer is None:
+                    writer = _WRITERS[part.suffixes[-2]](temporary, columns)
+                    stack.callback(writer.close)
+                writer.add(columns)
+            if writer is None:
+                return False
+            writer.close()
+            os.replace(temporary, part)
+        return True
+
+    def publish(self, written: Sequence[bool]) -> list[str]:
+        """Give all parts their names, in place of an earlier call's; return their paths, in order.
+
+        Parameters
+        ----------
+        written : sequence of bool
+            What `write` has returned for each.
+        """
+        with uninterrupted:
+            for number, has_rows in enumerate(written):
+                if has_rows:
+                    os.replace(self._hidden(number), self._part(number))
+                else:
+                    self._part(number).unlink(missing_ok=True)
+        return [str(self._part(number)) for number, has_rows in enumerate(written) if has_rows]
+
+    def clear(self) -> None:
+        """Remove what was not published, also of calls whose process died."""
+        for name, _ in self._numbered(r"\.", r"\..*"):
+            name.unlink(missing_ok=True)
+
+    def _part(self, number: int) -> Path:
+        pattern = Path(self.pattern)
+        return pattern.with_name(pattern.name.replace(_PLACE, f"{number:05d}"))
+
+    def _hidden(self, number: int) -> Path:
+        part = self._part(number)
+        return part.with_name(f".{part.name}.{self.call}")
+
+    def _numbered(self, before: str = "", after: str = "") -> list[tuple[Path, int]]:
+        """Return the files that have a part's name between two regular expressions, by number."""
+        pattern = Path(self.pattern)
+        name = r"(\d{5})".join(map(re.escape, pattern.name.split(_PLACE)))
+        found = (
+            (each, re.fullmatch(before + name + after, each)) for each in os.listdir(pattern.parent)
+        )
+        return sorted((pattern.with_name(each), int(match[1])) for each, match in found if match)

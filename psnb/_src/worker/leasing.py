@@ -1,0 +1,424 @@
+"""Leased datasets inside a worker: iterators that ask the coordinator which part to read.
+
+Closure threads share an iterator. It tells the coordinator at once what a closure takes, and waits
+for the answers only before the closure's effect leaves the worker (`LeaseRequests.settle`). So the
+round trip hides behind the closure's own work.
+
+In an epoch that has an order, each closure takes from a lane, and there is an iterator for each
+lane that was read here. The closure asks first whether that is where the lane is, as another worker
+may have read on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+from psnb._src.protocol.messages import AskLease, Lease, Portion, TakeElements
+from psnb._src.protocol.packing import dumps
+from psnb._src.utils.profiling import READ, counted_as
+from psnb._src.utils.text import counted
+from psnb.errors import CancelledError, ClosureInputError, SerializationError
+
+# TakenElements: what a closure has taken from its worker's iterators, for when it fails. Pure.
+#
+# They are kept until the closure ends, unless they are too much, and sent to the notebook only if
+# it has failed: `Failure.rerun` gives them to it again.
+
+MOST_BYTES = 8 << 20
+"""Bytes of elements that are kept of one closure; one that takes more loses all."""
+
+MOST_ELEMENTS = 64
+"""Elements that are kept, likewise."""
+
+_KEPT_ANYWAY = 64
+"""Bytes that anything counts for that does not say its size."""
+
+
+class Taken(NamedTuple):
+    """What was taken from one iterator.
+
+    Attributes
+    ----------
+    elements : list
+        In the order in which they were taken.
+    ended : bool
+        Whether the iterator was found at its end after them.
+    """
+
+    elements: list[Any]
+    ended: bool
+
+
+class TakenElements:
+    """What one attempt at a closure takes; for its thread only."""
+
+    def __init__(self) -> None:
+        self._taken: dict[int, tuple[object, list[Any]]] = {}  # by the iterators' identity
+        self._ended: set[int] = set()
+        self._count = self._bytes = 0
+        self._too_much = False
+
+    def add(self, iterator: object, element: Any) -> None:
+        """Note that an element was taken."""
+        if self._too_much:
+            return
+        self._count += 1
+        self._bytes += size(element)
+        if self._count > MOST_ELEMENTS or self._bytes > MOST_BYTES:
+            self._too_much = True
+            self._taken.clear()
+            return
+        self._taken.setdefault(id(iterator), (iterator, []))[1].append(element)
+
+    def end(self, iterator: object) -> None:
+        """Note that an iterator was found at its end."""
+        self._taken.setdefault(id(iterator), (iterator, []))
+        self._ended.add(id(iterator))
+
+    def packed(self, number_of: Callable[[object], int | None]) -> bytes:
+        """Return the pickled `Taken` of each iterator by its number; empty if they are not kept."""
+        if self._too_much:
+            return b""
+        taken = {
+            number_of(iterator): Taken(elements, key in self._ended)
+            for key, (iterator, elements) in self._taken.items()
+        }
+        try:
+            packed = dumps(taken, "what the closure has taken")
+        except SerializationError:
+            return b""
+        # Elements that do not say their size have counted as small.
+        return packed if len(packed) <= MOST_BYTES else b""
+
+
+def size(element: Any) -> int:
+    """Return about how many bytes an element takes."""
+    if isinstance(element, dict):
+        return sum(map(size, element.values()), _KEPT_ANYWAY)
+    if isinstance(element, list | tuple):
+        return sum(map(size, element), _KEPT_ANYWAY)
+    if isinstance(element, str | bytes):
+        return len(element)
+    nbytes = getattr(element, "nbytes", None)
+    return nbytes if isinstance(nbytes, int) else _KEPT_ANYWAY
+
+
+class TakenAgain:
+    """Stands for a worker's iterator where a failed closure is run again.
+
+    Parameters
+    ----------
+    taken : Taken, optional
+        What there is; nothing if the closure has not come to it.
+    """
+
+    def __init__(self, taken: Taken | None) -> None:
+        taken = taken or Taken([], ended=False)
+        self._left: Iterator[Any] = iter(taken.elements)
+        self._count, self._ended = len(taken.elements), taken.ended
+
+    def __iter__(self) -> TakenAgain:
+        return self
+
+    def __next__(self) -> Any:
+        for element in self._left:
+            return element
+        if self._ended:
+            raise StopIteration
+        raise ClosureInputError(
+            f"the closure had taken {counted(self._count, 'element')} from this iterator when it "
+            "failed, and asks for more now: those behind them are not here"
+        )
+
+
+class NothingKept:
+    """Stands likewise for an iterator of which no elements are here.
+
+    Parameters
+    ----------
+    why : str
+        Why not.
+    """
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __iter__(self) -> NothingKept:
+        return self
+
+    def __next__(self) -> Any:
+        raise ClosureInputError(
+            f"what the closure had taken from this iterator cannot be had: {self._why}"
+        )
+
+
+ASK_TIMEOUT = 60.0
+"""Seconds in which the coordinator must answer; if it cannot, the session ends long before."""
+
+
+class LeaseRequests:
+    """What one attempt at a closure takes from leased datasets; for its thread only.
+
+    Parameters
+    ----------
+    closure : int
+        The closure.
+    ask : callable
+        Sends a question to the coordinator, and returns the answer's future.
+    portions : sequence of Portion
+        What earlier attempts have taken: this one begins with it.
+    lane : int, optional
+        Where it takes from, in an epoch that has an order.
+
+    Attributes
+    ----------
+    lane : int or None
+        As given.
+    ended : bool
+        Whether some dataset had nothing to take.
+    latest : str
+        Which element was taken last, from any dataset, for messages; empty if none was.
+    taken : TakenElements
+        What was taken, from leased and from other iterators.
+    """
+
+    def __init__(
+        self,
+        closure: int,
+        ask: Callable[[AskLease | TakeElements], Future[Any]],
+        portions: Iterable[Portion],
+        lane: int | None = None,
+    ) -> None:
+        self._closure, self._ask, self.lane = closure, ask, lane
+        self._again = deque(portions)
+        self._given: set[tuple[int, int]] = set()  # epochs and numbers of leases
+        self._answers: list[Future[Any]] = []
+        self.ended = False
+        self.latest = ""
+        self.taken = TakenElements()
+
+    def again(self, epoch: int) -> Portion | None:
+        """Return the next portion to be taken again from an epoch."""
+        for portion in self._again:
+            if portion.epoch == epoch:
+                self._again.remove(portion)
+                return portion
+        return None
+
+    def lease(self, epoch: int) -> Lease | None:
+        """Ask for a lease; None if there is nothing to read now."""
+        found: Lease | None
+        found = self._ask(AskLease(epoch, self._closure, self.lane)).result(ASK_TIMEOUT)
+        if found is not None:
+            self._given.add((epoch, found.number))
+        return found
+
+    def may_read(self, epoch: int, lease: int) -> bool:
+        """Return whether this may take from a lease: one of a lane only if it was given to it."""
+        return self.lane is None or (epoch, lease) in self._given
+
+    def take(
+        self, epoch: int, lease: int, count: int, before: Any, after: Any, ended: bool
+    ) -> None:
+        """Report that the next elements of a lease are taken; does not wait."""
+        elements = TakeElements(epoch, lease, self._closure, count, before, after, ended)
+        self._answers.append(self._ask(elements))
+
+    def settle(self) -> None:
+        """Wait until the coordinator has confirmed everything.
+
+        Raises
+        ------
+        CancelledError
+            If it has given this worker up.
+        """
+        for answer in self._answers:
+            if not answer.result(ASK_TIMEOUT):
+                raise CancelledError("the coordinator has given this worker up")
+
+
+class Iterated(Protocol):
+    """An iterator with a state."""
+
+    def __next__(self) -> Any:
+        """Return the next element."""
+
+    def state(self) -> Any:
+        """Return where it is."""
+
+    def latest(self) -> str:
+        """Return which element came last, for messages."""
+
+    def close(self) -> None:
+        """End what it has opened."""
+
+
+class Split(Protocol):
+    """A dataset that can be read from a given state on."""
+
+    def iterator(self, state: Any = None) -> Iterated:
+        """Return an iterator."""
+
+
+@dataclass
+class _OpenLease:
+    """A lease that is being read."""
+
+    number: int
+    split: int
+    iterator: Iterated
+    left: int | None
+    before: Any  # the iterator's state
+
+
+@dataclass
+class _PortionAgain:
+    """A portion that a closure takes again."""
+
+    split: int
+    iterator: Iterated
+    left: int
+
+
+class LeasedSplitReader:
+    """An epoch over the splits that this worker leases; closure threads share it.
+
+    Parameters
+    ----------
+    splits : sequence of Split
+        All splits of the dataset.
+    epoch : int
+        The epoch's number.
+    lease_requests : callable
+        Returns the `LeaseRequests` of the calling thread's closure.
+    prepare : callable
+        Makes sure that this worker has given splits.
+    """
+
+    def __init__(
+        self,
+        splits: Sequence[Split],
+        epoch: int,
+        lease_requests: Callable[[], LeaseRequests],
+        prepare: Callable[[Sequence[int]], None] = lambda splits: None,
+    ) -> None:
+        self._splits, self._epoch = splits, epoch
+        self._lease_requests, self._prepare = lease_requests, prepare
+        # One thread at a time in the iterators and the fields below; not held while asking the
+        # coordinator or preparing splits.
+        self._lock = threading.Condition()
+        # By lane; all closures without one share what is under None.
+        self._leasing: set[int | None] = set()  # a thread gets a lease, the others wait for that
+        self._unread: dict[int | None, Lease] = {}  # could not be begun, for the next who asks
+        self._leases: dict[int | None, _OpenLease] = {}  # what is being read
+        # Of a closure that runs again, by its `LeaseRequests`.
+        self._again: WeakKeyDictionary[LeaseRequests, _PortionAgain] = WeakKeyDictionary()
+
+    def __iter__(self) -> LeasedSplitReader:
+        return self
+
+    @counted_as(READ)
+    def __next__(self) -> Any:
+        requests = self._lease_requests()
+        self._begin_again(requests)
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: requests.lane not in self._leasing)
+                found = self._next_again(requests) or self._next(requests)
+                if found is not None:
+                    requests.taken.add(self, found[0])
+                    return found[0]
+                self._leasing.add(requests.lane)
+            try:
+                self._get_lease(requests)
+            finally:
+                with self._lock:
+                    self._leasing.remove(requests.lane)
+                    self._lock.notify_all()
+
+    def _get_lease(self, requests: LeaseRequests) -> None:
+        """Get a lease and begin with it; if that fails, the next thread begins with it."""
+        lane = requests.lane
+        lease = self._unread.get(lane) or requests.lease(self._epoch)
+        if lease is None:
+            requests.ended = True
+            requests.taken.end(self)
+            raise StopIteration
+        before = self._leases.get(lane)  # that of another closure, if there are lanes
+        if before is not None:
+            if before.number == lease.number:
+                return
+            before.iterator.close()
+        if lane is None:
+            self._unread[lane] = lease
+        self._prepare(lease.owned)
+        iterator = self._splits[lease.split].iterator(lease.state)
+        open_ = _OpenLease(lease.number, lease.split, iterator, lease.count, iterator.state())
+        with self._lock:
+            self._leases[lane] = open_
+            self._unread.pop(lane, None)
+
+    def _begin_again(self, requests: LeaseRequests) -> None:
+        """Prepare the next portion of what the closure had taken before, if there is one."""
+        if requests in self._again:
+            return
+        portion = requests.again(self._epoch)
+        if portion is not None:
+            self._prepare([portion.split])
+            iterator = self._splits[portion.split].iterator(portion.state)
+            again = _PortionAgain(portion.split, iterator, portion.count)
+            with self._lock:
+                self._again[requests] = again
+
+    def _next_again(self, requests: LeaseRequests) -> tuple[Any] | None:
+        """Return the next element of what the closure had taken before, if there is one."""
+        again = self._again.get(requests)
+        if again is None:
+            return None
+        element = next(again.iterator)
+        requests.latest = self._name(again)
+        again.left -= 1
+        if not again.left:
+            again.iterator.close()
+            del self._again[requests]
+        return (element,)
+
+    def _next(self, requests: LeaseRequests) -> tuple[Any] | None:
+        """Return the next element of what is leased, if there is one."""
+        lease = self._leases.get(requests.lane)
+        if lease is None or not requests.may_read(self._epoch, lease.number):
+            return None
+        before = lease.before
+        try:
+            element = next(lease.iterator)
+        except StopIteration:
+            self._end_lease(requests.lane)
+            requests.take(self._epoch, lease.number, 0, before, before, True)
+            return None
+        except Exception:
+            after = lease.iterator.state()
+            requests.take(self._epoch, lease.number, 0, before, after, False)
+            raise
+        finally:
+            # Also where an element could not be had: the next one comes after it.
+            lease.before = lease.iterator.state()
+        requests.latest = self._name(lease)
+        if lease.left is not None:
+            lease.left -= 1
+        ended = lease.left == 0
+        if ended:
+            self._end_lease(requests.lane)
+        requests.take(self._epoch, lease.number, 1, before, lease.before, ended)
+        return (element,)
+
+    def _name(self, read: _OpenLease | _PortionAgain) -> str:
+        return f"{read.iterator.latest()} of split {read.split} of {len(self._splits)}"
+
+    def _end_lease(self, lane: int | None) -> None:
+        self._leases.pop(lane).iterator.close()

@@ -1,0 +1,401 @@
+"""Per-worker values: made once on this worker, in the order of their definition, used by closures.
+
+A value is made on one of the session's closure threads; closures that need it wait for it. Making
+one may use others that were defined before it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, NoReturn
+
+import psutil
+
+from psnb._src.data.dataset import Dataset
+from psnb._src.data.memory import Memory, MemoryStatistics, ShufflePlan
+from psnb._src.data.reader import DatasetIterator
+from psnb._src.utils.profiling import READ, counted_as
+from psnb._src.utils.text import error_text
+from psnb._src.worker.context import InputContext, Mail, current_context, worker_context
+from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests, Split
+from psnb.errors import ClosureInputError, ConfigurationError, WorkerLostError
+
+
+class SharedIterator:
+    """An iterator that the closure threads of a worker may share: one ``next`` at a time.
+
+    If a closure finds it at its end, and raises the StopIteration before it has written anything,
+    the closure ends without an error.
+    """
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator, self._taken = iterator, 0
+        self._lock = threading.Lock()  # one thread at a time in the iterator: generators need it
+
+    def __repr__(self) -> str:
+        return f"<iterator {type(self._iterator).__name__}>"
+
+    def __iter__(self) -> SharedIterator:
+        return self
+
+    @counted_as(READ)
+    def __next__(self) -> Any:
+        mine = _lease_requests()
+        try:
+            with self._lock:
+                element = next(self._iterator)
+                self._taken += 1
+                if mine is not None:
+                    mine.latest = self._latest()
+        except StopIteration:
+            if mine is not None:
+                mine.ended = True
+                mine.taken.end(self)
+            raise
+        if mine is not None:
+            mine.taken.add(self, element)
+        return element
+
+    def _latest(self) -> str:
+        found = f"element {self._taken - 1}"
+        if isinstance(self._iterator, DatasetIterator):
+            found = self._iterator.latest()
+        return f"{found} of this worker's dataset"
+
+
+_NO_ELEMENTS = (
+    "a per-worker dataset has no elements inside a closure: each closure would begin a new "
+    "iterator, and get the first element again. Make the iterator in the notebook, once, and pass "
+    "that: iterator = iter(dataset), coordinator.schedule(step, (iterator,)). To go through all of "
+    "it in one closure, make it with coordinator.create_per_worker_resource instead, which gives "
+    "closures what the function returns"
+)
+
+
+class WorkerDataset:
+    """The dataset of this worker, as closures get it.
+
+    It has no ``iter``: each closure would begin a new one, and find the first element again. As in
+    TensorFlow, where that is refused in functions, too.
+
+    Parameters
+    ----------
+    dataset : iterable
+        What there is.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.__dataset = dataset
+
+    @property
+    def whole(self) -> Any:
+        """The dataset itself; for psnb only."""
+        return self.__dataset
+
+    def __repr__(self) -> str:
+        return f"<{type(self.__dataset).__name__} of this worker>"
+
+    def __iter__(self) -> NoReturn:
+        raise ConfigurationError(_NO_ELEMENTS)
+
+    __next__ = __iter__
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"there is no {name!r} here: {_NO_ELEMENTS}")
+
+
+def make_dataset(dataset: Any) -> WorkerDataset:
+    """Return the dataset of this worker: an iterable as it is, or what a function returns.
+
+    A function is called with an `InputContext` if it requires an argument, else with none.
+    """
+    return WorkerDataset(_made(dataset))
+
+
+def _made(dataset: Any) -> Any:
+    if not callable(dataset):
+        return dataset
+    try:
+        parameters = inspect.signature(dataset).parameters.values()
+    except ValueError:  # some builtins have no signature
+        return dataset()
+    required = [p for p in parameters if p.default is p.empty and p.kind <= p.KEYWORD_ONLY]
+    if not any(p.kind <= p.POSITIONAL_OR_KEYWORD for p in required):
+        return dataset()
+    context = worker_context()
+    return dataset(InputContext(context.num_workers, context.worker_index))
+
+
+def read_spec(of_worker: WorkerDataset) -> Any:
+    """Return the spec of the elements of this worker's dataset."""
+    dataset = of_worker.whole
+    if not isinstance(dataset, Dataset):
+        raise ConfigurationError(
+            f"the worker's dataset is a {type(dataset).__name__}, and only a psnb.data.Dataset "
+            "knows the shapes and dtypes of its elements"
+        )
+    return dataset.element_spec
+
+
+def make_iterator(dataset: WorkerDataset) -> SharedIterator:
+    """Return a new iterator over the dataset of this worker."""
+    return SharedIterator(iter(dataset.whole))
+
+
+def make_leased_iterator(splits: Sequence[Split], epoch: int) -> LeasedSplitReader:
+    """Return the worker's part in an epoch over leased splits."""
+    return LeasedSplitReader(splits, epoch, lease_requests)
+
+
+def _lease_requests() -> LeaseRequests | None:
+    """Return the `LeaseRequests` of the calling thread's closure; None outside of closures."""
+    context = current_context()
+    return None if context is None else context.lease_requests
+
+
+def latest_element() -> str:
+    """Return which element the calling thread's closure took last; empty if it took none."""
+    mine = _lease_requests()
+    return "" if mine is None else mine.latest
+
+
+def lease_requests() -> LeaseRequests:
+    """Return the `LeaseRequests` of the calling thread's closure."""
+    found = _lease_requests()
+    if found is None:
+        raise ClosureInputError(
+            "a dataset with sharding='dynamic' is read in closures only, not while another "
+            "per-worker value is made"
+        )
+    return found
+
+
+class Resources:
+    """The values of one session by their numbers.
+
+    Thread-safe: the event loop adds and discards, closure threads make and wait.
+    """
+
+    def __init__(self) -> None:
+        # Plain dict operations are atomic; a value's own waiting is its Future's.
+        self._values: dict[int, Future[Any]] = {}
+
+    def define(self, resource_id: int) -> None:
+        """Announce a value: closures that come later may wait for it."""
+        self._values[resource_id] = Future()
+
+    def make(self, resource_id: int, function: Callable[[], Any]) -> None:
+        """Make an announced value; what ``function`` raises goes to those who use the value."""
+        future = self._values.get(resource_id)
+        if future is None or not future.set_running_or_notify_cancel():
+            return
+        try:
+            value = function()
+        except BaseException as error:  # a boundary: the error is delivered to each user
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    def get(self, resource_id: int) -> Any:
+        """Return a value, waiting until it is made.
+
+        Raises
+        ------
+        ClosureInputError
+            If making it failed, or it was released.
+        """
+        future = self._values.get(resource_id)
+        if future is None:
+            raise ClosureInputError(f"per-worker value {resource_id} was released")
+        try:
+            return future.result()
+        except ClosureInputError as error:  # of a value that this one is made of; it says it all
+            raise ClosureInputError(*error.args) from error
+        except BaseException as error:  # whatever `make` has caught
+            raise ClosureInputError(
+                f"a per-worker value that the closure uses could not be made: {error_text(error)}"
+            ) from error
+
+    def number_of(self, value: object) -> int | None:
+        """Return the number of a value that was made; None if it is none of these."""
+        for number, future in list(self._values.items()):
+            made = future.done() and not future.cancelled() and future.exception() is None
+            if made and future.result() is value:
+                return number
+        return None
+
+    def discard(self, resource_id: int) -> None:
+        """Forget a value."""
+        future = self._values.pop(resource_id, None)
+        if future is not None:
+            future.cancel()
+
+    def clear(self) -> None:
+        """Forget all values; whoever waits for one is told."""
+        for resource_id in list(self._values):
+            self.discard(resource_id)
+
+
+# WorkerMemory: a worker's part of a dataset in the memory of the workers.
+#
+# `WorkerMemory` is a per-worker value. The functions from `survey` on run in closures that
+# `psnb._src.coordinator.datasets` schedules; each returns what the worker has then
+# (`WorkerPieces`).
+
+
+class WorkerPieces(NamedTuple):
+    """The pieces that a worker has.
+
+    Attributes
+    ----------
+    worker, address : str
+        The worker.
+    part : str
+        Changes when the worker was started again and has lost its pieces.
+    held : MemoryStatistics
+        Its pieces.
+    sent : dict
+        How many examples went to each piece, if some were sent.
+    """
+
+    worker: str
+    address: str
+    part: str
+    held: MemoryStatistics
+    sent: Mapping[int, int]
+
+
+class WorkerMemory:
+    """Pieces, and the name under which other workers send examples here.
+
+    Parameters
+    ----------
+    memory : Memory
+        The pieces.
+    mail : Mail
+        This worker's mailbox.
+    name : str
+        The same on all workers of the dataset, and different for every dataset.
+    worker : str
+        This worker.
+    """
+
+    def __init__(self, memory: Memory, mail: Mail, name: str, worker: str) -> None:
+        self.memory, self._mail, self._name, self._worker = memory, mail, name, worker
+        self._part = uuid.uuid4().hex
+        mail.receive_as(name, memory.receive)
+
+    def found(self, generation: int, sent: Mapping[int, int] | None = None) -> WorkerPieces:
+        """Return the pieces of a generation that are here."""
+        held = self.memory.statistics(generation)
+        return WorkerPieces(self._worker, self._mail.address, self._part, held, sent or {})
+
+    def scatter(
+        self,
+        generation: int,
+        numbers: Iterable[int],
+        new: int,
+        layout: ShufflePlan,
+        addresses: Sequence[str],
+    ) -> WorkerPieces:
+        """Send the examples of pieces to their places in another layout; see `Memory`.
+
+        Raises
+        ------
+        WorkerLostError
+            If this worker has lost the pieces, or a worker that they go to cannot be reached.
+        DatasetError
+            If one of those workers has no room.
+        """
+        here = self._mail.address
+        places = [None if address == here else address for address in addresses]
+        sender = self._mail.sender(self._name)
+        sent: dict[int, int] = {}
+        for number in numbers:
+            if not self.memory.has(generation, number):
+                raise WorkerLostError(f"worker {self._worker!r} was started again")
+            counts = self.memory.scatter(generation, number, new, layout, places, sender.send)
+            for piece, count in counts.items():
+                sent[piece] = sent.get(piece, 0) + count
+        sender.settle()
+        return self.found(generation, sent)
+
+
+def make_worker_memory(
+    sources: Sequence[Dataset], seed: int, batch_size: int, limit: int | None, name: str
+) -> WorkerMemory:
+    """Return the worker's part, with nothing in it yet."""
+    context = worker_context()
+    mail = context.mail
+    if mail is None:
+        raise ConfigurationError("a dataset in the memory of workers needs workers")
+    granted = mail.memory_limit or psutil.virtual_memory().total // context.num_workers
+    memory = Memory(sources, seed, batch_size, limit or granted // 2, mail.folder)
+    return WorkerMemory(memory, mail, name, context.worker_name)
+
+
+def make_memory_iterator(
+    mine: WorkerMemory, generation: int, layout: ShufflePlan, epoch: int
+) -> LeasedSplitReader:
+    """Return the worker's part in an epoch over the pieces."""
+    memory = mine.memory
+    splits = make_memory_splits(mine, generation, layout)
+
+    def prepare(numbers: Sequence[int]) -> None:
+        memory.make(generation, layout, numbers)
+
+    return LeasedSplitReader(splits, epoch, lease_requests, prepare)
+
+
+def make_memory_splits(
+    mine: WorkerMemory, generation: int, layout: ShufflePlan
+) -> Sequence[Dataset]:
+    """Return the pieces as datasets; one that is not here is made again where it is read."""
+    memory = mine.memory
+    return [memory.examples(generation, layout, (number,)) for number in range(layout.pieces)]
+
+
+def survey(mine: WorkerMemory, generation: int) -> WorkerPieces:
+    """Return what is here."""
+    return mine.found(generation)
+
+
+def load(mine: WorkerMemory, generation: int, number: int) -> WorkerPieces:
+    """Read a piece from its source."""
+    mine.memory.load(generation, number)
+    return mine.found(generation)
+
+
+def make(
+    mine: WorkerMemory, generation: int, layout: ShufflePlan, numbers: Sequence[int]
+) -> WorkerPieces:
+    """Make lost pieces again."""
+    mine.memory.make(generation, layout, numbers)
+    return mine.found(generation)
+
+
+def begin(mine: WorkerMemory, generation: int, numbers: Sequence[int]) -> WorkerPieces:
+    """Note which pieces will be here."""
+    mine.memory.begin(generation, numbers)
+    return mine.found(generation)
+
+
+def scatter(mine: WorkerMemory, *arguments: Any) -> WorkerPieces:
+    """Send examples to their new places."""
+    return mine.scatter(*arguments)
+
+
+def keep_only(mine: WorkerMemory, generation: int) -> WorkerPieces:
+    """Free what belongs to other generations."""
+    mine.memory.keep_only(generation)
+    return mine.found(generation)
+
+
+def forget(mine: WorkerMemory, generation: int, current: int) -> WorkerPieces:
+    """Free a generation that was given up; return what is here of the current one."""
+    mine.memory.forget(generation)
+    return mine.found(current)

@@ -1,0 +1,670 @@
+"""ClosureRunner: runs the closures of a session, and commits what they have written.
+
+Threads: `run`, `make` and `flush` are for closure threads, several at a time; the rest is for the
+event loop, which may cancel what runs. A closure thread does not wait for its commit: it runs the
+next closure, and the loop hands over what came of the last one. Whatever that next closure asks the
+same server comes after the commit, on the same connection, so it sees what the last one wrote. A
+commit to several servers, which takes several messages, is waited for. (One that must be sent
+again, as its shard moved or the connection broke, may come after that read; but the next closure's
+commit waits for it.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sized
+from concurrent.futures import Future
+from typing import Any
+
+from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.commit import UndecidedError
+from psnb._src.client.local_copies import LocalCopies
+from psnb._src.client.requests import reaching_by
+from psnb._src.client.updates import Round, Updates, buffered
+from psnb._src.dask_compat import Comm
+from psnb._src.placement.layout import ShardId
+from psnb._src.protocol.messages import (
+    AnnounceStrategies,
+    AskLease,
+    Assignment,
+    ClosureResult,
+    ClosureResults,
+    ClosureUndecided,
+    CopiesFlushed,
+    DefineResource,
+    ElementsTaken,
+    FlushUndecided,
+    Inquiry,
+    KeepResult,
+    QuestionAsked,
+    SessionOpening,
+    TakeAnswer,
+    TakeElements,
+    ToNotebook,
+    ToWorker,
+    exchange_writer,
+)
+from psnb._src.protocol.packing import Nothing, dumps, loads, pack_error, shorten_call
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.transport.stream import MessageStream, message_stream, unwired
+from psnb._src.utils.profiling import COMMIT, COMPUTE, PHASES, READ, start_clock, stop_clock
+from psnb._src.utils.threads import Answer
+from psnb._src.worker.context import (
+    Cancellation,
+    Doing,
+    Mail,
+    ReportedStates,
+    WorkerContext,
+    end_printed_lines,
+    entered,
+)
+from psnb._src.worker.leasing import ASK_TIMEOUT, LeaseRequests
+from psnb._src.worker.resources import Resources
+from psnb.errors import CancelledError
+
+# ClosureThreads: the threads of a session that run its closures.
+#
+# Threads: ``psnb-closure`` threads run what is put, in the order in which it came. The rest belongs
+# to the event loop.
+
+
+class ClosureThreads:
+    """As many threads as are wanted at the moment, with one line of work.
+
+    Parameters
+    ----------
+    closed : callable
+        Whether the session is over: what is put then is dropped.
+    begin : callable
+        What each thread does first.
+    """
+
+    def __init__(self, closed: Callable[[], bool], begin: Callable[[], None]) -> None:
+        self._closed, self._begin = closed, begin
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._numbers = itertools.count()
+        self._count = 0
+        self._threads: list[threading.Thread] = []
+
+    def use(self, count: int) -> None:
+        """Have so many threads; those that are too many end when the work before is taken."""
+        self._threads = [each for each in self._threads if each.is_alive()]
+        for _ in range(self._count, count):
+            name = f"psnb-closure-{next(self._numbers)}"
+            thread = threading.Thread(target=self._loop, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        for _ in range(count, self._count):
+            self._work.put(None)
+        self._count = count
+
+    def put(self, work: Callable[[], None]) -> None:
+        """Have one of the threads do work."""
+        self._work.put(work)
+
+    def idents(self) -> list[int | None]:
+        """Return the identifiers of the threads."""
+        return [thread.ident for thread in self._threads]
+
+    def _loop(self) -> None:
+        self._begin()
+        while (work := self._work.get()) is not None:
+            if not self._closed():
+                work()
+            del work  # not held while waiting for the next
+
+
+# LoadedFunction: a function from the coordinator, on the worker.
+
+
+class LoadedFunction:
+    """A function from the coordinator, unpickled when it is first called.
+
+    Not on arrival: it may hold per-worker values, which only closure threads may wait for.
+    """
+
+    def __init__(self, name: str, payload: bytes, resources: Resources) -> None:
+        self.name = name
+        self._short = name.rpartition("<locals>.")[2]
+        self.activity = f"running {self._short}"
+        self._payload, self._resources = payload, resources
+        self._lock = threading.Lock()  # unpickle once, though two threads call at the same time
+        self._function: Callable[..., Any] | None = None
+
+    def get(self) -> Callable[..., Any]:
+        """Return the function; for closure threads."""
+        with self._lock:
+            if self._function is None:
+                with Doing(f"loading {self._short}"):  # with all the modules that it needs
+                    self._function = loads(self._payload, self._resources.get)
+            return self._function
+
+
+# ClosureAttempt: one attempt at a closure, from its call to its result.
+#
+# It belongs to the closure's thread until its commit is sent, and then to whoever takes the answer.
+
+
+class ClosureAttempt:
+    """What an attempt was given, has taken and written, and what came of it.
+
+    Parameters
+    ----------
+    function : LoadedFunction
+        What is called.
+    assignment : Assignment
+        What the coordinator said of it.
+    updates : Updates
+        Takes its writes.
+    ask : callable
+        Asks the coordinator for what it reads.
+
+    Attributes
+    ----------
+    assignment, updates
+        As given.
+    clock : PhaseClock
+        What its time goes to; begins at once.
+    requests : LeaseRequests
+        What it takes from datasets.
+    states : ReportedStates
+        The states of metrics that it reports.
+    succeeded : bool
+        False once `fail` was called.
+    packed : bytes
+        The pickled result, or the error that `fail` was given.
+    staleness : int or None
+        How stale its update was, as far as that is known.
+    """
+
+    def __init__(
+        self,
+        function: LoadedFunction,
+        assignment: Assignment,
+        updates: Updates,
+        ask: Callable[[AskLease | TakeElements], Future[Any]],
+    ) -> None:
+        self.clock = start_clock(READ)
+        self.assignment, self.updates = assignment, updates
+        self.requests = LeaseRequests(assignment.closure, ask, assignment.portions, assignment.lane)
+        self.states = ReportedStates()
+        self.succeeded, self.packed = True, b""
+        self.staleness: int | None = None
+        self._function = function
+        self._args: tuple[Any, ...] = ()
+        self._kwargs: dict[str, Any] = {}
+
+    def call(self, resources: Resources) -> Any:
+        """Call the function and return what it returns; raises what it raises."""
+        given = self.assignment
+        if given.payload:
+            self._args, self._kwargs = loads(given.payload, resources.get, given.inputs)
+        function = self._function.get()
+        self.clock.turn(COMPUTE)
+        try:
+            return function(*self._args, **self._kwargs)
+        except StopIteration:
+            # From a dataset that has nothing left: the closure has nothing to do.
+            if not self.requests.ended or self.updates:
+                raise
+            return Nothing(self._function.name)
+        finally:
+            end_printed_lines()
+
+    def pack(self, value: Any) -> None:
+        """Pickle the result."""
+        self.clock.turn(COMMIT)
+        packed = b"" if value is None else dumps(value, f"the result of {self._function.name}")
+        self.packed = self.states.attach(packed)
+
+    def fail(self, error: BaseException, worker: str) -> None:
+        """Have the error as what came of it."""
+        unread = self.assignment.payload and not (self._args or self._kwargs)
+        call = "..." if unread else shorten_call(self._args, self._kwargs)
+        where = (
+            f"in closure {self._function.name}({call}) on worker {worker!r}, "
+            f"attempt {self.assignment.attempt}"
+        )
+        self.succeeded, self.packed = False, pack_error(error, where)
+
+    @property
+    def pushed(self) -> bool:
+        """Whether it has sent gradients, and succeeded."""
+        return self.succeeded and self.updates.pushed
+
+    def result(self) -> ClosureResult:
+        """Return what came of it."""
+        return ClosureResult(
+            self.assignment.closure,
+            self.succeeded,
+            self.packed,
+            sum(self.clock.seconds),
+            self.pushed,
+            self.staleness,
+        )
+
+
+# ResultSender: results and reports on their way from the closure threads to the coordinator.
+#
+# A result is sent at once if no more closures wait. Otherwise results are gathered until they are
+# as many as the closures that still wait, so that the coordinator can send more in time, or for
+# `HELD_SECONDS`.
+
+HELD_SECONDS = 0.015
+"""Seconds that a result waits at most for others to be sent with it."""
+
+_NO_TIME = [0.0] * len(PHASES)
+
+
+class ResultSender:
+    """Gathers what closure threads hand over; `expect` belongs to the event loop.
+
+    Parameters
+    ----------
+    loop : asyncio.AbstractEventLoop
+        The loop whose timer sends.
+    unstarted : collection
+        The closures that wait to be run; only its length is used.
+    send : callable
+        Sends them; called by any thread.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        unstarted: Sized,
+        send: Callable[[ClosureResults], None],
+    ) -> None:
+        self._loop, self._unstarted, self._send = loop, unstarted, send
+        self._lock = threading.Lock()  # guards the next four, used by several threads
+        self._results: list[ClosureResult] = []
+        self._reports: list[tuple[float, dict[str, float]]] = []
+        self._phases: list[list[float]] = [_NO_TIME]  # of these results, in seconds
+        self._expected = 0  # results that are still to come
+        self._ticking = False  # the loop's alone
+
+    def expect(self, count: int) -> None:
+        """Expect this many more results."""
+        with self._lock:
+            self._expected += count
+        if not self._ticking and self._expected:
+            self._ticking = True
+            self._loop.call_later(HELD_SECONDS, self._tick)
+
+    def forgo(self, count: int) -> None:
+        """Expect this many results less; any thread."""
+        with self._lock:
+            self._expected -= count
+
+    def add_result(self, result: ClosureResult, phases: list[float]) -> None:
+        """Hand a result over, and how long its closure was in each phase, in seconds."""
+        with self._lock:
+            self._expected -= 1
+            self._phases.append(phases)
+            self._results.append(result)
+            enough = len(self._results) >= len(self._unstarted)
+        if enough:
+            self.flush()
+
+    def add_report(self, when: float, values: dict[str, float]) -> None:
+        """Hand metrics over; they go with the next results, or after `HELD_SECONDS`."""
+        with self._lock:
+            self._reports.append((when, values))
+
+    def flush(self) -> None:
+        """Send all there is, if there is anything; any thread."""
+        with self._lock:
+            results, self._results = self._results, []
+            reports, self._reports = self._reports, []
+            phases, self._phases = self._phases, [_NO_TIME]
+        if results or reports:
+            together = [float(sum(each)) for each in zip(*phases, strict=True)]
+            self._send(ClosureResults(reports, results, together))
+
+    def _tick(self) -> None:
+        with self._lock:
+            self._ticking = self._expected > 0
+        self.flush()
+        if self._ticking:
+            self._loop.call_later(HELD_SECONDS, self._tick)
+
+
+# NotebookLink: a session's way to its coordinator, and what closures ask over it.
+#
+# Threads: any thread sends and asks. The event loop opens and closes the link, receives, and hands
+# answers to those who wait.
+
+
+class NotebookLink:
+    """Carries messages between a session and its coordinator.
+
+    Parameters
+    ----------
+    comm : distributed.comm.Comm
+        The coordinator's connection.
+
+    Attributes
+    ----------
+    closed : bool
+        Whether the coordinator has closed, or is out of reach.
+    """
+
+    def __init__(self, comm: Comm) -> None:
+        self.closed = False
+        self._comm = comm
+        self._stream: MessageStream | None = None  # set when the coordinator was answered
+        self._numbers = itertools.count()
+        self._asked: dict[int, Future[Any]] = {}  # each operation on a dict is atomic
+
+    async def open(self, threads: int) -> None:
+        """Tell the coordinator that the session is ready, with so many closure threads."""
+        await self._comm.write({"status": "OK", "threads": threads})
+        self._stream = message_stream(self._comm)
+
+    async def receive(self) -> ToWorker:
+        """Return the next message of an open link; raises OSError when the connection ends."""
+        assert self._stream is not None
+        return unwired(await self._stream.receive(), ToWorker)
+
+    def send(self, message: ToNotebook) -> None:
+        """Send a message, if the link is open; returns at once."""
+        if self._stream is not None:
+            self._stream.send(message.wire())
+
+    def ask(self, inquiry: Inquiry) -> Future[Any]:
+        """Ask the coordinator; the answer is a `CancelledError` if it is out of reach."""
+        number, future = next(self._numbers), Future[Any]()
+        self._asked[number] = future
+        if self.closed:  # checked after the future is stored; `close` does it in the other order
+            self._give_up(number)
+        else:
+            self.send(QuestionAsked(number, inquiry))
+        return future
+
+    def take_answer(self, message: TakeAnswer) -> None:
+        """Hand an answer to the one who waits for it."""
+        if (future := self._asked.pop(message.number, None)) is not None:
+            future.set_result(message.answer)
+
+    def close(self) -> None:
+        """Close the connection; who waits for an answer gets a `CancelledError`."""
+        self.closed = True
+        for number in list(self._asked):
+            self._give_up(number)
+        if self._stream is not None:
+            self._stream.abort()
+        self._comm.abort()
+
+    def _give_up(self, number: int) -> None:
+        if (future := self._asked.pop(number, None)) is not None:
+            future.set_exception(out_of_reach())
+
+
+def out_of_reach() -> CancelledError:
+    """Return the error of closures whose coordinator is not there any more."""
+    return CancelledError("the coordinator has closed, or is out of reach")
+
+
+LARGE_RESULT = 1 << 13
+"""Bytes of a pickled result above which servers do not remember it beside the commit."""
+
+
+class ClosureRunner:
+    """Runs closures, one in each closure thread.
+
+    Parameters
+    ----------
+    opening : SessionOpening
+        What the coordinator said at first.
+    server_client : CommServerClient
+        The worker's way to the servers. The same that handles use: arrays that they have written to
+        its memory are sent from there.
+    mail : Mail
+        The worker's way to other workers.
+    link : NotebookLink
+        The way to the coordinator.
+    results : ResultSender
+        Takes results and reports.
+    resources : Resources
+        The per-worker values.
+    """
+
+    def __init__(
+        self,
+        opening: SessionOpening,
+        server_client: CommServerClient,
+        mail: Mail,
+        link: NotebookLink,
+        results: ResultSender,
+        resources: Resources,
+    ) -> None:
+        self._opening, self._worker = opening, opening.worker_name
+        self._server_client, self._mail = server_client, mail
+        self._link, self._results, self._resources = link, results, resources
+        name = opening.coordinator
+        writer = exchange_writer(name, opening.session)
+        self._copies = (
+            None
+            if opening.exchange is None
+            else LocalCopies(server_client, opening.exchange, name, writer)
+        )
+        self._settled_below = 0
+        self._written_to = {opening.strategy}  # the strategies that the coordinator knows of
+        # Of closures that have not ended: the loop adds, closure threads remove. All per-worker
+        # values that are made share one.
+        self._cancellations: dict[int, Cancellation] = {}
+        self._making = Cancellation()
+        self._last = (
+            threading.local()
+        )  # `commit`: an `Answer` when this thread's last one has ended
+
+    def learn(self, settled_below: int, workers: int) -> None:
+        """Note below which number all closures have ended, and how many workers there are."""
+        self._settled_below = settled_below
+        if self._copies is not None:
+            self._copies.workers, self._copies.ended_below = workers, settled_below
+
+    @property
+    def busy(self) -> bool:
+        """Whether closures are expected that have not ended."""
+        return bool(self._cancellations)
+
+    def expect(self, closure: int) -> None:
+        """Note that a closure is going to be run."""
+        self._cancellations[closure] = Cancellation()
+
+    def forget(self, closure: int) -> None:
+        """Note that it is not, after all."""
+        del self._cancellations[closure]
+
+    def cancel(self, closures: Iterable[int]) -> None:
+        """Ask those of these closures that have not ended to stop early."""
+        for closure in closures:
+            if (cancellation := self._cancellations.get(closure)) is not None:
+                cancellation.requested = True
+
+    def revoke(self, closure: int) -> None:
+        """Ask a closure to stop early, and have it write nothing any more."""
+        if (cancellation := self._cancellations.get(closure)) is not None:
+            cancellation.revoked = cancellation.requested = True
+
+    def cancel_all(self) -> None:
+        """Ask everything that runs to stop early."""
+        self._making.requested = True
+        self.cancel(list(self._cancellations))
+
+    def run(self, function: LoadedFunction, assignment: Assignment) -> None:
+        """Run a closure that is expected; its result is handed over when its writes are made."""
+        number = assignment.round
+        in_round = None if number is None else Round(self._opening.strategy, number)
+        updates = Updates(
+            counted=self._copies is None, sync_round=in_round, server_client=self._copies
+        )
+        attempt = ClosureAttempt(function, assignment, updates, self._link.ask)
+        under_way = False
+        try:
+            context = self._context(self._cancellations[assignment.closure], attempt)
+            with (
+                Doing(function.activity),
+                entered(context),
+                reaching_by(self._server_client),
+                buffered(updates),
+            ):
+                value = attempt.call(self._resources)
+            attempt.pack(value)
+            attempt.requests.settle()
+            if not updates:
+                self._require_unrevoked(assignment.closure)
+            elif self._copies is None:
+                self._begin_commit(attempt)
+                under_way = True
+            else:
+                self._copies.commit(*self._commit_of(attempt))
+            if self._copies is not None and not self._link.closed:
+                # Not without the coordinator: what runs again would count twice.
+                attempt.staleness = self._copies.closure_ended()
+        except BaseException as error:  # a boundary: every exception goes to the notebook
+            self._end(attempt, error)
+        else:
+            if not under_way:
+                self._end(attempt)
+        stop_clock()
+
+    def _begin_commit(self, attempt: ClosureAttempt) -> None:
+        """Send a closure's writes; the closure ends when the servers have answered.
+
+        Meanwhile this thread runs the next one, which waits here for the end of this one.
+        """
+        commit, parts = self._commit_of(attempt)
+        before: Answer[None] | None = getattr(self._last, "commit", None)
+        if before is not None:
+            before.result()  # ends, as every commit does
+        answered = Answer[None]()
+
+        def ended(outcome: int | Exception | None) -> None:
+            try:
+                if isinstance(outcome, Exception):
+                    self._end(attempt, outcome)
+                else:
+                    attempt.staleness = outcome
+                    self._end(attempt)
+            finally:
+                answered.set_result(None)
+
+        self._server_client.commit_soon(commit, parts, ended)
+        self._last.commit = answered
+
+    def _end(self, attempt: ClosureAttempt, error: BaseException | None = None) -> None:
+        """Hand over what came of a closure; any thread."""
+        closure, clock = attempt.assignment.closure, attempt.clock
+        clock.turn(COMMIT)
+        if error is not None and not isinstance(error, UndecidedError):
+            attempt.fail(error, self._worker)
+            taken = attempt.requests.taken.packed(self._resources.number_of)
+            self._link.send(ElementsTaken(closure, taken))
+        del self._cancellations[closure]
+        result = attempt.result()
+        if isinstance(error, UndecidedError):
+            self._results.forgo(1)
+            self._link.send(
+                ClosureUndecided(
+                    closure,
+                    result.payload,
+                    result.seconds,
+                    clock.seconds,
+                    result.pushed,
+                    error.commit[:2],
+                )
+            )
+        else:
+            self._results.add_result(result, clock.seconds)
+
+    def make(self, definition: DefineResource) -> None:
+        """Make a per-worker value."""
+
+        def call() -> Any:
+            function, args, kwargs = loads(definition.payload, self._resources.get)
+            with entered(self._context(self._making)), reaching_by(self._server_client):
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    end_printed_lines()
+
+        with Doing("loading per-worker data"):
+            self._resources.make(definition.number, call)
+
+    def flush(self) -> None:
+        """Send the servers the updates that are kept here, and tell the coordinator."""
+        error, staleness = b"", None
+        try:
+            if self._copies is not None:
+                staleness = self._copies.exchange()
+        except UndecidedError as raised:
+            self._link.send(FlushUndecided(raised.commit[:2]))
+            return
+        except BaseException as raised:  # a boundary, too
+            where = f"while worker {self._worker!r} sent what it had learned"
+            error = pack_error(raised, where)
+        self._link.send(CopiesFlushed(error, staleness))
+
+    def _context(
+        self, cancellation: Cancellation, attempt: ClosureAttempt | None = None
+    ) -> WorkerContext:
+        return WorkerContext(
+            self._opening.worker_index,
+            self._opening.num_workers,
+            self._worker,
+            1 if attempt is None else attempt.assignment.attempt,
+            self._results.add_report,
+            cancellation,
+            None if attempt is None else attempt.requests,
+            self._mail,
+            -1 if attempt is None else attempt.assignment.closure,
+            None if attempt is None else attempt.states,
+        )
+
+    def _commit_of(self, attempt: ClosureAttempt) -> tuple[Commit, dict[ShardId, Part]]:
+        """Return a closure's writes as a commit, which must happen from here on."""
+        if self._link.closed:
+            raise out_of_reach()
+        assignment, updates = attempt.assignment, attempt.updates
+        small = self._announce(assignment, updates, attempt.packed)
+        # Only now: what servers are not asked to refuse, as the coordinator did not know of them
+        # when it was cancelled, is written to after this answer.
+        self._require_unrevoked(assignment.closure)
+        # Last: from here on the closure has happened, even if its result gets lost.
+        name = self._opening.coordinator
+        commit = Commit(
+            name,
+            assignment.commit,
+            assignment.attempt,
+            self._settled_below,
+            closures=((assignment.commit, small),),
+            coordinator=name,
+            ended_below=self._settled_below,
+            pushed=updates.pushed,
+            shards=updates.shards,
+        )
+        return commit, updates.parts()
+
+    def _require_unrevoked(self, closure: int) -> None:
+        if self._cancellations[closure].revoked:
+            raise CancelledError("the closure was cancelled while it ran")
+
+    def _announce(self, assignment: Assignment, updates: Updates, packed: bytes) -> bytes | None:
+        """Tell the coordinator what it must know before a commit; return the result for servers."""
+        others = {shard.strategy for shard in updates.shards} - self._written_to
+        large = len(packed) > LARGE_RESULT
+        told = []
+        if others:
+            told.append(self._link.ask(AnnounceStrategies(sorted(others))))
+        if large:
+            told.append(self._link.ask(KeepResult(assignment.closure, assignment.attempt, packed)))
+        for answer in told:
+            if not answer.result(ASK_TIMEOUT):
+                raise out_of_reach()
+        self._written_to |= others
+        return None if large else packed

@@ -1,0 +1,251 @@
+"""Session: one coordinator's closures on one worker, for as long as the connection lasts.
+
+The coordinator opens a connection to the worker's Dask server with the operation `HANDLER`. What
+goes over it is in `psnb._src.protocol.messages`. Everything that belongs to the coordinator
+(functions, per-worker values, threads) belongs to the session and ends with it.
+
+Threads: the event loop reads the connection; `ClosureThreads` run the work, as many as the Dask
+worker has unless the coordinator says otherwise. They send results through `ResultSender`. A
+closure belongs to whoever takes it out of `_unstarted`: the thread that runs it, or the loop that
+returns it. A session that ends tells running closures to stop early, lets them finish, drops their
+results and starts no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable
+from functools import partial
+
+import psutil
+from distributed import Worker
+
+from psnb._src.client.comm_client import CommServerClient
+from psnb._src.dask_compat import Comm, be_worker, threads_of
+from psnb._src.data.node import StageLog, log_stages
+from psnb._src.placement.layout import unpacked
+from psnb._src.protocol.messages import (
+    Assignment,
+    CancelClosures,
+    ChainsRead,
+    ClosureResults,
+    ClosuresReturned,
+    DefineResource,
+    FlushCopies,
+    RecallClosures,
+    ReleaseResources,
+    RevokeClosure,
+    RunClosures,
+    SessionOpening,
+    SignOfLife,
+    TakeAnswer,
+    ToWorker,
+    UseThreads,
+    WorkerLeaves,
+)
+from psnb._src.utils.profiling import Stages
+from psnb._src.worker.context import Mail, longest
+from psnb._src.worker.resources import Resources
+from psnb._src.worker.runner import (
+    ClosureRunner,
+    ClosureThreads,
+    LoadedFunction,
+    NotebookLink,
+    ResultSender,
+)
+
+WORTH_TELLING = 0.5
+"""Seconds after which people hear what a worker does; short closures would only flicker."""
+
+
+FAREWELL = 5.0
+"""Seconds that a coordinator gets to take leave of a worker whose closures have all ended."""
+
+_LOOK = 0.1
+
+STAGES_SECONDS = 0.25
+"""Seconds between two times that results come with what was read, at least."""
+
+
+class Session:
+    """Runs the closures of one coordinator on this worker.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The Dask worker.
+    comm : distributed.comm.Comm
+        The coordinator's connection.
+    server_client : CommServerClient
+        The worker's way to the servers.
+    mail : Mail
+        The worker's way to other workers.
+    opening : SessionOpening
+        What the coordinator said at first.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        comm: Comm,
+        server_client: CommServerClient,
+        mail: Mail,
+        opening: SessionOpening,
+    ) -> None:
+        self._opening, self._server_client = opening, server_client
+        self._link = NotebookLink(comm)
+        self._resources = Resources()
+        self._functions: dict[str, LoadedFunction] = {}
+        self._stages = StageLog()
+        self._threads = ClosureThreads(lambda: self._link.closed, partial(self._begin, worker))
+        self._threads_there = threads_of(worker)
+        # Closures that no thread has taken; each operation on a dict is atomic.
+        self._unstarted: dict[int, None] = {}
+        loop = asyncio.get_running_loop()
+        self._results = ResultSender(loop, self._unstarted, self._send_results)
+        self._runner = ClosureRunner(
+            opening,
+            server_client,
+            mail,
+            self._link,
+            self._results,
+            self._resources,
+        )
+        self._told_stages: dict[str, Stages] = {}
+        self._told_at = float("-inf")
+        self._leaving = False
+        self._ended = asyncio.Event()
+
+    def _begin(self, worker: Worker) -> None:
+        """Begin a closure thread."""
+        log_stages(self._stages)
+        be_worker(worker)
+
+    async def serve(self) -> None:
+        """Talk to the coordinator until the connection ends."""
+        self._threads.use(self._threads_there)
+        beats: asyncio.Task[None] | None = None
+        try:
+            await self._link.open(self._threads_there)
+            if self._leaving:
+                self._link.send(WorkerLeaves())
+            beats = asyncio.create_task(self._give_signs_of_life())
+            while True:
+                self._receive(await self._link.receive())
+        except OSError:  # the coordinator closed or died
+            pass
+        finally:
+            if beats is not None:
+                beats.cancel()
+            self.close()
+
+    async def drain(self) -> None:
+        """Tell the coordinator that the worker leaves, and let it finish what it has sent.
+
+        The coordinator closes the session when it has all results. This waits for so many seconds
+        at most as the opening said, and for `FAREWELL` when no closure runs any more: a coordinator
+        that cannot be reached closes nothing.
+        """
+        self._leaving = True
+        self._link.send(WorkerLeaves())
+        self._results.flush()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._opening.drain):
+                while self._runner.busy and not self._ended.is_set():
+                    await asyncio.sleep(_LOOK)
+                async with asyncio.timeout(FAREWELL):
+                    await self._ended.wait()
+
+    def close(self) -> None:
+        """Start no more closures; running ones end by themselves, and their results are dropped."""
+        self._link.close()
+        self._runner.cancel_all()
+        self._ended.set()
+        self._resources.clear()
+        self._functions.clear()
+        self._threads.use(0)
+
+    async def _give_signs_of_life(self) -> None:
+        process = psutil.Process()
+        while True:
+            await asyncio.sleep(self._opening.beat)
+            self._results.flush()
+            activity, seconds = longest(self._threads.idents())
+            if seconds < WORTH_TELLING:
+                activity, seconds = "", 0.0
+            self._link.send(SignOfLife(process.memory_info().rss, activity, seconds))
+            self._tell_stages()
+
+    def _send_results(self, results: ClosureResults) -> None:
+        # Any thread. First what was read, so that whoever has the last result finds it; but not
+        # with every result: it is much to tell.
+        now = time.monotonic()
+        if not self._unstarted and now - self._told_at >= STAGES_SECONDS:
+            self._told_at = now
+            self._tell_stages()
+        self._link.send(results)
+
+    def _tell_stages(self) -> None:
+        # Two threads at once may tell the same twice.
+        now, told = self._stages.statistics(), self._told_stages
+        self._told_stages = now
+        new = {kind: each for kind, each in now.items() if told.get(kind) != each}
+        if new:
+            self._link.send(ChainsRead(new))
+
+    def _receive(self, message: ToWorker) -> None:
+        match message:
+            case RunClosures():
+                self._take(message)
+            case RecallClosures():
+                self._return(message.closures)
+            case CancelClosures():
+                self._return(message.closures)
+                self._runner.cancel(message.closures)
+            case RevokeClosure():
+                self._return([message.closure])
+                self._runner.revoke(message.closure)
+            case TakeAnswer():
+                self._link.take_answer(message)
+            case FlushCopies():
+                self._threads.put(self._runner.flush)
+            case UseThreads():
+                self._threads.use(message.count or self._threads_there)
+            case DefineResource():
+                self._resources.define(message.number)
+                self._threads.put(partial(self._runner.make, message))
+            case ReleaseResources():
+                for number in message.numbers:
+                    self._resources.discard(number)
+
+    def _take(self, message: RunClosures) -> None:
+        if message.layout is not None:
+            self._server_client.learn(unpacked(message.layout))
+        self._runner.learn(message.settled_below, message.workers)
+        for function_id in message.forget:
+            self._functions.pop(function_id, None)
+        for function_id, (name, payload) in message.functions.items():
+            self._functions[function_id] = LoadedFunction(name, payload, self._resources)
+        self._results.expect(len(message.closures))
+        for each in message.closures:
+            function = self._functions[each.function]
+            self._runner.expect(each.closure)
+            self._unstarted[each.closure] = None
+            self._threads.put(partial(self._start, function, each))
+
+    def _return(self, closures: Iterable[int]) -> None:
+        returned = [each for each in closures if self._claim(each)]
+        for closure in returned:
+            self._runner.forget(closure)
+        if returned:
+            self._results.forgo(len(returned))
+            self._link.send(ClosuresReturned(returned))
+
+    def _claim(self, closure: int) -> bool:
+        return self._unstarted.pop(closure, self) is None
+
+    def _start(self, function: LoadedFunction, assignment: Assignment) -> None:
+        if self._claim(assignment.closure):
+            self._runner.run(function, assignment)
