@@ -15,8 +15,7 @@ import pytest
 
 import psnb._src.models.keras.split as splitting
 from psnb import Adagrad
-from psnb._src.models.keras.distributed import CompiledModel
-from psnb._src.models.keras.program import program
+from psnb._src.models.keras.distributed import CompiledModel, program
 from psnb._src.models.keras.split import plain_copy, split
 from psnb._src.worker.context import WorkerContext, entered
 from psnb.errors import (

@@ -30,8 +30,8 @@ from psnb._src.models.keras.fit import (
     steps_of,
     validated_after,
 )
-from psnb._src.models.keras.network import KerasNetwork, name_there, place
-from psnb._src.models.keras.program import program
+from psnb._src.models.keras.network import KerasNetwork, PlacedValues, name_there, place
+from psnb._src.models.keras.program import KerasProgram
 from psnb._src.models.keras.split import (
     SplitKeras,
     SteeredOptimizer,
@@ -783,3 +783,14 @@ def distribute(
         models = strategy.__psnb_models__
         name = model.name if adopt is False else name_there(model, models)
     return DistributedKeras(model, strategy, sparse, dense, name, adopt)
+
+
+def program(network: KerasNetwork, values: PlacedValues) -> KerasProgram:
+    """Return the program of Keras's backend."""
+    if keras.backend.backend() == "torch":
+        from psnb._src.models.keras.torch_program import TorchProgram
+
+        return TorchProgram(network, values)
+    from psnb._src.models.keras.jax_program import JaxProgram
+
+    return JaxProgram(network, values)

@@ -194,17 +194,6 @@ class KerasProgram(ABC):
         ]
 
 
-def program(network: KerasNetwork, values: PlacedValues) -> KerasProgram:
-    """Return the program of Keras's backend."""
-    if keras.backend.backend() == "torch":
-        from psnb._src.models.keras.torch_program import TorchProgram
-
-        return TorchProgram(network, values)
-    from psnb._src.models.keras.jax_program import JaxProgram
-
-    return JaxProgram(network, values)
-
-
 def _joined(told: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.asarray(each, np.float64).reshape(-1) for each in told])
 
