@@ -235,7 +235,7 @@ def test_the_door_of_a_framework_is_offered_once_imported_and_imports_no_other_o
 
 
 def test_the_extension_of_the_jupyter_server_imports_neither_dask_nor_numba() -> None:
-    code = "import psnb._src.monitor.hub.handlers, psnb._src.monitor.jupyter_server.handlers"
+    code = "import psnb._src.monitor.jupyter_server.handlers"
     assert _imported_by(code, ["dask", "distributed", "numba", "anywidget", "matplotlib"]) == "[]"
 
 

@@ -21,7 +21,7 @@ LIVE_SECONDS = 5.0
 MAKE = """
 import json, time
 from dataclasses import replace
-from psnb._src.monitor.shown.widget import CoordinatorWidget
+from psnb._src.monitor.widget import CoordinatorWidget
 from tests.monitor.viewed import WORKER, FakeViewed
 
 def make(workers, metrics, points, interval):

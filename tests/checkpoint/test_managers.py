@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import psnb._src.checkpoint.manager as managing
 from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.restore import Checkpoint
 from psnb._src.checkpoint.store import RemoteFolder
@@ -80,7 +81,7 @@ def test_newer_one_is_restored_if_the_latest_was_removed_meanwhile(
             others.pop()()
         return Checkpoint(path, *given, **options)
 
-    monkeypatch.setattr(manager, "Checkpoint", late)
+    monkeypatch.setattr(managing, "Checkpoint", late)
     assert manager.restore() == {"save": 2}
     assert strategy.noted[-1] == tmp_path / "ckpt-000002"
 

@@ -218,7 +218,7 @@ def test_rows_are_streamed_in_memory_that_does_not_grow_with_them(tmp_path: Path
     code = """
 import sys
 import numpy as np, psnb
-from psnb._src.export import RowPiece
+from psnb._src.models.export.manifest import RowPiece
 from tests.export.rows_model import Model
 class Wide(Model):
     def __init__(self, count):
@@ -264,7 +264,7 @@ def test_integers_that_do_not_fit_a_feed_are_refused() -> None:
 
 def test_the_room_imports_neither_dask_nor_a_framework() -> None:
     code = "import psnb; psnb.load_model, psnb.export"
-    modules = ["dask", "distributed", "tornado", "jax", "torch", "keras", "psnb._src.parameters"]
+    modules = ["dask", "distributed", "tornado", "jax", "torch", "keras", "psnb._src.client"]
     code += f"; import sys; print([m for m in {modules} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -259,7 +259,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }
 
 
-FIRST = {"activations", "LSTM both ways", "transformer", "DLRM", "places", "casts"}
+FIRST = {"activations", "DLRM", "places", "casts"}
 FURTHER = pytest.mark.second_tier("further operators of the same list")
 
 

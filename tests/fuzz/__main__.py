@@ -55,13 +55,13 @@ def _fuzz(parser: str, limit: str, mode: str, corpus: str) -> None:
         rooms = [
             "psnb._src.data",
             "psnb._src.checkpoint",
-            "psnb._src.parameters",
+            "psnb._src.client",
             "psnb._src.server",
         ]
         with atheris.instrument_imports(include=rooms):
             # First: the seeds of a target are made with what is compiled.
-            import psnb._src.data.formats
-            import psnb._src.server  # noqa: F401
+            import psnb._src.data.formats.text
+            import psnb._src.server.server  # noqa: F401
 
             _interpret_intrinsics()
             from tests.fuzz.targets import TARGETS

@@ -29,7 +29,7 @@ import sys
 class Nowhere:
     def find_spec(self, name, path=None, target=None):
         hidden = "distributed", "dask", "tornado", "keras", "tests", "psnb._src.demo", "psnb.jax"
-        hidden += "psnb._src.jax_models", "psnb._src.parameters", "psnb._src.server"
+        hidden += "psnb._src.models.jax", "psnb._src.client", "psnb._src.server"
         if name in hidden or name.startswith(tuple(f"{each}." for each in hidden)):
             raise ImportError(f"{name} is not there")
 
@@ -94,6 +94,7 @@ def trained(coordinator: psnb.ClusterCoordinator, strategy: psnb.ParameterServer
     return psnb.jax.forward(model.predict, **of), run
 
 
+@pytest.mark.second_tier("another process that predicts what is trained: test_following.py")
 def test_the_demo_predicts_alone_what_the_cluster_predicts(
     coordinator: psnb.ClusterCoordinator, trained: Any, tmp_path: Path
 ) -> None:

@@ -147,6 +147,7 @@ def test_how_many_updates_were_applied_can_be_read_and_not_set(
         v.optimizer.iterations = 3
 
 
+@pytest.mark.second_tier("in a table: test_optax_optimizer; on a cluster: test_jax_models")
 def test_rounds_with_optax_are_steps_of_optax_alone(cluster: Client, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     tree = {"w": rng.normal(size=(4, 2)).astype(np.float32), "b": np.zeros(2, np.float32)}

@@ -169,6 +169,7 @@ def test_stages_run_on_different_workers(cluster: Client, tmp_path: Path) -> Non
     assert len({worker for _, worker in found}) == 2
 
 
+@pytest.mark.second_tier("closures of stages are retried as others are")
 def test_a_stage_whose_worker_is_killed_moves_and_the_result_is_the_same(
     whole: Client, tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ def test_a_stage_whose_worker_is_killed_moves_and_the_result_is_the_same(
         model.check()
 
 
+@pytest.mark.second_tier("in rounds it equals the undivided model")
 def test_it_learns_without_rounds(cluster: Client) -> None:
     with psnb.ParameterServerStrategy(cluster) as strategy:
         model = _Model(strategy)

@@ -74,14 +74,14 @@ def test_it_is_the_same_whichever_worker_is_slow(cluster: Client, tmp_path: Path
     assert found[0] == found[1]
 
 
-SECOND = pytest.mark.second_tier("the other way to go for each kind of data")
+SECOND = pytest.mark.second_tier("the other ways to go, and test_in_memory_faults has deaths")
 
 
 @pytest.mark.parametrize(
     ("kind", "how"),
     [
         ("leased", "killed"),
-        ("in memory", "retired"),
+        pytest.param("in memory", "retired", marks=SECOND),
         pytest.param("leased", "retired", marks=SECOND),
         pytest.param("in memory", "killed", marks=SECOND),
     ],

@@ -44,7 +44,11 @@ def test_fifty_rounds_are_fifty_steps_of_torch_alone(cluster: Client) -> None:
             id="bounded",
             marks=pytest.mark.second_tier("as async, and who waits: test_staleness.py"),
         ),
-        pytest.param(psnb.Geo(3), id="geo"),
+        pytest.param(
+            psnb.Geo(3),
+            id="geo",
+            marks=pytest.mark.second_tier("as async, and what is pushed: test_local_copies.py"),
+        ),
     ],
 )
 def test_a_module_learns_in_every_mode(cluster: Client, mode: Any) -> None:

@@ -108,9 +108,7 @@ def test_a_hub_that_forgot_a_coordinator_is_told_everything_again(server: Jupyte
 
 _PROCESS = """
 import sys
-from psnb._src.monitor.served import hub_link
-from psnb._src.monitor.served.hub_link import HubLink
-from psnb._src.monitor.served.hub_client import find_server
+from psnb._src.monitor.links import HubLink, find_server
 from tests.monitor.viewed import FakeViewed
 viewed = FakeViewed()
 viewed.id = "process"
@@ -155,25 +153,25 @@ _HASHED = "sha1:0123456789ab:" + hashlib.sha1(b"open sesame" + b"0123456789ab").
 
 
 @pytest.mark.parametrize(
-    ("given", "shown", "welcome"),
+    ("given", "welcome"),
     [
-        ("given to kernels", "given to kernels", True),
-        ("given to kernels", "guessed", False),
-        ("", "", False),  # as if it was set to nothing where the server was started
+        ("given to kernels", {"given to kernels": True, "guessed": False}),
+        ("", {"": False}),  # as if it was set to nothing where the server was started
     ],
 )
 def test_a_server_that_takes_only_passwords_lets_its_own_kernels_in(
-    given: str, shown: str, welcome: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: str, welcome: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SECRET, given)
     options = ("--IdentityProvider.token=", f"--PasswordIdentityProvider.hashed_password={_HASHED}")
     with jupyter(tmp_path, *options, "--ServerApp.allow_unauthenticated_access=False") as server:
         monkeypatch.setenv("JPY_PARENT_PID", str(server.process))
         monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.runtime))
-        monkeypatch.setenv(SECRET, shown)
-        there = find_server()
-        assert there is not None
-        assert _posted(there) is welcome
+        for shown, expected in welcome.items():
+            monkeypatch.setenv(SECRET, shown)
+            there = find_server()
+            assert there is not None
+            assert _posted(there) is expected
 
 
 def _posted(there: JupyterServer) -> bool:

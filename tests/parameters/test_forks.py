@@ -7,10 +7,10 @@ import sys
 
 CODE = """
 import os
-from psnb._src.parameters import direct
+from psnb._src.client import commit
 
 def name():
-    return direct._writer.begin().writer
+    return commit._writer.begin().writer
 
 mine = name()
 reader, writer = os.pipe()

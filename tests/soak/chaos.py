@@ -123,6 +123,7 @@ def _pace() -> float:
     """Return how much slower processes start than on an idle machine: harm leaves them the time."""
     begin = time.monotonic()
     subprocess.run(
-        [sys.executable, "-c", "import psnb._src.runtime.plugin, psnb._src.server"], check=True
+        [sys.executable, "-c", "import psnb._src.worker.plugin, psnb._src.server.server"],
+        check=True,
     )
     return min(_SLOWEST, max(1.0, (time.monotonic() - begin) / _START))

@@ -153,7 +153,7 @@ def test_where_interrupts_are_ignored_they_are_in_sections() -> None:
 def test_where_an_interrupt_ends_the_process_it_does_after_the_section() -> None:
     code = (
         "import signal\n"
-        "from psnb._src.threads.interrupts import uninterrupted\n"
+        "from psnb._src.utils.threads import uninterrupted\n"
         "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
         "with uninterrupted:\n"
         "    signal.raise_signal(signal.SIGINT)\n"
@@ -319,7 +319,7 @@ def test_what_is_woken_twice_wakes_once() -> None:
 FORKS = """
 import os, signal, threading
 from _thread import allocate_lock
-from psnb._src.threads.interrupts import uninterrupted, wake
+from psnb._src.utils.threads import uninterrupted, wake
 
 lock = allocate_lock()
 lock.acquire()

@@ -223,7 +223,7 @@ def test_two_processes_see_each_others_blocks_and_nothing_is_left_in_dev_shm() -
     ours = Arena()
     block = put(ours, 42)
     code = (
-        "from psnb._src.transport.arena import *\n"
+        "from psnb._src.transport.shared_memory import *\n"
         f"assert can_see({probe()!r})\n"
         f"block = SharedBlock(*{(block.number, block.fd, block.capacity)})\n"
         f"view = Mapped({os.getpid()}).get(block, 4)\n"
@@ -245,7 +245,7 @@ def test_a_container_with_processes_of_its_own_does_not_see_us() -> None:
     unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine does not let its users make namespaces (unshare --user --pid)")
-    code = f"from psnb._src.transport.arena import can_see; print(can_see({probe()!r}))"
+    code = f"from psnb._src.transport.shared_memory import can_see; print(can_see({probe()!r}))"
     done = subprocess.run(
         [*unshare, sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

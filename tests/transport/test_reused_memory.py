@@ -111,7 +111,7 @@ def test_without_memory_there_is_none_to_lend_and_later_there_is(
 FORKING = """
 import os
 import numpy as np
-from psnb._src.transport.reused_memory import ReusedMemory
+from psnb._src.utils.memory import ReusedMemory
 
 ours = ReusedMemory()
 np.frombuffer(ours.lend(100_000), np.uint8)[...] = 1

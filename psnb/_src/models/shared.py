@@ -23,9 +23,10 @@ from numpy.typing import ArrayLike
 from psnb._src.client.arguments import ModelRecords, checked_ids
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.local_copies import pull, push
+from psnb._src.client.requests import SEGMENT
 from psnb._src.client.sparse_shards import DistinctIds
 from psnb._src.client.variable import Blend, Handle, Variable, shards_of
-from psnb._src.models.export.manifest import DenseSources
+from psnb._src.models.export.manifest import DenseSources, RowPiece, TableSource
 from psnb._src.protocol.errors import RemoteTraceback
 from psnb._src.protocol.messages import Mode
 from psnb._src.server.kernels import distinct
@@ -701,3 +702,39 @@ def not_exportable(what: str, error: Exception, hint: str = "") -> Configuration
     if lines := RemoteTraceback.of(error).text():
         found.add_note(lines)
     return found
+
+
+# Tables as exports take them: what they are, and their rows in pieces.
+#
+# Rows are fetched while they are written, so memory does not depend on their number.
+
+
+def table_source(table: Embedding) -> TableSource:
+    """Return a table as `psnb.export` takes it."""
+    spec = shards_of(table).spec
+    return TableSource(
+        spec.name,
+        spec.dim,
+        spec.rows,
+        spec.dtype,
+        spec.padding_idx,
+        spec.initializer,
+        spec.admission,
+        spec.seed,
+        spec.accessor is not None,
+        lambda: _fixed(table, spec.rows) if spec.rows is not None else _growing(table),
+    )
+
+
+def _fixed(table: Embedding, rows: int) -> Iterator[RowPiece]:
+    step = max(1, SEGMENT // (table.dim * table.dtype.itemsize))
+    for start in range(0, rows, step):
+        ids = np.arange(start, min(start + step, rows), dtype=np.uint64)
+        yield RowPiece(ids, table.lookup(ids, training=False))
+
+
+def _growing(table: Embedding) -> Iterator[RowPiece]:
+    accessor = table.accessor
+    for segment in shards_of(table).segments():
+        scores = None if accessor is None else accessor.score(segment["show"], segment["click"])
+        yield RowPiece(segment["ids"], segment["values"], scores)

@@ -126,7 +126,7 @@ ANOTHER_FORM = pytest.mark.second_tier("another form of the same library")
 @pytest.mark.parametrize(
     "suffix",
     [
-        pytest.param(each, marks=[ANOTHER_FORM] if each in ("lzma", "zz") else [])
+        pytest.param(each, marks=[ANOTHER_FORM] if each in ("bz2", "lzma", "zz") else [])
         for each in COMPRESSED
     ],
 )

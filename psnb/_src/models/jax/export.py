@@ -19,9 +19,9 @@ from psnb._src.client.embedding import Embedding
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.jax_program import IDS, PROGRAM, foreign_calls, with_x64
 from psnb._src.models.export.manifest import DenseSources, Exported, Fetch, ModelFeed
-from psnb._src.models.export.writing import check_nested, leaves_of, table_source
+from psnb._src.models.export.writing import check_nested, leaves_of
 from psnb._src.models.jax.batch import BatchForm, BatchFunction, as_ids, form_of
-from psnb._src.models.shared import not_exportable
+from psnb._src.models.shared import not_exportable, table_source
 from psnb.errors import ConfigurationError
 
 _PLATFORMS = ("cpu", "cuda")

@@ -22,8 +22,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from psnb._src.client.embedding import Embedding
 from psnb._src.models.export.manifest import DenseSources, Exported, Fetch, ModelFeed
 from psnb._src.models.export.torch_program import OPERATORS, PROGRAM, is_allowed
-from psnb._src.models.export.writing import check_nested, leaves_of, table_source
-from psnb._src.models.shared import not_exportable
+from psnb._src.models.export.writing import check_nested, leaves_of
+from psnb._src.models.shared import not_exportable, table_source
 from psnb._src.models.torch.model_pass import TensorBags, as_torch
 from psnb._src.models.torch.module_graph import span_of
 from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
