@@ -3,28 +3,28 @@
 ::
 
     PsnbError
-    ├── ClosureError              the closure's: it raised, and its own exception could not travel
-    │   └── ClosureInputError     the closure's: something it was given could not be made
-    ├── CancelledError            nobody's: the closure never ran; schedule it again
-    ├── WorkerLostError           a worker's: the closure was lost with its worker too often
-    ├── ServerLostError           a server's: a parameter server has ended, or does not answer
-    │   └── ServerSilentError     a server's: it says nothing, and may come back with what it holds
-    ├── ServerMemoryError         a server's: it has no memory, and has changed nothing (also a
-    │                             MemoryError)
-    ├── ConfigurationError        the caller's (also a ValueError)
-    │   ├── ClusterError          the caller's: no scheduler there, or too few workers
-    │   ├── SerializationError    the caller's: something that cannot be pickled (also a TypeError)
-    │   ├── GradientError         the caller's: a bad array or gradient (also a TypeError)
-    │   └── IdOutOfRangeError     the caller's: an id outside a table's rows (also an IndexError)
-    ├── CoordinatorClosedError    the caller's: used after ``close``, parameters too
-    │   ├── OwnershipLostError    nobody's: another process has taken the strategy over
-    │   └── SchedulerLostError    the scheduler's: it has ended, and all workers and servers with it
-    ├── CheckpointError           a checkpoint that cannot be written, found or loaded
-    ├── DatasetError              a dataset's source
-    ├── ExportError               an exported model that cannot be written, found or loaded
-    └── InternalError             ours: please report it
+    ├── ClosureError                the closure's: it raised, and its own exception could not travel
+    │   └── ClosureInputError       the closure's: something it was given could not be made
+    ├── ClosureCancelledError       nobody's: the closure never ran; schedule it again
+    ├── WorkerLostError             a worker's: the closure was lost with its worker too often
+    ├── ServerLostError             a server's: a parameter server has ended, or does not answer
+    │   └── ServerUnresponsiveError a server's: it does not answer, and may come back
+    ├── ServerMemoryError           a server's: it has no memory, and has changed nothing (also a
+    │                               MemoryError)
+    ├── ConfigurationError          the caller's (also a ValueError)
+    │   ├── ClusterError            the caller's: no scheduler there, or too few workers
+    │   ├── SerializationError      the caller's: what cannot be pickled (also a TypeError)
+    │   ├── InvalidArrayError       the caller's: a bad array or gradient (also a TypeError)
+    │   └── IdOutOfRangeError       the caller's: an id outside a table (also an IndexError)
+    ├── CoordinatorClosedError      the caller's: used after ``close``, parameters too
+    │   ├── OwnershipLostError      nobody's: another process has taken the strategy over
+    │   └── SchedulerLostError      the scheduler's: it has ended, with all workers and servers
+    ├── CheckpointError             a checkpoint that cannot be written, found or loaded
+    ├── DatasetError                a dataset's source
+    ├── ExportError                 an exported model that cannot be written, found or loaded
+    └── InternalError               ours: please report it
 
-    EndOfDataWarning              a closure has returned nothing, as its data had ended
+    EndOfDataWarning                a closure has returned nothing, as its data had ended
 
 A closure that raises an exception of its own is *not* wrapped: `ClusterCoordinator.join` raises
 that very type. Every class takes one message and nothing else, so each survives pickling; the
@@ -56,7 +56,7 @@ class ClosureInputError(ClosureError):
     """A per-worker or remote value that a closure uses could not be made; see the cause."""
 
 
-class CancelledError(PsnbError):
+class ClosureCancelledError(PsnbError):
     """A closure was cancelled before it ran, because another one failed or on close."""
 
 
@@ -72,7 +72,7 @@ class ServerLostError(PsnbError):
     """A parameter server has ended; its data are lost, unless there is a copy."""
 
 
-class ServerSilentError(ServerLostError):
+class ServerUnresponsiveError(ServerLostError):
     """A parameter server does not answer: it is frozen or out of reach, and may come back.
 
     Nothing is given up: the work that waits for it goes on when it comes back. If it does not come
@@ -100,7 +100,7 @@ class SerializationError(ConfigurationError, TypeError):
     """A closure, argument or result cannot be pickled, or its receiver cannot unpickle it."""
 
 
-class GradientError(ConfigurationError, TypeError):
+class InvalidArrayError(ConfigurationError, TypeError):
     """An array does not have the parameter's shape or dtype, or a gradient is not finite."""
 
 

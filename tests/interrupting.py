@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numba.extending import intrinsic
 
-from psnb._src.utils.threads import Uninterrupted, uninterrupted
+from psnb._src.utils.threads import DeferInterrupts, uninterrupted
 
 Scene = tuple[Callable[[], object], Callable[[BaseException | None], None]]
 """What is interrupted, and what checks how that left things: given what it raised, if it did."""
@@ -158,9 +158,9 @@ def assert_as_before() -> None:
 
 def when_it_sleeps(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """Have another thread do something whenever the main thread is about to sleep."""
-    sleep = Uninterrupted.sleep
+    sleep = DeferInterrupts.sleep
 
-    def then_sleep(section: Uninterrupted, lock: Any, timeout: float | None) -> None:
+    def then_sleep(section: DeferInterrupts, lock: Any, timeout: float | None) -> None:
         if threading.current_thread() is threading.main_thread():
             with untraced():
                 doing = threading.Thread(target=action)
@@ -168,7 +168,7 @@ def when_it_sleeps(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]
                 doing.join()
         sleep(section, lock, timeout)
 
-    monkeypatch.setattr(Uninterrupted, "sleep", then_sleep)
+    monkeypatch.setattr(DeferInterrupts, "sleep", then_sleep)
 
 
 @contextlib.contextmanager
@@ -215,15 +215,15 @@ def interrupt_when(condition: Callable[[], bool]) -> Iterator[None]:
 
 def interrupt_its_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt the main thread when it sleeps next; once."""
-    sleep = Uninterrupted.sleep
+    sleep = DeferInterrupts.sleep
 
-    def interrupted(section: Uninterrupted, lock: Any, timeout: float | None) -> None:
+    def interrupted(section: DeferInterrupts, lock: Any, timeout: float | None) -> None:
         if threading.current_thread() is threading.main_thread():
-            monkeypatch.setattr(Uninterrupted, "sleep", sleep)
+            monkeypatch.setattr(DeferInterrupts, "sleep", sleep)
             signal.raise_signal(signal.SIGINT)
         sleep(section, lock, timeout)
 
-    monkeypatch.setattr(Uninterrupted, "sleep", interrupted)
+    monkeypatch.setattr(DeferInterrupts, "sleep", interrupted)
 
 
 def sleeping() -> bool:

@@ -16,7 +16,7 @@ from psnb._src.monitor.events import MOST_BYTES, EventKind, EventLog, FailureLog
 from psnb._src.monitor.protocol import CommandReply
 from psnb._src.monitor.publisher import execute
 from psnb._src.protocol.packing import pack_error, unpack_error
-from psnb._src.utils.text import ARGUMENT, LINE, NAME, PAGE, excerpt, shown, with_article
+from psnb._src.utils.text import ARGUMENT, LINE, NAME, PAGE, shown, truncate, with_article
 from psnb.errors import DatasetError
 from tests.checkpoint.fakes import Strategy
 from tests.conftest import wait_until
@@ -30,7 +30,7 @@ def test_an_excerpt_is_as_long_as_is_allowed_and_tells_how_much_it_lacks(
     length: int, most: int
 ) -> None:
     text = ("0123456789" * 500)[:length]
-    cut = excerpt(text, most)
+    cut = truncate(text, most)
     assert len(cut) <= most
     if length <= most:
         assert cut == text
@@ -48,8 +48,8 @@ ESCAPED = "a\\x1b[31m\\x07\\r\\x00\\u202eb\n\tc"
 
 
 def test_control_characters_are_escaped_and_lines_stay() -> None:
-    assert excerpt(ODD) == ESCAPED
-    assert len(excerpt(ODD * 20, 100)) == len(excerpt("\x1b" * 99, 100)) == 100
+    assert truncate(ODD) == ESCAPED
+    assert len(truncate(ODD * 20, 100)) == len(truncate("\x1b" * 99, 100)) == 100
 
 
 def test_an_error_escapes_what_it_quotes() -> None:

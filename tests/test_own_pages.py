@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from psnb._src.utils.memory import zeroed
+from psnb._src.utils.memory import mmap_zeros
 
 GROWTH = """
 import numpy as np, psutil
@@ -30,21 +30,21 @@ print((process.memory_info().rss - before) / index.nbytes())
 
 @pytest.mark.parametrize("count", [0, 5, 3_000_000])
 def test_it_is_zero_and_can_be_written(count: int) -> None:
-    found = zeroed(count, np.dtype(np.uint64))
+    found = mmap_zeros(count, np.dtype(np.uint64))
     assert (found.shape, found.dtype, found.any()) == ((count,), np.uint64, False)
     found += 7
     assert (found == 7).all()
 
 
 def test_no_two_share_it() -> None:
-    one, other = (zeroed(3_000_000, np.dtype(np.int32)) for _ in range(2))
+    one, other = (mmap_zeros(3_000_000, np.dtype(np.int32)) for _ in range(2))
     one += 1
     assert not other.any()
 
 
 def test_memory_that_there_is_not_is_an_error_of_memory() -> None:
     with pytest.raises(MemoryError, match="there are no 1125899906842624 bytes"):
-        zeroed(1 << 50, np.dtype(np.uint8))
+        mmap_zeros(1 << 50, np.dtype(np.uint8))
 
 
 def test_a_hash_map_leaves_nothing_behind_when_it_grows() -> None:

@@ -84,7 +84,7 @@ export class DashboardPanel extends Widget {
         : 'This coordinator is gone, and with it what it told. A new one appears in the panel “psnb”.';
     }
     if (this.store) return ''; // It shows by itself why nothing new comes.
-    return source.gone || 'This coordinator has not told anything yet.';
+    return source.gone || 'This coordinator has sent nothing yet.';
   }
 
   /** Not the notebook's own title, whose tab may be beside it. */

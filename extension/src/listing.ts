@@ -46,7 +46,7 @@ export interface Figure {
   alarming: boolean;
 }
 
-const SILENT = 'It has not told anything yet.';
+const NO_NEWS = 'It has sent nothing yet.';
 
 /** Rows of all sources with the last `seconds` of their queues: what runs first, then the newest; those that are gone last. */
 export function rows(
@@ -95,10 +95,10 @@ function row(source: Source, store: Store | undefined, kernel: string, seconds: 
     clusterSince: since(identity?.cluster_id ?? '', identity?.cluster_started ?? 0, summary?.time ?? 0),
     clusterId: identity?.cluster_id ?? '',
     dashboard: webAddress(identity?.dashboard ?? ''),
-    state: summary?.state ?? (gone ? 'gone' : 'silent'),
+    state: summary?.state ?? (gone ? 'gone' : 'no news'),
     tone: summary?.tone ?? 'quiet',
     meaning: summary?.meaning ?? source.gone,
-    notice: source.gone || notice || (summary ? '' : (store?.problem ?? SILENT)),
+    notice: source.gone || notice || (summary ? '' : (store?.problem ?? NO_NEWS)),
     gone,
     works: !gone && summary !== undefined && summary.queued + summary.in_flight > 0,
     started: identity?.started ?? 0,
@@ -119,7 +119,7 @@ function row(source: Source, store: Store | undefined, kernel: string, seconds: 
     queue: (depth ?? []).filter(([time]) => time >= oldest).map(([, queued]) => queued),
     control: {
       command,
-      why: gone ? source.gone : summary ? (controls?.[command] ?? '') : SILENT,
+      why: gone ? source.gone : summary ? (controls?.[command] ?? '') : NO_NEWS,
     },
   };
 }

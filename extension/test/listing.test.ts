@@ -188,8 +188,8 @@ test('a coordinator that is gone says why, cannot be paused and comes last', () 
   assert.deepEqual(order, ['train.ipynb', 'a.ipynb']);
 });
 
-test('a coordinator that is silent says so', () => {
-  assert.match(only(SOURCE).notice, /not told anything yet/);
+test('a coordinator without news says so', () => {
+  assert.match(only(SOURCE).notice, /has sent nothing yet/);
 });
 
 test('only addresses of the web become links', () => {

@@ -475,7 +475,7 @@ class PrivateWorker(_WithoutHTTP, Worker):
     """A worker that can be reached with certificates only."""
 
 
-class PatientNanny(Nanny):
+class SlowStartNanny(Nanny):
     """A nanny that gives its worker time to finish its closures when it is scaled away.
 
     The worker's process does not import the user's script (`script_hidden`).

@@ -17,7 +17,7 @@ from rich.table import Table
 
 import psnb
 import psnb.jax
-from psnb._src.data.node import StageCounts
+from psnb._src.data.node import StageCounters
 from psnb._src.demo import model, run
 from psnb._src.utils import profiling
 from psnb._src.utils.profiling import COMMIT, COMPUTE, PULL, PUSH, READ, counted_as
@@ -148,8 +148,8 @@ def of_a_block() -> float:
             return None
 
     source: Any = Source()
-    above = StageCounts(Dataset.range(1).node, 1, None, False)
-    stage = StageCounts(Dataset.range(1).node, 2, above, False)
+    above = StageCounters(Dataset.range(1).node, 1, None, False)
+    stage = StageCounters(Dataset.range(1).node, 2, above, False)
     counted = per_call(lambda: stage.next_block(source, 1))
     return counted - per_call(lambda: source.next_block(1))
 
@@ -157,15 +157,15 @@ def of_a_block() -> float:
 def of_a_chain(work: Callable[[], Iterable[object]]) -> tuple[float, float, float, int]:
     """Return seconds of an iteration with and without, the ratio, and how many blocks it has."""
     blocks = 0
-    counting = StageCounts.next_block
+    counting = StageCounters.next_block
 
-    def plain(self: StageCounts, source: Any, limit: int) -> Any:
+    def plain(self: StageCounters, source: Any, limit: int) -> Any:
         nonlocal blocks
         blocks += 1
         return source.next_block(limit)
 
     def seconds(on: bool) -> float:
-        StageCounts.next_block = counting if on else plain  # type: ignore[method-assign]
+        StageCounters.next_block = counting if on else plain  # type: ignore[method-assign]
         begin = time.process_time()
         for _ in work():
             pass
@@ -175,7 +175,7 @@ def of_a_chain(work: Callable[[], Iterable[object]]) -> tuple[float, float, floa
         seconds(True)
         pairs = [_in_turn(seconds, number) for number in range(CHAIN_PAIRS)]
     finally:
-        StageCounts.next_block = counting  # type: ignore[method-assign]
+        StageCounters.next_block = counting  # type: ignore[method-assign]
     return *_summed_up(pairs), blocks // len(pairs)
 
 

@@ -35,7 +35,7 @@ SHOWN = 0.02
 _PROCESS = re.compile(r"process (\d+):")
 _THREAD = re.compile(r"thread \((\d+)\): (.*)")
 _LINE = re.compile(r":\d+\)$")
-_WAITING = ("EpollSelector.select", "Uninterrupted.sleep", "Condition.wait", "Connection._recv")
+_WAITING = ("EpollSelector.select", "DeferInterrupts.sleep", "Condition.wait", "Connection._recv")
 """Functions that wait; py-spy cannot always tell. Their own cost is divided among the others."""
 
 

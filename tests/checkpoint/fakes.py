@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.server.states import SavedShard
-from psnb.errors import GradientError
+from psnb.errors import InvalidArrayError
 from tests.checkpoint.saved import InHand
 
 
@@ -28,7 +28,7 @@ class Parameter:
 
     def check_state(self, saved: SavedShard) -> None:
         if saved.forms != {"values": (np.dtype(np.int64), (50,))}:
-            raise GradientError(f"found {saved.forms}")
+            raise InvalidArrayError(f"found {saved.forms}")
 
     def states(self) -> list[dict[str, np.ndarray]]:
         return [{"values": np.full(50, self.value)} for _ in range(2)]

@@ -15,7 +15,7 @@ import pytest
 
 import psnb
 from psnb._src.checkpoint import shards
-from psnb._src.checkpoint.manager import FolderManager, newest_whole
+from psnb._src.checkpoint.manager import FolderManager, latest_full
 from psnb._src.checkpoint.reader import folder_listing, prune_verified
 from psnb._src.checkpoint.store import MANIFEST, CheckpointFolder, RemoteFolder, folder_of
 from psnb._src.utils.files import Place, RemotePath, as_place
@@ -316,7 +316,7 @@ def test_a_store_that_cannot_be_written_is_told(where: str, reason: str) -> None
 @pytest.mark.parametrize("where", ["s3x://bucket/a", "http://127.0.0.1:9/a"])
 def test_a_store_that_cannot_be_read_is_told_to_who_goes_on_from_it(where: str) -> None:
     with pytest.raises(CheckpointError, match=f"'{where}' cannot be read now: "):
-        newest_whole(as_place(where))
+        latest_full(as_place(where))
 
 
 @pytest.mark.parametrize("where", ["/a/b", "file:///a/b"])

@@ -135,7 +135,7 @@ def cut(name: str) -> Callable[[State], object]:
     return lambda state: state.update({name: state[name][:-1]})
 
 
-def sightings(number: int) -> Callable[[State], object]:
+def frequencies(number: int) -> Callable[[State], object]:
     return lambda state: state["waiting.sightings"].fill(number)
 
 
@@ -143,8 +143,8 @@ HOSTILE: dict[str, tuple[str, Callable[[State], object], str]] = {
     "one id over and over": (ANY, repeat(), r"id \d+ is there 200000 times"),
     "one fixed id over and over": (FIXED, repeat(times=4), "id 0 is there 4 times"),
     "one waiting id over and over": (WAITING, repeat("waiting.ids"), "is there 200000 times"),
-    "a row index of the file's choosing": (WAITING, sightings(2**31 + 10**8), "found 2247483648"),
-    "no sightings": (WAITING, sightings(0), "waiting.sightings of 'e': expected 1"),
+    "a row index of the file's choosing": (WAITING, frequencies(2**31 + 10**8), "found 2247483648"),
+    "no sightings": (WAITING, frequencies(0), "waiting.sightings of 'e': expected 1"),
     "a short count of sightings": (WAITING, cut("waiting.sightings"), "waiting.sightings of 'e'"),
     "signed sightings": (WAITING, cast("waiting.sightings", "i4"), "expected uint32"),
     "an id with a row that waits": (

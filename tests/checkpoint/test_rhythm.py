@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from psnb._src.checkpoint.manager import Rhythm
+from psnb._src.checkpoint.manager import SaveSchedule
 
 
 def test_a_save_is_due_so_many_seconds_after_the_last() -> None:
-    rhythm = Rhythm(10.0, None, now=100.0)
+    rhythm = SaveSchedule(10.0, None, now=100.0)
     assert [rhythm.due(now, 10**6) for now in (100.0, 109.9, 110.0)] == [False, False, True]
     rhythm.saved(115.0, 0)
     assert [rhythm.due(now, 0) for now in (124.9, 125.0)] == [False, True]
 
 
 def test_a_save_is_due_so_many_steps_after_the_last() -> None:
-    rhythm = Rhythm(None, 5, now=0.0, step=20)
+    rhythm = SaveSchedule(None, 5, now=0.0, step=20)
     assert [rhythm.due(1e9, step) for step in (24, 25)] == [False, True]
     rhythm.saved(0.0, 27)
     assert [rhythm.due(1e9, step) for step in (31, 32)] == [False, True]
@@ -22,22 +22,22 @@ def test_a_save_is_due_so_many_steps_after_the_last() -> None:
 
 
 def test_with_both_a_save_is_due_at_whichever_comes_first() -> None:
-    rhythm = Rhythm(10.0, 5, now=0.0)
+    rhythm = SaveSchedule(10.0, 5, now=0.0)
     assert rhythm.due(10.0, 0)
     assert rhythm.due(0.0, 5)
     assert not rhythm.due(9.0, 4)
 
 
 def test_without_either_no_save_is_ever_due() -> None:
-    rhythm = Rhythm(None, None, now=0.0)
+    rhythm = SaveSchedule(None, None, now=0.0)
     assert not rhythm.wanted
     assert not rhythm.due(1e12, 10**12)
-    assert Rhythm(1.0, None, 0.0).wanted
-    assert Rhythm(None, 1, 0.0).wanted
+    assert SaveSchedule(1.0, None, 0.0).wanted
+    assert SaveSchedule(None, 1, 0.0).wanted
 
 
 def test_after_failures_it_is_due_again_after_pauses_that_grow_to_five_minutes() -> None:
-    rhythm = Rhythm(10.0, None, now=0.0)
+    rhythm = SaveSchedule(10.0, None, now=0.0)
     pauses = []
     for _ in range(2000):  # no power of two is too large
         pauses.append(rhythm.failed(50.0))
@@ -48,7 +48,7 @@ def test_after_failures_it_is_due_again_after_pauses_that_grow_to_five_minutes()
 
 
 def test_a_save_that_succeeds_ends_the_pauses() -> None:
-    rhythm = Rhythm(None, 1, now=0.0)
+    rhythm = SaveSchedule(None, 1, now=0.0)
     rhythm.failed(0.0)
     rhythm.failed(0.0)
     assert rhythm.failures == 2

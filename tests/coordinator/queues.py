@@ -27,7 +27,7 @@ from tests.conftest import DEADLINE, wait_until
 
 FUNCTION = FunctionRegistry().register(len)
 TIMEOUT = DEADLINE
-SILENT = errors.ServerSilentError("server-0 says nothing")
+UNRESPONSIVE = errors.ServerUnresponsiveError("server-0 says nothing")
 
 
 def closure(queue: ClosureQueue, number: int = 0, retries: int = 0) -> Closure:

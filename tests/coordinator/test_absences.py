@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from psnb._src.coordinator.closures import NO_ARGUMENTS, Closure, ScheduleOptions
-from psnb._src.coordinator.membership import Absences
+from psnb._src.coordinator.membership import MissingWorkers
 from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import RemoteValue
 from tests.coordinator.queues import FUNCTION
 
 
 def test_one_is_told_once_and_only_after_a_while() -> None:
-    absences = Absences(2.0)
+    absences = MissingWorkers(2.0)
     assert absences.told_now(["a", 7], ["b", 0], 0.0) == []
     assert absences.told_now(["a", 7], ["b", 0], 1.9) == []
     assert absences.told_now(["a", 7], ["b", 0], 2.0) == ["a", 7]
@@ -18,13 +18,13 @@ def test_one_is_told_once_and_only_after_a_while() -> None:
 
 
 def test_one_that_is_here_is_not_told() -> None:
-    absences = Absences(10.0)
+    absences = MissingWorkers(10.0)
     found = [absences.told_now(["a", 0], ["a", 0], now) for now in (0.0, 99.0)]
     assert found == [[], []]
 
 
 def test_one_that_came_meanwhile_has_its_time_again() -> None:
-    absences = Absences(10.0)
+    absences = MissingWorkers(10.0)
     found = [
         absences.told_now(["a"], here, now)
         for here, now in (([], 0.0), (["a"], 9.0), ([], 10.0), ([], 19.0), ([], 20.0))
@@ -33,7 +33,7 @@ def test_one_that_came_meanwhile_has_its_time_again() -> None:
 
 
 def test_one_that_was_told_is_told_again_when_it_was_here_meanwhile() -> None:
-    absences = Absences(10.0)
+    absences = MissingWorkers(10.0)
     found = [
         absences.told_now(["a"], here, now)
         for here, now in (([], 0.0), ([], 10.0), (["a"], 11.0), ([], 12.0), ([], 22.0))

@@ -141,7 +141,7 @@ def test_an_input_of_an_earlier_generation_without_value_fails_the_closure(cance
     assert dependent.remote.status is ClosureStatus.FAILED
     with pytest.raises(errors.ClosureInputError) as raised:
         queue.join(0)
-    cause = errors.CancelledError if cancelled else ValueError
+    cause = errors.ClosureCancelledError if cancelled else ValueError
     assert isinstance(raised.value.__cause__, cause)
 
 
@@ -174,7 +174,7 @@ def test_closing_cancels_dependents() -> None:
     queue.take(up_to(1))
     dependent = put_one(queue, 1, call=call_with(queue, first.remote))
     queue.close()
-    with pytest.raises(errors.CancelledError, match="closed"):
+    with pytest.raises(errors.ClosureCancelledError, match="closed"):
         dependent.remote.fetch()
 
 

@@ -8,16 +8,21 @@ from typing import Any
 import pytest
 
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.resolve import ask_all, finding_out
+from psnb._src.coordinator.resolve import ask_all, resolve_in_doubt
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import Commit, Fact
+from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import ApplyCommit, FenceCommits, GiveUpCommit
-from psnb.errors import CancelledError, InternalError, ServerLostError, ServerSilentError
+from psnb.errors import (
+    ClosureCancelledError,
+    InternalError,
+    ServerLostError,
+    ServerUnresponsiveError,
+)
 
 A, B, C, FOREIGN = (*(ShardId("s", number) for number in range(3)), ShardId("t", 0))
-LOST, SILENT = ServerLostError("gone"), ServerSilentError("silent")
+LOST, UNRESPONSIVE = ServerLostError("gone"), ServerUnresponsiveError("unresponsive")
 COMMIT = Commit("w", 7, shards=(A, B), closures=((7, b"result"),), coordinator="w")
-HELD, APPLIED = [Fact(COMMIT, applied=False)], [Fact(COMMIT, applied=True)]
+HELD, APPLIED = [CommitRecord(COMMIT, applied=False)], [CommitRecord(COMMIT, applied=True)]
 
 
 class Shards:
@@ -47,17 +52,17 @@ class Shards:
         self.concluded.append((type(request.operation), shard))
         if shard in self.deaf:
             self.deaf.remove(shard)
-            return SILENT
-        return CancelledError("no") if shard in self.refuses else None
+            return UNRESPONSIVE
+        return ClosureCancelledError("no") if shard in self.refuses else None
 
     def found(self) -> bool:
         """Find out what became of the commit, and return whether it is applied."""
 
-        def held_up(error: ServerSilentError) -> None:
+        def held_up(error: ServerUnresponsiveError) -> None:
             self.held_up += 1
 
         shards = [shard for shard in self._says if shard != FOREIGN]
-        found = ask_all(finding_out(shards, {"w": {7: 1}}), self.attempt, held_up)
+        found = ask_all(resolve_in_doubt(shards, {"w": {7: 1}}), self.attempt, held_up)
         assert found in ({}, {("w", 7): COMMIT})
         return bool(found)
 
@@ -86,7 +91,7 @@ def test_what_only_some_hold_is_given_up() -> None:
     assert shards.concluded == [(GiveUpCommit, A)]
 
 
-@pytest.mark.parametrize("error", [LOST, CancelledError("it is new")])
+@pytest.mark.parametrize("error", [LOST, ClosureCancelledError("it is new")])
 def test_a_shard_that_is_lost_does_not_stand_in_the_way(error: Exception) -> None:
     shards = Shards(a=[HELD], b=[error])
     assert shards.found()
@@ -98,22 +103,22 @@ def test_what_was_known_to_lost_shards_alone_is_lost_with_them() -> None:
 
 
 def test_a_shard_that_says_nothing_is_asked_until_it_does() -> None:
-    shards = Shards(a=[HELD], b=[SILENT, SILENT, HELD])
+    shards = Shards(a=[HELD], b=[UNRESPONSIVE, UNRESPONSIVE, HELD])
     assert shards.found()
     assert shards.asked == [A, B, B, B]
     assert shards.held_up == 2
 
 
 def test_one_that_says_nothing_may_have_applied_it_alone() -> None:
-    shards = Shards(a=[[]], b=[SILENT, APPLIED])
+    shards = Shards(a=[[]], b=[UNRESPONSIVE, APPLIED])
     assert shards.found()
     assert not shards.concluded
 
 
 def test_shards_of_other_strategies_that_take_part_are_asked_too() -> None:
     commit = COMMIT._replace(shards=(A, FOREIGN))
-    shards = Shards(a=[[Fact(commit, applied=False)]], foreign=[[]])
-    assert not ask_all(finding_out([A], {"w": {7: 1}}), shards.attempt, lambda error: None)
+    shards = Shards(a=[[CommitRecord(commit, applied=False)]], foreign=[[]])
+    assert not ask_all(resolve_in_doubt([A], {"w": {7: 1}}), shards.attempt, lambda error: None)
     assert shards.asked == [A, FOREIGN]
     assert shards.concluded == [(GiveUpCommit, A)]
 

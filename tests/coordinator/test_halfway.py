@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.resolve import finish_halfway
+from psnb._src.coordinator.resolve import recover_orphans
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import PROCESS, Commit, Part
 from psnb._src.server.operations import (
@@ -25,7 +25,7 @@ from psnb._src.server.operations import (
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.table import OnTable, PushGradient, ReadValues, ShardOperation
-from psnb.errors import CancelledError, PsnbError, ServerLostError, ServerSilentError
+from psnb.errors import ClosureCancelledError, PsnbError, ServerLostError, ServerUnresponsiveError
 
 SHARDS = A, B, C = tuple(ShardId("s", number) for number in range(3))
 COMMIT = Commit("w", 7, shards=(A, B))
@@ -52,7 +52,7 @@ class World:
         if request.to in self.lost:
             return ServerLostError("gone")
         if request.to == B and type(request.operation) is self.silent_to:
-            return ServerSilentError("silent")
+            return ServerUnresponsiveError("unresponsive")
         try:
             return self.shards[request.to].run(request.operation)  # type: ignore[arg-type]
         except PsnbError as error:
@@ -65,7 +65,7 @@ class World:
 
     def finish(self) -> list[float]:
         """Finish what is halfway; return what the variables of the first two have by then."""
-        finish_halfway(self.attempt, SHARDS)
+        recover_orphans(self.attempt, SHARDS)
         return [self.value(each) for each in (A, B)]
 
     def value(self, shard: ShardId) -> float:
@@ -116,7 +116,7 @@ def test_a_later_attempt_counts_not_the_one_before(world: World) -> None:
 def test_no_commit_is_taken_from_then_on_until_the_new_owner_says_so(world: World) -> None:
     world.finish()
     alone = Commit("w", 8, shards=(A,))
-    with pytest.raises(CancelledError):
+    with pytest.raises(ClosureCancelledError):
         world.run((A, CommitPart(alone, WRITES)))
     world.run((A, OpenLog()), (A, CommitPart(alone, WRITES)))
     assert world.value(A) == 1.0
@@ -151,7 +151,7 @@ def test_a_round_is_ended_by_all_shards_or_none(
 def test_a_lost_shard_agrees_with_the_others(world: World) -> None:
     world.run((A, prepare()), (B, prepare()))
     world.lost = (B,)
-    finish_halfway(world.attempt, SHARDS)
+    recover_orphans(world.attempt, SHARDS)
     assert world.value(A) == 1.0
 
 
@@ -163,7 +163,7 @@ def test_a_silent_shard_is_an_error_after_which_it_can_be_done_again(
     world.run((A, prepare(COMMIT._replace(number=9))), (A, end))
     world.run((B, prepare(COMMIT._replace(number=9))))
     world.silent_to = to
-    with pytest.raises(ServerSilentError):
-        finish_halfway(world.attempt, SHARDS)
+    with pytest.raises(ServerUnresponsiveError):
+        recover_orphans(world.attempt, SHARDS)
     world.silent_to = None
     assert world.finish() == [2.0, 2.0]

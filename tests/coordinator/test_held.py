@@ -8,7 +8,7 @@ import pytest
 
 from psnb._src.coordinator.in_flight import FlushGate, RoundGate, Step
 from psnb._src.coordinator.queue import ClosureQueue
-from psnb.errors import ServerSilentError
+from psnb.errors import ServerUnresponsiveError
 from tests.conftest import wait_until
 from tests.coordinator.queues import (
     TIMEOUT,
@@ -135,8 +135,8 @@ def test_a_silent_server_is_an_error_to_who_holds_and_not_to_who_joins() -> None
     with queue.held():
         joining = in_thread(queue.join)
         wait_for_waiter(queue.settled)
-        queue.hold_up(ServerSilentError("a server does not respond"))
-        with pytest.raises(ServerSilentError):
+        queue.block(ServerUnresponsiveError("a server does not respond"))
+        with pytest.raises(ServerUnresponsiveError):
             queue.wait_until_nothing_runs(TIMEOUT)
         assert not joining.done()
     succeed(queue, first)

@@ -13,8 +13,8 @@ from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus, join
 from tests.conftest import wait_until
 from tests.coordinator.queues import (
-    SILENT,
     TIMEOUT,
+    UNRESPONSIVE,
     fail,
     in_thread,
     opened,
@@ -31,8 +31,8 @@ def test_who_waits_hears_of_a_server_that_holds_an_open_one_up() -> None:
     queue, (lost,) = opened()
     joining = in_thread(queue.join)
     wait_for_waiter(queue.settled)
-    queue.hold_up(SILENT)
-    with pytest.raises(errors.ServerSilentError, match="server-0"):
+    queue.block(UNRESPONSIVE)
+    with pytest.raises(errors.ServerUnresponsiveError, match="server-0"):
         joining.result(TIMEOUT)
     assert lost.remote.status is ClosureStatus.RUNNING
     assert queue.statistics().in_flight == 1
@@ -40,11 +40,11 @@ def test_who_waits_hears_of_a_server_that_holds_an_open_one_up() -> None:
 
 def test_so_does_who_asks_whether_all_is_done_and_who_awaits_it() -> None:
     queue, _ = opened()
-    queue.hold_up(SILENT)
-    with pytest.raises(errors.ServerSilentError):
+    queue.block(UNRESPONSIVE)
+    with pytest.raises(errors.ServerUnresponsiveError):
         queue.done()
-    queue.hold_up(SILENT)
-    with pytest.raises(errors.ServerSilentError):
+    queue.block(UNRESPONSIVE)
+    with pytest.raises(errors.ServerUnresponsiveError):
         asyncio.run(join(queue, TIMEOUT))
 
 
@@ -52,10 +52,10 @@ def test_so_does_who_fetches_it_as_often_as_he_likes_until_it_is_known() -> None
     queue, (lost,) = opened()
     fetching = in_thread(lost.remote.fetch)
     wait_for_waiter(queue.settled)
-    queue.hold_up(SILENT)
-    with pytest.raises(errors.ServerSilentError, match="server-0"):
+    queue.block(UNRESPONSIVE)
+    with pytest.raises(errors.ServerUnresponsiveError, match="server-0"):
         fetching.result(TIMEOUT)
-    with pytest.raises(errors.ServerSilentError, match="server-0"):
+    with pytest.raises(errors.ServerUnresponsiveError, match="server-0"):
         asyncio.run(_awaited(lost))
     put_back(queue, lost)
     with pytest.raises(TimeoutError):
@@ -68,8 +68,8 @@ async def _awaited(each: Closure) -> object:
 
 def test_what_is_held_up_ends_as_soon_as_it_can() -> None:
     queue, (lost,) = opened()
-    queue.hold_up(SILENT)
-    with pytest.raises(errors.ServerSilentError):
+    queue.block(UNRESPONSIVE)
+    with pytest.raises(errors.ServerUnresponsiveError):
         queue.done()
     assert not queue.done()  # it was told, and nothing is known yet
     succeed(queue, lost, 7)
@@ -81,43 +81,43 @@ def test_what_runs_is_waited_for_before_it_is_told() -> None:
     queue, _ = opened()
     running = put_one(queue, 5)
     queue.take(up_to(1))
-    queue.hold_up(SILENT)
+    queue.block(UNRESPONSIVE)
     assert not queue.done()
     succeed(queue, running)
-    with pytest.raises(errors.ServerSilentError):
+    with pytest.raises(errors.ServerUnresponsiveError):
         queue.done()
 
 
 def test_what_waits_goes_on_before_it_is_told() -> None:
     queue, _ = opened()
-    queue.hold_up(SILENT)
+    queue.block(UNRESPONSIVE)
     queued = put_one(queue, 5)
     assert not queue.done()
     assert queue.take(up_to(1)) == [queued]
     succeed(queue, queued)
-    with pytest.raises(errors.ServerSilentError):
+    with pytest.raises(errors.ServerUnresponsiveError):
         queue.done()
 
 
 def test_what_cannot_go_on_does_not_keep_it_from_being_told() -> None:
     queue, _ = opened(gate=RoundGate(1))
     put_one(queue, 5)
-    queue.hold_up(SILENT)
-    with pytest.raises(errors.ServerSilentError):
+    queue.block(UNRESPONSIVE)
+    with pytest.raises(errors.ServerUnresponsiveError):
         queue.done()
     queue, _ = opened()
     put_one(queue, 5)
     queue.pause()
-    queue.hold_up(SILENT)
-    with pytest.raises(errors.ServerSilentError):
+    queue.block(UNRESPONSIVE)
+    with pytest.raises(errors.ServerUnresponsiveError):
         queue.done()
 
 
 def test_it_is_told_once_though_it_comes_again_and_again() -> None:
     queue, _ = opened()
     for _ in range(3):
-        queue.hold_up(SILENT)
-    with pytest.raises(errors.ServerSilentError, match="1 closure waiting for its answer"):
+        queue.block(UNRESPONSIVE)
+    with pytest.raises(errors.ServerUnresponsiveError, match="1 closure waiting for its answer"):
         queue.done()
     assert not queue.done()
 
@@ -128,16 +128,16 @@ def test_an_error_of_another_closure_comes_first() -> None:
     queue.take(up_to(1))
     fail(queue, failed, ValueError("boo"))
     assert not queue.done()
-    queue.hold_up(SILENT)
+    queue.block(UNRESPONSIVE)
     with pytest.raises(ValueError, match="boo"):
         queue.done()
-    with pytest.raises(errors.ServerSilentError):
+    with pytest.raises(errors.ServerUnresponsiveError):
         queue.done()
 
 
 def test_what_is_not_held_up_any_more_is_not_told() -> None:
     queue, (lost,) = opened()
-    queue.hold_up(SILENT)
+    queue.block(UNRESPONSIVE)
     put_back(queue, lost)
     assert queue.take(up_to(1)) == [lost]
     assert not queue.done()
@@ -147,8 +147,8 @@ def test_what_is_not_held_up_any_more_is_not_told() -> None:
 
 def test_draining_tells_it_and_takes_nothing_away() -> None:
     queue, (lost,) = opened()
-    queue.hold_up(SILENT)
-    with pytest.raises(errors.ServerSilentError, match="server-0"):
+    queue.block(UNRESPONSIVE)
+    with pytest.raises(errors.ServerUnresponsiveError, match="server-0"):
         queue.wait_until_nothing_runs(TIMEOUT)
     succeed(queue, lost)
     queue.wait_until_nothing_runs(TIMEOUT)
@@ -159,8 +159,8 @@ def test_so_does_a_round_that_a_server_has_not_applied() -> None:
     (each,) = put(queue, 1)
     queue.take(up_to(1))
     succeed(queue, each, pushed=True)
-    queue.hold_up(SILENT)
-    with pytest.raises(errors.ServerSilentError):
+    queue.block(UNRESPONSIVE)
+    with pytest.raises(errors.ServerUnresponsiveError):
         queue.join(TIMEOUT)
     queue.stepped(None)
     assert queue.done()
@@ -180,8 +180,8 @@ def test_fetch_waits_for_its_round_and_tells_what_holds_it_up() -> None:
     assert not steps  # another one of the round runs
     succeed(queue, other, pushed=True)
     assert len(steps) == 1
-    queue.hold_up(SILENT)
-    with pytest.raises(errors.ServerSilentError, match="says nothing"):
+    queue.block(UNRESPONSIVE)
+    with pytest.raises(errors.ServerUnresponsiveError, match="says nothing"):
         each.remote.fetch(TIMEOUT)
     queue.stepped(None)
     assert each.remote.fetch(TIMEOUT) == 7

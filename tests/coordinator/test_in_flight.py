@@ -43,9 +43,9 @@ def test_only_what_runs_can_be_lost() -> None:
 def test_nothing_is_held_up_any_more_when_the_last_open_closure_is_known() -> None:
     in_flight = InFlight()
     first, second = in_flight.lose(begun(in_flight, 2))
-    in_flight.hold_up("a server is silent")
+    in_flight.block("a server is unresponsive")
     in_flight.take_back(first)
-    assert in_flight.held_up == "a server is silent"
+    assert in_flight.held_up == "a server is unresponsive"
     in_flight.take_back(second)
     assert in_flight.held_up == ""
 

@@ -8,8 +8,8 @@ from psnb import errors
 from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus
 from tests.coordinator.queues import (
-    SILENT,
     TIMEOUT,
+    UNRESPONSIVE,
     call_with,
     closure,
     fail,
@@ -149,7 +149,7 @@ def test_closing_cancels_what_is_open() -> None:
     assert lost.remote.status is ClosureStatus.CANCELLED
     succeed(queue, lost)  # comes too late
     assert queue.lose([lost]) == []
-    queue.hold_up(SILENT)
+    queue.block(UNRESPONSIVE)
     assert lost.remote.status is ClosureStatus.CANCELLED
 
 

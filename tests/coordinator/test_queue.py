@@ -149,7 +149,7 @@ def test_an_error_cancels_what_is_queued() -> None:
     queue.take(up_to(1))
     fail(queue, running, ValueError("boo"))
     assert waiting.remote.status is ClosureStatus.CANCELLED
-    with pytest.raises(errors.CancelledError, match="schedule it again"):
+    with pytest.raises(errors.ClosureCancelledError, match="schedule it again"):
         waiting.remote.fetch()
     assert queue.statistics().cancelled == 1
 
@@ -360,7 +360,7 @@ def test_close_cancels_what_waits_and_what_runs() -> None:
     queue.take(up_to(1))
     queue.close()
     for each in (running, waiting):
-        with pytest.raises(errors.CancelledError, match="closed"):
+        with pytest.raises(errors.ClosureCancelledError, match="closed"):
             each.remote.fetch()
 
 
@@ -477,7 +477,7 @@ def test_what_a_worker_gives_back_after_a_failure_is_cancelled() -> None:
     queue.take(up_to(2))
     fail(queue, failed, ValueError("boo"))
     queue.give_back([begun_never])
-    with pytest.raises(errors.CancelledError, match="before it was begun"):
+    with pytest.raises(errors.ClosureCancelledError, match="before it was begun"):
         begun_never.remote.fetch()
     with pytest.raises(ValueError, match="boo"):
         queue.join(TIMEOUT)

@@ -12,7 +12,7 @@ from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.monitor.events import EventKind, EventLog
-from psnb.errors import CancelledError
+from psnb.errors import ClosureCancelledError
 from tests.conftest import DEADLINE
 from tests.coordinator.queues import (
     call_with,
@@ -278,7 +278,7 @@ def test_what_cancels_does_so_with_all_or_none(how: str) -> None:
             assert_usable(queue)
             (status,) = {each.remote.status for each in waiting}
             if status is ClosureStatus.CANCELLED:
-                with pytest.raises(CancelledError):
+                with pytest.raises(ClosureCancelledError):
                     waiting[0].remote.fetch(0)
                 assert queue.statistics().queued == 0
                 told = {event.kind for event in events.all()}

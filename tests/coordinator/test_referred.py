@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from psnb._src.coordinator.closures import FunctionRegistry
-from psnb._src.coordinator.functions import Referred
+from psnb._src.coordinator.functions import DependencyFingerprint
 from psnb._src.protocol.modules import Uploads, read_files
 
 CELL = """
@@ -73,14 +73,14 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 def test_a_change_is_noticed(
     notebook: dict[str, Any], change: Callable[[dict[str, Any]], object]
 ) -> None:
-    referred = Referred(notebook["step"])
+    referred = DependencyFingerprint(notebook["step"])
     assert referred.is_unchanged()
     change(notebook)
     assert not referred.is_unchanged()
 
 
 def test_what_a_function_does_not_use_may_change(notebook: dict[str, Any]) -> None:
-    referred = Referred(notebook["step"])
+    referred = DependencyFingerprint(notebook["step"])
     notebook["unused"] = 2
     assert referred.is_unchanged()
 
@@ -91,13 +91,13 @@ def test_a_closure_cell_that_changes_is_noticed() -> None:
     def function() -> int:
         return count
 
-    referred = Referred(function)
+    referred = DependencyFingerprint(function)
     count += 1
     assert not referred.is_unchanged()
 
 
 def test_the_function_of_a_partial_is_looked_into(notebook: dict[str, Any]) -> None:
-    referred = Referred(partial(notebook["step"], 2))
+    referred = DependencyFingerprint(partial(notebook["step"], 2))
     notebook["BATCH"] = 1024
     assert not referred.is_unchanged()
 
@@ -108,7 +108,7 @@ def test_a_large_dict_is_left_alone() -> None:
     def function() -> object:
         return large
 
-    referred = Referred(function)
+    referred = DependencyFingerprint(function)
     large[0] = 1
     assert referred.is_unchanged()
 

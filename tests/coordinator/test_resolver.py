@@ -15,7 +15,7 @@ from psnb._src.coordinator.resolve import Resolver
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import exchange_writer
 from psnb._src.protocol.packing import dumps
-from psnb._src.server.commit_log import Commit, Fact
+from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import FenceCommits
 from psnb.errors import InternalError, ServerLostError
 from tests.conftest import wait_until
@@ -30,7 +30,7 @@ class Strategy:
 
     shards = (SHARD,)
 
-    def __init__(self, *facts: Fact) -> None:
+    def __init__(self, *facts: CommitRecord) -> None:
         self._facts = list(facts)
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
@@ -46,7 +46,7 @@ def running(queue: ClosureQueue) -> Closure:
     return closure
 
 
-def asked(queue: ClosureQueue, closure: Closure, writer: str, *facts: Fact) -> None:
+def asked(queue: ClosureQueue, closure: Closure, writer: str, *facts: CommitRecord) -> None:
     """Ask what became of commit 7 of a writer, whose answer the closure waits for."""
     strategy = Strategy(*facts)
     resolver = Resolver(queue, strategy, exchanging=True)  # type: ignore[arg-type]
@@ -54,8 +54,8 @@ def asked(queue: ClosureQueue, closure: Closure, writer: str, *facts: Fact) -> N
     wait_until(lambda: not queue.statistics().in_flight, "it is found out")
 
 
-def fact(writer: str) -> Fact:
-    return Fact(Commit(writer, 7, shards=(SHARD,)), applied=True)
+def fact(writer: str) -> CommitRecord:
+    return CommitRecord(Commit(writer, 7, shards=(SHARD,)), applied=True)
 
 
 @pytest.mark.parametrize("exchanged", [False, True])

@@ -100,9 +100,9 @@ def test_of_each_lane_one_closure_runs_at_a_time() -> None:
 def test_a_closure_that_failed_or_pushed_nothing_has_a_seat_and_no_vote() -> None:
     queue, steps = rounds_of(3)
     put(queue, 3)
-    pushed, silent, failed = take(queue)
+    pushed, unresponsive, failed = take(queue)
     fail(queue, failed, ValueError("boo"))
-    succeed(queue, silent)
+    succeed(queue, unresponsive)
     succeed(queue, pushed, pushed=True)
     assert steps == [ApplyRound(0, (pushed.execution.commit,))]
 

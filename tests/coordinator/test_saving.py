@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.checkpoint.manager import Rhythm
+from psnb._src.checkpoint.manager import SaveSchedule
 from psnb._src.coordinator.view import Saving
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.history import CheckpointStatistics
@@ -45,7 +45,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.events, self.closures, self.saver = EventLog(), Closures(), Saver()
-        self.rhythm = Rhythm(None, 1, now=0.0)
+        self.rhythm = SaveSchedule(None, 1, now=0.0)
         self.saving = Saving(self.events, self.closures)
         self.saving.use(self.saver, self.rhythm)
 
@@ -143,13 +143,13 @@ def test_the_reason_of_a_failure_is_told_though_all_of_it_is_too_long(scene: Sce
 
 def test_of_the_managers_of_a_directory_only_the_last_saves_by_itself(scene: Scene) -> None:
     other, newer = Saver("elsewhere"), Saver()
-    scene.saving.use(other, Rhythm(None, 1, now=0.0))
-    scene.saving.use(newer, Rhythm(None, 1, now=0.0))
+    scene.saving.use(other, SaveSchedule(None, 1, now=0.0))
+    scene.saving.use(newer, SaveSchedule(None, 1, now=0.0))
     scene.closures.completed = 1
     scene.poll()
     assert (scene.saver.saves, other.saves, newer.saves) == (0, 1, 1)
-    scene.saving.use(Saver(), Rhythm(None, None, now=0.0))
-    scene.saving.use(Saver("elsewhere"), Rhythm(None, None, now=0.0))
+    scene.saving.use(Saver(), SaveSchedule(None, None, now=0.0))
+    scene.saving.use(Saver("elsewhere"), SaveSchedule(None, None, now=0.0))
     scene.closures.completed = 2
     scene.poll()
     assert (other.saves, newer.saves) == (1, 1)
@@ -161,7 +161,7 @@ def test_what_one_manager_cannot_save_another_one_does(scene: Scene) -> None:
 
     other = Saver("elsewhere")
     scene.saver.on_save = fails
-    scene.saving.use(other, Rhythm(None, 1, now=0.0))
+    scene.saving.use(other, SaveSchedule(None, 1, now=0.0))
     scene.closures.completed = 1
     scene.poll()
     assert (scene.rhythm.failures, other.saves) == (1, 1)

@@ -109,7 +109,7 @@ def test_withdrawing_cancels_only_what_that_function_would_choose() -> None:
 
     withdrawn, other = put_one(queue, 0, pin=chooser), put_one(queue, 1, pin="a")
     queue.withdraw(chooser, "not needed")
-    with pytest.raises(errors.CancelledError, match="not needed"):
+    with pytest.raises(errors.ClosureCancelledError, match="not needed"):
         withdrawn.remote.fetch()
     assert queue.take(up_to(5), lambda: worker("a")) == [other]
 

@@ -33,7 +33,7 @@ from psnb._src.dask_compat import (
     socket_stream,
     threads_of,
 )
-from psnb._src.utils.threads import on_loop
+from psnb._src.utils.threads import run_on_loop
 from tests.conftest import DEADLINE
 
 PLUGIN = "psnb-test"
@@ -71,7 +71,7 @@ def test_the_scheduler_answers_a_handler_until_it_is_removed(
     cluster: Client, scheduler: Any
 ) -> None:
     def ask_it() -> Any:
-        return on_loop(event_loop(cluster), partial(ask_scheduler, cluster, PLUGIN, number=3))
+        return run_on_loop(event_loop(cluster), partial(ask_scheduler, cluster, PLUGIN, number=3))
 
     scheduler(lambda it: add_handler(it, PLUGIN, lambda number: number + 1))
     assert ask_it() == 4
@@ -92,7 +92,7 @@ def test_an_operation_is_replaced_for_callers_inside_and_outside(
     try:
         assert scheduler(lambda it: it.adaptive_target()) == 77
         asking = partial(ask_scheduler, cluster, "adaptive_target")
-        assert on_loop(event_loop(cluster), asking) == 77
+        assert run_on_loop(event_loop(cluster), asking) == 77
     finally:
         scheduler(put_back)
     assert scheduler(lambda it: it.adaptive_target()) != 77
@@ -130,7 +130,7 @@ def test_a_scheduler_that_is_kept_awake_does_not_count_as_idle(scheduler: Any) -
 
 
 def test_the_scheduler_names_all_workers_and_what_they_are(cluster: Client) -> None:
-    found = on_loop(event_loop(cluster), partial(scheduler_identity, cluster))
+    found = run_on_loop(event_loop(cluster), partial(scheduler_identity, cluster))
     assert found["address"] == scheduler_address(cluster)
     assert len(found["workers"]) == 2
     for worker in found["workers"].values():
@@ -147,7 +147,7 @@ def test_a_connection_of_ones_own_is_a_socket_and_asks(cluster: Client) -> None:
         finally:
             comm.abort()
 
-    assert on_loop(event_loop(cluster), talk)["type"] == "Scheduler"
+    assert run_on_loop(event_loop(cluster), talk)["type"] == "Scheduler"
 
 
 def test_a_connection_that_is_given_back_is_there_for_the_next(cluster: Client) -> None:
@@ -162,7 +162,7 @@ def test_a_connection_that_is_given_back_is_there_for_the_next(cluster: Client) 
             give_back_connection(pool, address, comm)
         return there, is_open(pool)
 
-    assert on_loop(event_loop(cluster), talk) == (True, True)
+    assert run_on_loop(event_loop(cluster), talk) == (True, True)
 
 
 def test_a_connection_that_has_broken_is_not_there(cluster: Client) -> None:
@@ -179,7 +179,7 @@ def test_a_connection_that_has_broken_is_not_there(cluster: Client) -> None:
             give_back_connection(pool, address, comm)
         return there
 
-    assert not on_loop(event_loop(cluster), talk)
+    assert not run_on_loop(event_loop(cluster), talk)
 
 
 def test_a_client_is_connected_until_it_is_closed(cluster: Client) -> None:

@@ -346,7 +346,7 @@ def test_fixed_rows_that_lack_some_are_refused(
 ) -> None:
     model = run.model(tmp_path / "m", run.manager(tmp_path / "run"))
     run.manager(tmp_path / "run").save()
-    monkeypatch.setattr(newer_checkpoint.LayeredRows, "__len__", lambda rows: 9)
+    monkeypatch.setattr(newer_checkpoint.OverlayRows, "__len__", lambda rows: 9)
     with pytest.raises(CheckpointError, match="'fixed' has 9 of 10 rows"):
         model.refresh()
 

@@ -65,7 +65,7 @@ def main(folder: Path) -> None:
         assert noticed > HEARTBEAT_TIMEOUT / 2
         assert kinds_of(coordinator, "far")[:2] == [EventKind.WORKER_JOINED, EventKind.WORKER_LOST]
         (lost,) = [e for e in coordinator.events() if e.kind is EventKind.WORKER_LOST]
-        assert "no sign of life" in lost.message  # and not that a connection broke, much later
+        assert "no heartbeat" in lost.message  # and not that a connection broke, much later
         steps.end()
         assert remote.fetch(DEADLINE) == "near"
 

@@ -113,7 +113,7 @@ class Closures:
             self._coordinator.join()
         elif what < 0.86:
             remote = self._schedule(self._count)
-            with suppress(psnb.errors.CancelledError):  # by one that fails
+            with suppress(psnb.errors.ClosureCancelledError):  # by one that fails
                 assert remote.fetch() == 1
         elif what < 0.94:
             self._coordinator.done()

@@ -206,12 +206,12 @@ def test_who_attaches_what_is_its_own_is_told_so(
 
 def test_what_lives_on_a_cluster_is_listed(client: Client) -> None:
     assert repr(psnb.attach(client)) == psnb.attach(client)._repr_html_() == "no strategies"
-    with psnb.ParameterServerStrategy(client, name="mine", keep="2 h") as strategy:
+    with psnb.ParameterServerStrategy(client, name="mine", retention="2 h") as strategy:
         strategy.variable(np.zeros(1000), "v")
         with psnb.ParameterServerStrategy(client, name="mine") as other:
             assert other.name == "mine 2"
             stored, second = psnb.attach(client)
-            assert (stored.name, stored.parameters, stored.keep) == ("mine", ("v",), 7200)
+            assert (stored.name, stored.parameters, stored.retention) == ("mine", ("v",), 7200)
             assert (second.name, second.parameters) == ("mine 2", ())
             assert stored.nbytes >= 8000
             assert stored.since <= second.since <= time.time()
@@ -259,7 +259,7 @@ def test_a_frozen_owner_that_wakes_up_writes_nothing_any_more(
 
 
 def test_what_nobody_owns_is_freed_when_its_time_is_over(client: Client, cluster_file: str) -> None:
-    make = MAKE.format(", keep='1 s', heartbeat_timeout=2")
+    make = MAKE.format(", retention='1 s', heartbeat_timeout=2")
     with owner(cluster_file, make) as notebook:
         notebook.wait_for(1)
         notebook.kill()
@@ -329,7 +329,7 @@ def test_a_silent_server_is_told_and_attaching_works_when_it_is_back(
     with owner(cluster_file, MAKE.format(", heartbeat_timeout=2")) as notebook:
         notebook.wait_for(20)
         notebook.kill()
-    with frozen(pid_of(client, "server-1")), pytest.raises(errors.ServerSilentError):
+    with frozen(pid_of(client, "server-1")), pytest.raises(errors.ServerUnresponsiveError):
         psnb.attach(client, "mine")
     with psnb.attach(client, "mine").strategy as strategy:
         before = whole(strategy)

@@ -100,7 +100,7 @@ def test_closures_sent_ahead_are_cancelled_when_another_fails(
     wait_until(lambda: coordinator.statistics().in_flight > 1, "some were sent ahead")
     coordinator.schedule(step, ("fail",), worker=1)
     for remote in behind:  # while the first one runs still
-        with pytest.raises(errors.CancelledError):
+        with pytest.raises(errors.ClosureCancelledError):
             remote.fetch(DEADLINE)
     assert not stalled.done()
     go_on.touch()

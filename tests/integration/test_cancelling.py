@@ -45,7 +45,7 @@ def test_a_running_closure_writes_nothing_and_its_thread_is_free_again(
     assert remote.cancel()
     assert remote.status is ClosureStatus.CANCELLED
     assert not remote.cancel()
-    with pytest.raises(errors.CancelledError):
+    with pytest.raises(errors.ClosureCancelledError):
         remote.fetch()
     later = [coordinator.schedule(lambda: 1, worker=0) for _ in range(10)]
     assert coordinator.fetch(later) == [1] * 10

@@ -27,7 +27,7 @@ def client() -> Iterator[Client]:
 @pytest.fixture
 def coordinator(client: Client) -> Iterator[psnb.ClusterCoordinator]:
     with (
-        # A server that is frozen is not taken for silent.
+        # A server that is frozen is not taken for unresponsive.
         psnb.ParameterServerStrategy(client, heartbeat_timeout=2 * DEADLINE) as strategy,
         psnb.ClusterCoordinator(strategy) as coordinator,
     ):

@@ -83,7 +83,7 @@ def test_a_killed_server_is_an_error_at_once_for_all_who_wait(
     call: Callable[[psnb.ClusterCoordinator, psnb.Variable], None],
 ) -> None:
     with (
-        # They hear of it because its process has ended, not after a time without a sign of life.
+        # They hear of it because its process has ended, not after a time without a heartbeat.
         psnb.ParameterServerStrategy(
             whole, num_servers=1, heartbeat_timeout=4 * DEADLINE
         ) as strategy,

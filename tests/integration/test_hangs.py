@@ -55,7 +55,7 @@ def test_closures_of_a_frozen_worker_run_elsewhere_and_it_is_used_again(
         lost = [e for e in coordinator.events() if e.kind is EventKind.WORKER_LOST]
         assert [len(event.closures) for event in lost] == [1]
         assert "wait_for_a_sign" in lost[0].closures[0]
-        assert "no sign of life" in lost[0].message
+        assert "no heartbeat" in lost[0].message
         wait_until(lambda: _states(coordinator) == ["ready", "ready"], "it is used again")
         wait_until(
             lambda: pid in coordinator.fetch([coordinator.schedule(os.getpid) for _ in range(20)]),

@@ -17,7 +17,7 @@ from distributed import Client
 
 import psnb
 import psnb.jax
-from psnb.errors import GradientError
+from psnb.errors import InvalidArrayError
 from tests.integration import wide_and_deep as wd
 
 
@@ -181,7 +181,7 @@ def test_a_loss_that_is_nan_says_which_element_of_which_file_it_is(
             return [step(iterator) for _ in range(8)]
 
         coordinator.schedule(train, (iter(dataset),))
-        with pytest.raises(GradientError) as raised:
+        with pytest.raises(InvalidArrayError) as raised:
             coordinator.join()
     element, of = (2, "split 1 of 2") if sharding == "dynamic" else (6, "this worker's dataset")
     where = f"element {element} (its first example is of {tmp_path / 'b'}, record 9) of {of}"

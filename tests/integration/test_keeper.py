@@ -19,12 +19,12 @@ import psnb
 from psnb import EventKind, errors
 from psnb._src.cluster.local import Roles, roles
 from psnb._src.placement.layout import CopyState, Layout, ServerAddress, ShardPlace
-from psnb._src.placement.next_layout import mended
+from psnb._src.placement.next_layout import next_layout
 from psnb._src.strategy import reconciler
 from psnb._src.strategy import reconciler as rebalancing_module
 from psnb._src.strategy import servers as servers_module
 from psnb._src.strategy.servers import ServerControl
-from psnb._src.utils.threads import on_loop
+from psnb._src.utils.threads import run_on_loop
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, wait_until_copied
 from tests.integration.helpers import address_of, frozen, pid_of, wait_until_whole
@@ -77,7 +77,7 @@ def when(
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
             done.set()
-        return mended(layout, observed, desired)
+        return next_layout(layout, observed, desired)
 
     monkeypatch.setattr(reconciler, "mended", mend)
     return done
@@ -141,8 +141,8 @@ def test_a_server_may_die_in_the_moment_in_which_a_shard_is_handed_over(
 
     def handed_over(layout: Layout, observed: Any) -> int | None:
         for place in layout.places:
-            if place.heir is not None and place.primary is not None:
-                return pids[(place.primary if who == "source" else place.heir).address]
+            if place.successor is not None and place.primary is not None:
+                return pids[(place.primary if who == "source" else place.successor).address]
         return None
 
     with psnb.ParameterServerStrategy(whole, replicas=1) as strategy:
@@ -226,7 +226,7 @@ def test_a_bug_in_one_round_of_the_keepers_does_not_end_it(
         if bugs:
             raise bugs.pop()
         rounds[0] += 1
-        return mended(layout, observed, desired)
+        return next_layout(layout, observed, desired)
 
     with psnb.ParameterServerStrategy(harmless, replicas=1) as strategy:
         wait_until_copied(strategy)
@@ -410,7 +410,7 @@ def test_servers_are_asked_fifty_times_a_second_while_shards_move(
 def test_servers_are_watched_without_replicas_as_well(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole, heartbeat_timeout=1) as strategy:
         with frozen(pid_of(whole, "server-0")):
-            wait_until(lambda: EventKind.SERVER_SILENT in kinds(strategy), "it is told")
+            wait_until(lambda: EventKind.SERVER_UNRESPONSIVE in kinds(strategy), "it is told")
         wait_until(lambda: EventKind.SERVER_BACK in kinds(strategy), "it is told")
         os.kill(pid_of(whole, "server-0"), signal.SIGKILL)
         wait_until(lambda: EventKind.SHARDS_LOST in kinds(strategy), "it is told")
@@ -429,7 +429,7 @@ def test_two_who_need_a_server_at_once_get_one_in_a_process(harmless: Client) ->
         async def start() -> Any:
             return await asyncio.gather(servers.start([free]), servers.start([free]))
 
-        one, other = on_loop(harmless.loop.asyncio_loop, start)
+        one, other = run_on_loop(harmless.loop.asyncio_loop, start)
         assert one == other
         assert sorted(each.address for each in servers.running) == sorted(addresses(harmless))
 
@@ -447,6 +447,6 @@ def test_a_server_that_has_not_begun_is_not_taken_for_dead(
             await real(server, life)
 
         monkeypatch.setattr(servers.control, "start", start)
-        (begun,) = on_loop(harmless.loop.asyncio_loop, lambda: servers.start([free]))
+        (begun,) = run_on_loop(harmless.loop.asyncio_loop, lambda: servers.start([free]))
         assert looked_after == [False]
         assert begun in servers.running

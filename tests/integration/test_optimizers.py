@@ -13,7 +13,7 @@ from distributed import Client
 
 import psnb
 import psnb.jax
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 from tests.conftest import DEADLINE
 
 
@@ -88,7 +88,7 @@ def test_refusal_names_variable_worker_and_closure(coordinator: psnb.ClusterCoor
         v.push([1.0, float("nan")])
 
     coordinator.schedule(diverging_step, (7,))
-    with pytest.raises(GradientError, match="variable 'weights'") as caught:
+    with pytest.raises(InvalidArrayError, match="variable 'weights'") as caught:
         coordinator.join(DEADLINE)
     notes = "\n".join(caught.value.__notes__)
     assert "diverging_step(7) on worker " in notes

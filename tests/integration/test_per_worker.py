@@ -88,7 +88,7 @@ def test_values_and_iterators_of_another_coordinator_are_refused(
     cluster: Client, coordinator: psnb.ClusterCoordinator
 ) -> None:
     """Those of a coordinator that is closed, as its cell was run again, have the same numbers."""
-    step, data = Taken(), psnb.data.Dataset.range
+    step, data = ConsumedInputs(), psnb.data.Dataset.range
     with psnb.ParameterServerStrategy(cluster) as strategy:
         before = psnb.ClusterCoordinator(strategy)
         stale_value = before.create_per_worker_resource(int)
@@ -116,7 +116,7 @@ def test_values_and_iterators_of_another_coordinator_are_refused(
     assert coordinator.run_epoch(step, iterator).visits == 2
 
 
-class Taken:
+class ConsumedInputs:
     """A step that takes an element."""
 
     def __call__(self, iterator: Any) -> None:

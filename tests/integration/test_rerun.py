@@ -106,7 +106,7 @@ def test_what_is_wrong_with_a_push_is_found_again(
 ) -> None:
     weights = strategy.variable(np.zeros(4), name="rerun shape", optimizer=psnb.SGD(1.0))
     coordinator.schedule(lambda: weights.push(np.ones(5)))
-    with pytest.raises(errors.GradientError, match="shape"):
+    with pytest.raises(errors.InvalidArrayError, match="shape"):
         failure_of(coordinator).rerun()
 
 

@@ -1,4 +1,4 @@
-"""Servers that freeze, and notebooks: what is only silent is told in time, and never given up."""
+"""Servers that freeze, and notebooks: the unresponsive are named in time, and never given up."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def test_a_frozen_server_is_told_in_time_to_whoever_reads(whole: Client) -> None
         v = strategy.variable(np.zeros(3))
         with frozen(pids(strategy)[0]):
             begin = time.monotonic()
-            with pytest.raises(errors.ServerSilentError, match="says nothing for 2 s"):
+            with pytest.raises(errors.ServerUnresponsiveError, match="says nothing for 2 s"):
                 v.read()
             assert time.monotonic() - begin < SOON
-            wait_for(strategy, EventKind.SERVER_SILENT)
+            wait_for(strategy, EventKind.SERVER_UNRESPONSIVE)
         assert v.read().tolist() == [0, 0, 0]
         wait_for(strategy, EventKind.SERVER_BACK)
         assert EventKind.SERVER_LOST not in kinds(strategy)
@@ -77,7 +77,7 @@ def test_a_closure_that_raises_as_a_server_says_nothing_has_written_nothing(whol
         with frozen(pids(strategy)[1]):
             coordinator.schedule(add)
             begin = time.monotonic()
-            with pytest.raises(errors.ServerSilentError):
+            with pytest.raises(errors.ServerUnresponsiveError):
                 coordinator.join(DEADLINE)
             assert time.monotonic() - begin < SOON
             assert int(accounts[0].read()) == 0
@@ -92,9 +92,9 @@ def test_a_commit_to_a_server_that_says_nothing_is_open_until_it_does(whole: Cli
         account = strategy.variable(np.int64(0))
         with frozen(pids(strategy)[0]):
             remote = coordinator.schedule(account.assign_add, (np.int64(1),))
-            with pytest.raises(errors.ServerSilentError, match="says nothing"):
+            with pytest.raises(errors.ServerUnresponsiveError, match="says nothing"):
                 coordinator.join(DEADLINE)
-            with pytest.raises(errors.ServerSilentError, match="says nothing"):
+            with pytest.raises(errors.ServerUnresponsiveError, match="says nothing"):
                 remote.fetch(DEADLINE)
             assert coordinator.statistics().in_flight == 1
             assert not remote.done()
@@ -131,7 +131,7 @@ def test_a_decided_commit_is_finished_when_the_server_goes_on_and_its_worker_is_
         _, second = pids(strategy)
         remote = coordinator.schedule(add, (second,))
         try:
-            with pytest.raises(errors.ServerSilentError):
+            with pytest.raises(errors.ServerUnresponsiveError):
                 coordinator.join(DEADLINE)
             assert not remote.done()
         finally:
@@ -148,7 +148,7 @@ def test_recovery_ends_what_a_silent_server_held_up(whole: Client, tmp_path: Pat
         psnb.CheckpointManager(coordinator, tmp_path).save()
         with frozen(pids(strategy)[0]):
             remote = coordinator.schedule(account.assign_add, (np.int64(1),))
-            with pytest.raises(errors.ServerSilentError):
+            with pytest.raises(errors.ServerUnresponsiveError):
                 coordinator.join(DEADLINE)
             strategy.recover()
             # It was lost with its server, and ran again.
@@ -174,7 +174,7 @@ def test_all_servers_may_freeze_at_once_for_longer_than_anybody_is_patient(
         counter.coordinator.join(DEADLINE)
         first, second = pids(strategy)
         with frozen(first), frozen(second):
-            wait_for(strategy, EventKind.SERVER_SILENT, 2)
+            wait_for(strategy, EventKind.SERVER_UNRESPONSIVE, 2)
             threading.Event().wait(PATIENCE)
         wait_for(strategy, EventKind.SERVER_BACK, 2)
         counter.wait_for(100)
@@ -331,7 +331,7 @@ def _pass(dask_worker: Any, seconds: float) -> set[float]:
 
 
 def test_a_server_that_its_strategy_tells_what_to_hold_lives_on(whole: Client) -> None:
-    with psnb.ParameterServerStrategy(whole, keep=20.0) as strategy:
+    with psnb.ParameterServerStrategy(whole, retention=20.0) as strategy:
         v = strategy.variable(np.ones(1))
         for _ in range(2):
             whole.run(_pass, seconds=25.0)
@@ -343,7 +343,7 @@ def test_a_server_that_its_strategy_tells_what_to_hold_lives_on(whole: Client) -
 
 
 def test_servers_that_are_not_told_what_to_hold_for_long_are_dropped(whole: Client) -> None:
-    strategy = psnb.ParameterServerStrategy(whole, keep=20.0, heartbeat_timeout=5.0)
+    strategy = psnb.ParameterServerStrategy(whole, retention=20.0, heartbeat_timeout=5.0)
     v = strategy.variable(np.zeros(1))
     strategy._core.reconciler.close()
     v.read()  # by whomever: that does not count

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import psnb
 import psnb.torch
-from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
+from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 from tests.integration import wide_and_deep as wd
 from tests.integration.helpers import wait_for_file
 from tests.integration.torch_wide_deep import (
@@ -185,11 +185,15 @@ def test_what_is_wrong_with_a_batch_is_told_in_the_notebook(cluster: Client) -> 
                 r"columns.2.weight' has 12 rows.*found id 70 at \[3\]; these ids are input "
                 r"\[0\]\['ids'\]\[:, 2\]",
             ),
-            ({**batch, "ids": ids * 1.0}, GradientError, "'columns.0.weight'.*float64: ids are"),
+            (
+                {**batch, "ids": ids * 1.0},
+                InvalidArrayError,
+                "'columns.0.weight'.*float64: ids are",
+            ),
             ({k: v for k, v in batch.items() if k != "x"}, KeyError, "x"),
             (
                 {**batch, "x": batch["x"] * np.nan},
-                GradientError,
+                InvalidArrayError,
                 r"not finite; the batch: \[0\]\['x'\] \[12, 4\] nothing finite, 48 not finite",
             ),
         ]
@@ -218,7 +222,7 @@ def test_gradients_that_are_nan_say_which_element_of_which_file_the_batch_is(
                     model(psnb.torch.as_torch(batch)).sum().backward()
 
         coordinator.schedule(train, (iter(dataset),))
-        with pytest.raises(GradientError) as raised:
+        with pytest.raises(InvalidArrayError) as raised:
             coordinator.join()
     told = str(raised.value)
     assert "'weight' (1 of 2 parameters) are not finite; the batch: [0] [4] 0.5 to 0.5, 1" in told

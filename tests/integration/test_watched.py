@@ -158,7 +158,7 @@ def test_what_is_queued_can_be_cancelled(
     assert ends.count(psnb.ClosureStatus.COMPLETED) == 2
     assert ends.count(psnb.ClosureStatus.CANCELLED) == 18
     cancelled = next(r for r in remotes if r.status is psnb.ClosureStatus.CANCELLED)
-    with pytest.raises(errors.CancelledError, match="emptied"):
+    with pytest.raises(errors.ClosureCancelledError, match="emptied"):
         cancelled.fetch(1)
 
 

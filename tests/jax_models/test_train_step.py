@@ -18,7 +18,7 @@ from psnb._src.coordinator.closures import FunctionRegistry
 from psnb._src.server.optimizers import SGD
 from psnb._src.worker.context import WorkerContext, entered
 from psnb.data import Ragged
-from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
+from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 from tests.models.placing import InProcessStrategy
 
 IDS = np.array([[3, 1], [3, 2**40], [7, 3]])
@@ -210,11 +210,15 @@ def test_predictions_leave_no_trace_in_tables() -> None:
             ConfigurationError,
             r"fields \['ads', 'y'\].*\['ads', 'wor",
         ),
-        ({**BATCH, "ads": IDS * 1.0}, GradientError, "feature 'ads' are of float64: ids are int"),
+        (
+            {**BATCH, "ads": IDS * 1.0},
+            InvalidArrayError,
+            "feature 'ads' are of float64: ids are int",
+        ),
         ({**BATCH, "words": Ragged.from_rows([[11]])}, IdOutOfRangeError, "'words' has 10 rows"),
         (
             {**BATCH, "words": Ragged(np.zeros((4, 2), int), BAGS.offsets)},
-            GradientError,
+            InvalidArrayError,
             "bags of feature 'words' must have one id a place",
         ),
         ((IDS, BAGS), ConfigurationError, "it is a tuple"),
@@ -261,13 +265,15 @@ def test_64_bit_ids_are_not_in_the_program_and_say_so_when_they_are_used() -> No
 
 def test_a_loss_that_is_nan_says_of_which_batch() -> None:
     y = np.array([1, np.nan, 2], np.float32)
-    with pytest.raises(GradientError, match=r"loss is nan in step 0.*\['y'\] \[3\] 1 to 2, 1 not"):
+    with pytest.raises(
+        InvalidArrayError, match=r"loss is nan in step 0.*\['y'\] \[3\] 1 to 2, 1 not"
+    ):
         Model().step()(iter([{**BATCH, "y": y}]))
 
 
 def test_a_gradient_that_is_nan_says_of_which_batch_also_where_the_loss_is_finite() -> None:
     step = Model().step(lambda params, rows, batch: jnp.sqrt(0 * params["b"]), tables={})
-    with pytest.raises(GradientError, match=r"loss is 0\.0 in step 0.*\['y'\] \[3\] -1 to 1"):
+    with pytest.raises(InvalidArrayError, match=r"loss is 0\.0 in step 0.*\['y'\] \[3\] -1 to 1"):
         step(iter([BATCH]))
 
 
@@ -275,7 +281,7 @@ def test_a_loss_that_is_not_finite_is_refused_also_where_all_gradients_are() -> 
     model = Model()
     step = model.step(lambda params, rows, batch: params["b"].sum() + jnp.log(0 * batch["y"][0]))
     before = model.params.read()["b"]
-    with pytest.raises(GradientError, match=r"loss is -inf in step 0.*\['y'\] \[3\] -1 to 1"):
+    with pytest.raises(InvalidArrayError, match=r"loss is -inf in step 0.*\['y'\] \[3\] -1 to 1"):
         step(iter([BATCH]))
     np.testing.assert_array_equal(model.params.read()["b"], before)
 

@@ -12,7 +12,7 @@ import pytest
 
 import psnb.jax
 from psnb._src.server.optimizers import SGD, Adam
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 from tests.models.placing import InProcessStrategy
 
 
@@ -127,7 +127,7 @@ def test_all_leaves_can_be_replaced() -> None:
 def test_a_leaf_of_another_shape_is_refused_by_its_name() -> None:
     made = psnb.jax.variables(InProcessStrategy(), TREE, SGD())
     other = {**TREE, "layers": [TREE["layers"][0], Layer(jnp.ones((4, 1)), None)]}
-    with pytest.raises(GradientError, match=r"\['layers'\]\[1\].kernel.* \(2, 1\).* \(4, 1\)"):
+    with pytest.raises(InvalidArrayError, match=r"\['layers'\]\[1\].kernel.* \(2, 1\).* \(4, 1\)"):
         made.assign(other)
 
 

@@ -20,8 +20,8 @@ from psnb._src.models.keras.split import plain_copy, split
 from psnb._src.worker.context import WorkerContext, entered
 from psnb.errors import (
     ConfigurationError,
-    GradientError,
     IdOutOfRangeError,
+    InvalidArrayError,
     SerializationError,
 )
 from tests.keras_models import nets
@@ -166,17 +166,17 @@ def test_ids_out_of_range_fractions_and_what_is_missing_are_named() -> None:
     before = found.read()
     with pytest.raises(IdOutOfRangeError, match=r"'model.words'"):
         train(ids=x["ids"] + nets.ROWS)
-    with pytest.raises(GradientError, match=r"input 'ids' takes integers.*fractions"):
+    with pytest.raises(InvalidArrayError, match=r"input 'ids' takes integers.*fractions"):
         train(ids=x["ids"] + 0.5)
-    with pytest.raises(GradientError, match=r"fractions and missing values"):
+    with pytest.raises(InvalidArrayError, match=r"fractions and missing values"):
         train(ids=np.where(x["ids"] == 1, np.nan, x["ids"]))
-    with pytest.raises(GradientError, match=r"is of int32, and has .* to"):
+    with pytest.raises(InvalidArrayError, match=r"is of int32, and has .* to"):
         train(ids=x["ids"].astype(np.int64) + 2**40)
     with pytest.raises(ConfigurationError, match=r"lacks the inputs \['x'\].*it has \['ids'\]"):
         train(x=None)
     with pytest.raises(ConfigurationError, match=r"'x' of the model has shape \(None, 3\).*12, 2"):
         train(x=x["x"][:, :2])
-    with pytest.raises(GradientError, match=r"the loss is nan.*x.*1 not finite"):
+    with pytest.raises(InvalidArrayError, match=r"the loss is nan.*x.*1 not finite"):
         train(x=np.where(np.arange(36).reshape(12, 3) == 7, np.nan, x["x"]))
     for value, other in zip(found.read(), before, strict=True):
         np.testing.assert_array_equal(value, other)
@@ -192,7 +192,7 @@ def test_a_loss_that_is_not_finite_is_refused_also_where_all_gradients_are() -> 
     (x, y), *_ = nets.data()
     metrics = found.metrics("metrics", (x, y)).variable
     before = found.read()
-    with pytest.raises(GradientError, match=r"the loss is -inf"):
+    with pytest.raises(InvalidArrayError, match=r"the loss is -inf"):
         found.program.train((x, y), metrics, False)
     for value, other in zip(found.read(), before, strict=True):
         np.testing.assert_array_equal(value, other)
@@ -231,16 +231,16 @@ def test_what_a_layer_was_adapted_to_is_in_all_copies_of_a_model() -> None:
     metrics = found.metrics("metrics", (x, y)).variable
     loss, _ = found.program.train((x, y), metrics, False)
     assert loss == pytest.approx(((expected - 1) ** 2).mean(), rel=1e-4)
-    with pytest.raises(GradientError, match="distribute the model with the other value"):
+    with pytest.raises(InvalidArrayError, match="distribute the model with the other value"):
         found.write([each + 1 for each in found.read()])
 
 
 def test_weights_of_other_shapes_change_nothing() -> None:
     found = nets.compiled(nets.plain())
     weights = found.read()
-    with pytest.raises(GradientError, match="shape"):
+    with pytest.raises(InvalidArrayError, match="shape"):
         found.write([np.zeros_like(weights[0]), *(each[..., :1] for each in weights[1:])])
-    with pytest.raises(GradientError, match="weights, found 1"):
+    with pytest.raises(InvalidArrayError, match="weights, found 1"):
         found.write(weights[:1])
     for value, other in zip(found.read(), weights, strict=True):
         np.testing.assert_array_equal(value, other)

@@ -15,7 +15,7 @@ from psnb import SGD, ExponentialDecay
 from psnb._src.models.keras.fit import ClassWeights
 from psnb._src.models.keras.split import split
 from psnb.data import Ragged
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 from tests.keras_models import nets
 from tests.models.placing import InProcessStrategy
 
@@ -40,7 +40,7 @@ def test_frozen_weights_cannot_be_replaced_by_others() -> None:
     found = nets.compiled(model)
     weights = found.read()
     found.write(weights)
-    with pytest.raises(GradientError, match=r"is frozen.*distribute the model with the other"):
+    with pytest.raises(InvalidArrayError, match=r"is frozen.*distribute the model with the other"):
         found.write([each + 1 for each in weights])
     for value, other in zip(found.read(), weights, strict=True):
         np.testing.assert_array_equal(value, other)
@@ -69,7 +69,7 @@ def test_rows_of_another_shape_change_nothing() -> None:
     found = nets.compiled(nets.plain())
     weights = found.read()
     wrong = [e[:-1] if e.shape == (nets.ROWS, 2) else e + 1 for e in weights]
-    with pytest.raises(GradientError, match=r"'words' has shape \(9, 2\), found \(8, 2\)"):
+    with pytest.raises(InvalidArrayError, match=r"'words' has shape \(9, 2\), found \(8, 2\)"):
         found.write(wrong)
     for value, other in zip(found.read(), weights, strict=True):
         np.testing.assert_array_equal(value, other)
@@ -200,7 +200,7 @@ def test_a_gradient_that_is_not_finite_where_the_loss_is_ends_nothing_quietly() 
     found = nets.compiled(model, loss="mse")
     batch = np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)
     metrics = found.metrics("metrics", batch).variable
-    with pytest.raises(GradientError):
+    with pytest.raises(InvalidArrayError):
         found.program.train(batch, metrics, True)
     assert not metrics.read().any()
 

@@ -13,7 +13,7 @@ from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.server.operations import EndWriter
 from psnb._src.server.server import Host
 from psnb._src.server.table import OnTable, ReadValues
-from psnb.errors import PsnbError, ServerSilentError
+from psnb.errors import PsnbError, ServerUnresponsiveError
 from tests.model.keeper import ROOM, TABLE
 from tests.model.notebook import Notebook
 from tests.model.workers import code
@@ -179,13 +179,13 @@ class Episode:
         try:
             if waits or notebook.recovering or not notebook.queue.done():
                 return False
-        except ServerSilentError:  # it was so a moment ago
+        except ServerUnresponsiveError:  # it was so a moment ago
             return False
         if not all(each.done for each in world.pending):
             return False
         for place in layout.places:
             whole = place.primary is not None and len(place.copies) == layout.replicas
-            if not whole or place.filling or place.heir or place.leaving:
+            if not whole or place.filling or place.successor or place.leaving:
                 return False
         return all(
             set(server.host._hosted)

@@ -10,7 +10,7 @@ import numpy as np
 
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlace
-from psnb._src.placement.next_layout import DesiredLayout, Health, ObservedServer, mended
+from psnb._src.placement.next_layout import DesiredLayout, Health, ObservedServer, next_layout
 from psnb._src.server.operations import (
     CreateDense,
     FollowPlaces,
@@ -21,7 +21,7 @@ from psnb._src.server.operations import (
 )
 from psnb._src.server.optimizers import SGD
 from psnb._src.strategy.core import hosted_anew, missing, still_lost
-from psnb.errors import PsnbError, ServerLostError, ServerSilentError
+from psnb.errors import PsnbError, ServerLostError, ServerUnresponsiveError
 from tests.model.world import Process, Server, World, manage, once
 
 TABLE = "t"
@@ -83,7 +83,7 @@ class Keeper(Process):
         return [each for each in servers if self._health(each) is not Health.GONE]
 
     def _health(self, server: Server) -> Health:
-        return self._observed.setdefault(server.address, ObservedServer(Health.SILENT)).health
+        return self._observed.setdefault(server.address, ObservedServer(Health.UNRESPONSIVE)).health
 
     def round(self) -> None:
         """Make one of the keeper's rounds."""
@@ -108,13 +108,13 @@ class Keeper(Process):
         observed = self._observed[server.address]
         if observed.health is Health.ALIVE:
             self._observed[server.address] = ObservedServer(
-                Health.SILENT, observed.heard, observed.holdings
+                Health.UNRESPONSIVE, observed.heard, observed.holdings
             )
 
     def _mend(self) -> None:
         before, world = self.layout, self.world
         usable = [s.address for s in self.watched() if s.address not in self._drained]
-        after = mended(before, self._observed, DesiredLayout(usable, self._homes))
+        after = next_layout(before, self._observed, DesiredLayout(usable, self._homes))
         for index, (old, new) in enumerate(zip(before.places, after.places, strict=True)):
             if new.primary == old.primary:
                 continue
@@ -125,7 +125,7 @@ class Keeper(Process):
                 assert not any(each.alive for each in watched), f"shard {index} was thrown away"
                 self.lost_at[index] = world.steps
                 world.counts["shards lost"] += 1
-            elif new.primary == old.heir:
+            elif new.primary == old.successor:
                 world.counts["shards moved"] += 1
             else:
                 world.counts["shards taken over"] += 1
@@ -287,7 +287,7 @@ class Keeper(Process):
                     world.send(self, lambda: found.setdefault(position, answer), broken)
 
             def broken() -> None:
-                found.setdefault(position, ServerSilentError("the line broke"))
+                found.setdefault(position, ServerUnresponsiveError("the line broke"))
 
             world.send(server, once(arrive), broken)
 
@@ -299,5 +299,5 @@ class Keeper(Process):
                 if not server.alive:
                     found.setdefault(position, ServerLostError("it is gone"))
                 elif server.frozen and world.chance(0.05):
-                    found.setdefault(position, ServerSilentError("it says nothing"))
+                    found.setdefault(position, ServerUnresponsiveError("it says nothing"))
         return [found[position] for position in range(len(orders))]

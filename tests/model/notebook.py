@@ -15,9 +15,9 @@ from psnb._src.coordinator.closures import Closure, ScheduleOptions
 from psnb._src.coordinator.in_flight import ApplyRound, FlushGate, Gate, RoundGate, Step
 from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import RemoteValue
-from psnb._src.coordinator.resolve import Resolver, finding_out
+from psnb._src.coordinator.resolve import Resolver, resolve_in_doubt
 from psnb._src.placement.layout import ShardId
-from psnb.errors import ServerLostError, ServerSilentError
+from psnb.errors import ServerLostError, ServerUnresponsiveError
 from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS
 from tests.model.keeper import Fences, Keeper
 from tests.model.workers import Exchanging, Worker, code
@@ -38,8 +38,8 @@ class _Resolver(Resolver):
 
         def heard(outcomes: Sequence[Any]) -> None:
             for outcome in outcomes:
-                if isinstance(outcome, ServerSilentError):
-                    notebook.queue.hold_up(outcome)
+                if isinstance(outcome, ServerUnresponsiveError):
+                    notebook.queue.block(outcome)
 
         def ended(applied: Any) -> None:
             if isinstance(applied, Exception):
@@ -47,7 +47,7 @@ class _Resolver(Resolver):
             notebook.world.counts["fates found out"] += 1
             settle(applied)
 
-        steps = finding_out(notebook.shards, attempts, closed)
+        steps = resolve_in_doubt(notebook.shards, attempts, closed)
         notebook.world.drive(notebook, steps, ended, heard)
 
 
@@ -177,7 +177,7 @@ class Notebook(Keeper):
             self.queue.stepped(outcome)
 
         arguments = self.shards, {}, self.queue.name, step.number, step.closures
-        self.world.drive(self, ending_round(*arguments, self.queue.hold_up), ended)
+        self.world.drive(self, ending_round(*arguments, self.queue.block), ended)
 
     def check_rounds(self, shard: ShardId, values: np.ndarray, turn: int) -> None:
         """Assert that a closure sees the whole of the rounds before its own, and no more."""
@@ -244,7 +244,7 @@ class Notebook(Keeper):
                 self.queue.wait_until_nothing_runs(0)
             except TimeoutError:
                 yield
-            except ServerSilentError:
+            except ServerUnresponsiveError:
                 return  # what it holds up is settled when the server is replaced
             else:
                 return

@@ -2,7 +2,7 @@
 
 What is simulated is the network (messages arrive late, twice, never and in any order, connections
 break) and the processes (they die, freeze and wake between any two messages). What runs in it is
-psnb's own: `Host`, `Shard`, `Copy`, `mended`, `committing`, `finding_out`, `Resolver` and
+psnb's own: `Host`, `Shard`, `Copy`, `next_layout`, `committing`, `resolve_in_doubt`, `Resolver` and
 `ClosureQueue`. After FoundationDB's simulation and TigerBeetle's; what is asserted is after Jepsen.
 """
 
@@ -29,7 +29,7 @@ from psnb._src.server.operations import (
 from psnb._src.server.replication import ForwardedRequest, Opening
 from psnb._src.server.server import Host
 from psnb._src.server.table import ShardOperation
-from psnb.errors import PsnbError, ServerLostError, ServerSilentError
+from psnb.errors import PsnbError, ServerLostError, ServerUnresponsiveError
 
 Then = Callable[[list[Any]], None]
 
@@ -192,7 +192,7 @@ class Pending:
         elif self._world.faults and self._world.chance(
             self._world.silence * (5 if server.frozen else 1)
         ):
-            self._end(ServerSilentError("it says nothing"))
+            self._end(ServerUnresponsiveError("it says nothing"))
         elif self._under_way <= 0 or (self._world.faults and self._world.chance(0.1)):
             self.send()
 

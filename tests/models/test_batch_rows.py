@@ -12,7 +12,7 @@ from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.variable import shards_of
 from psnb._src.models.shared import BatchRows
 from psnb._src.server.optimizers import SGD
-from psnb.errors import GradientError, IdOutOfRangeError
+from psnb.errors import IdOutOfRangeError, InvalidArrayError
 from tests.models.placing import InProcessStrategy
 
 IDS = np.array([[7, 2, 7], [2, 5, 2**63 + 1]], np.uint64)
@@ -122,7 +122,7 @@ def test_finite_gradients_of_a_loss_that_is_not_are_refused(loss: float) -> None
     rows.locate(e, [5])
     rows.fetch()
     before = np.array(e.lookup([5]))
-    with pytest.raises(GradientError, match=f"the loss is {loss}, so nothing"):
+    with pytest.raises(InvalidArrayError, match=f"the loss is {loss}, so nothing"):
         rows.push({e: np.ones((1, 2), np.float32), v: np.ones(3)}, loss=loss)
     np.testing.assert_array_equal(e.lookup([5]), before)
     assert not v.read().any()
@@ -143,7 +143,8 @@ def test_a_batch_for_evaluation_makes_no_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "error"), [([1.5], GradientError), ([10], IdOutOfRangeError), ([-1], IdOutOfRangeError)]
+    ("ids", "error"),
+    [([1.5], InvalidArrayError), ([10], IdOutOfRangeError), ([-1], IdOutOfRangeError)],
 )
 def test_what_is_no_id_is_refused_before_anything_is_asked(
     ids: list[float], error: type[Exception]

@@ -8,7 +8,7 @@ import pytest
 from psnb._src.models.shared import FlatVariables, place_flat
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adagrad
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 from tests.models.placing import InProcessStrategy
 
 ARRAYS = {
@@ -58,13 +58,13 @@ def test_all_can_be_assigned() -> None:
 
 def test_a_parameter_that_changed_its_shape_is_named() -> None:
     with pytest.raises(
-        GradientError, match=r"'w' was made with shape \(2, 3\), and now .*\(3, 2\)"
+        InvalidArrayError, match=r"'w' was made with shape \(2, 3\), and now .*\(3, 2\)"
     ):
         placed().assign({**ARRAYS, "w": np.ones((3, 2), np.float32)})
 
 
 def test_parameters_of_other_names_are_refused() -> None:
-    with pytest.raises(GradientError, match="'b'"):
+    with pytest.raises(InvalidArrayError, match="'b'"):
         placed().assign({"w": ARRAYS["w"], "scale": ARRAYS["scale"]})
 
 

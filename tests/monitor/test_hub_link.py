@@ -261,12 +261,12 @@ def test_one_that_is_idle_gives_signs_of_life_and_tells_everything_when_one_is_l
     with _linked(status) as next_post:
 
         def next_updates() -> list[bool]:
-            # On a busy machine there is more than one sign of life between them.
+            # On a busy machine there is more than one heartbeat between them.
             posts = (next_post()["updates"] for _ in itertools.count())
             return [each["full"] for each in next(filter(None, posts))]
 
         assert next_updates() == [True]
-        assert next_post()["updates"] == []  # the first sign of life is the one that is lost
+        assert next_post()["updates"] == []  # the first heartbeat is the one that is lost
         assert next_updates() == [True]
         assert next_post()["updates"] == []
 

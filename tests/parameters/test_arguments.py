@@ -17,7 +17,7 @@ from psnb._src.client.arguments import (
 )
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.states import Constant, Normal, Uniform
-from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
+from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 
 FLOAT, BYTE, WORD = (np.dtype(name) for name in ("float32", "int8", "uint64"))
 
@@ -43,35 +43,35 @@ def test_strided_array_becomes_contiguous(value: np.ndarray) -> None:
 
 @pytest.mark.parametrize("value", [np.ones(2), np.ones(2, np.int32), np.float64(1)])
 def test_other_dtype_is_refused_with_expected_and_found(value: Any) -> None:
-    with pytest.raises(GradientError, match=f"x: expected dtype float32, found {value.dtype}"):
+    with pytest.raises(InvalidArrayError, match=f"x: expected dtype float32, found {value.dtype}"):
         checked_array(value, FLOAT, "x")
 
 
 @pytest.mark.parametrize("value", [np.ones(2), np.float64(1), jnp.ones(2, jnp.float16)])
 def test_floats_of_another_size_are_refused_with_the_way_to_cast_them(value: Any) -> None:
-    with pytest.raises(GradientError, match=r"; pass it as value.astype\(np.float32\)$"):
+    with pytest.raises(InvalidArrayError, match=r"; pass it as value.astype\(np.float32\)$"):
         checked_array(value, FLOAT, "x")
 
 
 def test_a_cast_that_loses_fractions_is_not_advised() -> None:
-    with pytest.raises(GradientError, match=r"expected dtype int8, found float64$"):
+    with pytest.raises(InvalidArrayError, match=r"expected dtype int8, found float64$"):
         checked_array(np.ones(2), BYTE, "x")
 
 
 @pytest.mark.parametrize("value", [["a"], ["1.5"], {}, None, [None, 1.0], [1j], [[1], [2, 3]]])
 def test_what_is_no_array_of_real_numbers_is_refused(value: Any) -> None:
-    with pytest.raises(GradientError, match=r"x: expected .*float32, found"):
+    with pytest.raises(InvalidArrayError, match=r"x: expected .*float32, found"):
         checked_array(value, FLOAT, "x")
 
 
 @pytest.mark.parametrize(("value", "dtype"), [([300], BYTE), (-1, WORD), (2**64, WORD)])
 def test_integer_that_the_dtype_cannot_hold_is_refused(value: Any, dtype: np.dtype) -> None:
-    with pytest.raises(GradientError, match=f"x: expected .*{dtype}"):
+    with pytest.raises(InvalidArrayError, match=f"x: expected .*{dtype}"):
         checked_array(value, dtype, "x")
 
 
 def test_fractions_do_not_vanish_in_an_integer_dtype() -> None:
-    with pytest.raises(GradientError, match="x: expected numbers for int8, found float64"):
+    with pytest.raises(InvalidArrayError, match="x: expected numbers for int8, found float64"):
         checked_array([1.5], BYTE, "x")
 
 
@@ -107,7 +107,7 @@ def test_ids_keep_their_shape(ids: Any) -> None:
 
 @pytest.mark.parametrize("bad", [[1.0], [True], ["1"], [2**64], [None], np.empty(0), [[1], [2, 3]]])
 def test_ids_that_are_no_integers_are_refused(bad: Any) -> None:
-    with pytest.raises(GradientError, match="ids for embedding 'e'"):
+    with pytest.raises(InvalidArrayError, match="ids for embedding 'e'"):
         checked_ids(bad, "e", None)
 
 

@@ -9,7 +9,7 @@ from psnb._src.client.local_copies import LocalCopies
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.states import CountFilter
-from psnb.errors import GradientError, IdOutOfRangeError
+from psnb.errors import IdOutOfRangeError, InvalidArrayError
 from tests.parameters.in_process import DIM, KINDS, SHARDS, InProcess, embedding
 from tests.parameters.test_local_copies import Worker, on_shards
 
@@ -77,8 +77,8 @@ def test_a_workers_copy_has_the_new_rows_and_has_not_learned_them() -> None:
 @pytest.mark.parametrize(
     ("ids", "values", "error"),
     [
-        ([1], np.ones((1, DIM + 1), np.float32), GradientError),
-        ([1], np.ones((1, DIM), np.float64), GradientError),
+        ([1], np.ones((1, DIM + 1), np.float32), InvalidArrayError),
+        ([1], np.ones((1, DIM), np.float64), InvalidArrayError),
         ([10], np.ones((1, DIM), np.float32), IdOutOfRangeError),
     ],
 )

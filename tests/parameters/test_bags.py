@@ -17,7 +17,7 @@ from psnb._src.client.updates import Updates, buffered
 from psnb._src.data.ragged import Ragged
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD
-from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
+from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 from tests.parameters.in_process import DIM, KINDS, ROWS, InProcess, asked_ids, embedding
 
 COMBINERS = ["sum", "mean", "sqrtn", "max"]
@@ -117,7 +117,7 @@ def test_bags_and_their_gradients_are_as_defined(
     ):
         np.testing.assert_allclose(found, expected, atol=1e-12)
     if offsets and offsets[-1] == len(values):  # an empty last bag, or none?
-        with pytest.raises(GradientError, match="the number of values"):
+        with pytest.raises(InvalidArrayError, match="the number of values"):
             e.lookup_bags(values, offsets, combiner, given_weights)
     else:
         found = e.lookup_bags(values, offsets, combiner, given_weights)
@@ -156,21 +156,27 @@ def test_a_closure_sees_the_bags_that_it_has_pushed() -> None:
 @pytest.mark.parametrize(
     ("values", "offsets", "more", "error", "message"),
     [
-        ([[1]], [0], {}, GradientError, "values must have one axis"),
-        ([1, 2], [1], {}, GradientError, "must start with 0"),
-        ([1, 2], [0, 2, 1], {}, GradientError, "never fall"),
-        ([1, 2], [0, 3], {}, GradientError, "end within the 2 values"),
-        ([1, 2], [], {}, GradientError, "must start with 0"),
-        ([1, 2], [0, 2], {}, GradientError, "include_last_offset=True"),
-        ([], [0], {}, GradientError, "include_last_offset=True"),
-        ([1, 2], [0, 1], {"include_last_offset": True}, GradientError, "must end with the number"),
-        ([], [], {"include_last_offset": True}, GradientError, "must end with the number"),
-        ([1, 2], None, {}, GradientError, "need offsets"),
-        (Ragged.from_rows([[1], [2]]), [0, 1], {}, GradientError, "a Ragged has offsets"),
-        ([1, 2], [0.0], {}, GradientError, "offsets must be integers"),
+        ([[1]], [0], {}, InvalidArrayError, "values must have one axis"),
+        ([1, 2], [1], {}, InvalidArrayError, "must start with 0"),
+        ([1, 2], [0, 2, 1], {}, InvalidArrayError, "never fall"),
+        ([1, 2], [0, 3], {}, InvalidArrayError, "end within the 2 values"),
+        ([1, 2], [], {}, InvalidArrayError, "must start with 0"),
+        ([1, 2], [0, 2], {}, InvalidArrayError, "include_last_offset=True"),
+        ([], [0], {}, InvalidArrayError, "include_last_offset=True"),
+        (
+            [1, 2],
+            [0, 1],
+            {"include_last_offset": True},
+            InvalidArrayError,
+            "must end with the number",
+        ),
+        ([], [], {"include_last_offset": True}, InvalidArrayError, "must end with the number"),
+        ([1, 2], None, {}, InvalidArrayError, "need offsets"),
+        (Ragged.from_rows([[1], [2]]), [0, 1], {}, InvalidArrayError, "a Ragged has offsets"),
+        ([1, 2], [0.0], {}, InvalidArrayError, "offsets must be integers"),
         ([1, 10], [0], {}, IdOutOfRangeError, "found id 10"),
-        ([1, 2], [0], {"weights": [1.0]}, GradientError, r"expected weights of shape \(2,\)"),
-        ([1], [0], {"weights": [1.0], "combiner": "max"}, GradientError, "takes no weights"),
+        ([1, 2], [0], {"weights": [1.0]}, InvalidArrayError, r"expected weights of shape \(2,\)"),
+        ([1], [0], {"weights": [1.0], "combiner": "max"}, InvalidArrayError, "takes no weights"),
         ([1], [0], {"combiner": "avg"}, ConfigurationError, "combiner must be one of 'mean'"),
     ],
 )
@@ -189,7 +195,7 @@ def test_bad_bags_are_refused_before_anything_is_sent(
 
 def test_gradients_of_another_number_of_bags_are_refused() -> None:
     e = embedding(optimizer=SGD())
-    with pytest.raises(GradientError, match=r"expected shape \(2, 2\), found \(1, 2\)"):
+    with pytest.raises(InvalidArrayError, match=r"expected shape \(2, 2\), found \(1, 2\)"):
         e.push_bags([1, 2], [0, 1], np.ones((1, DIM), np.float32))
 
 

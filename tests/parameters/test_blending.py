@@ -11,7 +11,7 @@ import psnb
 from psnb._src.client.updates import Round, Updates, accumulating, buffered
 from psnb._src.client.variable import Blend, Variable
 from psnb._src.server.commit_log import Commit
-from psnb.errors import GradientError
+from psnb.errors import InvalidArrayError
 from tests.parameters.in_process import SHARDS, InProcess, variable
 from tests.parameters.test_local_copies import Worker, on_shards
 
@@ -30,7 +30,7 @@ def test_a_blend_is_pushed_to_all_shards_of_a_variable_without_an_optimizer(shar
 
 def test_a_blend_that_is_not_finite_is_refused_and_changes_nothing() -> None:
     v = variable(np.arange(4.0), 1)
-    with pytest.raises(GradientError, match="not finite"):
+    with pytest.raises(InvalidArrayError, match="not finite"):
         psnb.push({v: moving(np.nan)})
     assert v.read().tolist() == [0.0, 1.0, 2.0, 3.0]
 

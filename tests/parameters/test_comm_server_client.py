@@ -28,7 +28,12 @@ from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import CountTraffic, OnShard, ServerRequest
 from psnb._src.server.table import AddValues, OnTable, ReadValues, ShardOperation, SkipUpdates
 from psnb._src.transport.stream import Message, MessageStream, unwired
-from psnb.errors import ConfigurationError, CoordinatorClosedError, InternalError, ServerSilentError
+from psnb.errors import (
+    ConfigurationError,
+    CoordinatorClosedError,
+    InternalError,
+    ServerUnresponsiveError,
+)
 from tests.conftest import DEADLINE, wait_until
 
 PROCESSES = True  # whose memory is shared, and whose connections are sockets
@@ -353,7 +358,9 @@ def test_a_server_that_cannot_be_reached_is_lost_when_patience_is_over(
     transport = CommServerClient(loop, pool, nowhere(), heartbeat_timeout=1.0, connect_timeout=0.2)
     server = ServerAddress("tcp://127.0.0.1:1", "psnb-server-x")
     before = time.monotonic()
-    with pytest.raises(ServerSilentError, match=r"^parameter server x at .*:1 does not answer: "):
+    with pytest.raises(
+        ServerUnresponsiveError, match=r"^parameter server x at .*:1 does not answer: "
+    ):
         transport.call([Request(server, CountTraffic())])
     assert 1 <= time.monotonic() - before < PATIENCE
     transport.close()

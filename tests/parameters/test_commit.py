@@ -15,17 +15,21 @@ from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import APART, ApplyCommit, CommitParts, GiveUpCommit, PreparePart
 from psnb._src.server.table import AddValues, OnTable
 from psnb.errors import (
-    CancelledError,
+    ClosureCancelledError,
     ConfigurationError,
     CoordinatorClosedError,
     PsnbError,
     ServerLostError,
-    ServerSilentError,
+    ServerUnresponsiveError,
 )
 
 A, B = ShardId("s", 0), ShardId("s", 1)
 PARTS = {each: Part([OnTable("v", AddValues(np.ones(1)))]) for each in (A, B)}
-LOST, SILENT, WRONG = ServerLostError("gone"), ServerSilentError("silent"), ConfigurationError("no")
+LOST, UNRESPONSIVE, WRONG = (
+    ServerLostError("gone"),
+    ServerUnresponsiveError("unresponsive"),
+    ConfigurationError("no"),
+)
 CLOSED = CoordinatorClosedError("closed")
 
 
@@ -68,7 +72,7 @@ def test_servers_may_know_better_that_it_goes_to_several() -> None:
     assert [operation for operation, _ in servers.asked] == [CommitParts, PreparePart, ApplyCommit]
 
 
-@pytest.mark.parametrize("error", [LOST, SILENT, WRONG])
+@pytest.mark.parametrize("error", [LOST, UNRESPONSIVE, WRONG])
 def test_what_not_all_hold_is_given_up_by_those_that_do(error: Exception) -> None:
     servers = Servers([None, error], [None])
     with pytest.raises(type(error)):
@@ -92,7 +96,7 @@ def test_one_server_that_refuses_or_is_gone_has_applied_nothing(error: Exception
         Servers([error]).commit(A, together=True)
 
 
-@pytest.mark.parametrize("error", [SILENT, CLOSED])
+@pytest.mark.parametrize("error", [UNRESPONSIVE, CLOSED])
 @pytest.mark.parametrize("all_requests", [False, True])
 def test_one_server_that_says_nothing_may_have_applied_it(
     error: PsnbError, all_requests: bool
@@ -105,10 +109,10 @@ def test_one_server_that_says_nothing_may_have_applied_it(
 
 def test_a_server_that_does_not_know_of_it_any_more_cannot_undo_what_others_have_applied() -> None:
     with pytest.raises(UndecidedError):
-        Servers([None, None], [4, CancelledError("given up")]).commit(A, B)
+        Servers([None, None], [4, ClosureCancelledError("given up")]).commit(A, B)
 
 
-@pytest.mark.parametrize("error", [SILENT, CLOSED])
+@pytest.mark.parametrize("error", [UNRESPONSIVE, CLOSED])
 def test_a_server_that_held_it_and_says_nothing_has_applied_it_or_will(error: PsnbError) -> None:
     with pytest.raises(UndecidedError):
         Servers([None, None], [4, error]).commit(A, B)

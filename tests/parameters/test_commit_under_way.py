@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.client.commit import CommitUnderWay, UndecidedError, committing
+from psnb._src.client.commit import InFlightCommit, UndecidedError, committing
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import APART, ApplyCommit, PreparePart
 from psnb._src.server.table import AddValues, OnTable
-from psnb.errors import ConfigurationError, ServerSilentError
+from psnb.errors import ConfigurationError, ServerUnresponsiveError
 from tests.conftest import DEADLINE
 
 SHARDS = ShardId("s", 0), ShardId("s", 1)
@@ -30,7 +30,7 @@ class Waited:
         self.outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.asked: list[tuple[type, str]] = []
         steps = committing(Commit("a", 7, shards=SHARDS), PARTS, lambda _: together)
-        self.commit = CommitUnderWay(steps, self.attempt, self.outcomes.put)
+        self.commit = InFlightCommit(steps, self.attempt, self.outcomes.put)
 
     def attempt(self, requests: Sequence[Request]) -> Sequence[Any]:
         self.asked.append((type(requests[0].operation), threading.current_thread().name))
@@ -49,7 +49,7 @@ def test_the_answer_is_the_outcome_and_no_thread_waits() -> None:
     ("answer", "outcome"),
     [
         (ConfigurationError("no"), ConfigurationError),
-        (ServerSilentError("silent"), UndecidedError),
+        (ServerUnresponsiveError("unresponsive"), UndecidedError),
     ],
 )
 def test_an_error_is_the_outcome(answer: Exception, outcome: type[Exception]) -> None:

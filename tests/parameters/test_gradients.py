@@ -12,7 +12,7 @@ from psnb._src.client.updates import Updates, buffered
 from psnb._src.client.variable import Variable
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.states import CountFilter
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 from tests.parameters.in_process import DIM, ROWS, InProcess, embedding, variable
 
 NAN, INF = np.nan, np.inf
@@ -111,14 +111,14 @@ def test_gradient_whose_norm_is_too_large_for_float64_is_finite_all_the_same() -
 def test_bad_gradient_of_a_variable_is_refused_whole(bad: float) -> None:
     v = split()
     message = r"gradient for variable 'v': 1 of 3 numbers are not finite.*at \(2,\)"
-    with pytest.raises(GradientError, match=message):
+    with pytest.raises(InvalidArrayError, match=message):
         v.push([1.0, 1.0, bad])
     assert v.read().tolist() == [0, 0, 0]
 
 
 def test_bad_gradient_of_a_scalar_is_refused() -> None:
     with pytest.raises(
-        GradientError, match=r"1 of 1 numbers are not finite, the first nan at \(\)"
+        InvalidArrayError, match=r"1 of 1 numbers are not finite, the first nan at \(\)"
     ):
         variable(np.float32(1), optimizer=SGD(1.0)).push(NAN)
 
@@ -128,7 +128,9 @@ def test_bad_gradient_of_an_embedding_is_refused_whole(rows: int | None) -> None
     transport = InProcess(3)
     e = embedding(rows, 3, SGD(1.0), transport)
     transport.carried.clear()
-    with pytest.raises(GradientError, match=r"gradients for embedding 'e': 2 of 4 .*at \(1, 0\)"):
+    with pytest.raises(
+        InvalidArrayError, match=r"gradients for embedding 'e': 2 of 4 .*at \(1, 0\)"
+    ):
         e.push([1, 2], [[1.0, 1.0], [NAN, INF]])
     assert not transport.carried
 

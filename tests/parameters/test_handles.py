@@ -11,7 +11,7 @@ from psnb._src.server.operations import CommitParts, PreparePart
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.states import Uniform
 from psnb._src.server.table import PushRows
-from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
+from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 from tests.parameters.in_process import (
     DIM,
     KINDS,
@@ -108,7 +108,7 @@ def test_wrong_array_for_a_variable_is_refused_before_anything_is_sent(
     transport = InProcess(3)
     v = variable(np.ones(5, np.float32), optimizer=SGD(), transport=transport)
     transport.carried.clear()
-    with pytest.raises(GradientError, match=message):
+    with pytest.raises(InvalidArrayError, match=message):
         getattr(v, operation)(bad)
     assert not transport.carried
 
@@ -142,9 +142,9 @@ def test_gather_and_scatter_do_to_rows_what_numpy_does(value: Any, rows: Any, sh
     [
         ([0, 5], [[1, 1]] * 2, IdOutOfRangeError, r"'v' has shape \(5, 2\).*found row 5"),
         ([-1], [[1, 1]], IdOutOfRangeError, "found row -1"),
-        ([1.0], [[1, 1]], GradientError, "'v': expected integers"),
-        ([1], [1, 1], GradientError, r"expected shape \(1, 2\) for rows of shape \(1,\)"),
-        ([1], np.ones((1, 2)), GradientError, "expected dtype float32, found float64"),
+        ([1.0], [[1, 1]], InvalidArrayError, "'v': expected integers"),
+        ([1], [1, 1], InvalidArrayError, r"expected shape \(1, 2\) for rows of shape \(1,\)"),
+        ([1], np.ones((1, 2)), InvalidArrayError, "expected dtype float32, found float64"),
     ],
 )
 @pytest.mark.parametrize("operation", ["scatter_add", "scatter_sub", "scatter_update"])
@@ -160,7 +160,7 @@ def test_bad_scatter_is_refused_before_anything_is_sent(
 
 
 def test_a_single_number_has_no_rows() -> None:
-    with pytest.raises(GradientError, match="'v' is a single number"):
+    with pytest.raises(InvalidArrayError, match="'v' is a single number"):
         variable(np.float32(1)).gather([0])
 
 
@@ -238,15 +238,15 @@ def test_no_ids_ask_no_server() -> None:
     [
         ([1, 10], np.ones((2, DIM), np.float32), IdOutOfRangeError, "'e' has 10 rows.*found id 10"),
         ([1, -1], np.ones((2, DIM), np.float32), IdOutOfRangeError, "'e' has 10 rows.*found id -1"),
-        ([1.0], np.ones((1, DIM), np.float32), GradientError, "'e': expected integers"),
-        ([1], np.ones((1, DIM)), GradientError, "'e': expected dtype float32, found float64"),
+        ([1.0], np.ones((1, DIM), np.float32), InvalidArrayError, "'e': expected integers"),
+        ([1], np.ones((1, DIM)), InvalidArrayError, "'e': expected dtype float32, found float64"),
         (
             [1],
             np.ones((1, 3), np.float32),
-            GradientError,
+            InvalidArrayError,
             r"'e': expected shape \(1, 2\).*found \(1, 3\)",
         ),
-        ([1, 2], np.ones(DIM, np.float32), GradientError, r"\(2, 2\) for ids of shape \(2,\)"),
+        ([1, 2], np.ones(DIM, np.float32), InvalidArrayError, r"\(2, 2\) for ids of shape \(2,\)"),
     ],
 )
 def test_bad_push_is_refused_before_anything_is_sent(

@@ -22,7 +22,7 @@ from psnb._src.server.optimizer import CtrAccessor, Optimizer
 from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
 from psnb._src.server.states import CountFilter
 from psnb._src.server.table import LookUpRows, OnTable, Preview, ShardOperation
-from psnb.errors import ConfigurationError, ServerSilentError
+from psnb.errors import ConfigurationError, ServerUnresponsiveError
 from tests.parameters.in_process import InProcess, asked_ids, embedding, variable
 
 OPTIMIZERS = [
@@ -337,7 +337,7 @@ class Lost(InProcess):
     ) -> list[Any]:
         outcomes = super().attempt(requests, seen)
         if type(requests[0].operation) is self.lost_at:
-            return [outcomes[0], ServerSilentError("it says nothing")]
+            return [outcomes[0], ServerUnresponsiveError("it says nothing")]
         return outcomes
 
 
@@ -349,7 +349,7 @@ def test_an_exchange_that_not_all_servers_hold_is_made_by_none() -> None:
     transport.lost_at = PreparePart
     with pytest.raises(UndecidedError) as raised:  # some may hold it still
         worker.copies.exchange()
-    assert isinstance(raised.value.reason, ServerSilentError)
+    assert isinstance(raised.value.reason, ServerUnresponsiveError)
     assert v.read().tolist() == [0] * 4
 
 

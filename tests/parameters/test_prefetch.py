@@ -16,7 +16,7 @@ from psnb._src.client.updates import Updates, buffered
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.optimizers import SGD
-from psnb.errors import ConfigurationError, GradientError, ServerLostError
+from psnb.errors import ConfigurationError, InvalidArrayError, ServerLostError
 from tests.parameters.in_process import DIM, KINDS, InProcess, embedding, variable
 
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 3])
@@ -145,7 +145,7 @@ def test_a_batch_that_cannot_be_asked_for_is_told_when_it_is_due(depth: int) -> 
     done, error = work_through(
         psnb.prefetch(range(4), lambda i: {e: [0.5] if i == 2 else [1]}, depth)
     )
-    assert isinstance(error, GradientError)
+    assert isinstance(error, InvalidArrayError)
     assert done == [0, 1]
 
 

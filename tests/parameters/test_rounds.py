@@ -17,12 +17,12 @@ from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import EndRound, SquareNorms
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.table import ShardOperation
-from psnb.errors import ServerLostError, ServerSilentError
+from psnb.errors import ServerLostError, ServerUnresponsiveError
 from tests.parameters.in_process import InProcess, embedding, variable
 
 
 def never(error: Exception) -> None:
-    raise AssertionError("nobody is silent")
+    raise AssertionError("nobody is unresponsive")
 
 
 def test_a_round_is_clipped_by_the_norm_of_all_shards() -> None:
@@ -109,11 +109,11 @@ def test_a_round_is_applied_nowhere_if_a_server_is_lost_before() -> None:
 def test_a_server_that_says_nothing_is_asked_until_it_has_applied_the_round(
     operation: type[ShardOperation],
 ) -> None:
-    silent = ServerSilentError("silent")
-    transport, v = in_a_round(silent, operation, 3)
+    unresponsive = ServerUnresponsiveError("unresponsive")
+    transport, v = in_a_round(unresponsive, operation, 3)
     told: list[Exception] = []
     apply_round(transport.attempt, transport.shards, [shards_of(v)], "a", 0, [0], told.append)
-    assert told == [silent] * 3
+    assert told == [unresponsive] * 3
     assert v.read().tolist() == [1, 1]
 
 

@@ -26,7 +26,7 @@ from psnb._src.server.operations import (
     WritingProgress,
 )
 from psnb._src.server.optimizers import SGD
-from psnb.errors import CheckpointError, ServerLostError, ServerSilentError
+from psnb.errors import CheckpointError, ServerLostError, ServerUnresponsiveError
 from tests.conftest import DEADLINE
 from tests.parameters.in_process import InProcess, embedding, variable
 
@@ -121,10 +121,10 @@ def test_one_that_is_gone_ends_the_others_and_is_not_asked_again(
 
     def lost(request: Request) -> Exception | None:
         asked = isinstance(request.operation, AskWriting) and request.to == gone
-        return ServerSilentError("it says nothing") if asked else None
+        return ServerUnresponsiveError("it says nothing") if asked else None
 
     servers.answer = lost
-    with pytest.raises(ServerSilentError):
+    with pytest.raises(ServerUnresponsiveError):
         taken(servers).write(str(tmp_path), FILES, bool)
     assert sorted(servers.sent(EndWriting)) == [servers.servers[0], servers.servers[2]]
 

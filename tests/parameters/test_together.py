@@ -12,7 +12,7 @@ from psnb._src.client.embedding import Embedding
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.client.variable import Variable
 from psnb._src.server.optimizers import SGD
-from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
+from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 from tests.parameters.in_process import DIM, InProcess, embedding, variable
 from tests.parameters.test_updates import commit
 
@@ -95,8 +95,8 @@ def test_nothing_is_pulled_and_pushed_without_a_request() -> None:
     ("bad", "error", "message"),
     [
         (([10], np.ones((1, DIM), np.float32)), IdOutOfRangeError, "found id 10"),
-        (([1], np.ones((1, DIM))), GradientError, "expected dtype float32"),
-        (np.ones((1, DIM)), GradientError, r"expected \(ids, gradients\) for embedding 'e'"),
+        (([1], np.ones((1, DIM))), InvalidArrayError, "expected dtype float32"),
+        (np.ones((1, DIM)), InvalidArrayError, r"expected \(ids, gradients\) for embedding 'e'"),
     ],
 )
 def test_a_bad_push_is_refused_whole(bad: Any, error: type[Exception], message: str) -> None:

@@ -24,7 +24,7 @@ from psnb._src.dask_compat import event_loop, pool_of
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
 from psnb._src.placement.registry import LayoutCache
 from psnb._src.server.table import ReadValues
-from psnb.errors import ServerSilentError
+from psnb.errors import ServerUnresponsiveError
 from tests.conftest import DEADLINE
 from tests.integration.helpers import frozen
 
@@ -94,6 +94,6 @@ def test_a_copy_has_time_to_take_over_after_the_notebook_has_lost_patience(
     monkeypatch.setattr(comm_client, "FAILOVER_TIMEOUT", PATIENCE)
     nobody, patience = ServerAddress("tcp://127.0.0.1:1", "psnb-server-s-0"), 5 * PATIENCE
     began = time.monotonic()
-    with pytest.raises(ServerSilentError):
+    with pytest.raises(ServerUnresponsiveError):
         reader.read(ShardPlace(nobody, (there,)), patience=patience)
     assert time.monotonic() - began >= patience + PATIENCE

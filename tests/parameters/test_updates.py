@@ -17,7 +17,7 @@ from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.table import ShardOperation
-from psnb.errors import GradientError, ServerSilentError
+from psnb.errors import InvalidArrayError, ServerUnresponsiveError
 from tests.conftest import wait_until
 from tests.parameters.in_process import InProcess, embedding, variable
 
@@ -129,7 +129,7 @@ def test_immediate_writes_are_made_at_once() -> None:
 def test_a_wrong_gradient_is_refused_in_the_closure_not_at_its_end() -> None:
     v = variable(np.zeros(2), 1, SGD(1.0))
     updates = Updates()
-    with buffered(updates), pytest.raises(GradientError):
+    with buffered(updates), pytest.raises(InvalidArrayError):
         v.push(np.ones(3))
     assert not updates
 
@@ -222,11 +222,11 @@ def test_a_commit_that_comes_again_is_told_the_same() -> None:
     np.testing.assert_array_equal(v.read(), [-2, -2])
 
 
-class Silent(InProcess):
+class Unresponsive(InProcess):
     """The last server says nothing to an operation, until it is let; then it has not heard it."""
 
     operation: type[ShardOperation] | None = None
-    error: errors.PsnbError = errors.ServerSilentError("it says nothing")
+    error: errors.PsnbError = errors.ServerUnresponsiveError("it says nothing")
 
     def __init__(self, shards: int) -> None:
         super().__init__(shards)
@@ -249,10 +249,10 @@ class Silent(InProcess):
 
 
 def test_a_write_that_one_of_several_servers_has_made_is_made_by_the_silent_one_as_well() -> None:
-    transport = Silent(2)
+    transport = Unresponsive(2)
     v = variable(np.zeros(2), 2, transport=transport)
     transport.operation = ApplyCommit
-    with pytest.raises(ServerSilentError, match="It may have been written"):
+    with pytest.raises(ServerUnresponsiveError, match="It may have been written"):
         v.assign_add([1.0, 1.0])
     assert v.read().tolist() == [1, 0]
     transport.goes_on.set()
@@ -260,10 +260,10 @@ def test_a_write_that_one_of_several_servers_has_made_is_made_by_the_silent_one_
 
 
 def test_a_write_that_a_silent_server_did_not_take_is_made_nowhere() -> None:
-    transport = Silent(2)
+    transport = Unresponsive(2)
     v = variable(np.zeros(2), 2, transport=transport)
     transport.operation = PreparePart
-    with pytest.raises(ServerSilentError):
+    with pytest.raises(ServerUnresponsiveError):
         v.assign_add([1.0, 1.0])
     transport.goes_on.set()
     v.assign_add([1.0, 1.0])
@@ -271,8 +271,11 @@ def test_a_write_that_a_silent_server_did_not_take_is_made_nowhere() -> None:
 
 
 def test_a_write_that_a_copy_has_missed_is_told_as_lost_in_part() -> None:
-    transport = Silent(2)
+    transport = Unresponsive(2)
     v = variable(np.zeros(2), 2, transport=transport)
-    transport.operation, transport.error = ApplyCommit, errors.CancelledError("it was given up")
+    transport.operation, transport.error = (
+        ApplyCommit,
+        errors.ClosureCancelledError("it was given up"),
+    )
     with pytest.raises(errors.ServerLostError, match="It may have been written"):
         v.assign_add([1.0, 1.0])

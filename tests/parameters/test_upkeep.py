@@ -14,7 +14,7 @@ from psnb._src.client.updates import Updates, buffered
 from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.states import CountFilter, Probability, SavedShard, forms
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 from tests.parameters.in_process import DIM, SHARDS, InProcess, embedding
 from tests.parameters.test_updates import commit
 
@@ -193,6 +193,6 @@ def test_bad_shows_are_refused_before_anything_is_sent(bad: Any, message: str) -
     transport = InProcess(3)
     e = ctr(transport=transport)
     transport.carried.clear()
-    with pytest.raises(GradientError, match=message):
+    with pytest.raises(InvalidArrayError, match=message):
         e.push(IDS, ONES, shows=bad)
     assert not transport.carried

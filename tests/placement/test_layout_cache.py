@@ -13,7 +13,11 @@ from psnb.errors import ServerLostError
 
 A, B = ServerAddress("tcp://a", "a"), ServerAddress("tcp://b", "b")
 FIRST = Layout(
-    "s", 1, 1, 10.0, (ShardPlace(A, (B,)), ShardPlace(B, filling=A), ShardPlace(A, (B,), heir=B))
+    "s",
+    1,
+    1,
+    10.0,
+    (ShardPlace(A, (B,)), ShardPlace(B, filling=A), ShardPlace(A, (B,), successor=B)),
 )
 SECOND = FIRST.with_places(
     [ShardPlace(B, leaving=(A,), term=3), ShardPlace(None), ShardPlace(B, version=9)]

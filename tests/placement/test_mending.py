@@ -15,11 +15,11 @@ from psnb._src.placement.layout import (
     ShardPlace,
     ShardStatus,
 )
-from psnb._src.placement.next_layout import DesiredLayout, Health, ObservedServer, mended
+from psnb._src.placement.next_layout import DesiredLayout, Health, ObservedServer, next_layout
 
 A, B, C, D = (ServerAddress(f"tcp://{name}", name) for name in "abcd")
 FILLING, FILLED, BROKEN = CopyState.FILLING, CopyState.FILLED, CopyState.BROKEN
-GONE, SILENT = ObservedServer(Health.GONE), ObservedServer(Health.SILENT)
+GONE, UNRESPONSIVE = ObservedServer(Health.GONE), ObservedServer(Health.UNRESPONSIVE)
 
 
 def primary(
@@ -44,7 +44,7 @@ def step(
     """Return the place that follows."""
     layout = Layout("s", 9, replicas, 10.0, (place,))
     homes = {} if home is None else {0: home}
-    (after,) = mended(layout, observed, DesiredLayout(usable, homes, {0: unfit})).places
+    (after,) = next_layout(layout, observed, DesiredLayout(usable, homes, {0: unfit})).places
     return after
 
 
@@ -75,12 +75,12 @@ def test_a_shard_without_a_copy_gets_one_on_the_least_loaded_server() -> None:
         C: ObservedServer(Health.ALIVE, 9, {1: ShardStatus(Role.COPY, 1)}),
         D: EMPTY,
     }
-    assert mended(layout, observed, DesiredLayout((A, B, C, D))).places[0].filling == D
+    assert next_layout(layout, observed, DesiredLayout((A, B, C, D))).places[0].filling == D
 
 
 def test_none_is_made_where_none_is_wanted_or_nobody_is_there() -> None:
     assert unchanged(ShardPlace(A), {A: primary(), B: EMPTY}, replicas=0)
-    assert unchanged(ShardPlace(A), {A: primary(), B: SILENT, C: GONE})
+    assert unchanged(ShardPlace(A), {A: primary(), B: UNRESPONSIVE, C: GONE})
     assert unchanged(ShardPlace(A), {A: primary(), B: EMPTY}, usable=(A,))
 
 
@@ -93,7 +93,7 @@ def test_one_that_is_being_filled_is_waited_for() -> None:
     assert unchanged(ShardPlace(A, filling=B), {A: primary(b=FILLING), B: COPY})
 
 
-@pytest.mark.parametrize("there", [COPY, SILENT, GONE])
+@pytest.mark.parametrize("there", [COPY, UNRESPONSIVE, GONE])
 def test_one_that_broke_while_it_was_filled_is_given_up_before_another_is_chosen(
     there: ObservedServer,
 ) -> None:
@@ -112,11 +112,11 @@ def test_nothing_follows_before_the_primary_has_heard_of_the_last_step() -> None
     assert unchanged(place, {A: primary(3), B: EMPTY})
 
 
-@pytest.mark.parametrize("copy", [SILENT, GONE])
+@pytest.mark.parametrize("copy", [UNRESPONSIVE, GONE])
 def test_the_primary_does_without_a_copy_that_does_not_answer(copy: ObservedServer) -> None:
     after = step(ShardPlace(A, (B,)), {A: primary(b=FILLED), B: copy, C: EMPTY})
     assert (after.primary, after.copies) == (A, ())
-    assert after.leaving == ((B,) if copy is SILENT else ())
+    assert after.leaving == ((B,) if copy is UNRESPONSIVE else ())
 
 
 def test_and_without_one_that_does_not_follow() -> None:
@@ -130,12 +130,12 @@ def test_when_the_primary_has_heard_it_the_copy_is_gone_for_good_and_may_be_fill
     assert (after.leaving, after.filling) == ((), B)
 
 
-@pytest.mark.parametrize("gone", [SILENT, GONE])
+@pytest.mark.parametrize("gone", [UNRESPONSIVE, GONE])
 def test_a_copy_takes_over_from_a_primary_that_does_not_answer(gone: ObservedServer) -> None:
     after = step(ShardPlace(A, (B,), filling=C), {A: gone, B: COPY, C: COPY})
     assert (after.primary, after.copies, after.filling) == (B, (), None)
     # It may come back before the other one has said that it has taken over.
-    assert after.leaving == ((A,) if gone is SILENT else ())
+    assert after.leaving == ((A,) if gone is UNRESPONSIVE else ())
 
 
 def test_a_primary_that_answers_and_has_lost_the_shard_is_as_good_as_gone() -> None:
@@ -149,13 +149,13 @@ def test_but_not_if_it_has_not_heard_of_the_layout_yet() -> None:
 
 
 def test_a_silent_shard_without_a_living_copy_stays_where_it_is() -> None:
-    assert unchanged(ShardPlace(A), {A: SILENT})
-    assert unchanged(ShardPlace(A, (B,)), {A: SILENT, B: SILENT})
-    assert unchanged(ShardPlace(A, (B,)), {A: SILENT, B: GONE})
+    assert unchanged(ShardPlace(A), {A: UNRESPONSIVE})
+    assert unchanged(ShardPlace(A, (B,)), {A: UNRESPONSIVE, B: UNRESPONSIVE})
+    assert unchanged(ShardPlace(A, (B,)), {A: UNRESPONSIVE, B: GONE})
 
 
 def test_a_shard_whose_copy_is_only_silent_is_not_lost() -> None:
-    assert unchanged(ShardPlace(A, (B,)), {A: GONE, B: SILENT})
+    assert unchanged(ShardPlace(A, (B,)), {A: GONE, B: UNRESPONSIVE})
 
 
 def test_a_shard_is_lost_when_all_that_had_it_are_gone() -> None:
@@ -167,12 +167,12 @@ def test_a_shard_is_lost_when_all_that_had_it_are_gone() -> None:
 
 def test_a_copy_that_was_leaving_takes_over_if_the_primary_is_gone() -> None:
     assert step(ShardPlace(A, leaving=(B,)), {A: GONE, B: COPY}).primary == B
-    assert unchanged(ShardPlace(A, leaving=(B,)), {A: GONE, B: SILENT})
+    assert unchanged(ShardPlace(A, leaving=(B,)), {A: GONE, B: UNRESPONSIVE})
     assert step(ShardPlace(A, leaving=(B,)), {A: GONE, B: GONE}).primary is None
 
 
 def test_but_not_from_one_that_may_come_back_having_gone_on_alone() -> None:
-    assert unchanged(ShardPlace(A, leaving=(B,)), {A: SILENT, B: COPY})
+    assert unchanged(ShardPlace(A, leaving=(B,)), {A: UNRESPONSIVE, B: COPY})
 
 
 def test_a_shard_moves_by_a_copy() -> None:
@@ -180,23 +180,23 @@ def test_a_shard_moves_by_a_copy() -> None:
     assert step(ShardPlace(A), observed, replicas=0, home=B).filling == B
     observed = {A: primary(b=FILLED), B: COPY}
     after = step(ShardPlace(A, filling=B), observed, replicas=0, home=B)
-    assert (after.primary, after.copies, after.heir) == (A, (B,), B)
+    assert (after.primary, after.copies, after.successor) == (A, (B,), B)
 
 
 def test_the_heir_takes_over_when_the_primary_has_stopped_and_all_have_everything() -> None:
-    place = ShardPlace(A, (B,), heir=B)
+    place = ShardPlace(A, (B,), successor=B)
     for stopped in (primary(b=FILLED), primary(role=Role.RETIRED, b=FILLED)):
         assert unchanged(place, {A: stopped, B: COPY}, home=B)
     stopped = primary(role=Role.RETIRED, idle=True, b=FILLED)
     after = step(place, {A: stopped, B: COPY}, replicas=0, home=B)
     # The old one stays as a copy until the new one answers.
-    assert (after.primary, after.copies, after.heir) == (B, (A,), None)
+    assert (after.primary, after.copies, after.successor) == (B, (A,), None)
 
 
 def test_with_copies_there_are_as_many_after_a_move_as_before() -> None:
     stopped = primary(role=Role.RETIRED, idle=True, b=FILLED, c=FILLED)
     observed = {A: stopped, B: COPY, C: COPY}
-    after = step(ShardPlace(A, (B, C), heir=C), observed, home=C, usable=(B, C))
+    after = step(ShardPlace(A, (B, C), successor=C), observed, home=C, usable=(B, C))
     assert (after.primary, after.copies, after.leaving) == (C, (B,), (A,))
 
 
@@ -205,17 +205,17 @@ def test_what_is_too_much_goes_once_the_new_primary_answers() -> None:
     assert (after.copies, after.leaving) == ((), (A,))
 
 
-@pytest.mark.parametrize("home", [SILENT, GONE])
+@pytest.mark.parametrize("home", [UNRESPONSIVE, GONE])
 def test_a_move_to_a_server_that_does_not_answer_is_undone(home: ObservedServer) -> None:
     stopped = primary(role=Role.RETIRED, idle=True, b=FILLED)
-    after = step(ShardPlace(A, (B,), heir=B), {A: stopped, B: home}, replicas=0, home=B)
-    assert (after.primary, after.heir) == (A, None)
+    after = step(ShardPlace(A, (B,), successor=B), {A: stopped, B: home}, replicas=0, home=B)
+    assert (after.primary, after.successor) == (A, None)
 
 
 def test_a_move_that_nobody_wants_any_more_is_undone() -> None:
     stopped = primary(role=Role.RETIRED, b=FILLED)
-    after = step(ShardPlace(A, (B,), heir=B), {A: stopped, B: COPY})
-    assert (after.primary, after.copies, after.heir) == (A, (B,), None)
+    after = step(ShardPlace(A, (B,), successor=B), {A: stopped, B: COPY})
+    assert (after.primary, after.copies, after.successor) == (A, (B,), None)
 
 
 def test_a_server_that_is_drained_keeps_its_copy_until_there_is_another() -> None:
@@ -236,7 +236,7 @@ def test_of_several_copies_one_takes_over_that_may_stay_and_the_others_are_leavi
 def test_after_a_move_those_copies_stay_that_may() -> None:
     stopped = primary(role=Role.RETIRED, idle=True, b=FILLED, c=FILLED)
     observed = {A: stopped, B: COPY, C: COPY}
-    after = step(ShardPlace(A, (B, C), heir=C), observed, home=C, usable=(A, C))
+    after = step(ShardPlace(A, (B, C), successor=C), observed, home=C, usable=(A, C))
     assert (after.primary, after.copies, after.leaving) == (C, (A,), (B,))
 
 
@@ -254,7 +254,7 @@ def test_a_copy_on_a_server_that_ended_while_it_was_filled_is_given_up() -> None
     assert after.servers == (A,)
 
 
-@pytest.mark.parametrize("home", [SILENT, GONE])
+@pytest.mark.parametrize("home", [UNRESPONSIVE, GONE])
 def test_a_move_to_a_server_that_does_not_answer_does_not_begin(home: ObservedServer) -> None:
     assert unchanged(ShardPlace(A), {A: primary(), B: home}, replicas=0, home=B)
 
@@ -269,14 +269,14 @@ def test_new_copies_of_several_shards_are_spread() -> None:
     held = {index: ShardStatus(Role.PRIMARY, 1) for index in range(4)}
     layout = Layout("s", 9, 1, 10.0, (ShardPlace(A),) * 4)
     observed = {A: ObservedServer(Health.ALIVE, 9, held), B: EMPTY, C: EMPTY}
-    after = mended(layout, observed, DesiredLayout((A, B, C)))
+    after = next_layout(layout, observed, DesiredLayout((A, B, C)))
     assert [place.filling for place in after.places] == [B, C, B, C]
 
 
 def test_a_shard_moves_away_from_a_primary_that_is_not_usable_to_the_least_loaded_server() -> None:
     layout = Layout("s", 9, 0, 10.0, (ShardPlace(A), ShardPlace(B)))
     observed = {A: primary(), B: ObservedServer(Health.ALIVE, 9), C: EMPTY}
-    places = mended(layout, observed, DesiredLayout((B, C))).places
+    places = next_layout(layout, observed, DesiredLayout((B, C))).places
     assert places[0].filling == C
 
 
@@ -289,9 +289,9 @@ def test_it_moves_to_the_one_that_is_being_filled_whatever_the_others_have() -> 
 def test_it_moves_to_its_copy_at_once_if_there_is_one() -> None:
     place = ShardPlace(A, (C,))
     after = step(place, {A: primary(c=FILLED), B: EMPTY, C: COPY}, usable=(B, C))
-    assert (after.primary, after.heir) == (A, C)
+    assert (after.primary, after.successor) == (A, C)
 
 
 def test_it_stays_where_it_is_if_no_server_is_usable() -> None:
-    assert unchanged(ShardPlace(A), {A: primary(), B: SILENT}, replicas=0, usable=())
-    assert unchanged(ShardPlace(A), {A: primary(), B: SILENT}, replicas=0, usable=(B,))
+    assert unchanged(ShardPlace(A), {A: primary(), B: UNRESPONSIVE}, replicas=0, usable=())
+    assert unchanged(ShardPlace(A), {A: primary(), B: UNRESPONSIVE}, replicas=0, usable=(B,))

@@ -8,7 +8,7 @@ import numba
 import pytest
 
 from psnb._src.worker import context
-from psnb._src.worker.context import Doing, longest
+from psnb._src.worker.context import Activity, longest
 
 ME = threading.get_ident
 
@@ -18,16 +18,16 @@ def test_a_thread_that_does_nothing_is_not_told() -> None:
 
 
 def test_the_innermost_is_told_and_lasts_since_the_outermost() -> None:
-    with Doing("running step"):
+    with Activity("running step"):
         _, before = context._doing[ME()]
-        with Doing("loading step"):
+        with Activity("loading step"):
             assert context._doing[ME()] == ("loading step", before)
         assert context._doing[ME()] == ("running step", before)
     assert ME() not in context._doing
 
 
 def test_an_error_ends_it() -> None:
-    with pytest.raises(ZeroDivisionError), Doing("running step"):
+    with pytest.raises(ZeroDivisionError), Activity("running step"):
         _ = 1 // 0
     assert longest([ME()]) == ("", 0.0)
 
@@ -36,14 +36,14 @@ def test_of_several_threads_the_one_that_is_at_it_the_longest_is_told() -> None:
     begun, end = threading.Event(), threading.Event()
 
     def run() -> None:
-        with Doing("running first"):
+        with Activity("running first"):
             begun.set()
             end.wait(10)
 
     thread = threading.Thread(target=run)
     thread.start()
     begun.wait(10)
-    with Doing("running second"):
+    with Activity("running second"):
         assert longest([ME(), thread.ident])[0] == "running first"
         assert longest([ME()])[0] == "running second"
     end.set()
@@ -64,7 +64,7 @@ def test_compiling_is_told_while_a_closure_waits_for_it() -> None:
     def add_one(number: int) -> int:
         return number + 1
 
-    with Doing("running step"), numba.core.event.install_listener("numba:compile", Listener()):
+    with Activity("running step"), numba.core.event.install_listener("numba:compile", Listener()):
         assert add_one(1) == 2
         assert add_one(2) == 3
         assert longest([ME()])[0] == "running step"

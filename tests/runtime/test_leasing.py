@@ -14,7 +14,7 @@ from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.protocol.messages import AskLease, TakeElements
 from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests
 from psnb.data import Dataset, splits
-from psnb.errors import CancelledError, DatasetError
+from psnb.errors import ClosureCancelledError, DatasetError
 from tests.coordinator.queues import closure
 
 
@@ -125,7 +125,7 @@ def test_what_is_taken_after_a_worker_was_given_up_does_not_count(leases: LeaseR
     leases.lose(worker)
     requests = worker.begin(1)
     next(worker.iterator)
-    with pytest.raises(CancelledError, match="given this worker up"):
+    with pytest.raises(ClosureCancelledError, match="given this worker up"):
         requests.settle()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from psnb._src.protocol.messages import AskLease, SignOfLife, TakeAnswer
 from psnb._src.worker.runner import NotebookLink
-from psnb.errors import CancelledError
+from psnb.errors import ClosureCancelledError
 
 
 class _Comm:
@@ -32,13 +32,13 @@ def test_an_answer_goes_to_the_one_who_asked(link: NotebookLink) -> None:
 def test_who_waits_for_an_answer_when_the_link_closes_is_told(link: NotebookLink) -> None:
     answer = link.ask(AskLease(1, 7, None))
     link.close()
-    with pytest.raises(CancelledError, match="out of reach"):
+    with pytest.raises(ClosureCancelledError, match="out of reach"):
         answer.result(0)
 
 
 def test_who_asks_over_a_closed_link_is_told(link: NotebookLink) -> None:
     link.close()
-    with pytest.raises(CancelledError, match="out of reach"):
+    with pytest.raises(ClosureCancelledError, match="out of reach"):
         link.ask(AskLease(1, 7, None)).result(0)
 
 

@@ -120,8 +120,8 @@ def test_whatever_an_exception_raises_when_it_is_told_it_is_told_by_its_type(
     def raises(*_: object) -> str:
         raise what("no")
 
-    silent = type("SilentError", (Exception,), {form: raises})
-    back = unpack_error(pack_error(raised(silent("a")), "on worker 'a'"))
+    unresponsive = type("SilentError", (Exception,), {form: raises})
+    back = unpack_error(pack_error(raised(unresponsive("a")), "on worker 'a'"))
     assert type(back).__name__ in ("SilentError", "ClosureError")
     assert "SilentError" in repr(type(back)) or "SilentError" in str(back)
     assert back.__notes__[0].startswith("on worker 'a'\n")

@@ -86,7 +86,7 @@ def test_the_clock_stops_when_nothing_is_expected() -> None:
     async def run() -> None:
         sender = ResultSender(asyncio.get_running_loop(), {}, _Sent())
         sender.expect(2)
-        sender.forgo(1)
+        sender.expect_fewer(1)
         assert sender._ticking
         sender.add_result(result(1), NONE)
         while sender._ticking:

@@ -11,9 +11,9 @@ from psnb._src.protocol.packing import loads
 from psnb._src.worker.leasing import (
     MOST_BYTES,
     MOST_ELEMENTS,
-    NothingKept,
-    Taken,
-    TakenAgain,
+    ConsumedInputs,
+    NotReplayable,
+    ReplayedInputs,
     TakenElements,
     size,
 )
@@ -32,7 +32,10 @@ def test_elements_are_told_by_iterator_and_in_order() -> None:
     taken.add(OTHER, "b")
     taken.add(ONE, "c")
     taken.end(OTHER)
-    assert loads(taken.packed(number_of)) == {1: Taken(["a", "c"], False), 2: Taken(["b"], True)}
+    assert loads(taken.packed(number_of)) == {
+        1: ConsumedInputs(["a", "c"], False),
+        2: ConsumedInputs(["b"], True),
+    }
 
 
 @pytest.mark.parametrize(
@@ -70,13 +73,13 @@ def test_an_elements_size_counts_what_is_in_it() -> None:
 
 
 def test_they_are_given_again_and_then_it_is_said_that_there_are_no_more() -> None:
-    again = TakenAgain(Taken([1, 2], ended=False))
+    again = ReplayedInputs(ConsumedInputs([1, 2], ended=False))
     assert [next(again), next(again)] == [1, 2]
     with pytest.raises(ClosureInputError, match="had taken 2 elements"):
         next(again)
-    assert list(TakenAgain(Taken([1, 2], ended=True))) == [1, 2]
+    assert list(ReplayedInputs(ConsumedInputs([1, 2], ended=True))) == [1, 2]
 
 
 def test_what_was_not_kept_says_why() -> None:
     with pytest.raises(ClosureInputError, match="it was too much"):
-        next(NothingKept("it was too much"))
+        next(NotReplayable("it was too much"))

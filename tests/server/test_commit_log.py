@@ -74,7 +74,7 @@ def fence(to: ParameterShard, **attempts: int) -> list[tuple[int, bool]]:
 
 def refused(to: ParameterShard, operation: str, which: Commit) -> bool:
     before = value(to)
-    with pytest.raises(errors.CancelledError, match="was given up"):
+    with pytest.raises(errors.ClosureCancelledError, match="was given up"):
         do(to, operation, which)
     return value(to) == before
 
@@ -192,7 +192,7 @@ def test_what_the_notebook_gives_up_is_given_up() -> None:
     do(made, "prepare", commit())
     fence(made, n0=1)
     do(made, "give_up", commit(), decided=True)
-    with pytest.raises(errors.CancelledError):
+    with pytest.raises(errors.ClosureCancelledError):
         do(made, "apply", commit(), decided=True)
 
 

@@ -257,13 +257,13 @@ def test_a_shard_is_handed_over_with_everything_and_the_old_primary_goes_on_as_a
     pair = Pair()
     pair.fill()
     answers = pair.commit(push())
-    pair.tell("a", heir=B)
+    pair.tell("a", successor=B)
     assert moved(pair.commit(push()))
     assert (pair.holding("a").role, pair.holding("a").idle) == (Role.RETIRED, False)
     pair.flow()
     assert results(answers) == [None]
     assert pair.holding("a").idle
-    pair.tell("b", primary=B, copies=(A,), heir=None)
+    pair.tell("b", primary=B, copies=(A,), successor=None)
     answers = pair.commit(push(), number=50, host="b")
     assert answers == []  # it is on both, as before
     pair.flow()
@@ -275,8 +275,8 @@ def test_a_shard_is_handed_over_with_everything_and_the_old_primary_goes_on_as_a
 def test_a_primary_that_keeps_its_shard_after_all_goes_on() -> None:
     pair = Pair()
     pair.fill()
-    pair.tell("a", heir=B)
-    pair.tell("a", heir=None)
+    pair.tell("a", successor=B)
+    pair.tell("a", successor=None)
     answers = pair.commit(push())
     pair.flow()
     assert results(answers) == [None]
@@ -286,7 +286,7 @@ def test_an_old_place_that_comes_late_changes_nothing() -> None:
     pair = Pair()
     pair.fill()
     before = pair.place
-    pair.tell("a", heir=B)
+    pair.tell("a", successor=B)
     pair.beat("a", before)
     assert pair.holding("a").role is Role.RETIRED
 
@@ -294,7 +294,7 @@ def test_an_old_place_that_comes_late_changes_nothing() -> None:
 def test_only_one_that_holds_the_very_same_is_taken_for_a_copy_without_being_filled() -> None:
     pair = Pair()
     pair.fill()
-    pair.tell("b", primary=B, copies=(A,), heir=None)  # it did not wait for the last change
+    pair.tell("b", primary=B, copies=(A,), successor=None)  # it did not wait for the last change
     pair.commit(push(), number=9)  # of which nothing is on the way yet
     pair.hosts["a"]._hosted[0].copies.clear()
     pair.flow()

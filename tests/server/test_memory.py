@@ -14,7 +14,7 @@ import pytest
 
 from psnb._src.server import memory
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.memory import NoMemoryError, Promise, SpareRoom, refusal
+from psnb._src.server.memory import NoMemoryError, PreallocatedPages, Promise, refusal
 from psnb._src.server.operations import (
     CreateDense,
     CreateSparse,
@@ -517,7 +517,7 @@ def test_a_copy_that_is_filled_begins_anew_where_there_was_no_memory_to_note_a_c
 def test_room_for_snapshots_that_there_is_no_memory_for_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room, made, real = SpareRoom(), [0], memory._piece
+    room, made, real = PreallocatedPages(), [0], memory._piece
 
     def piece() -> np.ndarray:
         made[0] += 1

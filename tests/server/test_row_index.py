@@ -160,12 +160,12 @@ def test_ids_that_wait_outlive_the_rows_unless_forgotten(forget: bool) -> None:
 
 
 @pytest.mark.parametrize("sightings", [1, 2])
-def test_rows_that_are_taken_back_are_given_again(sightings: int) -> None:
-    rows = GrowingRowIndex(CountFilter(sightings))
+def test_rows_that_are_taken_back_are_given_again(frequencies: int) -> None:
+    rows = GrowingRowIndex(CountFilter(frequencies))
     ids = np.arange(2000, dtype=np.uint64)
-    for _ in range(sightings):
+    for _ in range(frequencies):
         rows.locate(ids[:900])
-    for _ in range(sightings):
+    for _ in range(frequencies):
         rows.locate(ids)
     rows.take_back(900)
     assert rows.count == 900

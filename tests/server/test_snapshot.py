@@ -249,7 +249,7 @@ def test_a_variable_stays_as_it_was_whichever_rows_change(
 
 
 def test_of_a_variable_only_the_parts_are_copied_in_which_rows_change() -> None:
-    with small_pieces(4), patch.object(memory.SpareRoom, "copies", autospec=True) as copies:
+    with small_pieces(4), patch.object(memory.PreallocatedPages, "copies", autospec=True) as copies:
         copies.side_effect = lambda room, arrays: [array.copy() for array in arrays]
         table = DenseTable("v", np.zeros((10, 2)), None)
         taken = snapshot(table)
@@ -260,7 +260,7 @@ def test_of_a_variable_only_the_parts_are_copied_in_which_rows_change() -> None:
 
 
 def test_of_a_variable_only_what_was_not_read_is_copied() -> None:
-    with small_pieces(2), patch.object(memory.SpareRoom, "copies", autospec=True) as copies:
+    with small_pieces(2), patch.object(memory.PreallocatedPages, "copies", autospec=True) as copies:
         copies.side_effect = lambda room, arrays: [array.copy() for array in arrays]
         table = DenseTable("v", np.arange(10.0), None)
         taken = snapshot(table)

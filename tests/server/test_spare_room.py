@@ -10,7 +10,7 @@ import pytest
 
 from psnb._src.server import memory
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.memory import PIECE, TICKS, SpareRoom
+from psnb._src.server.memory import PIECE, TICKS, PreallocatedPages
 from psnb._src.server.optimizers import Adam
 from psnb._src.server.snapshots import pieces_wanted
 from tests.conftest import wait_until
@@ -33,17 +33,17 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def room() -> Iterator[SpareRoom]:
-    made = SpareRoom()
+def room() -> Iterator[PreallocatedPages]:
+    made = PreallocatedPages()
     yield made
     made.clear()
 
 
-def ready(room: SpareRoom, pieces: int) -> None:
+def ready(room: PreallocatedPages, pieces: int) -> None:
     wait_until(lambda: room.want(pieces), "it is there")
 
 
-def test_copies_are_made_in_memory_that_is_there(room: SpareRoom, made: list[str]) -> None:
+def test_copies_are_made_in_memory_that_is_there(room: PreallocatedPages, made: list[str]) -> None:
     ready(room, 3)
     copies = room.copies([FULL, FULL + 1, FULL[: FULL.size // 2]])
     assert made == ["psnb-room"] * 3
@@ -52,7 +52,9 @@ def test_copies_are_made_in_memory_that_is_there(room: SpareRoom, made: list[str
     ]
 
 
-def test_what_is_more_than_was_wanted_is_copied_too(room: SpareRoom, made: list[str]) -> None:
+def test_what_is_more_than_was_wanted_is_copied_too(
+    room: PreallocatedPages, made: list[str]
+) -> None:
     ready(room, 1)
     first, second = room.copies([FULL, FULL])
     assert not np.shares_memory(first, second)
@@ -62,7 +64,7 @@ def test_what_is_more_than_was_wanted_is_copied_too(room: SpareRoom, made: list[
 
 
 def test_many_are_copied_in_their_order_by_several_threads(
-    room: SpareRoom, made: list[str], monkeypatch: pytest.MonkeyPatch
+    room: PreallocatedPages, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     copies = room.copies([FULL + number for number in range(8)])
@@ -70,7 +72,7 @@ def test_many_are_copied_in_their_order_by_several_threads(
     assert {name.rpartition("_")[0] for name in made} == {"psnb-copying"}
 
 
-def test_small_ones_take_no_piece(room: SpareRoom, made: list[str]) -> None:
+def test_small_ones_take_no_piece(room: PreallocatedPages, made: list[str]) -> None:
     (copy,) = room.copies([np.arange(9.0)])
     assert copy.tolist() == [*range(9)]
     assert made == []
@@ -85,14 +87,14 @@ def test_as_much_is_wanted_as_a_snapshot_of_a_changed_variable_takes(
     assert pieces_wanted(DenseTable("v", np.zeros(size), Adam(0.1))) == pieces
 
 
-def minutes(room: SpareRoom) -> None:
+def minutes(room: PreallocatedPages) -> None:
     for _ in range(TICKS):
         room.tick()
 
 
-@pytest.mark.parametrize("give_back", [SpareRoom.clear, minutes])
+@pytest.mark.parametrize("give_back", [PreallocatedPages.clear, minutes])
 def test_what_nobody_took_is_given_back(
-    room: SpareRoom, made: list[str], give_back: Callable[[SpareRoom], None]
+    room: PreallocatedPages, made: list[str], give_back: Callable[[PreallocatedPages], None]
 ) -> None:
     ready(room, 2)
     give_back(room)
@@ -101,7 +103,7 @@ def test_what_nobody_took_is_given_back(
 
 
 def test_what_is_given_back_while_it_is_made_is_not_kept(
-    room: SpareRoom, monkeypatch: pytest.MonkeyPatch
+    room: PreallocatedPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
     make = memory._piece

@@ -101,15 +101,15 @@ class Model:
     def __init__(self, admission: Admission) -> None:
         self.admission = admission
         self.rows: dict[int, Row] = {}
-        self.sightings: dict[int, int] = {}
+        self.frequencies: dict[int, int] = {}
 
     def sight(self, ids: np.ndarray) -> None:
         for i in set(ids.tolist()) - self.rows.keys():
             if not self.admission.may_enter(np.array([i], np.uint64), SEED)[0]:
                 continue
-            self.sightings[i] = self.sightings.get(i, 0) + 1
-            if self.sightings[i] >= self.admission.sightings:
-                del self.sightings[i]
+            self.frequencies[i] = self.frequencies.get(i, 0) + 1
+            if self.frequencies[i] >= self.admission.frequencies:
+                del self.frequencies[i]
                 self.rows[i] = Row(first(i))
 
     def lookup(self, ids: np.ndarray) -> np.ndarray:
@@ -121,7 +121,7 @@ class Model:
         """Return what a lookup gives that is no training."""
         found = []
         for i in ids.tolist():
-            at_once = self.admission.sightings == 1
+            at_once = self.admission.frequencies == 1
             enters = at_once and self.admission.may_enter(np.array([i], np.uint64), SEED)[0]
             alone = first(i) if enters else np.zeros(DIM)
             found.append(self.rows[i].values if i in self.rows else alone)
@@ -151,7 +151,7 @@ class Model:
         for i in gone:
             del self.rows[i]
         if forget:
-            self.sightings.clear()
+            self.frequencies.clear()
         return len(gone)
 
 
@@ -199,7 +199,7 @@ def test_a_growing_table_is_a_dict_of_rows(
                 model.push(ids, gradients, use)
                 found.push(ids, gradients, use)
             np.testing.assert_allclose(found.lookup(ids), model.lookup(ids), rtol=1e-12)
-        assert found.counted() == (len(model.rows), len(model.sightings))
+        assert found.counted() == (len(model.rows), len(model.frequencies))
         known = np.array([*model.rows], np.uint64)
         expected = np.array([row.use for row in model.rows.values()]).reshape(-1, 3)
         np.testing.assert_allclose(found.row_use(known), expected)

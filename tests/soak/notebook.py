@@ -36,7 +36,7 @@ _MAY_LACK = "may lack updates"
 """What an event says of a copy that took over while it was being let go."""
 
 _PUSHES = {psnb.Async: Pushes.EXACT, psnb.Sync: Pushes.AVERAGED, psnb.Geo: Pushes.MAY_BE_LOST}
-_FAILURES = DeliberateError, errors.CancelledError, errors.ServerLostError
+_FAILURES = DeliberateError, errors.ClosureCancelledError, errors.ServerLostError
 """What closures may raise, having written nothing."""
 
 T = TypeVar("T")
@@ -169,7 +169,7 @@ class Notebook:
             self._coordinator.drain(DEADLINE)
         except TimeoutError as error:
             raise ViolationError(f"drain does not end: {self._state()}") from error
-        except errors.ServerSilentError:
+        except errors.ServerUnresponsiveError:
             return False
         self._collect()
         return not self._is_lossy()

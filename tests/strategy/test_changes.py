@@ -20,7 +20,7 @@ def kinds(before: ShardPlace, after: ShardPlace) -> list[EventKind]:
     ("before", "after", "told"),
     [
         (ShardPlace(A, copies=(B,)), ShardPlace(A), []),
-        (ShardPlace(A, copies=(B,), heir=B), ShardPlace(B), []),
+        (ShardPlace(A, copies=(B,), successor=B), ShardPlace(B), []),
         (ShardPlace(A, copies=(B,)), ShardPlace(B), [EventKind.SHARDS_TAKEN_OVER]),
         (
             ShardPlace(A, leaving=(B,)),

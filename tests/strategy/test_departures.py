@@ -9,7 +9,7 @@ import pytest
 
 from psnb._src.monitor.events import EventLog
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
-from psnb._src.strategy.reconciler import Departures, holds
+from psnb._src.strategy.reconciler import ServerDraining, holds
 
 A, B, C = (ServerAddress(f"tcp://{name}", name) for name in "abc")
 
@@ -22,7 +22,7 @@ A, B, C = (ServerAddress(f"tcp://{name}", name) for name in "abc")
         (ShardPlace(B, leaving=(A,)), 0, 1, True),
         (ShardPlace(B, (A,)), 1, 2, True),
         (ShardPlace(B, (A,)), 1, 1, False),
-        (ShardPlace(A, (B,), heir=B), 1, 1, True),
+        (ShardPlace(A, (B,), successor=B), 1, 1, True),
     ],
     ids=["primary", "elsewhere", "not let go", "copy", "copy without room", "handing over"],
 )
@@ -46,7 +46,7 @@ class Given:
 def test_it_stays_until_it_has_written_its_part_of_a_checkpoint() -> None:
     servers, layout = Given(), Layout("s", 1, 0, 10.0, (ShardPlace(B),))
     with contextlib.closing(asyncio.new_event_loop()) as loop:
-        departures = Departures(loop, servers)  # type: ignore[arg-type]
+        departures = ServerDraining(loop, servers)  # type: ignore[arg-type]
         departures.follow(layout, {A}, [B], writing={A})
         assert servers.up == []
         departures.follow(layout, {A}, [B])

@@ -10,7 +10,7 @@ from distributed import Client, LocalCluster
 
 from psnb._src.dask_compat import event_loop
 from psnb._src.placement.layout import Layout
-from psnb._src.placement.registry import PUBLISH, Deed
+from psnb._src.placement.registry import PUBLISH, OwnershipRecord
 from psnb._src.strategy.ownership import Ownership, claim
 from psnb._src.strategy.servers import Servers
 from psnb.errors import SchedulerLostError
@@ -37,7 +37,7 @@ def on_its_loop(client: Client, call: Coroutine[object, object, object]) -> obje
 
 
 def test_a_scheduler_that_knows_nothing_of_psnb_is_another_one(client: Client) -> None:
-    ownership = Ownership(client, Deed("mine", 1.0, 60.0, b""))
+    ownership = Ownership(client, OwnershipRecord("mine", 1.0, 60.0, b""))
     for call in (
         ownership.register("s"),
         ownership.describe("s", "v", b""),
@@ -52,6 +52,8 @@ def test_a_scheduler_that_knows_nothing_of_psnb_is_another_one(client: Client) -
 
 
 def test_a_strategy_can_be_closed_before_that_is_noticed(client: Client) -> None:
-    servers = Servers(client, Ownership(client, Deed("mine", 1.0, 60.0, b"")), 10.0, True)
+    servers = Servers(
+        client, Ownership(client, OwnershipRecord("mine", 1.0, 60.0, b"")), 10.0, True
+    )
     del client.cluster.scheduler.handlers[PUBLISH]  # as if there were another one
     on_its_loop(client, servers.forget())

@@ -20,11 +20,11 @@ class Broken:
     """Raises what nobody expects, until it is mended."""
 
     def __init__(self) -> None:
-        self.asked, self.mended = threading.Semaphore(0), threading.Event()
+        self.asked, self.next_layout = threading.Semaphore(0), threading.Event()
 
     def call(self, requests: list[Any]) -> list[Any]:
         self.asked.release()
-        if not self.mended.is_set():
+        if not self.next_layout.is_set():
             raise KeyError("no PsnbError, and no OSError")
         return [LOAD for _ in requests]
 
@@ -45,7 +45,7 @@ def test_what_nobody_expected_is_logged_once_and_the_servers_are_asked_again(
         watched.keep()
         for _ in range(4):  # for the optimizers and the servers, more than once each
             assert server_client.asked.acquire(timeout=DEADLINE)
-        server_client.mended.set()
+        server_client.next_layout.set()
         wait_until(
             lambda: [server.state for server in watched.statistics()] == ["serving"],
             "the servers are asked again",

@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from psnb._src.utils.threads import Answer
-from psnb.errors import CancelledError
+from psnb.errors import ClosureCancelledError
 from tests.interrupting import (
     Scene,
     assert_as_before,
@@ -52,7 +52,7 @@ def test_what_is_cancelled_takes_no_answer_any_more() -> None:
     answer: Answer[int] = Answer()
     answer.cancel()
     answer.set_result(1)
-    with pytest.raises(CancelledError):
+    with pytest.raises(ClosureCancelledError):
         answer.result()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from psnb._src.utils.threads import aside, on_loop
+from psnb._src.utils.threads import run_in_thread, run_on_loop
 from tests.conftest import DEADLINE, wait_until
 from tests.interrupting import (
     Scene,
@@ -58,13 +58,13 @@ class Long:
 
 
 def test_from_the_main_thread_a_function_runs_on_another_one() -> None:
-    assert aside(threading.current_thread) is not threading.main_thread()
-    assert aside(sorted, [1, 2], reverse=True) == [2, 1]
+    assert run_in_thread(threading.current_thread) is not threading.main_thread()
+    assert run_in_thread(sorted, [1, 2], reverse=True) == [2, 1]
 
 
 def test_from_other_threads_it_runs_there() -> None:
     found = []
-    thread = threading.Thread(target=lambda: found.append(aside(threading.current_thread)))
+    thread = threading.Thread(target=lambda: found.append(run_in_thread(threading.current_thread)))
     thread.start()
     thread.join()
     assert found == [thread]
@@ -72,7 +72,7 @@ def test_from_other_threads_it_runs_there() -> None:
 
 def test_what_a_function_raises_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
-        aside(lambda: 1 / 0)
+        run_in_thread(lambda: 1 / 0)
 
 
 def test_a_function_runs_to_its_end_though_the_waiting_is_interrupted() -> None:
@@ -83,7 +83,7 @@ def test_a_function_runs_to_its_end_though_the_waiting_is_interrupted() -> None:
         ended.set()
 
     with interrupt_when(sleeping), pytest.raises(KeyboardInterrupt):
-        aside(work)
+        run_in_thread(work)
     assert not ended.is_set()
     go_on.set()
     assert ended.wait(DEADLINE)
@@ -99,7 +99,7 @@ def test_an_interrupt_at_any_instruction_has_a_function_run_once_or_not_at_all()
             assert len(runs) <= 1
             assert error is not None or runs
 
-        return lambda: aside(runs.append, 1), check
+        return lambda: run_in_thread(runs.append, 1), check
 
     interrupted_everywhere(make)
 
@@ -112,7 +112,7 @@ def test_a_coroutine_runs_on_the_loop(loop: asyncio.AbstractEventLoop) -> None:
     async def where() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
-    assert on_loop(loop, where) is loop
+    assert run_on_loop(loop, where) is loop
 
 
 def test_what_a_coroutine_raises_is_raised(loop: asyncio.AbstractEventLoop) -> None:
@@ -120,14 +120,14 @@ def test_what_a_coroutine_raises_is_raised(loop: asyncio.AbstractEventLoop) -> N
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        on_loop(loop, fail)
+        run_on_loop(loop, fail)
     assert answers(loop)
 
 
 def test_a_coroutine_that_takes_too_long_is_cancelled(loop: asyncio.AbstractEventLoop) -> None:
     long = Long()
     with pytest.raises(TimeoutError):
-        on_loop(loop, long, 0.02)
+        run_on_loop(loop, long, 0.02)
     wait_until(lambda: long.cancelled, "it is cancelled")
 
 
@@ -136,7 +136,7 @@ def test_a_coroutine_whose_waiting_is_interrupted_is_cancelled(
 ) -> None:
     long = Long()
     with interrupt_when(lambda: long.begun and sleeping()), pytest.raises(KeyboardInterrupt):
-        on_loop(loop, long)
+        run_on_loop(loop, long)
     wait_until(lambda: long.cancelled, "it is cancelled")
     assert answers(loop)
 
@@ -144,7 +144,7 @@ def test_a_coroutine_whose_waiting_is_interrupted_is_cancelled(
 def test_a_coroutine_goes_on_when_it_must(loop: asyncio.AbstractEventLoop) -> None:
     long = Long()
     with interrupt_when(lambda: long.begun and sleeping()), pytest.raises(KeyboardInterrupt):
-        on_loop(loop, long, goes_on=True)
+        run_on_loop(loop, long, goes_on=True)
     long.end.set()
     wait_until(lambda: long.ended, "it ends")
     assert not long.cancelled
@@ -161,7 +161,7 @@ def test_a_coroutine_that_an_interrupt_leaves_alone_is_cancelled_whenever_that_c
                 assert answers(loop)
             assert long.cancelled is long.begun
 
-        return lambda: on_loop(loop, long, 0.002), check
+        return lambda: run_on_loop(loop, long, 0.002), check
 
     interrupted_everywhere(make)
 
@@ -181,7 +181,7 @@ def test_an_interrupt_at_any_instruction_leaves_the_loop_running(
             assert len(runs) <= 1
             assert error is not None or runs
 
-        return lambda: on_loop(loop, work), check
+        return lambda: run_on_loop(loop, work), check
 
     interrupted_everywhere(make)
 
@@ -189,14 +189,14 @@ def test_an_interrupt_at_any_instruction_leaves_the_loop_running(
 def test_a_loop_does_not_wait_for_itself(loop: asyncio.AbstractEventLoop) -> None:
     async def call() -> None:
         with pytest.raises(RuntimeError, match="cannot wait for itself"):
-            on_loop(loop, call)
+            run_on_loop(loop, call)
 
-    on_loop(loop, call)
+    run_on_loop(loop, call)
 
 
 def test_a_closed_loop_is_told_from_one_that_hangs() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     with pytest.raises(RuntimeError, match="closed"):
-        on_loop(loop, lambda: asyncio.sleep(0))
+        run_on_loop(loop, lambda: asyncio.sleep(0))
     assert_as_before()

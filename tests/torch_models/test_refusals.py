@@ -13,8 +13,8 @@ import psnb.torch
 from psnb._src.protocol.packing import pack_error, unpack_error
 from psnb.errors import (
     ConfigurationError,
-    GradientError,
     IdOutOfRangeError,
+    InvalidArrayError,
 )
 from tests.torch_models.wide_deep import (
     IDS,
@@ -67,7 +67,8 @@ def test_parameters_that_are_not_finite_are_named() -> None:
     model = distributed(module)
     with (
         pytest.raises(
-            GradientError, match=r"'network.0.weight'.*not finite; the batch: \[0\] \[4, 3\] int64"
+            InvalidArrayError,
+            match=r"'network.0.weight'.*not finite; the batch: \[0\] \[4, 3\] int64",
         ),
         model.step(),
     ):
@@ -80,7 +81,7 @@ def test_a_loss_that_is_not_finite_is_refused_also_where_all_gradients_are(throu
     module = WideDeep()
     model = distributed(module)
     with (
-        pytest.raises(GradientError, match=r"\[0\] \[4, 3\] int64.*the loss is -inf"),
+        pytest.raises(InvalidArrayError, match=r"\[0\] \[4, 3\] int64.*the loss is -inf"),
         model.step(),
     ):
         through(loss_of(model) + torch.zeros(()).log().bfloat16())
@@ -108,7 +109,7 @@ class Scaling(nn.Module):
 def test_of_parameters_only_those_that_are_not_finite_are_named() -> None:
     model = distributed(Scaling(), sparse=None)
     with (
-        pytest.raises(GradientError, match=r"the gradients of 'bad' \(1 of 3 parameters\)"),
+        pytest.raises(InvalidArrayError, match=r"the gradients of 'bad' \(1 of 3 parameters\)"),
         model.step(),
     ):
         model(torch.inf).backward()
@@ -116,7 +117,7 @@ def test_of_parameters_only_those_that_are_not_finite_are_named() -> None:
 
 def test_a_buffer_that_is_not_finite_is_not_told_of_parameters() -> None:
     model = distributed(Scaling(), sparse=None)
-    with pytest.raises(GradientError, match=r"^(?!the gradients of)"), model.step():
+    with pytest.raises(InvalidArrayError, match=r"^(?!the gradients of)"), model.step():
         model(1.0, torch.nan).backward()
 
 
@@ -181,11 +182,15 @@ def test_a_module_that_keeps_tensors_from_call_to_call_is_refused() -> None:
         ),
         (
             IDS.float(),
-            GradientError,
+            InvalidArrayError,
             "the ids for 'ads.weight' are a tensor of torch.float32: ids are integers",
         ),
-        (IDS.bool(), GradientError, "are a tensor of torch.bool: ids are integers"),
-        (IDS.to(torch.complex64), GradientError, "a tensor of torch.complex64: ids are integers"),
+        (IDS.bool(), InvalidArrayError, "are a tensor of torch.bool: ids are integers"),
+        (
+            IDS.to(torch.complex64),
+            InvalidArrayError,
+            "a tensor of torch.complex64: ids are integers",
+        ),
     ],
 )
 def test_ids_that_are_none_are_refused(ids: Tensor, error: type[Exception], message: str) -> None:
@@ -221,12 +226,12 @@ def test_a_parameter_that_changes_while_the_module_runs_is_named() -> None:
     ):
         model = distributed(module)
         model.module.grows = (layer,)
-        with pytest.raises(GradientError, match=message + ".*place it anew"), model.step():
+        with pytest.raises(InvalidArrayError, match=message + ".*place it anew"), model.step():
             loss_of(model).backward()
         assert_same(model, module)
         model = distributed(module)
         model.eval().module.grows = (layer,)
-        with pytest.raises(GradientError, match=message):
+        with pytest.raises(InvalidArrayError, match=message):
             loss_of(model)
 
 
@@ -265,7 +270,7 @@ def test_a_parameter_that_is_written_to_is_refused(shown: Any) -> None:
     )
     before = model.state_dict()
     with (
-        pytest.raises(GradientError, match=r"'bounded.weight' \(1 in all\) were written to"),
+        pytest.raises(InvalidArrayError, match=r"'bounded.weight' \(1 in all\) were written to"),
         model.step(),
     ):
         model(torch.ones(1, 2)).sum().backward()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import psnb.torch
 from psnb._src.server.optimizers import Adagrad
 from psnb.errors import (
-    GradientError,
+    InvalidArrayError,
 )
 from tests.torch_models.wide_deep import (
     Normed,
@@ -36,7 +36,7 @@ def test_buffers_of_another_shape_change_nothing() -> None:
     module = Normed()
     model = distributed(module, sparse=None)
     state = {key: value + 1 for key, value in module.state_dict().items() if key != "mask"}
-    with pytest.raises(GradientError, match=r"'norm.running_mean' was made with shape \(3,\)"):
+    with pytest.raises(InvalidArrayError, match=r"'norm.running_mean' was made with shape \(3,\)"):
         model.load_state_dict({**state, "mask": module.mask, "norm.running_mean": torch.zeros(4)})
     assert_same(model, module)
 
@@ -46,12 +46,12 @@ def test_a_state_of_another_model_changes_nothing() -> None:
     model = distributed(module)
     state = module.state_dict()
     with pytest.raises(
-        GradientError, match=r"1 keys are unexpected, such as \['more'\].*strict=False"
+        InvalidArrayError, match=r"1 keys are unexpected, such as \['more'\].*strict=False"
     ):
         model.load_state_dict({**state, "more": torch.zeros(1)})
-    with pytest.raises(GradientError, match=r"'users.weight' was made with shape \(8, 4\)"):
+    with pytest.raises(InvalidArrayError, match=r"'users.weight' was made with shape \(8, 4\)"):
         model.load_state_dict({**state, "users.weight": torch.zeros(9, 4)})
-    with pytest.raises(GradientError, match=r"'network.0.bias' was made with shape \(5,\)"):
+    with pytest.raises(InvalidArrayError, match=r"'network.0.bias' was made with shape \(5,\)"):
         model.load_state_dict({**state, "network.0.bias": torch.zeros(6)})
     assert_same(model, module)
 
@@ -124,7 +124,7 @@ def test_a_state_that_is_wrong_anywhere_changes_nothing(
 ) -> None:
     model, state = trained()
     others = {key: value + 1 for key, value in state.items()}
-    with pytest.raises(GradientError, match=f"(?s){message}"):
+    with pytest.raises(InvalidArrayError, match=f"(?s){message}"):
         model.load_state_dict({**others, **changed})
     for key, value in model.state_dict().items():
         torch.testing.assert_close(value, state[key], rtol=0, atol=0, msg=key)
@@ -160,7 +160,7 @@ def test_without_strict_what_is_in_both_is_loaded() -> None:
 def test_half_of_a_table_of_any_id_is_refused() -> None:
     model, state = trained()
     for key in ("table.ids", "table.rows"):
-        with pytest.raises(GradientError, match=f"the state has '{key}' alone"):
+        with pytest.raises(InvalidArrayError, match=f"the state has '{key}' alone"):
             model.load_state_dict({key: state[key]}, strict=False)
 
 

@@ -98,7 +98,7 @@ def test_a_request_without_an_answer_is_sent_again(flaky: Flaky) -> None:
 @pytest.mark.parametrize("flaky", [0.5], indirect=True)
 def test_a_connection_that_breaks_each_time_is_a_lost_server(flaky: Flaky) -> None:
     flaky.breaks = 100
-    with pytest.raises(errors.ServerSilentError, match="does not answer"):
+    with pytest.raises(errors.ServerUnresponsiveError, match="does not answer"):
         flaky.call()
     assert 4 <= flaky.calls < 50
 

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 from psnb._src.utils import memory
-from psnb._src.utils.memory import ReusedMemory
+from psnb._src.utils.memory import BufferPool
 
 LARGE = 1 << 20
 
 
-def lent(ours: ReusedMemory, size: int = LARGE) -> np.ndarray:
+def lent(ours: BufferPool, size: int = LARGE) -> np.ndarray:
     view = ours.lend(size)
     assert view is not None
     return np.frombuffer(view, np.uint8)
 
 
 def test_memory_is_used_again_when_nobody_holds_what_was_made_of_it() -> None:
-    ours = ReusedMemory()
+    ours = BufferPool()
     first = lent(ours)
     part, address = first[5:], first.ctypes.data
     del first
@@ -36,7 +36,7 @@ def test_memory_is_used_again_when_nobody_holds_what_was_made_of_it() -> None:
 
 
 def test_it_knows_what_it_has_lent() -> None:
-    ours = ReusedMemory()
+    ours = BufferPool()
     array = lent(ours)
     assert ours.has_lent(memoryview(array))  # type: ignore[arg-type]
     assert ours.has_lent(memoryview(array[:10]))  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ def test_it_knows_what_it_has_lent() -> None:
 
 def test_there_is_no_more_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MOST_BYTES", 3 * LARGE)
-    ours = ReusedMemory()
+    ours = BufferPool()
     held = [lent(ours) for _ in range(3)]
     assert ours.lend(LARGE) is None
     held.pop()
@@ -56,14 +56,14 @@ def test_there_is_no_more_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MOST_BYTES", 3 * LARGE)
     monkeypatch.setattr(memory, "KEPT_BYTES", 2 * LARGE)
-    ours = ReusedMemory()
+    ours = BufferPool()
     held = [lent(ours) for _ in range(3)]
     held.clear()
     assert lent(ours, LARGE // 2).size == LARGE // 2  # what is not kept has made room
 
 
 def test_very_large_memory_is_given_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, made = ReusedMemory(), []
+    ours, made = BufferPool(), []
 
     class Memory(mmap):
         def __new__(cls, *arguments: int, **flags: int) -> Memory:
@@ -80,7 +80,7 @@ def test_very_large_memory_is_given_back_at_once(monkeypatch: pytest.MonkeyPatch
 
 
 def test_threads_never_get_the_same_memory() -> None:
-    ours = ReusedMemory()
+    ours = BufferPool()
 
     def work(number: int) -> bool:
         good = True
@@ -101,7 +101,7 @@ def test_without_memory_there_is_none_to_lend_and_later_there_is(
         raise OSError("cannot allocate memory")
 
     monkeypatch.setattr(memory, "MOST_BYTES", LARGE)
-    ours = ReusedMemory()
+    ours = BufferPool()
     with monkeypatch.context() as patch:
         patch.setattr(memory.mmap, "mmap", refused)
         assert ours.lend(LARGE) is None
@@ -111,9 +111,9 @@ def test_without_memory_there_is_none_to_lend_and_later_there_is(
 FORKING = """
 import os
 import numpy as np
-from psnb._src.utils.memory import ReusedMemory
+from psnb._src.utils.memory import BufferPool
 
-ours = ReusedMemory()
+ours = BufferPool()
 np.frombuffer(ours.lend(100_000), np.uint8)[...] = 1
 child = os.fork()
 found = np.frombuffer(ours.lend(100_000), np.uint8)

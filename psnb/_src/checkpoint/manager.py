@@ -41,8 +41,8 @@ from psnb._src.monitor.html import html_table
 from psnb._src.utils.checks import integer, path_text
 from psnb._src.utils.files import Place, as_place
 from psnb._src.utils.foreign_names import SaysWhatToUse
-from psnb._src.utils.text import excerpt
-from psnb._src.utils.threads import aside
+from psnb._src.utils.text import truncate
+from psnb._src.utils.threads import run_in_thread
 from psnb.errors import CheckpointError, ServerLostError
 
 logger = logging.getLogger("psnb")
@@ -188,20 +188,20 @@ class FolderManager(SaysWhatToUse):
         ServerLostError
             If a server is gone, or does not respond, whose shards no other has; earlier ones are
             untouched.
-        ServerSilentError
+        ServerUnresponsiveError
             If a server that does not respond must say whether closures had their effect.
         TimeoutError
             If closures run for longer; nothing was saved.
         """
-        aside(self._until_loaded)
+        run_in_thread(self._until_loaded)
         self._status = CheckpointStatistics("saving")
         try:
             path, pause = self._saved(metadata or {}, timeout)
             self._strategy.note_checkpoint(path)
             # In another thread: an interrupt must not leave a checkpoint half removed.
-            aside(self._folder.prune, self._max_to_keep)
+            run_in_thread(self._folder.prune, self._max_to_keep)
         except BaseException as error:
-            told = excerpt(str(error)) or type(error).__name__
+            told = truncate(str(error)) or type(error).__name__
             self._status = CheckpointStatistics("failed", error=told)
             raise
         self._status = CheckpointStatistics("saved", str(path), 1.0, held=pause)
@@ -288,7 +288,7 @@ class FolderManager(SaysWhatToUse):
         unheard = threading.Event()
         try:
             # In another thread: an interrupt must not leave a part restored.
-            aside(self._load, saved, unheard)
+            run_in_thread(self._load, saved, unheard)
         except KeyboardInterrupt:
             unheard.set()
             raise
@@ -325,10 +325,10 @@ class FolderManager(SaysWhatToUse):
         # In another thread: users' functions, which an interrupt must not wait for.
         content: dict[str, Any] = {}
         if self._state is not None:
-            content |= checked_metadata(aside(self._state))
+            content |= checked_metadata(run_in_thread(self._state))
         content |= checked_metadata(metadata)
         for each in self._more.copy():
-            content |= checked_metadata(aside(each))
+            content |= checked_metadata(run_in_thread(each))
         return content
 
     def _may_build_on(self) -> DeltaBase | None:
@@ -385,7 +385,7 @@ _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 300.0
 
 
-class Rhythm:
+class SaveSchedule:
     """Tells when the next save is due: so many seconds or steps after the last, if it is wanted.
 
     After a failure it is due again after a pause, which grows with each failure.
@@ -441,10 +441,10 @@ class Rhythm:
         self._saved_step = step
 
 
-# newest_whole: the checkpoint to go on from, also if newer ones are damaged. Pure.
+# latest_full: the checkpoint to go on from, also if newer ones are damaged. Pure.
 
 
-def newest_whole(directory: Place) -> SavedCheckpoint | None:
+def latest_full(directory: Place) -> SavedCheckpoint | None:
     """Return the newest checkpoint of a folder that is not damaged; None if it has none at all.
 
     All files of it are checked. A warning tells of each newer one that is damaged.
@@ -464,7 +464,9 @@ def newest_whole(directory: Place) -> SavedCheckpoint | None:
                 damage.append(str(error))
             continue
         for each in damage:
-            logger.warning("the newest checkpoint is damaged, %s is older: %s", path, excerpt(each))
+            logger.warning(
+                "the newest checkpoint is damaged, %s is older: %s", path, truncate(each)
+            )
         return found
     if damage:
         raise CheckpointError(

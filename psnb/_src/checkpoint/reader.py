@@ -29,7 +29,7 @@ from psnb._src.checkpoint.store import (
 )
 from psnb._src.utils.checks import array_of, path_text
 from psnb._src.utils.files import Place, as_place
-from psnb._src.utils.text import NAME, excerpt, text_table
+from psnb._src.utils.text import NAME, text_table, truncate
 from psnb.errors import CheckpointError, ConfigurationError, IdOutOfRangeError
 
 # SavedTable: the rows of an embedding in a checkpoint, in mapped files. Thread-safe.
@@ -136,13 +136,13 @@ class SavedTable:
         return found
 
 
-# LayeredRows: the rows of a table in a checkpoint and its deltas, in two layers. Thread-safe.
+# OverlayRows: the rows of a table in a checkpoint and its deltas, in two layers. Thread-safe.
 #
 # The first layer is what was written wholly, the second one what all deltas since then have. So the
 # next delta leaves the first one, and its index of ids, as they are.
 
 
-class LayeredRows:
+class OverlayRows:
     """The rows of a table.
 
     Parameters
@@ -153,7 +153,7 @@ class LayeredRows:
         The arrays of each file of each shard, which were checked.
     whole : tuple of tuple
         By what the first file of each shard is known.
-    before : LayeredRows, optional
+    before : OverlayRows, optional
         Of an earlier checkpoint; its first layer is shared if it is of the same files.
     """
 
@@ -162,7 +162,7 @@ class LayeredRows:
         name: str,
         shards: Sequence[Sequence[State]],
         whole: tuple[FileKey, ...],
-        before: LayeredRows | None = None,
+        before: OverlayRows | None = None,
     ) -> None:
         self._whole = whole
         if before is not None and before._whole == whole:
@@ -245,7 +245,7 @@ class Restored(Mapping[str, Any]):
                 f"from {str(self.path)!r}",
                 f"  restored: {listed(self.restored)}",
                 *self.faults,
-                f"  metadata: {excerpt(repr(dict(self.metadata)))}",
+                f"  metadata: {truncate(repr(dict(self.metadata)))}",
             ]
         )
 
@@ -273,7 +273,7 @@ def _lines(fault: str, told: Mapping[str, str]) -> Iterator[str]:
 
 
 def _quoted(name: str) -> str:
-    return excerpt(repr(name), NAME)
+    return truncate(repr(name), NAME)
 
 
 class SavedCheckpoint(Mapping[str, Any]):
@@ -325,9 +325,9 @@ class SavedCheckpoint(Mapping[str, Any]):
     def __repr__(self) -> str:
         rows = [
             (
-                excerpt(name, NAME),
-                *(excerpt(str(entry.description.get(key)), NAME) for key in ("kind", "dtype")),
-                excerpt(_size(entry.description), NAME),
+                truncate(name, NAME),
+                *(truncate(str(entry.description.get(key)), NAME) for key in ("kind", "dtype")),
+                truncate(_size(entry.description), NAME),
                 str(len(entry.files)),
             )
             for name, entry in self._manifest.entries.items()
@@ -473,7 +473,7 @@ def load(path: str | os.PathLike[str]) -> SavedCheckpoint:
 # What is in a folder of checkpoints, for the command line: a table, and what is wrong. Pure.
 
 _WIDTH = 100
-"""Characters of the metadata that are shown; 100 at least for `excerpt`."""
+"""Characters of the metadata that are shown; 100 at least for `truncate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,7 +570,7 @@ def _known(path: Place, verify: bool) -> tuple[str, str, str, str]:
         for key, value in saved.metadata.items()
         if value is None or isinstance(value, str | int | float)
     ]
-    told = excerpt(" ".join(" ".join(plain).split()), _WIDTH)
+    told = truncate(" ".join(" ".join(plain).split()), _WIDTH)
     return f"{len(saved):,}", f"{size:,}", f"{own:,}", told
 
 
@@ -618,7 +618,7 @@ class NewerCheckpoint:
         What it says of itself.
     variables : mapping of str to numpy.ndarray
         The values of variables.
-    tables : mapping of str to LayeredRows
+    tables : mapping of str to OverlayRows
         The rows of tables.
     known : mapping of tuple to mapping
         The arrays of all files that were checked.
@@ -628,7 +628,7 @@ class NewerCheckpoint:
     number: int
     manifest: Manifest
     variables: Mapping[str, np.ndarray]
-    tables: Mapping[str, LayeredRows]
+    tables: Mapping[str, OverlayRows]
     known: Mapping[FileKey, State]
 
 
@@ -713,7 +713,7 @@ def _read(
     _check_fits(stored, manifest, wanted)
     old = {} if before is None else before.known
     variables: dict[str, np.ndarray] = {}
-    tables: dict[str, LayeredRows] = {}
+    tables: dict[str, OverlayRows] = {}
     known: dict[FileKey, State] = {}
     for name in wanted:
         entry = manifest.entries[name]
@@ -726,7 +726,7 @@ def _read(
             continue
         whole = tuple(names[0] for names in keys)
         earlier = None if before is None else before.tables[name]
-        tables[name] = LayeredRows(name, shards, whole, earlier)
+        tables[name] = OverlayRows(name, shards, whole, earlier)
         rows = entry.description["rows"]
         if rows is not None and len(tables[name]) != rows:
             raise CheckpointError(

@@ -14,7 +14,7 @@ from psnb._src.checkpoint.reader import Restored, listed
 from psnb._src.checkpoint.shards import Loads, check_files, read_states
 from psnb._src.checkpoint.store import ManifestEntry, use
 from psnb._src.utils.files import Place
-from psnb._src.utils.text import excerpt, shown
+from psnb._src.utils.text import shown, truncate
 from psnb.errors import CheckpointError, ConfigurationError
 
 # RestoreChoice: which parameters are restored, and from which names in a checkpoint. Pure.
@@ -298,4 +298,4 @@ def _differences(name: str, entry: ManifestEntry, expected: Mapping[str, Any]) -
 
 def _told(description: Mapping[str, Any]) -> str:
     """Return what a parameter is, in a line."""
-    return excerpt(", ".join(f"{key} {value!r}" for key, value in description.items()))
+    return truncate(", ".join(f"{key} {value!r}" for key, value in description.items()))

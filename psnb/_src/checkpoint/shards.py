@@ -44,7 +44,7 @@ from psnb._src.server.states import (
     ROW_USE,
     Expected,
     ExpectedRows,
-    LastValues,
+    MergedDeltas,
     SavedShard,
     check_saved_rows,
     check_saved_slice,
@@ -285,7 +285,7 @@ def read_states(stored: StoredCheckpoint, entry: ManifestEntry) -> Iterator[Stat
                 parts.append(load_file(stored.file(file)))
             except (OSError, SafetensorError) as error:
                 raise damaged(stored, file, entry.name, error) from error
-        yield parts[0] if len(parts) == 1 else LastValues(parts).state()
+        yield parts[0] if len(parts) == 1 else MergedDeltas(parts).state()
 
 
 def damaged(stored: StoredCheckpoint, file: str, name: str, reason: object) -> CheckpointError:
@@ -367,7 +367,7 @@ def check_files(
                 parts.append(arrays)
                 first = file_key(entry, number, next(iter(files)))
                 if part and len(parts) == len(files) and first not in known:
-                    last = LastValues(parts)
+                    last = MergedDeltas(parts)
                     shard = SavedShard(number, len(entry.shards), last.forms(), last.read)
                     parameter.check_state(shard)
             except (OSError, SafetensorError, ValueError) as error:

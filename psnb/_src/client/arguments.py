@@ -25,8 +25,8 @@ from psnb._src.server.states import Admission, Always, Constant, Initializer, Un
 from psnb._src.server.table import CountUpdates, ReadOptimizer, ReadRate, TuneOptimizer
 from psnb._src.utils.checks import array_of, integer, is_integer
 from psnb._src.utils.files import keys, require
-from psnb._src.utils.text import ARGUMENT, excerpt, shown
-from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError, PsnbError
+from psnb._src.utils.text import ARGUMENT, shown, truncate
+from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError, PsnbError
 
 _RANKS = {"i": 1, "u": 1, "f": 2}
 """Ranks of the kinds of dtypes: Python numbers are only converted to the same or a higher rank."""
@@ -41,23 +41,25 @@ def checked_array(value: ArrayLike, dtype: np.dtype, what: str) -> np.ndarray:
 
     Raises
     ------
-    GradientError
+    InvalidArrayError
         If it has another dtype, is not an array of numbers, or would lose its fractions.
     """
     found = getattr(value, "dtype", None)
     if found is not None and found != dtype:
-        raise GradientError(f"{what}: expected dtype {dtype}, found {found}{_advice(found, dtype)}")
+        raise InvalidArrayError(
+            f"{what}: expected dtype {dtype}, found {found}{_advice(found, dtype)}"
+        )
     try:
         plain = np.asarray(value)
         array = np.asarray(value, dtype)
     except (TypeError, ValueError, OverflowError) as error:
-        raise GradientError(
+        raise InvalidArrayError(
             f"{what}: expected an array of {dtype}, found {type(value).__name__}: "
-            f"{excerpt(str(error), ARGUMENT)}"
+            f"{truncate(str(error), ARGUMENT)}"
         ) from error
     higher = _RANKS.get(plain.dtype.kind, 3) > _RANKS[dtype.kind]
     if plain.size and higher and not _are_integers(value, plain):
-        raise GradientError(f"{what}: expected numbers for {dtype}, found {plain.dtype}")
+        raise InvalidArrayError(f"{what}: expected numbers for {dtype}, found {plain.dtype}")
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
@@ -82,7 +84,7 @@ def checked_ids(ids: ArrayLike, name: str, rows: int | None) -> np.ndarray:
 def checked_rows(rows: ArrayLike, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Return positions along a variable's first axis as contiguous int64 of the same shape."""
     if not shape:
-        raise GradientError(f"variable {name!r} is a single number: it has no rows")
+        raise InvalidArrayError(f"variable {name!r} is a single number: it has no rows")
     array = _integers(rows, f"rows of variable {name!r}")
     if (bad := _outside(array, shape[0])) is not None:
         raise IdOutOfRangeError(
@@ -95,14 +97,14 @@ def _integers(value: ArrayLike, what: str) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise GradientError(f"{what} are no array: {error}") from error
+        raise InvalidArrayError(f"{what} are no array: {error}") from error
     if array.size == 0 and not hasattr(value, "dtype"):
         array = array.astype(np.int64)  # an empty list has no dtype of its own
     if _are_integers(value, array):
         flat = [number & _MASK for number in np.asarray(value, object).flat]
         array = np.array(flat, np.uint64).reshape(array.shape)
     if array.dtype.kind not in "iu":
-        raise GradientError(f"{what}: expected integers, found dtype {array.dtype}")
+        raise InvalidArrayError(f"{what}: expected integers, found dtype {array.dtype}")
     return array
 
 
@@ -293,7 +295,7 @@ def must_skip(gradient: np.ndarray, choice: NonFinite, what: str) -> bool:
 
     Raises
     ------
-    GradientError
+    InvalidArrayError
         If it is not finite and must be refused.
     """
     if choice is NonFinite.ALLOW or all_finite(gradient):
@@ -302,7 +304,7 @@ def must_skip(gradient: np.ndarray, choice: NonFinite, what: str) -> bool:
         return True
     bad = np.argwhere(~np.isfinite(gradient))
     first = tuple(bad[0].tolist())
-    raise GradientError(
+    raise InvalidArrayError(
         f"{what}: {len(bad)} of {gradient.size} numbers are not finite, the first {gradient[first]}"
         f" at {first}; nothing was changed. Mend the model (a smaller learning rate, clipnorm=), "
         "or make the parameter with nonfinite='skip' to leave such updates out"

@@ -25,14 +25,21 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.client.commit import CommitUnderWay, Ended, committing, drive
+from psnb._src.client.commit import Ended, InFlightCommit, committing, drive
 from psnb._src.client.connection import (
     CONNECT_TIMEOUT,
     ServerConnection,
-    ServerLives,
+    ServerLiveness,
     open_connection,
 )
-from psnb._src.client.requests import Request, RequestBatch, ServerClient, lost, silent, unreadable
+from psnb._src.client.requests import (
+    Request,
+    RequestBatch,
+    ServerClient,
+    lost,
+    unreadable,
+    unresponsive,
+)
 from psnb._src.dask_compat import ConnectionPool, is_open
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId
 from psnb._src.placement.registry import LayoutCache
@@ -46,20 +53,20 @@ from psnb.errors import (
     CoordinatorClosedError,
     PsnbError,
     ServerLostError,
-    ServerSilentError,
+    ServerUnresponsiveError,
 )
 
 logger = logging.getLogger("psnb")
 
 CALL_TIMEOUT = 600.0
-"""Seconds for one operation of a server that sends signs of life, including the transfer of data. A
-server whose process is gone is noticed at once; a silent one after the layout's patience."""
+"""Seconds for one operation of a server that sends heartbeats, including the transfer of data. A
+server whose process is gone is noticed at once; an unresponsive one after the layout's patience."""
 
 RETRIES = 3
 """How often an operation is tried again when its connection breaks, as in TensorFlow."""
 
 PATIENCE = 10.0
-"""Seconds for which a server may be silent, if no layout says how many."""
+"""Seconds for which a server may be unresponsive, if no layout says how many."""
 
 FAILOVER_TIMEOUT = 20.0
 """Seconds in which a copy takes over from a server that has not responded for as long as it may."""
@@ -107,7 +114,7 @@ class CommServerClient(ServerClient):
     layouts : LayoutCache
         Knows where shards are; uses the same event loop.
     heartbeat_timeout : float
-        Seconds for which a server may be silent, if no layout says how many.
+        Seconds for which a server may be unresponsive, if no layout says how many.
     connect_timeout : float
         Seconds to reach a server that is not connected yet.
     look_again : float
@@ -136,7 +143,7 @@ class CommServerClient(ServerClient):
         # Since when those are under way that no thread waits for; each operation is atomic.
         self._unattended: dict[RequestBatch, float] = {}
         self._looks_after = False  # the event loop's alone
-        self._lives = ServerLives(pool, self._heard, self._look_again, look_again)
+        self._lives = ServerLiveness(pool, self._heard, self._look_again, look_again)
         self._closed: CoordinatorClosedError | None = None
 
     def close(self, why: CoordinatorClosedError | None = None) -> None:
@@ -167,7 +174,7 @@ class CommServerClient(ServerClient):
 
     def commit_soon(self, commit: Commit, parts: Mapping[ShardId, Part], ended: Ended) -> None:
         """Begin what `commit` does; see `ServerClient`."""
-        under_way = CommitUnderWay(committing(commit, parts, self._together), self.attempt, ended)
+        under_way = InFlightCommit(committing(commit, parts, self._together), self.attempt, ended)
         server = self._server(under_way.requests[0].to)
         # Else what this thread reads next might come before it.
         if not under_way.whole or server is None or server.address not in self._open:
@@ -431,7 +438,7 @@ class CommServerClient(ServerClient):
             except OSError as unknown:
                 for position in positions:
                     reason = f"the scheduler does not tell where it is: {unknown!r}"
-                    batch.failed([position], silent(batch.requests[position], reason))
+                    batch.failed([position], unresponsive(batch.requests[position], reason))
                 return
             hopeful = []
             for position in positions:
@@ -458,7 +465,9 @@ class CommServerClient(ServerClient):
         moves = there != server or error is None or copied
         if waited < self._longest(request, server, moves):
             return None
-        return silent(request, f"for {waited:.0f} s it was not to be found: {error or 'it moves'}")
+        return unresponsive(
+            request, f"for {waited:.0f} s it was not to be found: {error or 'it moves'}"
+        )
 
     def _longest(self, request: Request, server: ServerAddress, moves: bool) -> float:
         """Return the seconds to wait for a server that does not answer.
@@ -481,7 +490,7 @@ class CommServerClient(ServerClient):
         return connection.heard if connection is not None else 0
 
     def _patience(self, request: Request, server: ServerAddress) -> float:
-        """Return the seconds for which a server may be silent."""
+        """Return the seconds for which a server may be unresponsive."""
         to = request.to
         strategy = None if isinstance(to, ServerAddress) else to.strategy
         found = [
@@ -519,12 +528,12 @@ class CommServerClient(ServerClient):
                 elsewhere.append(position)
             elif silence >= self._longest(request, server, self._copied(request)):
                 reason = f"it says nothing for {silence:.0f} s"
-                batch.failed([position], silent(request, reason))
+                batch.failed([position], unresponsive(request, reason))
             else:
                 self._lives.follow(server, batch, self._patience(request, server))
         self._start(batch, elsewhere)
 
 
-def _unanswered(batch: RequestBatch) -> ServerSilentError:
+def _unanswered(batch: RequestBatch) -> ServerUnresponsiveError:
     reason = f"nothing came of it within {CALL_TIMEOUT:g} s, though its server lives"
-    return silent(batch.requests[0], reason)
+    return unresponsive(batch.requests[0], reason)

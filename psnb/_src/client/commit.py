@@ -19,13 +19,13 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import PROCESS, Commit, Part
 from psnb._src.server.operations import APART, ApplyCommit, CommitParts, GiveUpCommit, PreparePart
 from psnb._src.utils.profiling import Watermark
-from psnb._src.utils.threads import aside
+from psnb._src.utils.threads import run_in_thread
 from psnb.errors import (
-    CancelledError,
+    ClosureCancelledError,
     CoordinatorClosedError,
     PsnbError,
     ServerLostError,
-    ServerSilentError,
+    ServerUnresponsiveError,
 )
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ T = TypeVar("T")
 Outcome = Any
 """The result of a request, or the exception that it raised."""
 
-_UNKNOWN = (ServerSilentError, CoordinatorClosedError)
+_UNKNOWN = (ServerUnresponsiveError, CoordinatorClosedError)
 """Errors after which a request may still be carried out."""
 
 Steps = Generator[Sequence[Request], Sequence[Outcome], T]
@@ -110,7 +110,7 @@ def committing(
     for error in failed:
         # A copy that took over at a bad moment may not know the commit, while others have applied
         # it.
-        if isinstance(error, (*_UNKNOWN, CancelledError)):
+        if isinstance(error, (*_UNKNOWN, ClosureCancelledError)):
             raise UndecidedError(commit, error) from error
         if not isinstance(error, ServerLostError):
             raise error
@@ -144,7 +144,7 @@ def drive(
         return result
 
 
-# CommitUnderWay: a commit that its thread does not wait for.
+# InFlightCommit: a commit that its thread does not wait for.
 #
 # The thread sends it and goes on with something else; the event loop takes the answer. So a worker
 # computes while its last commit travels. Nearly always there is one answer: all shards are on one
@@ -154,7 +154,7 @@ Ended = Callable[[Any], None]
 """Takes what came of a commit: how stale it was, or None; or an exception."""
 
 
-class CommitUnderWay:
+class InFlightCommit:
     """Goes through the steps of a commit, and tells what came of it, once.
 
     Parameters
@@ -213,8 +213,8 @@ class CommitUnderWay:
 # sent again, and a write that one of several servers has made is made by all.
 #
 # Threads: any may write. An interrupt of the main thread ends its waiting, so the commit itself is
-# made in another thread. If a server is silent, a thread ``psnb-finish`` waits for it; it ends when
-# that server answers or is lost, or when the `ServerClient` is closed.
+# made in another thread. If a server is unresponsive, a thread ``psnb-finish`` waits for it; it
+# ends when that server answers or is lost, or when the `ServerClient` is closed.
 
 
 class _DirectWriter:
@@ -260,10 +260,10 @@ def commit_now(
 
     Raises
     ------
-    ServerLostError, ServerSilentError, CoordinatorClosedError
+    ServerLostError, ServerUnresponsiveError, CoordinatorClosedError
         Also if it is unknown whether the writes were made, on all servers or on some.
     """
-    aside(_commit, server_client, shards, parts)
+    run_in_thread(_commit, server_client, shards, parts)
 
 
 def _commit(
@@ -275,14 +275,14 @@ def _commit(
         server_client.commit(commit, parts)
     except UndecidedError as error:
         end = partial(writer.end, commit)
-        if isinstance(error.reason, ServerSilentError) and len(shards) > 1:
+        if isinstance(error.reason, ServerUnresponsiveError) and len(shards) > 1:
             finish = partial(_finish, server_client, commit, end)
             threading.Thread(target=finish, name="psnb-finish", daemon=True).start()
         else:
             end()
         # A copy that took over has missed the writes: they are lost there with the server before
         # it.
-        lost = isinstance(error.reason, CancelledError)
+        lost = isinstance(error.reason, ClosureCancelledError)
         kind = ServerLostError if lost else type(error.reason)
         raise kind(f"{error.reason}. It may have been written") from error
     except BaseException:
@@ -298,7 +298,7 @@ def _finish(server_client: ServerClient, commit: Commit, end: Callable[[], None]
         while left:
             outcomes = server_client.attempt(left)  # waits for a while
             found = zip(left, outcomes, strict=True)
-            left = [request for request, each in found if isinstance(each, ServerSilentError)]
+            left = [request for request, each in found if isinstance(each, ServerUnresponsiveError)]
     except PsnbError:
         pass  # the strategy is closed
     finally:

@@ -64,7 +64,7 @@ class ServerConnection:
     Attributes
     ----------
     heard : int
-        How many messages have come, including signs of life.
+        How many messages have come, including heartbeats.
     shared : bool
         Whether large arrays go through shared memory.
     """
@@ -174,9 +174,9 @@ async def open_connection(
     return ServerConnection(stream, on_broken, release, shared=sees)
 
 
-# ControlConnection: to one server, for signs of life and control, separate from data.
+# ControlConnection: to one server, for heartbeats and control, separate from data.
 #
-# A sign of life that waits behind data proves nothing. So a client that must know whether a server
+# A heartbeat that waits behind data proves nothing. So a client that must know whether a server
 # lives uses a separate connection for that. Threads: one event loop's thread only.
 
 
@@ -201,7 +201,7 @@ class _Question:
                 self.answer.set_exception(error)
             case [Done(result)]:
                 self.answer.set_result(result)
-            case _:  # a sign of life
+            case _:  # a heartbeat
                 self.answer.set_result(None)
 
     def broken(self, error: OSError) -> None:
@@ -237,7 +237,7 @@ class ControlConnection:
         return self._connection is not None
 
     async def sign(self) -> None:
-        """Return when the server has sent a sign of life; raises as `ask` does."""
+        """Return when the server has sent a heartbeat; raises as `ask` does."""
         await self._send([])
 
     async def ask(self, operation: HostOperation) -> Any:
@@ -286,7 +286,7 @@ class ControlConnection:
             question.broken(error)
 
 
-# ServerLives: whether servers that somebody waits for still say that they live.
+# ServerLiveness: whether servers that somebody waits for still say that they live.
 #
 # Everything here runs on the event loop of the client or worker, with a task for each such server.
 
@@ -295,7 +295,7 @@ _TICKS = 20
 if this process itself was frozen, the servers' messages are still waiting to be read."""
 
 
-class ServerLives:
+class ServerLiveness:
     """Counts for how long servers have not responded, and says when that is too long.
 
     What becomes of the requests then, the client decides, by where their shards are.
@@ -303,7 +303,7 @@ class ServerLives:
     Parameters
     ----------
     pool : distributed.core.ConnectionPool
-        Its connections ask for signs of life.
+        Its connections ask for heartbeats.
     heard : callable
         Returns how many messages of a server have come elsewhere. They count too: a busy server
         opens no new connection.
@@ -331,7 +331,7 @@ class ServerLives:
         return self._silences.get(server, 0.0)
 
     def follow(self, server: ServerAddress, batch: RequestBatch, patience: float) -> None:
-        """Follow a server, which may be silent for so long, while a batch waits for it."""
+        """Follow a server, which may be unresponsive for so long, while a batch waits for it."""
         if server in self._waiting:
             self._waiting[server].add(batch)
             return
@@ -353,7 +353,7 @@ class ServerLives:
             while batches := {each for each in batches if server in each.waiting().values()}:
                 self._waiting[server] = batches
                 if asking is None or asking.done():
-                    asking = asyncio.create_task(_sign(control), name="psnb sign of life")
+                    asking = asyncio.create_task(_sign(control), name="psnb heartbeat")
                 await asyncio.sleep(tick)
                 known, heard = heard, (control.heard, self._heard(server))
                 silence = silence + tick if heard == known else 0.0

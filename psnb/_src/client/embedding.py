@@ -24,14 +24,14 @@ from psnb._src.server.table import CountSkipped, DescribeRows, ShrinkTable
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.profiling import PULL, PUSH, counted_as
 from psnb._src.utils.text import shown
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 
-# Upkeep: operations on all rows of an embedding: their cost, their use, their removal.
+# TableMaintenance: operations on all rows of an embedding: their cost, their use, their removal.
 #
 # The base class of `Embedding`; it keeps no state, so any number of threads may use one.
 
 
-class Upkeep:
+class TableMaintenance:
     """Operations on all rows of an embedding, on all servers.
 
     Parameters
@@ -54,8 +54,8 @@ class Upkeep:
         ConfigurationError
             If the table has no `accessor`.
         ServerLostError
-            If a server is gone; then no server has done it. After a `ServerSilentError`, some may
-            have.
+            If a server is gone; then no server has done it. After a `ServerUnresponsiveError`, some
+            may have.
         """
         self._shards.require_accessor()
         self._shards.end_day()
@@ -257,7 +257,7 @@ def make_bags(
     ------
     ConfigurationError
         If there is no such combiner.
-    GradientError
+    InvalidArrayError
         If ids, offsets and weights do not fit each other.
     """
     try:
@@ -268,39 +268,41 @@ def make_bags(
             f"{what}: combiner must be one of {choices}, found {shown(combiner)}"
         ) from None
     if ids.ndim != 1:
-        raise GradientError(f"{what}: values must have one axis, found shape {ids.shape}")
+        raise InvalidArrayError(f"{what}: values must have one axis, found shape {ids.shape}")
     starts = np.asarray(offsets)
     if starts.size == 0:
         starts = starts.astype(np.int64)
     if starts.ndim != 1 or starts.dtype.kind not in "iu":
-        raise GradientError(
+        raise InvalidArrayError(
             f"{what}: offsets must be integers along one axis, found {shown(offsets)}"
         )
     starts = starts.astype(np.int64)
     ends = starts.size > 0 and starts[-1] == ids.size
     if include_last_offset:
         if not ends:
-            raise GradientError(
+            raise InvalidArrayError(
                 f"{what}: with include_last_offset=True, offsets must end with the number of "
                 f"values, which is {ids.size}"
             )
         starts = starts[:-1]
     bounds = np.append(starts, ids.size)
     if bounds[0] != 0 or (np.diff(bounds) < 0).any():
-        raise GradientError(
+        raise InvalidArrayError(
             f"{what}: offsets must start with 0, never fall and end within the {ids.size} values"
         )
     if ends and not include_last_offset:
         # A last bag without ids, or the end of the last bag? Nobody but the caller knows.
-        raise GradientError(
+        raise InvalidArrayError(
             f"{what}: offsets end with {ids.size}, the number of values. If that is where the last "
             "bag ends, as in a Ragged, say include_last_offset=True or pass the Ragged itself; if "
             f"a last bag without ids begins there, append {ids.size} once more and say so, too"
         )
     if weights is not None and kind is Combiner.MAX:
-        raise GradientError(f"{what}: the combiner 'max' takes no weights")
+        raise InvalidArrayError(f"{what}: the combiner 'max' takes no weights")
     if weights is not None and weights.shape != ids.shape:
-        raise GradientError(f"{what}: expected weights of shape {ids.shape}, found {weights.shape}")
+        raise InvalidArrayError(
+            f"{what}: expected weights of shape {ids.shape}, found {weights.shape}"
+        )
     bag = np.repeat(np.arange(starts.size), np.diff(bounds))
     factors = np.ones(ids.size, dtype) if weights is None else weights
     if padding_idx is not None:
@@ -325,7 +327,7 @@ def _normalised(factors: np.ndarray, bag: np.ndarray, count: int, kind: Combiner
     return normalised
 
 
-class Embedding(Upkeep, SaysWhatToUse):
+class Embedding(TableMaintenance, SaysWhatToUse):
     """Rows of floats by id on the parameter servers; made by `ParameterServerStrategy.embedding`.
 
     Thread-safe; usable in the notebook, in closures and in Dask tasks. A lookup or push is atomic
@@ -413,7 +415,7 @@ class Embedding(Upkeep, SaysWhatToUse):
         ------
         IdOutOfRangeError
             If an id is outside `rows`.
-        GradientError
+        InvalidArrayError
             If the ids are not integers.
         ServerLostError
             If a server is gone.
@@ -464,7 +466,7 @@ class Embedding(Upkeep, SaysWhatToUse):
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If the shapes do not fit each other, or offsets or weights are invalid.
         ConfigurationError
             If there is no such combiner.
@@ -511,7 +513,7 @@ class Embedding(Upkeep, SaysWhatToUse):
 
         Raises
         ------
-        GradientError, ConfigurationError, IdOutOfRangeError, ServerLostError
+        InvalidArrayError, ConfigurationError, IdOutOfRangeError, ServerLostError
             As for `lookup_bags` and `push`; nothing was changed.
         """
         self._shards.require_optimizer()
@@ -519,7 +521,7 @@ class Embedding(Upkeep, SaysWhatToUse):
         what = f"gradients for bags of embedding {self.name!r}"
         array = checked_array(gradients, self.dtype, what)
         if array.shape != (bags.count, self.dim):
-            raise GradientError(
+            raise InvalidArrayError(
                 f"{what}: expected shape {(bags.count, self.dim)}, found {array.shape}"
             )
         self._shards.must_skip(array, what)  # the error names the bag
@@ -561,7 +563,7 @@ class Embedding(Upkeep, SaysWhatToUse):
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If shape or dtype of the gradients differ, or if a number is not finite and the table
             was not made with ``nonfinite="skip"`` (which leaves out the rows of such ids) or
             ``"allow"``; nothing was changed.
@@ -591,7 +593,7 @@ class Embedding(Upkeep, SaysWhatToUse):
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If shape or dtype of the values differ; nothing was changed.
         IdOutOfRangeError
             If an id is outside `rows`; nothing was changed.
@@ -611,11 +613,11 @@ class Embedding(Upkeep, SaysWhatToUse):
         what = f"bags for embedding {self.name!r}"
         if isinstance(values, Ragged):
             if offsets is not None:
-                raise GradientError(f"{what}: a Ragged has offsets; pass None for them")
+                raise InvalidArrayError(f"{what}: a Ragged has offsets; pass None for them")
             offsets, include_last_offset = values.offsets, True
             values = values.values
         elif offsets is None:
-            raise GradientError(f"{what}: values that are no Ragged need offsets")
+            raise InvalidArrayError(f"{what}: values that are no Ragged need offsets")
         ids = checked_ids(values, self.name, self.rows)
         factors = (
             None if weights is None else checked_array(weights, self.dtype, f"weights of {what}")

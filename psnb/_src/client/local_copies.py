@@ -58,12 +58,12 @@ from psnb._src.server.table import (
     TableWrite,
     with_rates,
 )
-from psnb._src.transport.stream import widened
+from psnb._src.transport.stream import as_float32
 from psnb._src.utils.checks import integer
 from psnb._src.utils.profiling import PULL, PUSH, Watermark, counted_as
 from psnb._src.utils.text import shown
 from psnb._src.utils.threads import Answer, uninterrupted
-from psnb.errors import ConfigurationError, GradientError, ServerLostError, ServerMemoryError
+from psnb.errors import ConfigurationError, InvalidArrayError, ServerLostError, ServerMemoryError
 
 # Local copies of tables, for workers that train locally between exchanges. Pure, no locks.
 #
@@ -341,7 +341,7 @@ class LocalCopies:
                 for position, (shard, operation) in reads.items():
                     table = cycle.tables[shard, operation.table].table
                     # Copied: the array that a table returns belongs to the table.
-                    answers[position] = np.array(widened(table.run(operation.operation)))
+                    answers[position] = np.array(as_float32(table.run(operation.operation)))
         return [answers[position] for position in range(len(requests))]
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
@@ -409,8 +409,8 @@ class LocalCopies:
         ------
         UndecidedError
             If this process cannot tell whether the servers have applied it, or a server is lost or
-            silent: some servers may have it, and only the notebook can make sure that none applies
-            it.
+            unresponsive: some servers may have it, and only the notebook can make sure that none
+            applies it.
         ServerMemoryError
             If a server has no memory for it: what all closures of this cycle have learned and
             written is lost, and the error says so.
@@ -683,7 +683,7 @@ def pull(wanted: Mapping[Handle, Any], *, training: bool = True) -> dict[Handle,
     ------
     ConfigurationError
         If a key is not a variable or embedding.
-    GradientError, IdOutOfRangeError, ServerLostError
+    InvalidArrayError, IdOutOfRangeError, ServerLostError
         As in those methods; everything is checked before anything is sent.
     """
     return asking(wanted, training=training)()
@@ -696,7 +696,7 @@ def asking(
 
     Raises
     ------
-    ConfigurationError, GradientError, IdOutOfRangeError
+    ConfigurationError, InvalidArrayError, IdOutOfRangeError
         As `pull`.
     """
     _check(wanted)
@@ -728,11 +728,11 @@ def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
     ------
     ConfigurationError
         If a key is not a variable or embedding, or was made without an optimizer.
-    GradientError, IdOutOfRangeError
+    InvalidArrayError, IdOutOfRangeError
         As `Embedding.push` and `Variable.push`; nothing was changed.
     ServerLostError
-        If a server is gone; no parameter of its strategy was changed. After a `ServerSilentError`,
-        they may have been changed.
+        If a server is gone; no parameter of its strategy was changed. After a
+        `ServerUnresponsiveError`, they may have been changed.
     """
     _check(gradients)
     seen = SeenIds()
@@ -744,7 +744,7 @@ def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
         elif isinstance(given, tuple | list) and 2 <= len(given) <= 4:
             parts = shards.pushing(*given, seen=seen)
         else:
-            raise GradientError(
+            raise InvalidArrayError(
                 f"psnb.push: expected (ids, gradients) for embedding {handle.name!r}, found "
                 f"{type(given).__name__}"
             )

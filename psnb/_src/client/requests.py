@@ -54,7 +54,7 @@ from psnb.errors import (
     PsnbError,
     SerializationError,
     ServerLostError,
-    ServerSilentError,
+    ServerUnresponsiveError,
 )
 
 _LONGEST_PAUSE = 0.2
@@ -73,12 +73,14 @@ def on_table(shard: ShardId, table: str, operation: TableOperation) -> Request:
     return Request(shard, OnTable(table, operation))
 
 
-def silent(request: Request, reason: str) -> ServerSilentError:
+def unresponsive(request: Request, reason: str) -> ServerUnresponsiveError:
     """Return the error for a request that may still be answered, or carried out, later."""
     to = request.to
     if isinstance(to, ServerAddress):
-        return ServerSilentError(f"parameter {to.name} at {to.address} does not answer: {reason}")
-    return ServerSilentError(
+        return ServerUnresponsiveError(
+            f"parameter {to.name} at {to.address} does not answer: {reason}"
+        )
+    return ServerUnresponsiveError(
         f"shard {to.number} of {_tables(request)} does not answer: {reason}. If it does not "
         "come back, strategy.recover() brings the shard back from the last checkpoint, or "
         "strategy.recover(initialize=True) begins anew without one"
@@ -294,8 +296,8 @@ class ServerClient(Protocol):
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         """Run requests as `call` does, also to servers themselves; return errors as results.
 
-        After a `ServerSilentError` the request may still be carried out later. After any other
-        error it was not carried out, and will not be.
+        After a `ServerUnresponsiveError` the request may still be carried out later. After any
+        other error it was not carried out, and will not be.
 
         Raises
         ------

@@ -37,7 +37,7 @@ that was asked to end has little time to save. They go on with that meanwhile.""
 def prepare_snapshots(server_client: ServerClient, servers: Iterable[ServerAddress]) -> None:
     """Wait until servers have memory ready for snapshots, so that nobody else waits for it later.
 
-    A server that is lost or silent is not waited for: the snapshot will tell.
+    A server that is lost or unresponsive is not waited for: the snapshot will tell.
     """
     asked, pause, until = list(servers), _FIRST_PAUSE, time.monotonic() + _LONGEST_PREPARATION
     while asked and time.monotonic() < until:

@@ -61,11 +61,16 @@ from psnb._src.server.table import (
     TableOperation,
     TableWrite,
 )
-from psnb._src.transport.stream import widened
+from psnb._src.transport.stream import as_float32
 from psnb._src.utils.checks import integer
 from psnb._src.utils.memory import aligned
 from psnb._src.utils.text import shown
-from psnb.errors import ConfigurationError, GradientError, ServerLostError, ServerSilentError
+from psnb.errors import (
+    ConfigurationError,
+    InvalidArrayError,
+    ServerLostError,
+    ServerUnresponsiveError,
+)
 
 # EmbeddingSpec: what an embedding is, wherever it lies. Pure.
 
@@ -131,7 +136,7 @@ class Ids:
 
     Raises
     ------
-    GradientError, IdOutOfRangeError
+    InvalidArrayError, IdOutOfRangeError
         As `checked_ids`.
     """
 
@@ -303,7 +308,7 @@ class ParameterShards:
         require_optimizer(self._made, self.name)
 
     def must_skip(self, gradients: np.ndarray, what: str) -> bool:
-        """Return whether some are not finite and left out, or raise GradientError."""
+        """Return whether some are not finite and left out, or raise InvalidArrayError."""
         return must_skip(gradients, self._nonfinite, what)
 
     def elsewhere(self, strategy: str, server_client: ServerClient) -> ParameterShards:
@@ -397,7 +402,7 @@ class SparseShards(ParameterShards):
             self.dim,
             None if self.rows is None else (self.rows, saved.number, saved.shards),
             uses=self.accessor is not None,
-            waits=self.admission.sightings > 1,
+            waits=self.admission.frequencies > 1,
         )
         check_saved_rows(expected, saved)
 
@@ -454,10 +459,10 @@ class SparseShards(ParameterShards):
 
         def value(answers: list[np.ndarray]) -> np.ndarray:
             if len(parts) == 1:
-                return own.spread(widened(answers[0]))
+                return own.spread(as_float32(answers[0]))
             out = aligned((asked.size, self.dim), self.dtype)
             for (_, at), rows in zip(parts, answers, strict=True):
-                out[at] = widened(rows)
+                out[at] = as_float32(rows)
             return own.spread(out)
 
         requests = [
@@ -481,7 +486,7 @@ class SparseShards(ParameterShards):
         what = f"gradients for embedding {self.name!r}"
         array = checked_array(gradients, self.dtype, what)
         if array.shape != (*own.shape, self.dim):
-            raise GradientError(
+            raise InvalidArrayError(
                 f"{what}: expected shape {(*own.shape, self.dim)} for ids of shape {own.shape}, "
                 f"found {array.shape}"
             )
@@ -514,7 +519,7 @@ class SparseShards(ParameterShards):
         flat = checked_ids(ids, self.name, self.rows)
         array = checked_array(values, self.dtype, what)
         if array.shape != (*flat.shape, self.dim):
-            raise GradientError(
+            raise InvalidArrayError(
                 f"{what}: expected shape {(*flat.shape, self.dim)}, found {array.shape}"
             )
         found, position = distinct(flat.reshape(-1))
@@ -539,12 +544,12 @@ class SparseShards(ParameterShards):
         for i, (what, given, default) in enumerate([("shows", shows, 1), ("clicks", clicks, 0)]):
             array = np.asarray(default if given is None else given)
             if given is not None and array.shape != shape:
-                raise GradientError(
+                raise InvalidArrayError(
                     f"{what} for embedding {self.name!r}: expected shape {shape}, found "
                     f"{array.shape}"
                 )
             if array.dtype.kind not in "biuf" or not (np.isfinite(array) & (array >= 0)).all():
-                raise GradientError(
+                raise InvalidArrayError(
                     f"{what} for embedding {self.name!r}: expected finite numbers not below 0"
                 )
             use[i] = array
@@ -767,8 +772,8 @@ def apply_round(
     closures : sequence of int
         The commit numbers of the closures that count, in the order in which they are summed.
     held_up : callable
-        Called each time when a server is silent. The request is repeated, because closures that
-        have ended rely on it.
+        Called each time when a server is unresponsive. The request is repeated, because closures
+        that have ended rely on it.
 
     Raises
     ------
@@ -821,12 +826,12 @@ def ending_round(
 
 
 def _asked(requests: Sequence[Request], held_up: Callable[[Exception], None]) -> Steps[list[Any]]:
-    """Return the answers, or a `ServerLostError` in place of one; waits for silent servers."""
+    """Return answers, or a `ServerLostError` in place of one; waits for unresponsive servers."""
     answers: dict[int, Any] = {}
     while left := [position for position in range(len(requests)) if position not in answers]:
         outcomes = yield [requests[position] for position in left]
         for position, outcome in zip(left, outcomes, strict=True):
-            if isinstance(outcome, ServerSilentError):
+            if isinstance(outcome, ServerUnresponsiveError):
                 held_up(outcome)
             elif isinstance(outcome, ServerLostError) or not isinstance(outcome, Exception):
                 answers[position] = outcome

@@ -232,7 +232,7 @@ def write(server_client: ServerClient, writes: Sequence[ShardWrite], *, immediat
     ConfigurationError
         If a push in a round has ``immediate=True``.
     ServerLostError
-        If a server is gone; nothing was written. After a `ServerSilentError` that is unknown.
+        If a server is gone; nothing was written. After a `ServerUnresponsiveError` that is unknown.
     """
     held = current_updates()
     if immediate:
@@ -386,7 +386,7 @@ def accumulating(server_client: ServerClient) -> Iterator[None]:
     accumulated.give(own)
 
 
-# Rehearsal: the way to the servers of a closure whose writes must not happen.
+# DryRunClient: the way to the servers of a closure whose writes must not happen.
 #
 # Reads go to the servers, without making rows or counting sightings. Writes stay in the closure's
 # `Updates`, which is never committed, so that the closure sees them. What would change a parameter
@@ -397,7 +397,7 @@ T = TypeVar("T")
 _READS = (TableRead, ReadOptimizer, ReadRate, ReadUse, DescribeRows, CountSkipped, CountUpdates)
 
 
-class Rehearsal(ServerClient):
+class DryRunClient(ServerClient):
     """A `ServerClient` that writes nothing; for one closure.
 
     Parameters
@@ -462,7 +462,7 @@ def writing_nothing() -> Iterator[None]:
 
     Reads make no rows and count no sightings, as with ``training=False``. For evaluation.
     """
-    with buffered(_Dropped(server_client=Rehearsal(client_of(None)))):
+    with buffered(_Dropped(server_client=DryRunClient(client_of(None)))):
         yield
 
 

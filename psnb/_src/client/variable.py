@@ -35,10 +35,10 @@ from psnb._src.server.table import (
     ReadValues,
     SkipUpdates,
 )
-from psnb._src.transport.stream import widened
+from psnb._src.transport.stream import as_float32
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.profiling import PULL, PUSH, counted_as
-from psnb.errors import GradientError
+from psnb.errors import InvalidArrayError
 
 # Blend: what a step does to values that it moves beside those that learn. Pure.
 
@@ -199,7 +199,7 @@ class DenseShards(ParameterShards):
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _read(self, answers: list[Any]) -> np.ndarray:
-        return self._joined([*map(widened, answers)])
+        return self._joined([*map(as_float32, answers)])
 
     def _split_rows(self, flat: np.ndarray) -> list[tuple[DenseShard, Any]]:
         """Return each shard that has some of the rows, with their positions."""
@@ -230,7 +230,7 @@ class DenseShards(ParameterShards):
         def value(answers: list[np.ndarray]) -> np.ndarray:
             out = np.empty((flat.size, *self.shape[1:]), self.dtype)
             for (_, at), values in zip(parts, answers, strict=True):
-                out[at] = widened(values)
+                out[at] = as_float32(values)
             return out.reshape((*checked.shape, *self.shape[1:]))
 
         return PendingRead(self.server_client, requests, value)
@@ -280,10 +280,10 @@ class DenseShards(ParameterShards):
         return parts, math.hypot(*norms)
 
     def checked(self, value: ArrayLike, what: str) -> np.ndarray:
-        """Return a value as an array of the shape and dtype, or raise GradientError."""
+        """Return a value as an array of the shape and dtype, or raise InvalidArrayError."""
         array = checked_array(value, self.dtype, f"{what} for variable {self.name!r}")
         if array.shape != self.shape:
-            raise GradientError(
+            raise InvalidArrayError(
                 f"{what} for variable {self.name!r}: expected shape {self.shape}, "
                 f"found {array.shape}"
             )
@@ -302,7 +302,7 @@ class DenseShards(ParameterShards):
         array = checked_array(values, self.dtype, f"values for variable {self.name!r}")
         expected = (*checked.shape, *self.shape[1:])
         if array.shape != expected:
-            raise GradientError(
+            raise InvalidArrayError(
                 f"values for variable {self.name!r}: expected shape {expected} for rows of shape "
                 f"{checked.shape}, found {array.shape}"
             )
@@ -338,7 +338,7 @@ class Variable(SaysWhatToUse):
 
     Thread-safe; usable in the notebook, in closures and in Dask tasks. Each operation is atomic for
     each shard (a variable without a partitioner has one). A write is made on all shards or none;
-    only after a `ServerSilentError` it may be on some.
+    only after a `ServerUnresponsiveError` it may be on some.
 
     In a closure, all writes are held back until it ends and then applied together, exactly once,
     also when the closure runs again because its worker died. If it raises, none is applied. Its own
@@ -416,7 +416,7 @@ class Variable(SaysWhatToUse):
         ------
         IdOutOfRangeError
             If a row is outside the variable.
-        GradientError
+        InvalidArrayError
             If the rows are not integers, or the variable is a single number.
         ServerLostError
             If a server is gone.
@@ -436,7 +436,7 @@ class Variable(SaysWhatToUse):
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If shape or dtype differ; nothing was changed.
         ServerLostError
             If a server is gone.
@@ -473,7 +473,7 @@ class Variable(SaysWhatToUse):
         ------
         IdOutOfRangeError
             If a row is outside the variable; nothing was changed.
-        GradientError
+        InvalidArrayError
             If shape or dtype differ, or the rows are not integers; nothing was changed.
         ServerLostError
             If a server is gone.
@@ -506,7 +506,7 @@ class Variable(SaysWhatToUse):
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If shape or dtype differ, or if a number is not finite and the variable was not made
             with ``nonfinite="skip"`` or ``"allow"``; nothing was changed.
         ConfigurationError

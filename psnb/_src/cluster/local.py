@@ -24,9 +24,9 @@ from distributed import Client, Scheduler, Security, Worker
 
 from psnb._src.cluster.scaling import ROLE
 from psnb._src.dask_compat import (
-    PatientNanny,
     PrivateScheduler,
     PrivateWorker,
+    SlowStartNanny,
     SteadyCluster,
     event_loop,
     has_ended,
@@ -36,8 +36,8 @@ from psnb._src.dask_compat import (
     tls_context_of,
 )
 from psnb._src.utils.checks import integer, seconds
-from psnb._src.utils.text import excerpt
-from psnb._src.utils.threads import on_loop
+from psnb._src.utils.text import truncate
+from psnb._src.utils.threads import run_on_loop
 from psnb.errors import ClusterError, ConfigurationError
 
 # The local cluster, of which no server is scaled away.
@@ -246,7 +246,9 @@ def identity(client: Client) -> dict[str, Any]:
     if has_ended(client):
         raise ClusterError(CLIENT_ENDED)
     try:
-        return on_loop(event_loop(client), partial(scheduler_identity, client), IDENTITY_TIMEOUT)
+        return run_on_loop(
+            event_loop(client), partial(scheduler_identity, client), IDENTITY_TIMEOUT
+        )
     except TimeoutError as error:
         raise ClusterError(
             f"the Dask scheduler says nothing for {IDENTITY_TIMEOUT:.0f} s: it hangs, or this "
@@ -309,7 +311,7 @@ def connect(address: str, *, timeout: float = 8.0, security: Security | None = N
     timeout = seconds("connect: timeout", timeout)
     if not isinstance(security, Security | None):
         raise ConfigurationError(
-            f"connect: security must be a distributed.Security, found {excerpt(repr(security))}"
+            f"connect: security must be a distributed.Security, found {truncate(repr(security))}"
         )
     # Checked before: Dask raises a TypeError, and its client waits for itself when it is collected.
     if address.startswith("tls://") and tls_context_of(security or Security()) is None:
@@ -627,7 +629,7 @@ def _process(link: dict[str, Any], security: bool, settings: dict[str, Any]) -> 
         "preload": [*dask.config.get("distributed.worker.preload"), _PRELOAD],
     }
     return lambda threads, resources: {
-        "cls": PatientNanny,
+        "cls": SlowStartNanny,
         "options": {**options, "nthreads": threads, "resources": resources},
     }
 

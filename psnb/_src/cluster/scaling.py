@@ -33,7 +33,7 @@ from psnb._src.dask_compat import (
     scheduler_identity,
 )
 from psnb._src.placement.registry import LayoutRegistry
-from psnb._src.utils.threads import on_loop, uninterrupted
+from psnb._src.utils.threads import run_on_loop, uninterrupted
 from psnb.errors import ClusterError
 
 # Resizing: starts and retires workers of a cluster, if the cluster can do that.
@@ -99,7 +99,7 @@ def retire_worker(client: Client, address: str) -> None:
             )
 
     try:
-        on_loop(event_loop(client), retire, _RETIRE_TIMEOUT, goes_on=True)
+        run_on_loop(event_loop(client), retire, _RETIRE_TIMEOUT, goes_on=True)
     except (OSError, TimeoutError) as error:
         raise ClusterError(f"the worker at {address} did not leave: {error}") from error
 

@@ -14,8 +14,8 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-from psnb._src.client.updates import Rehearsal, Round
-from psnb._src.coordinator.functions import Referred, changed_elsewhere
+from psnb._src.client.updates import DryRunClient, Round
+from psnb._src.coordinator.functions import DependencyFingerprint, changed_elsewhere
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.values import PerWorkerIterator, ResourceRegistry
 from psnb._src.monitor.history import WorkerStatistics
@@ -30,10 +30,10 @@ from psnb._src.protocol.packing import (
 )
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.checks import integer, is_integer
-from psnb._src.utils.text import NAME, briefly, error_text, excerpt, shown
+from psnb._src.utils.text import NAME, error_text, hide_internal_frames, shown, truncate
 from psnb._src.utils.threads import Condition
 from psnb._src.worker.context import InputContext, ReportedStates, WorkerContext, entered
-from psnb._src.worker.leasing import NothingKept, TakenAgain
+from psnb._src.worker.leasing import NotReplayable, ReplayedInputs
 from psnb.errors import ClosureInputError, ConfigurationError, CoordinatorClosedError
 
 # Call: the pickled arguments of a closure, and what they refer to. Pure, without Dask.
@@ -101,7 +101,7 @@ def keyword(kwargs: object) -> Mapping[str, Any]:
         return {}
     if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
         raise ConfigurationError(
-            f"kwargs must be a mapping of names to arguments, found {excerpt(repr(kwargs))}"
+            f"kwargs must be a mapping of names to arguments, found {truncate(repr(kwargs))}"
         )
     return kwargs
 
@@ -152,10 +152,10 @@ def pack_call(
 
 DEFAULT_RETRIES = 5
 
-Chooser = Callable[[WorkerStatistics], bool]
+WorkerPredicate = Callable[[WorkerStatistics], bool]
 """Returns whether a worker may run a closure."""
 
-Pin = str | int | Chooser
+Pin = str | int | WorkerPredicate
 """Which worker must run a closure: its name, its index, or a function that chooses."""
 
 
@@ -284,9 +284,9 @@ class FunctionRegistry:
     def __init__(self, uploads: Uploads | None = None) -> None:
         self._uploads = Uploads() if uploads is None else uploads
         self._lock = threading.Lock()  # guards the maps, which no thread may see half-set
-        self._by_callable: weakref.WeakKeyDictionary[Any, tuple[Function, Referred, int]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._by_callable: weakref.WeakKeyDictionary[
+            Any, tuple[Function, DependencyFingerprint, int]
+        ] = weakref.WeakKeyDictionary()
         self._by_id: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
         self._imported: dict[tuple[str, str], CodeType] = {}
 
@@ -309,7 +309,7 @@ class FunctionRegistry:
             known = None
         if known is not None and known[2] == version and known[1].is_unchanged():
             return known[0]
-        referred = Referred(function)
+        referred = DependencyFingerprint(function)
         self._warn(referred)
         if known is None and (names := changed_elsewhere(function)):
             warnings.warn(
@@ -319,7 +319,7 @@ class FunctionRegistry:
                 stacklevel=4,  # where the user schedules
             )
         references: list[PerWorkerReference] = []
-        name = excerpt(getattr(function, "__qualname__", type(function).__qualname__), NAME)
+        name = truncate(getattr(function, "__qualname__", type(function).__qualname__), NAME)
         payload = dumps(function, f"closure {name}", references, reduced=captured)
         digest = hashlib.blake2b(payload, digest_size=16, salt=version.to_bytes(8, "little"))
         duration = Duration() if known is None else known[0].duration
@@ -330,7 +330,7 @@ class FunctionRegistry:
                 self._by_callable[function] = made, referred, version
         return made
 
-    def _warn(self, referred: Referred) -> None:
+    def _warn(self, referred: DependencyFingerprint) -> None:
         with self._lock:
             old = {key: self._imported.get(key, code) for key, code in referred.imported.items()}
             self._imported.update(referred.imported)
@@ -571,17 +571,17 @@ class PickledCall:
 
         try:
             with entered(context):
-                return Rehearsal(strategy.server_client).run(call, in_round)
+                return DryRunClient(strategy.server_client).run(call, in_round)
         except Exception as error:
-            briefly(error)
+            hide_internal_frames(error)
             raise
 
     def _value(self, number: int, resolve: Callable[[int], Any]) -> Any:
         payload = self.values[number]
         if payload is None:
             if not self.taken:
-                return NothingKept(_UNKNOWN if self.taken is None else _TOO_MUCH)
-            return TakenAgain(loads(self.taken).get(number))
+                return NotReplayable(_UNKNOWN if self.taken is None else _TOO_MUCH)
+            return ReplayedInputs(loads(self.taken).get(number))
         try:
             function, args, kwargs = loads(payload, resolve)
             return function(*args, **kwargs)

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 from psnb._src.coordinator.closures import (
     DEFAULT_RETRIES,
-    Chooser,
     Closure,
     FunctionRegistry,
     Pin,
     ScheduleOptions,
+    WorkerPredicate,
     keyword,
     options,
     pack_call,
@@ -42,7 +42,7 @@ from psnb._src.coordinator.leases import LeaseRegistry, Progress
 from psnb._src.coordinator.load import DRAIN, HEARTBEAT, Services, StartDelay, Timeouts
 from psnb._src.coordinator.membership import Membership
 from psnb._src.coordinator.partitioned import PartitionedDataset, make_dataset_of
-from psnb._src.coordinator.queue import ClosureQueue, PinnedCalls, fetch_per_worker
+from psnb._src.coordinator.queue import BroadcastCalls, ClosureQueue, fetch_per_worker
 from psnb._src.coordinator.remote_value import RemoteValue, join
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.coordinator.settings import (
@@ -248,7 +248,7 @@ class CoordinatorCore:
     def run_epoch(
         self,
         iterator: LeasedIterator,
-        schedule: Callable[[Chooser, int | None], RemoteValue],
+        schedule: Callable[[WorkerPredicate, int | None], RemoteValue],
         watch: Callable[[], object] = bool,
         wanted: Callable[[int], bool] = lambda waiting: True,
     ) -> Iterator[RemoteValue]:
@@ -313,7 +313,7 @@ class CoordinatorCore:
         ) -> RemoteValue:
             return self.schedule(fn, args, {}, how)
 
-        pinned = PinnedCalls(schedule, self._strategy.worker_names, self.queue)
+        pinned = BroadcastCalls(schedule, self._strategy.worker_names, self.queue)
         return DatasetServices(self.resources, self._leases, schedule, pinned, self.progress)
 
 
@@ -339,7 +339,7 @@ class ClusterCoordinator(Observed):
         Seconds that queued work waits while there is no worker at all; then it fails with
         `WorkerLostError`, and the coordinator goes on when a worker joins. None waits for ever.
     heartbeat_timeout : float
-        Seconds without a sign of life after which a worker counts as lost; its closures then run
+        Seconds without a heartbeat after which a worker counts as lost; its closures then run
         elsewhere. Signs of life come from the worker's event loop, so long closures do not matter.
         A closure that holds the interpreter's lock for longer than this does, and so does a single
         result that takes longer to arrive. A worker that closures wait for by name or index, and
@@ -555,7 +555,7 @@ class ClusterCoordinator(Observed):
             cancelled and the running ones end. Afterwards the coordinator works as before. If an
             interrupt comes at that moment, KeyboardInterrupt is raised with the error as its
             context.
-        ServerSilentError
+        ServerUnresponsiveError
             If all that is left waits for a server that does not respond: it must say whether
             closures had their effect, or apply them. Nothing has changed: they go on when it
             answers, or when ``strategy.recover()`` replaces it, and `join` may be called again.
@@ -580,8 +580,8 @@ class ClusterCoordinator(Observed):
         Raises
         ------
         Exception
-            As for `join`: the first failed closure's error, `ServerSilentError`, TimeoutError,
-            `CoordinatorClosedError`.
+            As for `join`: the first failed closure's error, `ServerUnresponsiveError`,
+            TimeoutError, `CoordinatorClosedError`.
         """
         await join(self._core.queue, timeout, self._core.poll)
 
@@ -594,7 +594,7 @@ class ClusterCoordinator(Observed):
         ------
         Exception
             What a closure raised, once, as soon as nothing runs any more; see `join`.
-        ServerSilentError
+        ServerUnresponsiveError
             Once, if all that is left waits for a server that does not respond; see `join`.
         CoordinatorClosedError
             If the coordinator is closed.
@@ -830,12 +830,12 @@ def _scheduling(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-) -> Callable[[Chooser, int | None], RemoteValue]:
+) -> Callable[[WorkerPredicate, int | None], RemoteValue]:
     """Return what schedules a function on the workers that are chosen, to take from a lane."""
     if not callable(fn):
         raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
 
-    def schedule(chooser: Chooser, lane: int | None) -> RemoteValue:
+    def schedule(chooser: WorkerPredicate, lane: int | None) -> RemoteValue:
         how = ScheduleOptions(worker=chooser, lane=lane)
         return coordinator._core.schedule(fn, args, kwargs, how)
 

@@ -16,9 +16,9 @@ from functools import partial
 from itertools import cycle, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from psnb._src.coordinator.closures import DEFAULT_RETRIES, Chooser, ScheduleOptions
+from psnb._src.coordinator.closures import DEFAULT_RETRIES, ScheduleOptions, WorkerPredicate
 from psnb._src.coordinator.leases import LeaseRegistry, Progress
-from psnb._src.coordinator.queue import PinnedCalls
+from psnb._src.coordinator.queue import BroadcastCalls
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues, ResourceRegistry
 from psnb._src.data.dataset import Dataset
@@ -45,7 +45,7 @@ class DatasetServices(NamedTuple):
         Opens epochs and knows their leases.
     schedule : callable
         Schedules a function with arguments and options.
-    pinned : PinnedCalls
+    pinned : BroadcastCalls
         Calls each worker.
     progress : callable
         Returns a context in which progress is shown: if told so, or where people look.
@@ -54,7 +54,7 @@ class DatasetServices(NamedTuple):
     registry: ResourceRegistry
     leases: LeaseRegistry
     schedule: Callable[[Callable[..., Any], tuple[Any, ...], ScheduleOptions], RemoteValue]
-    pinned: PinnedCalls
+    pinned: BroadcastCalls
     progress: Callable[..., AbstractContextManager[None]]
 
 
@@ -76,7 +76,7 @@ class WholeSplits(NamedTuple):
     """
 
     datasets: PerWorkerValues
-    choosers: Sequence[Chooser]
+    choosers: Sequence[WorkerPredicate]
 
 
 def map_splits(
@@ -310,7 +310,7 @@ def _length(splits: Sequence[Dataset]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _anyone() -> Chooser:
+def _anyone() -> WorkerPredicate:
     """Return a new function: closures are withdrawn by the function that chooses for them."""
     return lambda worker: True
 
@@ -339,7 +339,7 @@ class EpochServices(NamedTuple):
         Notified when closures end.
     """
 
-    withdraw: Callable[[Chooser, str], None]
+    withdraw: Callable[[WorkerPredicate, str], None]
     filling: Callable[[], AbstractContextManager[None]]
     workers: Callable[[], int]
     wake: Callable[[], None]
@@ -348,7 +348,7 @@ class EpochServices(NamedTuple):
 
 def run_epoch(
     iterator: LeasedIterator,
-    schedule: Callable[[Chooser, int | None], RemoteValue],
+    schedule: Callable[[WorkerPredicate, int | None], RemoteValue],
     place: EpochServices,
     watch: Callable[[], object] = bool,
     wanted: Callable[[int], bool] = lambda waiting: True,

@@ -37,7 +37,7 @@ _MISSING = object()
 Read = Callable[[], Iterable[object]]
 
 
-class Referred:
+class DependencyFingerprint:
     """What a function refers to at this moment.
 
     It holds functions, classes and objects weakly, so that it may be kept for as long as the

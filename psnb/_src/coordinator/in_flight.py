@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from psnb._src.coordinator.closures import NOT_TAKEN, Chooser, Closure, Execution, Pin
+from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Execution, Pin, WorkerPredicate
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.server.commit_log import ENDED
 from psnb._src.utils.profiling import Watermark
@@ -113,7 +113,7 @@ class Waiting:
         queue.level(options.priority).appendleft(closure)
         self._size += 1
 
-    def choosers(self) -> list[Chooser]:
+    def choosers(self) -> list[WorkerPredicate]:
         """Return the functions that choose a worker, to be asked without any lock."""
         return [queue.pin for queue in self._pinned.values() if callable(queue.pin)]
 
@@ -263,11 +263,11 @@ class InFlight:
         self._open |= {each.id: each for each in lost}
         return lost
 
-    def hold_up(self, trouble: str) -> None:
+    def block(self, trouble: str) -> None:
         """Note what holds up the open closures."""
         self.held_up = trouble
         for closure in self._open.values():
-            closure.remote.hold_up(trouble)
+            closure.remote.block(trouble)
 
     def give_back(self, closure: Closure) -> bool:
         """Remove a closure that its worker has not begun; return whether it was running."""
@@ -280,7 +280,7 @@ class InFlight:
             self.held_up = ""
         if found is None:
             return False  # it has ended: its outcome stays
-        closure.remote.hold_up("")
+        closure.remote.block("")
         return True
 
     def take_all(self) -> list[Closure]:

@@ -254,7 +254,7 @@ class StartDelay:
 # Timeouts: how long a coordinator waits for its workers. Pure.
 
 HEARTBEAT = 10.0
-"""Seconds, by default, that a worker may give no sign of life."""
+"""Seconds, by default, that a worker may give no heartbeat."""
 
 DRAIN = 30.0
 """Seconds, by default, that a leaving worker may take to finish its closures."""
@@ -291,7 +291,7 @@ class Timeouts:
 
     @property
     def beat(self) -> float:
-        """Seconds between two signs of life of a worker: several fit into ``heartbeat``."""
+        """Seconds between two heartbeats of a worker: several fit into ``heartbeat``."""
         return min(1.0, self.heartbeat / 4)
 
 
@@ -517,7 +517,7 @@ class WorkerFigures:
             How many have succeeded, and how many have raised.
         """
         now, total = time.monotonic(), sum(seconds)
-        self.note_activity("", 0.0)  # one that still runs is told with the next sign of life
+        self.note_activity("", 0.0)  # one that still runs is told with the next heartbeat
         self._ended.add(len(seconds), now)
         self._busy.add(total, now)
         self._busy_seconds += total

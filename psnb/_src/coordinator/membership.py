@@ -36,12 +36,12 @@ from psnb._src.dask_compat import (
 from psnb._src.monitor.events import EventKind
 from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.protocol.packing import unpack_error
-from psnb._src.utils.threads import on_loop, uninterrupted
+from psnb._src.utils.threads import run_on_loop, uninterrupted
 
-# Absences: workers that closures wait for by name or index, and that are not here. Pure.
+# MissingWorkers: workers that closures wait for by name or index, and that are not here. Pure.
 
 
-class Absences:
+class MissingWorkers:
     """Tells of each absent worker once, until it comes or nothing waits for it any more.
 
     Times are seconds of one clock, whichever the caller uses.
@@ -152,7 +152,7 @@ class Membership:
         self._queue, self._records = services.queue, services.records
         self._timeouts = services.timeouts
         self._sessions = itertools.count()
-        self._backoff, self._absences = Backoff(), Absences(self._timeouts.heartbeat)
+        self._backoff, self._absences = Backoff(), MissingWorkers(self._timeouts.heartbeat)
         unknown = dask.config.get("distributed.scheduler.unknown-task-duration")
         self._workload = Workload(parse_timedelta(unknown))
         self._demands = False  # the scheduler has a demand of ours
@@ -185,7 +185,7 @@ class Membership:
             self._threads = count
             for connection in self._connections:
                 connection.threads = count
-                connection.pump()
+                connection.dispatch()
 
         self.soon(use)
 
@@ -239,7 +239,7 @@ class Membership:
         if self._loop.is_closed() or not self._loop.is_running():
             return
         try:
-            on_loop(self._loop, self._end_connections, _CLOSE_TIMEOUT, goes_on=True)
+            run_on_loop(self._loop, self._end_connections, _CLOSE_TIMEOUT, goes_on=True)
         except TimeoutError:
             logger.warning("the Dask client's event loop did not answer while closing")
 
@@ -258,16 +258,16 @@ class Membership:
             if not self._queue.has_work():
                 break
             del self._idle[connection]
-            connection.pump()
+            connection.dispatch()
 
     def _wake_all(self) -> None:
         for connection in self._connections:
-            connection.pump()
+            connection.dispatch()
 
     def _others_starve(self) -> bool:
         # The longest idle one stands for all; a connection that pumps is not among them.
         first = next(iter(self._idle), None)
-        return first is not None and first.starves()
+        return first is not None and first.has_free_threads()
 
     def _call_back(self) -> None:
         for connection in self._connections:
@@ -283,7 +283,10 @@ class Membership:
     def _balance(self) -> None:
         # Something that was sent ahead as short work may wait behind what turned out to be long.
         self._balancing = False
-        if any(connection.starves() for connection in self._idle) and not self._queue.has_work():
+        if (
+            any(connection.has_free_threads() for connection in self._idle)
+            and not self._queue.has_work()
+        ):
             busy = [connection for connection in self._connections if connection.recall()]
             if busy:
                 self._balancing = True
@@ -342,7 +345,7 @@ class Membership:
             if connection.address not in names:
                 if connection.state is ConnectionState.CONNECTING:
                     task.cancel()
-                # Retired, or dead: then the connection breaks or falls silent.
+                # Retired, or dead: then the connection breaks or falls unresponsive.
                 connection.drain("is not in the Dask cluster any more")
         served = {connection.address for connection in self._tasks}
         now = self._loop.time()

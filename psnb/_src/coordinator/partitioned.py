@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psnb._src.coordinator.closures import DEFAULT_RETRIES, Chooser, ScheduleOptions
+from psnb._src.coordinator.closures import DEFAULT_RETRIES, ScheduleOptions, WorkerPredicate
 from psnb._src.coordinator.epoch import (
     DatasetServices,
     Epochs,
@@ -21,7 +21,7 @@ from psnb._src.coordinator.epoch import (
     LeasedIterator,
     WholeSplits,
 )
-from psnb._src.coordinator.queue import PinnedCalls
+from psnb._src.coordinator.queue import BroadcastCalls
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.values import PerWorkerDataset, PerWorkerValues
 from psnb._src.data.dataset import Dataset
@@ -38,7 +38,7 @@ from psnb._src.utils.text import counted, shown
 from psnb._src.worker import resources
 from psnb._src.worker.context import InputContext
 from psnb._src.worker.resources import make_dataset
-from psnb.errors import CancelledError, ConfigurationError, InternalError, WorkerLostError
+from psnb.errors import ClosureCancelledError, ConfigurationError, InternalError, WorkerLostError
 
 # PartitionStatistics: what the workers have of a dataset in memory.
 
@@ -95,11 +95,11 @@ class PieceOwners:
     ----------
     memory : PerWorkerValues
         The `WorkerMemory` of each worker.
-    pinned : PinnedCalls
+    pinned : BroadcastCalls
         Calls each worker.
     """
 
-    def __init__(self, memory: PerWorkerValues, pinned: PinnedCalls) -> None:
+    def __init__(self, memory: PerWorkerValues, pinned: BroadcastCalls) -> None:
         self._memory, self._pinned = memory, pinned
         self._found: dict[str, resources.WorkerPieces] = {}
 
@@ -197,7 +197,7 @@ class PieceOwners:
                 raise WorkerLostError(f"worker {worker!r} has left, with a part of the dataset")
             try:
                 found.append(remote.fetch())
-            except CancelledError as error:  # because another call failed, which says why
+            except ClosureCancelledError as error:  # because another call failed, which says why
                 cancelled = error
         if cancelled is not None:
             raise cancelled
@@ -294,7 +294,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
             stays.
         WorkerLostError
             If there are no workers, or too many were lost.
-        CancelledError
+        ClosureCancelledError
             If one of your closures fails meanwhile; `ClusterCoordinator.join` raises its error.
         """
         self.preload_into_memory()
@@ -328,7 +328,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
 
         Raises
         ------
-        DatasetError, WorkerLostError, CancelledError
+        DatasetError, WorkerLostError, ClosureCancelledError
             As for `load_into_memory`.
         ConfigurationError
             If `preload_into_memory` was not called.
@@ -448,7 +448,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
         """Return the pieces for closures that read one each; for psnb only."""
         owners, present = self._restored(), self._place.leases.present
 
-        def chooser(owner: str) -> Chooser:
+        def chooser(owner: str) -> WorkerPredicate:
             # If its owner is lost, another worker makes the piece again.
             return lambda worker: worker.name == owner or owner not in present()
 

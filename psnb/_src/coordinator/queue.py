@@ -2,7 +2,7 @@
 
 After TensorFlow's ``_CoordinatedClosureQueue``. Callers `put` and `join`; connections `take`,
 `settle` and `put_back`. What becomes of closures is in `ScheduledClosures`, what callers wait for
-and what is raised to them in `Callers`; the queue adds the lock, and tells what happened.
+and what is raised to them in `Waiters`; the queue adds the lock, and tells what happened.
 
 One lock guards everything, also the outcomes of remote values. Two conditions share it: ``room``
 for callers that wait to put, ``settled`` for those that wait for outcomes. While it is held no user
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from psnb._src.coordinator.closures import Chooser, Closure, Pin, ScheduleOptions
+from psnb._src.coordinator.closures import Closure, Pin, ScheduleOptions, WorkerPredicate
 from psnb._src.coordinator.in_flight import Gate, Step
 from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
 from psnb._src.coordinator.scheduled import QueueStatistics, ScheduledClosures, nobody_steps
@@ -29,7 +29,7 @@ from psnb._src.protocol.packing import PerWorkerReference, pack_error
 from psnb._src.utils.text import counted, timed_out
 from psnb._src.utils.threads import Condition, Lock, uninterrupted
 from psnb._src.worker.context import worker_index
-from psnb.errors import CoordinatorClosedError, ServerSilentError
+from psnb.errors import CoordinatorClosedError, ServerUnresponsiveError
 
 # Callers: the threads that wait for a queue's closures, and what is raised to them.
 #
@@ -44,7 +44,7 @@ from psnb.errors import CoordinatorClosedError, ServerSilentError
 # that changes nothing.
 
 
-class Callers:
+class Waiters:
     """Those who wait for room, for outcomes, or for the end of all.
 
     Parameters
@@ -78,7 +78,7 @@ class Callers:
         """Undo `add_idle_callback`."""
         self._idle_callbacks.remove(callback)
 
-    def announce(self) -> None:
+    def notify_all(self) -> None:
         """Wake those who may have got what they wait for; after closures have ended or moved."""
         closures = self._closures
         if not closures.closed:
@@ -195,7 +195,7 @@ class Callers:
         # Once; if it is held up still, those who wait again get the error again.
         in_flight = self._closures.in_flight
         text, in_flight.held_up = in_flight.held_up, ""
-        raise ServerSilentError(
+        raise ServerUnresponsiveError(
             f"{text}. {counted(in_flight.open(), 'closure')} waiting for its answer, to go on then"
         )
 
@@ -248,7 +248,7 @@ class ClosureQueue:
         self._room = Condition(lock)
         self.settled = Condition(lock)
         self._closures = ScheduledClosures(gate or Gate(), on_end, on_states)
-        self._callers = Callers(self._closures, self._room, self.settled, ended)
+        self._callers = Waiters(self._closures, self._room, self.settled, ended)
         self.name = uuid.uuid4().hex  # unique: the writer of its closures' commits
 
     def attach(
@@ -373,7 +373,7 @@ class ClosureQueue:
         finally:
             with self.settled:
                 self._closures.filling -= 1
-                self._callers.announce()
+                self._callers.notify_all()
             self._tell()
 
     @uninterrupted
@@ -382,7 +382,7 @@ class ClosureQueue:
         with self.settled:
             self._callers.require_open()
             count = len(self._closures.cancel_queued("the queue was emptied"))
-            self._callers.announce()
+            self._callers.notify_all()
             self._room.notify_all()
         self._tell()
         return count
@@ -392,7 +392,7 @@ class ClosureQueue:
         """Cancel one closure; see `ScheduledClosures.cancel`."""
         with self.settled:
             closure = self._closures.cancel(remote, in_flight)
-            self._callers.announce()
+            self._callers.notify_all()
             self._room.notify_all()
         self._tell()
         return closure
@@ -404,7 +404,7 @@ class ClosureQueue:
         ------
         TimeoutError
             If that takes longer than ``timeout`` seconds; it goes on.
-        ServerSilentError
+        ServerUnresponsiveError
             If no closure runs, but a server that does not respond must say whether lost ones had
             their effect.
         """
@@ -440,7 +440,7 @@ class ClosureQueue:
                     self._closures.complete(closure, outcome, pushed)
                 else:
                     self._closures.fail(closure, outcome, worker, certain)
-            self._callers.announce()
+            self._callers.notify_all()
         self._tell()
 
     def stepped(self, error: Exception | None) -> None:
@@ -451,7 +451,7 @@ class ClosureQueue:
             failed.set_status(ClosureStatus.FAILED, pack_error(error))
         with self.settled:
             self._closures.stepped(failed)
-            self._callers.announce()
+            self._callers.notify_all()
         self._tell()
 
     def lose(self, closures: Iterable[Closure]) -> list[Closure]:
@@ -459,15 +459,15 @@ class ClosureQueue:
         with self.settled:
             return self._closures.in_flight.lose(closures)
 
-    def hold_up(self, error: Exception) -> None:
+    def block(self, error: Exception) -> None:
         """Note that closures wait for a server that does not respond.
 
         Those who wait for closures get an error when nothing else is left to wait for. To be called
         again for as long as it lasts.
         """
         with self.settled:
-            self._closures.in_flight.hold_up(str(error))
-            self._callers.announce()
+            self._closures.in_flight.block(str(error))
+            self._callers.notify_all()
         self._tell()
 
     def put_back(
@@ -490,7 +490,7 @@ class ClosureQueue:
         """
         with self.settled:
             self._closures.put_back(closures, executing, lost, worker)
-            self._callers.announce()
+            self._callers.notify_all()
         self._tell()
         self._on_work()
 
@@ -498,7 +498,7 @@ class ClosureQueue:
         """Queue closures again that their worker has not begun, before others of their priority."""
         with self.settled:
             self._closures.give_back(closures)
-            self._callers.announce()
+            self._callers.notify_all()
         self._tell()
 
     def fail_waiting(self, reason: str) -> None:
@@ -507,7 +507,7 @@ class ClosureQueue:
             if not self._closures.waiting:
                 return
             self._closures.fail_waiting(reason)
-            self._callers.announce()
+            self._callers.notify_all()
         self._tell()
 
     def join(self, timeout: float | None = None, look: Callable[[], object] = bool) -> None:
@@ -524,7 +524,7 @@ class ClosureQueue:
         ------
         Exception
             The pending error, once; nothing runs any more then.
-        ServerSilentError
+        ServerUnresponsiveError
             If all that is left waits for a server that does not respond; it goes on.
         TimeoutError
             If that takes longer than ``timeout`` seconds; everything is as it was.
@@ -547,7 +547,7 @@ class ClosureQueue:
         ------
         Exception
             The pending error, once, as soon as nothing runs any more.
-        ServerSilentError
+        ServerUnresponsiveError
             As for `join`, once.
         CoordinatorClosedError
             If the queue is closed.
@@ -560,15 +560,15 @@ class ClosureQueue:
         """Cancel all that waits or runs and refuse more; idempotent."""
         with self.settled:
             self._closures.close()
-            self._callers.announce()
+            self._callers.notify_all()
         self._tell()
 
-    def withdraw(self, chooser: Chooser, reason: str) -> None:
+    def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
         """Cancel what waits for a worker that this very function chooses."""
         with self.settled:
             self._closures.withdraw(chooser, reason)
             self._room.notify_all()
-            self._callers.announce()
+            self._callers.notify_all()
 
     @property
     def limited(self) -> bool:
@@ -632,7 +632,9 @@ class ClosureQueue:
             self._closures.wake = False
             self._on_work()
 
-    def _ask(self, choosers: Sequence[Chooser], worker: WorkerStatistics) -> list[Chooser]:
+    def _ask(
+        self, choosers: Sequence[WorkerPredicate], worker: WorkerStatistics
+    ) -> list[WorkerPredicate]:
         # Without the lock: these are users' functions. If one raises, that is its closures' error.
         chosen = []
         for chooser in choosers:
@@ -644,7 +646,7 @@ class ClosureQueue:
                 with self.settled:
                     self._closures.fail_pinned(chooser, packed)
                     self._room.notify_all()
-                    self._callers.announce()
+                    self._callers.notify_all()
                 self._tell()
         return chosen
 
@@ -660,7 +662,7 @@ class ClosureQueue:
                         return place, remote
                     closure.call.inputs[place] = packed
             if not self._closures.add(closure):
-                self._callers.announce()
+                self._callers.notify_all()
         self._tell()
         return None
 
@@ -672,7 +674,7 @@ class ClosureQueue:
         return taken
 
 
-# PinnedCalls: calls to given workers, before all queued closures, each once at most.
+# BroadcastCalls: calls to given workers, before all queued closures, each once at most.
 
 _PATIENCE = 1.0
 """Seconds between two looks at whether the workers that are waited for are still there."""
@@ -683,7 +685,7 @@ Call = tuple[str, Callable[..., Any], tuple[Any, ...]]
 """A worker's name, a function and its arguments."""
 
 
-class PinnedCalls:
+class BroadcastCalls:
     """Makes calls on given workers and waits for them. Thread-safe.
 
     A call that fails cancels nothing, and `join` does not raise its error. Calls that nobody waits
@@ -707,7 +709,7 @@ class PinnedCalls:
     ) -> None:
         self._schedule, self.worker_names, self._queue = schedule, worker_names, queue
 
-    def withdraw(self, chooser: Chooser, reason: str) -> None:
+    def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
         """Cancel the closures that wait for a worker chosen by this function object."""
         self._queue.withdraw(chooser, reason)
 
@@ -771,7 +773,7 @@ class PinnedCalls:
             return settled.wait_for(lambda: all(remote.done() for remote in remotes), left)
 
 
-def _chooser(name: str) -> Chooser:
+def _chooser(name: str) -> WorkerPredicate:
     def has_name(worker: WorkerStatistics) -> bool:
         return worker.name == name
 
@@ -785,7 +787,7 @@ def fetch_per_worker(
     value: PerWorkerReference,
     question: Callable[[Any], Any],
     timeout: float | None,
-    pinned: PinnedCalls,
+    pinned: BroadcastCalls,
 ) -> list[Any]:
     """Return what a function says of the value of each worker, in the order of the workers' index.
 
@@ -797,7 +799,7 @@ def fetch_per_worker(
         What is called with it on each worker; errors name it.
     timeout : float or None
         Seconds to wait at most.
-    pinned : PinnedCalls
+    pinned : BroadcastCalls
         Calls the workers.
     """
     calls = [(name, read_value, (value, question)) for name in sorted(pinned.worker_names())]

@@ -17,14 +17,14 @@ from typing import Any, NoReturn, Protocol
 from psnb._src.jupyter_compat import current_cell
 from psnb._src.protocol.packing import InputReference, dumps, loads, unpack_error
 from psnb._src.utils.foreign_names import SaysWhatToUse
-from psnb._src.utils.text import counted, error_text, excerpt, shown, timed_out
+from psnb._src.utils.text import counted, error_text, shown, timed_out, truncate
 from psnb._src.utils.threads import Condition
 from psnb.errors import (
-    CancelledError,
+    ClosureCancelledError,
     ClosureInputError,
     ConfigurationError,
     InternalError,
-    ServerSilentError,
+    ServerUnresponsiveError,
 )
 
 # Awaiting remote values and the coordinator from any event loop, without an extra thread.
@@ -259,7 +259,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
             return self.ended_or_held_up()
         return not callable(self._effect) or bool(self._effect())
 
-    def hold_up(self, trouble: str) -> None:
+    def block(self, trouble: str) -> None:
         """Note what holds the closure up, under the condition's lock; for the queue only."""
         self._outcome = trouble or b""
 
@@ -288,16 +288,16 @@ class RemoteValue(InputReference, SaysWhatToUse):
         Exception
             What the closure raised: its own exception type, with the worker, the arguments and the
             user's lines as notes, and the whole remote traceback as ``full_traceback``.
-        CancelledError
+        ClosureCancelledError
             If the closure was cancelled: schedule it again.
         ClosureInputError
             If a remote value among the closure's arguments failed, or had been cancelled before the
             closure was scheduled: the input's error is its cause. (If inputs were cancelled
             *together* with the closure, because another closure failed, that is a
-            `CancelledError`.)
+            `ClosureCancelledError`.)
         TimeoutError
             If it has not ended in time; nothing has changed.
-        ServerSilentError
+        ServerUnresponsiveError
             If its worker was lost, and a server that does not respond must say whether it had its
             effect, or apply its round; nothing has changed.
         """
@@ -308,10 +308,10 @@ class RemoteValue(InputReference, SaysWhatToUse):
                     f"the closure has not {has} within {timeout} s; it is {self._status.value}"
                 )
             if not self.done():
-                raise ServerSilentError(self._outcome)
+                raise ServerUnresponsiveError(self._outcome)
             effect = self._effect
             if effect is not None and not isinstance(effect, RemoteValue):
-                raise ServerSilentError(effect())
+                raise ServerUnresponsiveError(effect())
         if effect is not None:
             raise effect.note_raised()
         return self.returned()
@@ -345,9 +345,9 @@ class RemoteValue(InputReference, SaysWhatToUse):
         If it cannot be found out whether it has had its effect, as the servers' answer is an error,
         it has failed with that error, which `fetch` and `join` raise.
 
-        `fetch` of a cancelled closure raises `CancelledError`, and so it does for closures that
-        wait for its result: they are cancelled with it. `join` raises nothing. In mode `Geo`, where
-        workers keep what was written, a closure that a worker has is not cancelled.
+        `fetch` of a cancelled closure raises `ClosureCancelledError`, and so it does for closures
+        that wait for its result: they are cancelled with it. `join` raises nothing. In mode `Geo`,
+        where workers keep what was written, a closure that a worker has is not cancelled.
 
         Returns
         -------
@@ -356,7 +356,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
 
         Raises
         ------
-        ServerSilentError
+        ServerUnresponsiveError
             If a server that does not respond must say whether the closure has had its effect. When
             it answers or is replaced, the closure is cancelled or has completed.
         """
@@ -365,7 +365,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
         with self._condition:
             self._condition.wait_for(self.ended_or_held_up)
             if not self.done():
-                raise ServerSilentError(self._outcome)
+                raise ServerUnresponsiveError(self._outcome)
         return self._status is ClosureStatus.CANCELLED
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -379,10 +379,10 @@ class RemoteValue(InputReference, SaysWhatToUse):
         outcome = chain[-1]._outcome
         error: BaseException
         if chain[-1]._status is ClosureStatus.CANCELLED:
-            error = CancelledError(outcome)
+            error = ClosureCancelledError(outcome)
         else:
             error = unpack_error(outcome)  # type: ignore[arg-type]
-        root = excerpt(error_text(error))
+        root = truncate(error_text(error))
         text = f"a remote value among the closure's arguments has no value: {root}"
         for _ in chain[1:]:
             dependent = ClosureInputError(text)

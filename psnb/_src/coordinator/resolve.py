@@ -21,7 +21,7 @@ from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.placement.layout import Layout, ShardId
 from psnb._src.protocol.messages import exchange_writer
 from psnb._src.protocol.packing import pack_error
-from psnb._src.server.commit_log import Commit, Fact
+from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import (
     ApplyCommit,
     ClosedLog,
@@ -33,17 +33,17 @@ from psnb._src.server.operations import (
 )
 from psnb._src.strategy.core import StrategyCore
 from psnb.errors import (
-    CancelledError,
+    ClosureCancelledError,
     CoordinatorClosedError,
     PsnbError,
     ServerLostError,
-    ServerSilentError,
+    ServerUnresponsiveError,
 )
 
 # Fates: asks the servers whether the commits of lost closures are applied. Pure.
 #
 # A closure is lost if its worker died, or could not tell whether the commit is applied.
-# `finding_out` asks all shards what they know of some commits. After its answer a shard leaves
+# `resolve_in_doubt` asks all shards what they know of some commits. After its answer a shard leaves
 # these commits to the notebook: no worker can change them any more, not even one that was frozen
 # and wakes up. The answers of all shards decide each commit:
 #
@@ -72,7 +72,7 @@ class _Findings:
     held: set[ShardId] = field(default_factory=set)
 
 
-def finding_out(
+def resolve_in_doubt(
     shards: Sequence[ShardId],
     attempts: Mapping[str, Mapping[int, int]],
     closed: Sequence[str] = (),
@@ -99,14 +99,14 @@ def finding_out(
     fence = FenceCommits(attempts, closed)
     while waiting:
         outcomes = yield [Request(shard, fence) for shard in waiting]
-        silent, others = _sorted(waiting, outcomes, lost)
+        unresponsive, others = _sorted(waiting, outcomes, lost)
         for shard, facts in others:
             for fact in facts:
-                _note(found, shard, Fact(*fact))
+                _note(found, shard, CommitRecord(*fact))
         # Closures may write to parameters of other strategies.
         named = {shard for each in found.values() for shard in each.commit.shards} - asked
         asked |= named
-        waiting = [*silent, *sorted(named)]
+        waiting = [*unresponsive, *sorted(named)]
     forward = {key: each for key, each in found.items() if _goes_forward(each, lost)}
     waiting_for = [
         (shard, key, each.commit)
@@ -125,14 +125,14 @@ def finding_out(
 def ask_all(
     steps: FindingOut,
     attempt: Callable[[Sequence[Request]], Sequence[Outcome]],
-    held_up: Callable[[ServerSilentError], None],
+    held_up: Callable[[ServerUnresponsiveError], None],
 ) -> dict[CommitKey, Commit]:
-    """Make the requests of `finding_out` until it has its answer, and return the answer.
+    """Make the requests of `resolve_in_doubt` until it has its answer, and return the answer.
 
     Parameters
     ----------
     steps : generator
-        Of `finding_out`.
+        Of `resolve_in_doubt`.
     attempt : callable
         Makes requests and returns their outcomes; waits for servers for a while.
     held_up : callable
@@ -143,7 +143,7 @@ def ask_all(
         while True:
             outcomes = attempt(requests)
             for outcome in outcomes:
-                if isinstance(outcome, ServerSilentError):
+                if isinstance(outcome, ServerUnresponsiveError):
                     held_up(outcome)
                     break
             requests = steps.send(outcomes)
@@ -152,7 +152,7 @@ def ask_all(
         return applied
 
 
-def _note(found: dict[CommitKey, _Findings], shard: ShardId, fact: Fact) -> None:
+def _note(found: dict[CommitKey, _Findings], shard: ShardId, fact: CommitRecord) -> None:
     commit = Commit(*fact.commit)
     each = found.setdefault(commit[:2], _Findings(commit))
     (each.applied if fact.applied else each.held).add(shard)
@@ -171,17 +171,17 @@ def _sorted(
     shards: Sequence[ShardId], outcomes: Sequence[Outcome], lost: set[ShardId]
 ) -> tuple[list[ShardId], list[tuple[ShardId, Any]]]:
     """Return the shards that do not respond, and the others' answers; adds to ``lost``."""
-    silent, answers = [], []
+    unresponsive, answers = [], []
     for shard, outcome in zip(shards, outcomes, strict=True):
-        if isinstance(outcome, ServerSilentError):
-            silent.append(shard)
-        elif isinstance(outcome, ServerLostError | CancelledError):
+        if isinstance(outcome, ServerUnresponsiveError):
+            unresponsive.append(shard)
+        elif isinstance(outcome, ServerLostError | ClosureCancelledError):
             lost.add(shard)  # made again elsewhere, it knows nothing and refuses
         elif isinstance(outcome, PsnbError):
             raise outcome
         else:
             answers.append((shard, outcome))
-    return silent, answers
+    return unresponsive, answers
 
 
 Applied = Mapping[CommitKey, Commit]
@@ -322,7 +322,7 @@ class Resolver:
         def run() -> None:
             try:
                 strategy = self._require_strategy()
-                steps = finding_out(self._shards(strategy), attempts, closed)
+                steps = resolve_in_doubt(self._shards(strategy), attempts, closed)
                 settle(ask_all(steps, partial(_attempt, strategy), self._hold_up))
             except Exception as error:  # nobody must wait for the closures for ever
                 packed = pack_error(error, "raised while it was found out what became of it")
@@ -331,9 +331,9 @@ class Resolver:
 
         _start(run)
 
-    def _hold_up(self, error: ServerSilentError) -> None:
+    def _hold_up(self, error: ServerUnresponsiveError) -> None:
         self._require_strategy()
-        self._queue.hold_up(error)
+        self._queue.block(error)
 
     def _require_strategy(self) -> StrategyCore:
         strategy = self._strategy()
@@ -357,7 +357,7 @@ def lost_exchange() -> bytes:
 def _attempt(strategy: StrategyCore, requests: Sequence[Request]) -> Sequence[Any]:
     try:
         return strategy.attempt(requests) if requests else []
-    except ServerSilentError as error:
+    except ServerUnresponsiveError as error:
         return [error] * len(requests)
 
 
@@ -375,7 +375,7 @@ def _start(run: Callable[[], None]) -> None:
 Attempt = Callable[[Sequence[Request]], Sequence[Outcome]]
 
 
-def finish_halfway(attempt: Attempt, shards: Sequence[ShardId]) -> None:
+def recover_orphans(attempt: Attempt, shards: Sequence[ShardId]) -> None:
     """Have all shards finish or give up what is halfway, alike.
 
     Parameters
@@ -387,7 +387,7 @@ def finish_halfway(attempt: Attempt, shards: Sequence[ShardId]) -> None:
 
     Raises
     ------
-    ServerSilentError
+    ServerUnresponsiveError
         If a server does not respond; it can be done again.
     """
     outcomes = attempt([Request(shard, CloseLog()) for shard in shards])
@@ -396,7 +396,7 @@ def finish_halfway(attempt: Attempt, shards: Sequence[ShardId]) -> None:
         for shard, outcome in zip(shards, outcomes, strict=True)
         if not _is_lost(outcome)
     }
-    ask_all(finding_out(shards, _attempts(logs)), attempt, _refuse)
+    ask_all(resolve_in_doubt(shards, _attempts(logs)), attempt, _refuse)
     for outcome in attempt(_ends(logs)):
         _is_lost(outcome)
 
@@ -405,7 +405,7 @@ def _attempts(logs: Mapping[ShardId, ClosedLog]) -> dict[str, dict[int, int]]:
     found: dict[str, dict[int, int]] = {}
     for log in logs.values():
         for fact in log.facts:
-            commit = Commit(*Fact(*fact).commit)
+            commit = Commit(*CommitRecord(*fact).commit)
             attempts = found.setdefault(commit.writer, {})
             attempts[commit.number] = max(commit.attempt, attempts.get(commit.number, 0))
     return found
@@ -425,11 +425,11 @@ def _ends(logs: Mapping[ShardId, ClosedLog]) -> list[Request]:
 
 def _is_lost(outcome: Outcome) -> bool:
     if isinstance(outcome, Exception) and (
-        isinstance(outcome, ServerSilentError) or not isinstance(outcome, ServerLostError)
+        isinstance(outcome, ServerUnresponsiveError) or not isinstance(outcome, ServerLostError)
     ):
         raise outcome
     return isinstance(outcome, ServerLostError)
 
 
-def _refuse(error: ServerSilentError) -> None:
+def _refuse(error: ServerUnresponsiveError) -> None:
     raise error

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, overload
 
 from distributed import Client
 
-from psnb._src.checkpoint.manager import FolderManager, Rhythm, newest_whole
+from psnb._src.checkpoint.manager import FolderManager, SaveSchedule, latest_full
 from psnb._src.coordinator.coordinator import (
     ClusterCoordinator,
     go_on_from,
@@ -19,7 +19,7 @@ from psnb._src.coordinator.coordinator import (
     saved_run,
     view_of,
 )
-from psnb._src.coordinator.resolve import finish_halfway
+from psnb._src.coordinator.resolve import recover_orphans
 from psnb._src.coordinator.settings import SavedRun, SavingSettings
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.history import EpochCount, TrainingClock
@@ -95,7 +95,7 @@ def attach(client: Client, name: str | None = None) -> StoredStrategies | Attach
         If the client's scheduler has ended.
     ConfigurationError
         If there is no strategy of this name.
-    ServerSilentError
+    ServerUnresponsiveError
         If a server does not respond that holds what no other does; try again when it does.
     SerializationError
         If a class or function that the strategy was made with cannot be unpickled here.
@@ -115,12 +115,12 @@ def attach(client: Client, name: str | None = None) -> StoredStrategies | Attach
         names = ", ".join(repr(each.name) for each in stored) or "none"
         raise ConfigurationError(
             f"no strategy named {name!r} lives on the cluster; those that do: {names}. What had no "
-            "owner for longer than its keep= is freed; what was saved can be restored"
+            "owner for longer than its retention= is freed; what was saved can be restored"
         )
     strategy = None
     try:
         with uninterrupted:  # except while it waits
-            strategy = taken_over(client, found[0].id, finish_halfway)
+            strategy = taken_over(client, found[0].id, recover_orphans)
             return Attached(strategy, ClusterCoordinator(strategy))
     except BaseException:
         if strategy is not None:  # nobody would hold it, and its parameters would be freed
@@ -233,7 +233,7 @@ class CheckpointManager(FolderManager):
             save_timeout,
         )
         self.save_timeout = settings.save_timeout
-        rhythm = Rhythm(
+        rhythm = SaveSchedule(
             settings.every, settings.steps, time.monotonic(), view.statistics().completed
         )
         super().__init__(
@@ -345,7 +345,7 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
     ClusterError
         If the cluster has not enough workers or servers.
     """
-    saved = newest_whole(as_place(path_text("psnb.resume: directory", directory)))
+    saved = latest_full(as_place(path_text("psnb.resume: directory", directory)))
     if saved is None:
         raise CheckpointError(
             f"there is no checkpoint in {str(directory)!r}: nothing was saved there yet, or it is "

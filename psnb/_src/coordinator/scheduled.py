@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from psnb._src.coordinator.closures import NOT_TAKEN, Chooser, Closure, Dependents, Pin
+from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Dependents, Pin, WorkerPredicate
 from psnb._src.coordinator.in_flight import Gate, InFlight, Step, Waiting
 from psnb._src.coordinator.remote_value import ClosureStatus, FailedClosures, RemoteValue
 from psnb._src.monitor.events import EventKind, EventLog
@@ -24,12 +24,12 @@ from psnb._src.utils.text import counted
 from psnb._src.worker.context import split_outcome
 from psnb.errors import WorkerLostError
 
-# QueueNews: what happened to closures, until it is told. Pure, without locks.
+# PendingEvents: what happened to closures, until it is told. Pure, without locks.
 #
 # The queue adds to it under its lock, takes it all, and tells it when the lock is free again.
 
 
-class QueueNews:
+class PendingEvents:
     """Events and failures that were not told yet; true if there are any."""
 
     def __init__(self) -> None:
@@ -47,9 +47,9 @@ class QueueNews:
         """Add what a closure raised, pickled, and where it ran."""
         self._failures.append((worker, closure, error))
 
-    def take(self) -> QueueNews:
+    def take(self) -> PendingEvents:
         """Return all that was added, and forget it."""
-        taken = QueueNews()
+        taken = PendingEvents()
         taken._events, self._events = self._events, taken._events
         taken._failures, self._failures = self._failures, taken._failures
         return taken
@@ -108,7 +108,7 @@ class ScheduledClosures:
         Those that workers have.
     errors : FailedClosures
         Those whose errors wait to be raised.
-    news : QueueNews
+    news : PendingEvents
         What happened, and was not told yet.
     paused, closed : bool
         Whether none are handed out at present, or none any more.
@@ -130,7 +130,7 @@ class ScheduledClosures:
         self.gate = gate
         self.on_step: Callable[[Step], object] = nobody_steps
         self.waiting, self.in_flight = Waiting(), InFlight()
-        self.errors, self.news = FailedClosures(), QueueNews()
+        self.errors, self.news = FailedClosures(), PendingEvents()
         self.paused = self.closed = self.wake = False
         self.holds = self.filling = 0
         self._on_end, self._on_states = on_end, on_states
@@ -305,12 +305,12 @@ class ScheduledClosures:
             self._end_failed(closure, error)
         self.cancel_queued("there was no worker")
 
-    def fail_pinned(self, chooser: Chooser, error: bytes) -> None:
+    def fail_pinned(self, chooser: WorkerPredicate, error: bytes) -> None:
         """Fail what waits for a worker that this very function chooses."""
         for closure in self.waiting.take_pinned(chooser):
             self.fail(closure, error)
 
-    def withdraw(self, chooser: Chooser, reason: str) -> None:
+    def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
         """Cancel what waits for a worker that this very function chooses.
 
         These were more than was needed, as at the end of an epoch: people do not hear of them.

@@ -18,7 +18,7 @@ from psnb._src.coordinator.remote_value import RemoteValue, raise_together
 from psnb._src.data.spec import Spec
 from psnb._src.monitor.html import html_table
 from psnb._src.protocol.packing import PerWorkerReference, captured, dumps
-from psnb._src.utils.text import NAME, excerpt
+from psnb._src.utils.text import NAME, truncate
 from psnb._src.utils.threads import uninterrupted
 from psnb._src.worker.resources import make_dataset, make_iterator, read_spec
 from psnb.errors import ConfigurationError, CoordinatorClosedError, WorkerLostError
@@ -206,7 +206,7 @@ class PerWorkerValues(PerWorkerReference):
             If a worker is lost while its value is read.
         TimeoutError
             If it takes longer; nothing is left behind.
-        CancelledError
+        ClosureCancelledError
             If another closure fails meanwhile: fetch again.
         Exception
             What an *earlier* closure raised, once, as from `ClusterCoordinator.schedule`.
@@ -234,7 +234,7 @@ def _origin(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
     users = args[0] if function in (make_dataset, make_iterator) else function
     if isinstance(users, PerWorkerReference):
         return f"iter of {users.resource_id}"
-    return excerpt(getattr(users, "__qualname__", type(users).__qualname__), NAME)
+    return truncate(getattr(users, "__qualname__", type(users).__qualname__), NAME)
 
 
 class PerWorkerIterator(PerWorkerValues):

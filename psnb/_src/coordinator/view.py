@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from distributed import Client
 
-from psnb._src.checkpoint.manager import Rhythm
+from psnb._src.checkpoint.manager import SaveSchedule
 from psnb._src.cluster.scaling import add_worker, cannot_add, retire_worker
 from psnb._src.coordinator.in_flight import (
     ApplyRound,
@@ -134,8 +134,8 @@ class Steps:
     async def _apply(self, step: ApplyRound) -> None:
         strategy = self._strategy()
         if strategy is not None:
-            name, hold_up = self._queue.name, self._queue.hold_up
-            await asyncio.to_thread(strategy.apply_round, name, step.number, step.closures, hold_up)
+            name, block = self._queue.name, self._queue.block
+            await asyncio.to_thread(strategy.apply_round, name, step.number, step.closures, block)
 
 
 # Saving: the checkpoint managers of a coordinator, and the saves that they make by themselves.
@@ -183,7 +183,7 @@ class _Saves(NamedTuple):
     """What saves, and when."""
 
     saver: Saver
-    rhythm: Rhythm
+    rhythm: SaveSchedule
 
 
 class Saving:
@@ -206,7 +206,7 @@ class Saving:
         self._busy = False  # the thread lives
         self._wanted = False  # whether any is ever due
 
-    def use(self, saver: Saver, rhythm: Rhythm) -> None:
+    def use(self, saver: Saver, rhythm: SaveSchedule) -> None:
         """Use this manager from now on, and no other one for its directory."""
         with self._lock:
             self._all.pop(saver.directory, None)
@@ -514,7 +514,7 @@ class CoordinatorView:
         ------
         TimeoutError
             If what workers have takes longer than ``timeout`` seconds.
-        ServerSilentError
+        ServerUnresponsiveError
             As for `drain`.
         """
         with uninterrupted, self._queue.held():
@@ -794,9 +794,9 @@ class Observed(SaysWhatToUse):
         """Cancel all closures that wait in the queue; those that were sent to workers go on.
 
         Short closures are sent to workers ahead of time; `pause` has workers return those that they
-        have not begun. `fetch` of a cancelled closure raises `CancelledError`; for `join` it has
-        ended, without an error. A closure that was lost with its worker counts as running until it
-        is known whether it has had its effect.
+        have not begun. `fetch` of a cancelled closure raises `ClosureCancelledError`; for `join` it
+        has ended, without an error. A closure that was lost with its worker counts as running until
+        it is known whether it has had its effect.
 
         Returns
         -------
@@ -824,7 +824,7 @@ class Observed(SaysWhatToUse):
         ------
         TimeoutError
             If it takes longer; the coordinator stays paused.
-        ServerSilentError
+        ServerUnresponsiveError
             If no closure runs, but a server that does not respond must say whether closures had
             their effect; the coordinator stays paused.
         CoordinatorClosedError

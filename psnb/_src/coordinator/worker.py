@@ -1,10 +1,10 @@
 """WorkerConnection: the way from the queue to one worker and back.
 
 A connection lives on the event loop of the Dask client: one task opens a session on the worker,
-receives its messages (`psnb._src.protocol.messages`) and hands outcomes to the queue. `pump`
+receives its messages (`psnb._src.protocol.messages`) and hands outcomes to the queue. `dispatch`
 sends as many closures as keep the worker busy (`Load`); it runs whenever there may be room or work,
 in whatever task of that loop, and never waits. When the connection breaks, or the worker gives no
-sign of life, the `Resolver` finds out whether the closures in flight had their effect. A worker
+heartbeat, the `Resolver` finds out whether the closures in flight had their effect. A worker
 that leaves gets no new closures and finishes those that it has. Other threads only read
 `statistics`.
 """
@@ -143,7 +143,7 @@ class WorkerConnection:
         How many workers there are at the moment; for the event loop only.
     threads : int or None
         How many closures the worker is to run at the same time; None for as many as it has threads.
-        For the event loop only; `pump` tells the worker.
+        For the event loop only; `dispatch` tells the worker.
     refusal : str
         Why it can never be used as it is: it has another version of psnb; empty if it can.
     """
@@ -237,7 +237,7 @@ class WorkerConnection:
             self.call_back()
             self._end_if_drained()
 
-    def pump(self) -> None:
+    def dispatch(self) -> None:
         """Send definitions, and the closures that there is room for; on the event loop only."""
         link = self._link
         if link is None:
@@ -288,7 +288,7 @@ class WorkerConnection:
             self._link.send(messages.FlushCopies())
         return await asyncio.shield(self._flushing)
 
-    def starves(self) -> bool:
+    def has_free_threads(self) -> bool:
         """Return whether the worker has threads without work; on the event loop only."""
         return self.state is ConnectionState.READY and len(self._load) < self._load.threads
 
@@ -314,16 +314,16 @@ class WorkerConnection:
         self._records.events.add(kind, message, self.name, closures)
 
     async def _watch(self) -> None:
-        # Gives the worker up when it is silent, or drains, for too long. Ticks are counted rather
-        # than clocks compared: if this process itself was frozen, the workers' messages still wait
-        # to be read.
-        silent = draining = 0.0
+        # Gives the worker up when it is unresponsive, or drains, for too long. Ticks are counted
+        # rather than clocks compared: if this process itself was frozen, the workers' messages
+        # still wait to be read.
+        unresponsive = draining = 0.0
         while True:
             await asyncio.sleep(self._timeouts.beat)
-            silent = 0.0 if self._heard else silent + self._timeouts.beat
+            unresponsive = 0.0 if self._heard else unresponsive + self._timeouts.beat
             self._heard = False
-            if silent >= self._timeouts.heartbeat:
-                raise ConnectionError(f"no sign of life for {silent:g} s")
+            if unresponsive >= self._timeouts.heartbeat:
+                raise ConnectionError(f"no heartbeat for {unresponsive:g} s")
             if self.state is ConnectionState.DRAINING:
                 draining += self._timeouts.beat
                 if draining >= self._timeouts.drain:
@@ -332,7 +332,7 @@ class WorkerConnection:
     async def _start(self, link: WorkerLink) -> None:
         await asyncio.sleep(self._services.start_delay.seconds(self.index))
         self._link = link
-        self.pump()
+        self.dispatch()
 
     async def _end_when_drained(self) -> None:
         await self._drained.wait()
@@ -394,7 +394,7 @@ class WorkerConnection:
                 answer = messages.TakeAnswer(message.number, self._answer(message.inquiry))
                 link.send(answer)
         self._end_if_drained()
-        self.pump()
+        self.dispatch()
         # Last: it wakes those who wait for the outcomes, and they need the interpreter's lock.
         if outcomes:
             self._queue.settle(outcomes, self.name)

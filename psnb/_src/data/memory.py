@@ -561,7 +561,7 @@ class MemoryStore:
 # Elements in the memory of this process, piece by piece.
 
 
-class Shelf(Protocol):
+class PartitionStore(Protocol):
     """A store of pieces."""
 
     def read(self, generation: int, layout: ShufflePlan, number: int) -> NumberedExamples | None:
@@ -574,7 +574,7 @@ class InMemoryPieces(Node):
 
     name: ClassVar[str] = "in_memory"
 
-    shelf: Shelf = field(repr=False)
+    shelf: PartitionStore = field(repr=False)
     generation: int = field(repr=False)
     layout: ShufflePlan = field(repr=False)
     pieces: tuple[int, ...]

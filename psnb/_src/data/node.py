@@ -24,7 +24,8 @@ from psnb._src.utils.profiling import Stages, StageStatistics
 from psnb._src.utils.threads import Lock
 from psnb.errors import DatasetError
 
-# StageBook: the stages of iterations over one chain, and what those that have ended have counted.
+# PipelineProfile: the stages of iterations over one chain, and what those that have ended have
+# counted.
 #
 # Thread-safe. What is read in a thread with a `StageLog` is kept there together for all iterations
 # over one kind of chain: a worker may read a dataset in hundreds of parts.
@@ -35,28 +36,28 @@ _MOST_CHAINS = 16
 class _PlaceCounts:
     """What is known of a place in the chain: its input's places follow from who reads them."""
 
-    def __init__(self, stage: StageCounts) -> None:
+    def __init__(self, stage: StageCounters) -> None:
         self.node = stage.node
         self.above = None if stage.above is None else stage.above.place
         self.elements, self.seconds = 0, 0.0  # of stages that have ended
 
 
-class StageBook:
+class PipelineProfile:
     """The stages of one chain."""
 
     def __init__(self) -> None:
         self._lock = Lock()  # guards the two below, for a moment each
-        self._open: dict[StageCounts, None] = {}
+        self._open: dict[StageCounters, None] = {}
         self._places: dict[int, _PlaceCounts] = {}
 
-    def add(self, stage: StageCounts) -> None:
+    def add(self, stage: StageCounters) -> None:
         """Note a stage that begins."""
         with self._lock:
             if stage.place not in self._places:
                 self._places[stage.place] = _PlaceCounts(stage)
             self._open[stage] = None
 
-    def end(self, stage: StageCounts) -> None:
+    def end(self, stage: StageCounters) -> None:
         """Note that a stage is not read any more; idempotent."""
         with self._lock:
             self._end(stage)
@@ -95,7 +96,7 @@ class StageBook:
             yield from self._in_order(now, place, deeper)
             yield replace(now[place], depth=deeper)
 
-    def _end(self, stage: StageCounts) -> None:
+    def _end(self, stage: StageCounters) -> None:
         if stage in self._open:
             del self._open[stage]
             place = self._places[stage.place]
@@ -108,13 +109,13 @@ class StageLog:
 
     def __init__(self) -> None:
         self._lock = Lock()  # guards the dict, for a moment each
-        self._books: OrderedDict[str, StageBook] = OrderedDict()
+        self._books: OrderedDict[str, PipelineProfile] = OrderedDict()
 
-    def book(self, node: Node) -> StageBook:
+    def book(self, node: Node) -> PipelineProfile:
         """Return the book for a chain; parts of one dataset have the same."""
         kind = _kind(node)
         with self._lock:
-            book = self._books.setdefault(kind, StageBook())
+            book = self._books.setdefault(kind, PipelineProfile())
             self._books.move_to_end(kind)
             while len(self._books) > _MOST_CHAINS:
                 self._books.popitem(last=False)
@@ -144,9 +145,9 @@ def log_stages(log: StageLog | None) -> None:
     _current.log = log
 
 
-def book_for(node: Node) -> StageBook:
+def book_for(node: Node) -> PipelineProfile:
     """Return the book for an iteration that begins in this thread."""
-    return StageBook() if _current.log is None else _current.log.book(node)
+    return PipelineProfile() if _current.log is None else _current.log.book(node)
 
 
 # Context: what all parts of an iteration share, such as seeds and options. Pure.
@@ -180,7 +181,7 @@ class Counters:
     """The counts of an iteration, by place in the chain."""
 
     errors_ignored: dict[int, int] = field(default_factory=dict)
-    stages: StageBook = field(default_factory=StageBook)
+    stages: PipelineProfile = field(default_factory=PipelineProfile)
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ class Context:
         The options of the nearest `Dataset.with_options`.
     counters : Counters
         The iteration's own.
-    stage : StageCounts or None
+    stage : StageCounters or None
         What reads the part that gets this.
     """
 
@@ -209,13 +210,13 @@ class Context:
     epoch: int = 0
     options: Options = Options()
     counters: Counters = field(default_factory=Counters)
-    stage: StageCounts | None = None
+    stage: StageCounters | None = None
 
     def child(self, index: int) -> Context:
         """Return the context for an input."""
         return replace(self, seed=mixed(self.seed, index), place=mixed(self.place, index))
 
-    def read_by(self, stage: StageCounts) -> Context:
+    def read_by(self, stage: StageCounters) -> Context:
         """Return the context for what a stage reads."""
         return replace(self, stage=stage)
 
@@ -407,7 +408,7 @@ def short(value: Any) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-# StageCounts: counts what an iterator of a chain gives, and what it takes.
+# StageCounters: counts what an iterator of a chain gives, and what it takes.
 #
 # Whoever reads a node begins a stage. The counts are taken block by block, so they cost little. The
 # time of a stage is its own: what its inputs take in the same thread is taken off.
@@ -416,7 +417,7 @@ def short(value: Any) -> str:
 # whose numbers are those of a moment ago. A stage does not hold its iterator.
 
 
-class StageCounts:
+class StageCounters:
     """Counts for one iterator.
 
     Parameters
@@ -425,7 +426,7 @@ class StageCounts:
         What is iterated over.
     place : int
         The node's place in the chain.
-    above : StageCounts or None
+    above : StageCounters or None
         The stage that reads this one.
     apart : bool
         Whether a thread of its own reads it: then its time is none of the stage above.
@@ -433,7 +434,7 @@ class StageCounts:
 
     __slots__ = ("_apart", "_inside", "above", "elements", "iterator", "node", "place", "seconds")
 
-    def __init__(self, node: Node, place: int, above: StageCounts | None, apart: bool) -> None:
+    def __init__(self, node: Node, place: int, above: StageCounters | None, apart: bool) -> None:
         self.node, self.place, self.above, self._apart = node.counted, place, above, apart
         self.elements, self.seconds = 0, 0.0
         self._inside = 0.0  # the time of its inputs
@@ -456,9 +457,9 @@ class StageCounts:
 
 def begin_stage(
     node: Node, context: Context, state: State, *, apart: bool = False
-) -> tuple[NodeIterator, StageCounts]:
-    """Begin to iterate over a node, and count; see `StageCounts` and `Node.iterate`."""
-    stage = StageCounts(node, context.place, context.stage, apart)
+) -> tuple[NodeIterator, StageCounters]:
+    """Begin to iterate over a node, and count; see `StageCounters` and `Node.iterate`."""
+    stage = StageCounters(node, context.place, context.stage, apart)
     iterator = node.iterate(context.read_by(stage), state)
     stage.iterator = weakref.ref(iterator)
     context.counters.stages.add(stage)

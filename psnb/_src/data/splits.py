@@ -18,7 +18,7 @@ from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.nodes.slicing import EveryNth, Skip, Take
 from psnb._src.data.nodes.sources import FileRange, Files
 from psnb._src.data.nodes.transforms import Filter, IgnoreErrors, Map, WithOptions
-from psnb._src.utils.text import excerpt
+from psnb._src.utils.text import truncate
 from psnb.errors import ConfigurationError
 
 _LOCAL = (
@@ -165,7 +165,7 @@ def identity(splits: Sequence[Dataset]) -> str:
         for part in _parts(each.node):
             digest.update(part.encode() + b"\0")
     chain = " → ".join(line.strip() for line in splits[0].node.lines())
-    return f"{digest.hexdigest()} ({excerpt(chain, _LENGTH)})"
+    return f"{digest.hexdigest()} ({truncate(chain, _LENGTH)})"
 
 
 def _parts(value: Any) -> Iterator[str]:

@@ -23,7 +23,7 @@ from psnb._src.client.variable import Variable, shards_of
 from psnb._src.models.shared import FlatVariables, OptimizerChoice, Place, Strategy, optimizer_for
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.states import Initializer
-from psnb._src.utils.text import NAME, counted, excerpt
+from psnb._src.utils.text import NAME, counted, truncate
 from psnb.errors import ConfigurationError
 
 logger = logging.getLogger("psnb")
@@ -403,4 +403,4 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _quoted(name: str) -> str:
-    return excerpt(repr(name), NAME)
+    return truncate(repr(name), NAME)

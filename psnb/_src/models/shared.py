@@ -36,7 +36,7 @@ from psnb._src.server.shard import OPTIMIZABLE
 from psnb._src.utils.profiling import PULL, counted_as
 from psnb._src.utils.text import shown
 from psnb._src.worker.resources import latest_element
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 
 
 class _TableRows:
@@ -118,7 +118,7 @@ class BatchRows:
 
         Raises
         ------
-        GradientError, IdOutOfRangeError
+        InvalidArrayError, IdOutOfRangeError
             If they are no ids of the table.
         """
         checked = [checked_ids(each, table.name, table.rows) for each in ids]
@@ -180,7 +180,7 @@ class BatchRows:
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If a gradient is not finite; or the loss, though all gradients may be (those of a part
             of the model that it does not depend on): then the step has learned from no loss.
         """
@@ -195,7 +195,7 @@ class BatchRows:
             else:
                 given[handle] = gradient
         if not math.isfinite(loss) and any(shards_of(h).refuses_nonfinite for h in given):
-            raise GradientError(
+            raise InvalidArrayError(
                 f"the loss is {loss}, so nothing of this step was written. Mend the model or its "
                 "data, or make all parameters with nonfinite='skip' or 'allow'"
             )
@@ -240,7 +240,7 @@ def batch_summary(fields: Iterable[tuple[str, np.ndarray]]) -> str:
     return "; ".join(told_of[:_SHOWN]) + more + source
 
 
-# FewSizes: the sizes to which arrays are padded, so that few programs are compiled. Pure.
+# SizeBuckets: the sizes to which arrays are padded, so that few programs are compiled. Pure.
 #
 # Threads: several may use one; at worst, one of them uses another size than it would have alone.
 
@@ -248,7 +248,7 @@ _SPARE = 16
 """One part in so many is left free, for batches that need a little more than the first one."""
 
 
-class FewSizes:
+class SizeBuckets:
     """Chooses sizes, and prefers those that it has chosen before."""
 
     def __init__(self) -> None:
@@ -275,11 +275,11 @@ def padded_size(count: int) -> int:
 
 # What functions and objects refer to, as far as it would be pickled with them. Pure.
 
-Known = Callable[[Any], str | None]
+CoordinatorEntry = Callable[[Any], str | None]
 """Returns what a thing is called, if it is one of those that are looked for."""
 
 
-def leads_to(value: object, known: Known, skipped: tuple[type, ...] = ()) -> str | None:
+def leads_to(value: object, known: CoordinatorEntry, skipped: tuple[type, ...] = ()) -> str | None:
     """Return what a value leads to of what is known; None if it leads to nothing of it.
 
     Classes are not followed, nor objects of the classes that are skipped.
@@ -296,7 +296,7 @@ def leads_to(value: object, known: Known, skipped: tuple[type, ...] = ()) -> str
     return None
 
 
-def used_global(function: FunctionType, known: Known) -> tuple[str, str] | None:
+def used_global(function: FunctionType, known: CoordinatorEntry) -> tuple[str, str] | None:
     """Return a global that a function itself uses and that is known, by its name and what it is."""
     for code in _codes(function.__code__):
         for name in code.co_names:  # attributes are among them
@@ -321,7 +321,7 @@ class _FoundError(Exception):
 
 
 class _Searching(cloudpickle.Pickler):
-    def __init__(self, known: Known, skipped: tuple[type, ...]) -> None:
+    def __init__(self, known: CoordinatorEntry, skipped: tuple[type, ...]) -> None:
         super().__init__(io.BytesIO(), protocol=5)
         self._known, self._skipped = known, skipped
 
@@ -561,7 +561,7 @@ class FlatVariables:
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             As `check`; nothing was changed.
         """
         self.check(arrays)
@@ -570,15 +570,15 @@ class FlatVariables:
                 variable.assign(value)
 
     def check(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Raise GradientError if an array is missing, is none of these, or has another shape."""
+        """Raise InvalidArrayError if an array is missing, unknown or of another shape."""
         if missing := sorted(self.places.keys() ^ arrays.keys()):
-            raise GradientError(
+            raise InvalidArrayError(
                 f"parameters do not have the names that they were made with: {missing[:3]}; they "
                 f"are {sorted(self.places)[:6]} ..."
             )
         for name, place in self.places.items():
             if np.shape(arrays[name]) != place.shape:
-                raise GradientError(
+                raise InvalidArrayError(
                     f"parameter {name!r} was made with shape {place.shape}, and now has shape "
                     f"{np.shape(arrays[name])}: a model whose layers changed is another model; "
                     "place it anew, under another name="

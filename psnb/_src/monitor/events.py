@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any, Literal, NamedTuple, Protocol
 
-from psnb._src.utils.text import NAME, PAGE, excerpt, text_of
+from psnb._src.utils.text import NAME, PAGE, text_of, truncate
 from psnb._src.utils.threads import Lock, uninterrupted
 from psnb.errors import ConfigurationError
 
@@ -54,10 +54,10 @@ class EventKind(enum.Enum):
     """Closures were cancelled with one whose error `fetch` has raised; later ones run."""
     SERVER_LOST = "server lost"
     """A parameter server has ended; the shards that only it held are lost."""
-    SERVER_SILENT = "server silent"
+    SERVER_UNRESPONSIVE = "server unresponsive"
     """A parameter server does not answer: it is frozen or out of reach, and may come back."""
     SERVER_BACK = "server back"
-    """A silent parameter server answers again."""
+    """An unresponsive parameter server answers again."""
     SERVER_JOINED = "server joined"
     """A worker has become a parameter server, in place of a lost one or for `rebalance`."""
     SERVER_RETIRING = "server retiring"
@@ -97,7 +97,7 @@ _WARNED = {
     EventKind.CLOSURES_ABANDONED,
     EventKind.FAILURES_CLEARED,
     EventKind.SERVER_LOST,
-    EventKind.SERVER_SILENT,
+    EventKind.SERVER_UNRESPONSIVE,
     EventKind.UPDATES_LOST,
     EventKind.SHARDS_LOST,
     EventKind.CHECKPOINT_FAILED,
@@ -155,7 +155,7 @@ class EventLog:
     ) -> None:
         """Record an event now."""
         affected = tuple(str(closure) for closure in islice(closures, _MOST_CLOSURES))
-        message, worker = excerpt(message), excerpt(str(worker), NAME)
+        message, worker = truncate(message), truncate(str(worker), NAME)
         event = Event(time.time(), kind, worker, message, affected)
         with self._lock:
             self._events.append(event)
@@ -523,9 +523,9 @@ class FailureLog:
 
 def _one_line(error: BaseException) -> str:
     first = text_of(error).partition("\n")[0]
-    return excerpt(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+    return truncate(f"{type(error).__name__}: {first}" if first else type(error).__name__)
 
 
 def _pages(error: BaseException) -> tuple[str, str]:
     text = "".join(traceback.format_exception_only(error)).rstrip()
-    return excerpt(text, PAGE), excerpt(getattr(error, "full_traceback", text), PAGE)
+    return truncate(text, PAGE), truncate(getattr(error, "full_traceback", text), PAGE)

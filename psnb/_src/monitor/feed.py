@@ -52,7 +52,7 @@ from psnb._src.monitor.protocol import (
     plain,
 )
 from psnb._src.utils.files import Place
-from psnb._src.utils.text import NAME, excerpt
+from psnb._src.utils.text import NAME, truncate
 
 # Backlog: what a late view needs, the newest full update and all updates after it.
 #
@@ -339,10 +339,10 @@ class Feed:
             "servers": [_server(each) for each in statistics.servers],
             "optimizers": [
                 OptimizerRow(
-                    parameter=excerpt(name, NAME),
-                    optimizer=excerpt(each.optimizer, NAME),
+                    parameter=truncate(name, NAME),
+                    optimizer=truncate(each.optimizer, NAME),
                     learning_rate=each.learning_rate,
-                    schedule=excerpt(each.schedule),
+                    schedule=truncate(each.schedule),
                 )
                 for name, each in viewed.optimizers().items()
             ],
@@ -461,7 +461,7 @@ def _training(found: TrainingProgress | None) -> Training | None:
 def _worker(worker: WorkerStatistics) -> WorkerRow:
     return WorkerRow(
         index=worker.index,
-        name=excerpt(str(worker.name), NAME),  # Dask names a worker of a LocalCluster by a number.
+        name=truncate(str(worker.name), NAME),  # Dask names a worker of a LocalCluster by a number.
         address=worker.address,
         host=worker.host,
         state=worker.state,
@@ -473,7 +473,7 @@ def _worker(worker: WorkerStatistics) -> WorkerRow:
         busy=round(worker.busy, 3),
         memory=worker.memory,
         last_error=worker.last_error,
-        activity=excerpt(worker.activity, NAME),
+        activity=truncate(worker.activity, NAME),
         running_since=worker.running_since,
         phases=_shares(worker.phases_lately.shares),
     )

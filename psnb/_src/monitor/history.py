@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypedDict
 import numpy as np
 
 from psnb._src.utils.profiling import PhaseStatistics, Stages, merged_chains, starved
-from psnb._src.utils.text import NAME, excerpt
+from psnb._src.utils.text import NAME, truncate
 from psnb._src.utils.threads import Lock
 
 # Timeline: when which worker ran closures, over the last minute. Thread-safe.
@@ -787,7 +787,7 @@ class History:
             logger.warning(
                 "psnb.report(%s=...): %d metrics are kept, and there are more; new ones are "
                 "dropped. Report what varies as a value, not as a name",
-                excerpt(dropped, NAME),
+                truncate(dropped, NAME),
                 MOST_METRICS,
             )
 

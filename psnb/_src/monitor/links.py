@@ -1,7 +1,7 @@
 """HubLink: sends the updates of a coordinator in this kernel to the hub on the Jupyter server.
 
 Two threads post, each on a connection of its own: the publisher's, ``psnb-hub-news``, whose updates
-must arrive in order, and ``psnb-hub-life``, which gives signs of life when nothing changes, carries
+must arrive in order, and ``psnb-hub-life``, which gives heartbeats when nothing changes, carries
 replies, and reports the end. They share a queue of replies and events. If the hub is out of reach,
 the publisher tries again, less and less often, and the other thread pauses until it has succeeded.
 A message that the hub refuses as invalid is a fault of psnb: it is logged, once, and dropped.
@@ -52,7 +52,7 @@ from psnb._src.monitor.protocol import (
     portions,
 )
 from psnb._src.monitor.publisher import Publisher, execute
-from psnb._src.utils.threads import aside, on_loop, uninterrupted
+from psnb._src.utils.threads import run_in_thread, run_on_loop, uninterrupted
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -223,7 +223,7 @@ def _is_this_machine(host: str) -> bool:
         return False
 
 
-SIGN_OF_LIFE = 0.5
+HEARTBEAT = 0.5
 """Maximum seconds between two posts; commands also wait for the next post."""
 
 CLOSE_TIMEOUT = 2.0
@@ -301,15 +301,15 @@ class HubLink:
         while self._publisher.alive:
             reached = self._reached.is_set()
             quiet = time.monotonic() - self._posted
-            self._wake.wait(max(0.0, SIGN_OF_LIFE - quiet) if reached else SIGN_OF_LIFE)
+            self._wake.wait(max(0.0, HEARTBEAT - quiet) if reached else HEARTBEAT)
             self._wake.clear()
             replies = self._taken()
-            if reached and (replies or time.monotonic() - self._posted >= SIGN_OF_LIFE):
+            if reached and (replies or time.monotonic() - self._posted >= HEARTBEAT):
                 try:
                     self._post(self._life, [], replies)
                 except OSError as error:
                     # Its replies are lost; the hub informs the panels that wait.
-                    _log.debug("the hub got no sign of life: %s", error)
+                    _log.debug("the hub got no heartbeat: %s", error)
                     self._publisher.hello()  # which goes on trying
         try:
             if self._reached.is_set():
@@ -614,7 +614,7 @@ class SchedulerLink:
         Exception
             Whatever Dask raises if the scheduler does not answer, or has another psnb.
         """
-        aside(self._client.register_plugin, UpdatesRoute())  # Dask blocks there
+        run_in_thread(self._client.register_plugin, UpdatesRoute())  # Dask blocks there
         self._publisher.hello()  # the update from construction is shown nowhere
         self._publisher.start()
 
@@ -652,7 +652,7 @@ class SchedulerLink:
         try:
             # This limit is for the case that the event loop ends meanwhile.
             loop = event_loop(self._client)
-            wanted: bool = on_loop(loop, partial(self._call, update), TIMEOUT + 1)
+            wanted: bool = run_on_loop(loop, partial(self._call, update), TIMEOUT + 1)
         except RuntimeError as error:  # of an event loop that has just ended
             raise ConnectionError(str(error)) from error
         return wanted

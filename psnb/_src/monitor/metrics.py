@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from psnb._src.metrics.metric import MergeableMetric, MetricState, MetricStates, joined, united
 from psnb._src.monitor.events import EventLog, FailureLog
 from psnb._src.monitor.history import MOST_METRICS, History, MetricStatistics, Staleness, Timeline
-from psnb._src.utils.text import NAME, excerpt, text_of
+from psnb._src.utils.text import NAME, text_of, truncate
 from psnb._src.utils.threads import Lock
 
 logger = logging.getLogger("psnb")
@@ -179,7 +179,7 @@ class MergedMetrics:
             self._merged[key] = joined(states)
         else:
             self._complain(
-                f"psnb.report({excerpt(name, NAME)}=...): {MOST_METRICS} metrics are merged, and "
+                f"psnb.report({truncate(name, NAME)}=...): {MOST_METRICS} metrics are merged, and "
                 "there are more; new ones are dropped"
             )
             return
@@ -196,7 +196,7 @@ class MergedMetrics:
 
     def _complain(self, text: str) -> None:
         if self._complaint is None:
-            self._complaint = excerpt(text)
+            self._complaint = truncate(text)
 
     def _tell(self) -> None:
         # Without the lock: handlers of users may ask for metrics.

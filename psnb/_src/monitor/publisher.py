@@ -20,7 +20,7 @@ from typing import Any, cast, get_args
 from psnb._src.monitor.events import CLOSED, coordinator_tone
 from psnb._src.monitor.feed import Feed, Viewed
 from psnb._src.monitor.protocol import VERSION, Command, CommandName, CommandReply, Update, plain
-from psnb._src.utils.text import NAME, counted, error_text, excerpt
+from psnb._src.utils.text import NAME, counted, error_text, truncate
 from psnb._src.utils.threads import uninterrupted
 from psnb.errors import ConfigurationError, PsnbError
 
@@ -131,7 +131,7 @@ class Publisher:
         except Exception as error:  # a boundary: otherwise the error would be lost with the thread
             _log.exception("A view of a coordinator stops updating")
             # The coordinator's state is not known here any more.
-            why = excerpt(f"No longer updated: {type(error).__name__}: {error}")
+            why = truncate(f"No longer updated: {type(error).__name__}: {error}")
             self._end("unknown", plain(why))
 
     def _tick(self) -> bool:
@@ -206,7 +206,7 @@ def execute(
         Called once, with the outcome; from the command's thread, or at once if the message is not a
         command.
     """
-    identity = excerpt(str(message.get("id", "")), NAME) if isinstance(message, dict) else ""
+    identity = truncate(str(message.get("id", "")), NAME) if isinstance(message, dict) else ""
 
     def answer(error: str, result: str = "") -> None:
         told = CommandReply(
@@ -214,8 +214,8 @@ def execute(
             version=VERSION,
             id=identity,
             coordinator=viewed.id,
-            error=excerpt(error),
-            result=excerpt(result),
+            error=truncate(error),
+            result=truncate(result),
         )
         reply(plain(told))
 

@@ -75,7 +75,7 @@ class ShardPlace:
     primary: ServerAddress | None
     copies: tuple[ServerAddress, ...] = ()
     filling: ServerAddress | None = None
-    heir: ServerAddress | None = None
+    successor: ServerAddress | None = None
     leaving: tuple[ServerAddress, ...] = ()
     term: int = 1
     version: int = 1
@@ -112,7 +112,7 @@ class Layout:
     replicas : int
         How many copies of each shard there should be, 0 or 1.
     patience : float
-        Seconds without a sign of life after which a server counts as silent.
+        Seconds without a heartbeat after which a server counts as unresponsive.
     places : tuple of ShardPlace
         By the shards' numbers.
     """
@@ -131,7 +131,7 @@ class Layout:
     @property
     def incomplete(self) -> bool:
         """Whether a shard was lost with all servers that had it."""
-        return any(place.primary is None and place.heir is None for place in self.places)
+        return any(place.primary is None and place.successor is None for place in self.places)
 
     def served(self, answers: Callable[[ServerAddress], bool]) -> bool | None:
         """Return whether each shard is on a server that answers; None while others may take over.
@@ -162,7 +162,7 @@ class Layout:
                 primary=names.get(place.primary) if place.primary is not None else None,
                 copies=tuple(names[each] for each in place.copies if each in names),
                 filling=None,
-                heir=None,
+                successor=None,
                 leaving=(),
             )
             for place in self.places
@@ -176,7 +176,7 @@ class Layout:
                 place.primary and list(place.primary),
                 [list(server) for server in place.copies],
                 place.filling and list(place.filling),
-                place.heir and list(place.heir),
+                place.successor and list(place.successor),
                 [list(server) for server in place.leaving],
                 place.term,
                 place.version,
@@ -203,11 +203,11 @@ def unpacked(packed: Sequence[Any]) -> Layout:
                 server(primary),
                 tuple(ServerAddress(*each) for each in copies),
                 server(filling),
-                server(heir),
+                server(successor),
                 tuple(ServerAddress(*each) for each in leaving),
                 *counts,
             )
-            for primary, copies, filling, heir, leaving, *counts in places
+            for primary, copies, filling, successor, leaving, *counts in places
         ),
     )
 

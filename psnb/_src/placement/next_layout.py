@@ -10,7 +10,8 @@ the newest place says that it has heard of (`psnb._src.server.server`). What hol
   primary has confirmed that it has heard so, the copy is *leaving*: if the primary is gone, it
   takes over. (If the primary had heard, and gone on alone, then what it acknowledged after that is
   lost with it, as it was the last that had it.)
-- A server that is *silent* may come back. Its shard goes to a copy, if one answers; if none does,
+- A server that is *unresponsive* may come back. Its shard goes to a copy, if one answers; if none
+does,
   it stays where it is. A shard is lost when all servers that had it are *gone*.
 - There are never fewer copies than before while servers are drained or balanced: the shard is
   copied first, and the old primary stays as a copy until the new one answers.
@@ -34,7 +35,7 @@ class Health(StrEnum):
     """Whether a server answers."""
 
     ALIVE = "alive"
-    SILENT = "silent"
+    UNRESPONSIVE = "unresponsive"
     """It does not respond, and may come back with all that it holds."""
     GONE = "gone"
     """Its process has ended, and what it held is lost."""
@@ -89,7 +90,7 @@ class DesiredLayout:
 _GONE = ObservedServer(Health.GONE)
 
 
-def mended(
+def next_layout(
     layout: Layout, observed: Mapping[ServerAddress, ObservedServer], desired: DesiredLayout
 ) -> Layout:
     """Return the next layout, or this one if there is nothing to do at this moment.
@@ -147,17 +148,19 @@ class _Mending:
     def _without(self, primary: ServerAddress, health: Health) -> ShardPlace:
         """Let a copy take over from a primary that does not answer."""
         place = self._place
-        # A primary that is only silent may have gone on without those that are leaving.
-        for known in (place.copies, place.leaving if health is not Health.SILENT else ()):
+        # A primary that is only unresponsive may have gone on without those that are leaving.
+        for known in (place.copies, place.leaving if health is not Health.UNRESPONSIVE else ()):
             heirs = sorted(
                 filter(self._is_copy, known), key=lambda s: s not in self._desired.usable
             )
             if heirs:
                 # Until it has confirmed that it is the primary, what the others have is worth as
                 # much.
-                rest = [*heirs[1:], *([primary] if health is Health.SILENT else [])]
+                rest = [*heirs[1:], *([primary] if health is Health.UNRESPONSIVE else [])]
                 return self._next(heirs[0], leaving=rest)
-        if health is Health.SILENT or not all(map(self._is_lost, (*place.copies, *place.leaving))):
+        if health is Health.UNRESPONSIVE or not all(
+            map(self._is_lost, (*place.copies, *place.leaving))
+        ):
             return place  # one that comes back has it
         return self._next(None)
 
@@ -176,19 +179,19 @@ class _Mending:
                 copies.append(filling)
             if state is not CopyState.FILLING:
                 filling = None
-        if place.heir in copies and held.idle:
+        if place.successor in copies and held.idle:
             # All servers that have it hold the very same now, also the old primary.
-            rest = [each for each in (*copies, primary) if each != place.heir]
+            rest = [each for each in (*copies, primary) if each != place.successor]
             rest.sort(key=lambda each: each not in usable)
             kept = max(1, replicas)
-            return self._next(place.heir, rest[:kept], filling, leaving=rest[kept:])
+            return self._next(place.successor, rest[:kept], filling, leaving=rest[kept:])
         home = self._home(primary, copies, filling, load)
-        heir = home if home in copies else None
+        successor = home if home in copies else None
         good = [each for each in copies if each in usable]
-        if heir is None and len(good) >= replicas:
+        if successor is None and len(good) >= replicas:
             dropped += [each for each in copies if each not in good[:replicas]]
             copies = good[:replicas]
-        if filling is None is place.filling and heir is None and not dropped:
+        if filling is None is place.filling and successor is None and not dropped:
             # Not while one is leaving, which would be overwritten; nor in the step in which one has
             # just broken, since the primary would not hear of that.
             unfit = self._desired.unfit.get(self._index, ())
@@ -198,7 +201,7 @@ class _Mending:
             elif len(good) < replicas and others:
                 filling = min(others, key=lambda each: load[each])
         leaving = [each for each in dropped if self._health(each) is not Health.GONE]
-        return self._next(primary, copies, filling, heir, leaving)
+        return self._next(primary, copies, filling, successor, leaving)
 
     def _home(
         self,
@@ -222,14 +225,14 @@ class _Mending:
         primary: ServerAddress | None,
         copies: Sequence[ServerAddress] = (),
         filling: ServerAddress | None = None,
-        heir: ServerAddress | None = None,
+        successor: ServerAddress | None = None,
         leaving: Sequence[ServerAddress] = (),
     ) -> ShardPlace:
         return self._place.next(
             primary=primary,
             copies=tuple(copies),
             filling=filling,
-            heir=heir,
+            successor=successor,
             leaving=tuple(leaving),
         )
 

@@ -26,13 +26,13 @@ from psnb._src.placement.layout import Layout, unpacked
 from psnb._src.utils.checks import numbered
 from psnb.errors import ServerLostError
 
-# KeptStrategy: what the Dask scheduler keeps of a strategy, so that others find it. Pure.
+# RegistryEntry: what the Dask scheduler keeps of a strategy, so that others find it. Pure.
 #
 # It is enough to make the strategy and its handles again when the process that owned it has died.
 # The scheduler unpickles none of it.
 
 PUBLISH_AGAIN = 5.0
-"""Seconds after which an owner publishes its layout again, which is its sign of life."""
+"""Seconds after which an owner publishes its layout again, which is its heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class OwnershipRecord:
     """What a strategy is, besides its parameters and where they are.
 
     Attributes
@@ -67,7 +67,7 @@ class Deed:
         What people call it; unique on the cluster.
     made : float
         When it was made, in seconds since 1970.
-    keep : float
+    retention : float
         Seconds for which it is kept without an owner.
     packed : bytes
         What only its owner reads, pickled.
@@ -75,17 +75,17 @@ class Deed:
 
     name: str
     made: float
-    keep: float
+    retention: float
     packed: bytes
 
 
 @dataclass(slots=True)
-class KeptStrategy:
+class RegistryEntry:
     """What is kept of a strategy.
 
     Attributes
     ----------
-    deed : Deed
+    deed : OwnershipRecord
         What it is.
     owner : Owner
         The latest.
@@ -101,7 +101,7 @@ class KeptStrategy:
         Whether the owner's client has gone since.
     """
 
-    deed: Deed
+    deed: OwnershipRecord
     owner: Owner
     heard: float
     layout: list[Any] = field(default_factory=list)
@@ -151,7 +151,7 @@ class LayoutRegistry(SchedulerPlugin):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: dict[str, KeptStrategy] = {}
+        self._kept: dict[str, RegistryEntry] = {}
         self._taken: dict[str, str] = {}  # by former id, what its former owner is told
         self._timers: dict[str, asyncio.TimerHandle] = {}  # these end strategies without an owner
 
@@ -181,9 +181,12 @@ class LayoutRegistry(SchedulerPlugin):
         """Begin to keep a strategy; return its name in a list, with a number if it is taken."""
         if strategy in self._taken:
             return self._taken[strategy]
-        own, others = Deed(*deed), [each for key, each in self._kept.items() if key != strategy]
+        own, others = (
+            OwnershipRecord(*deed),
+            [each for key, each in self._kept.items() if key != strategy],
+        )
         name = numbered(own.name, {each.deed.name for each in others})
-        self._kept[strategy] = KeptStrategy(
+        self._kept[strategy] = RegistryEntry(
             replace(own, name=name),
             Owner(*owner),
             self._clock(),
@@ -212,7 +215,7 @@ class LayoutRegistry(SchedulerPlugin):
         return ""
 
     def publish(self, token: str, strategy: str, layout: list[Any] | None) -> str:
-        """Store a strategy's layout, which is its owner's sign of life; None: it is closed."""
+        """Store a strategy's layout, which is its owner's heartbeat; None: it is closed."""
         if refusal := self._refusal(token, strategy):
             return refusal
         if layout is None:
@@ -284,10 +287,10 @@ class LayoutRegistry(SchedulerPlugin):
                 kept.left = True
                 self._wait_for_owner(strategy)
 
-    def _told(self, kept: KeptStrategy) -> list[Any]:
+    def _told(self, kept: RegistryEntry) -> list[Any]:
         deed, owner = kept.deed, kept.owner
         return [
-            [deed.name, deed.made, deed.keep, deed.packed],
+            [deed.name, deed.made, deed.retention, deed.packed],
             [owner.token, owner.client, owner.where, owner.since],
             kept.layout,
             kept.parameters,
@@ -311,12 +314,12 @@ class LayoutRegistry(SchedulerPlugin):
     def _wait_for_owner(self, strategy: str) -> None:
         self._stop_waiting(strategy)
         kept = self._kept[strategy]
-        seconds = kept.deed.keep + (0.0 if kept.left else kept.lease)
+        seconds = kept.deed.retention + (0.0 if kept.left else kept.lease)
         loop = asyncio.get_running_loop()
         self._timers[strategy] = loop.call_later(seconds, self._forget, strategy)
 
 
-def _taken_over(kept: KeptStrategy) -> str:
+def _taken_over(kept: RegistryEntry) -> str:
     return (
         f"the strategy {kept.deed.name!r} was taken over by {kept.owner.where}, as its owner had "
         "gone: those who had it before can neither read nor write it any more. "

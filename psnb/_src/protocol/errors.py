@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from psnb._src.jupyter_compat import cell_of
 from psnb._src.placement.layout import ServerAddress, ShardId
-from psnb._src.utils.text import PAGE, causes, excerpt, is_psnbs, is_users, text_of
+from psnb._src.utils.text import PAGE, causes, is_psnbs, is_users, text_of, truncate
 from psnb._src.utils.threads import Lock
 from psnb.errors import ServerLostError
 
@@ -49,7 +49,7 @@ class Frame:
         cell = cell_of(self.file)
         source = self.source or (_source(self.file, self.line) if cell else "")
         where = f"  {cell or f'File {self.file}'}, line {self.line}, in {self.function}"
-        return f"{where}\n    {excerpt(source)}" if source else where
+        return f"{where}\n    {truncate(source)}" if source else where
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,10 @@ class RemoteTraceback:
             message = text_of(each)
             first = message.partition("\n")[0]
             told = not links or (first and first in said)
-            cause = "" if told else excerpt(f"caused by {type(each).__name__}: {first}")
+            cause = "" if told else truncate(f"caused by {type(each).__name__}: {first}")
             links.append((cause, _users_frames(each)))
             said += message
-        whole = excerpt("".join(traceback.format_exception(error)).rstrip(), PAGE)
+        whole = truncate("".join(traceback.format_exception(error)).rstrip(), PAGE)
         return cls(tuple(links), whole)
 
     def text(self) -> str:
@@ -99,7 +99,7 @@ class RemoteTraceback:
             source = _source(found[1], int(found[2])) if cell_of(found[1]) else ""
             return f"{found[0]}\n    {source}" if source else found[0]
 
-        return excerpt(_FRAME.sub(filled, self.whole), PAGE)
+        return truncate(_FRAME.sub(filled, self.whole), PAGE)
 
 
 NOWHERE = RemoteTraceback((), "")

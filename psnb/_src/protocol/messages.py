@@ -34,7 +34,7 @@ class SessionOpening(Struct, frozen=True):
     worker_name: str  # what people call the worker, if Dask has no name for it
     worker_index: int
     num_workers: int  # what closures see in their context
-    beat: float  # seconds between the worker's signs of life
+    beat: float  # seconds between the worker's heartbeats
     drain: float  # seconds that closures get to end when the worker leaves
     strategy: str  # whose updates go by rounds or local copies, if the mode has such
     exchange: int | None  # with local copies: after how many closures changes are sent
@@ -173,7 +173,9 @@ class ElementsTaken(ToNotebook, frozen=True):
     """What a closure has taken from its iterators that has failed; it comes before its result."""
 
     closure: int
-    elements: bytes  # the pickled `Taken` of each, by its number; empty if they were too much
+    elements: (
+        bytes  # the pickled `ConsumedInputs` of each, by its number; empty if they were too much
+    )
 
 
 class ClosureUndecided(ToNotebook, frozen=True):
@@ -218,7 +220,7 @@ class SignOfLife(ToNotebook, frozen=True):
 
 
 class ChainsRead(ToNotebook, frozen=True):
-    """What the worker has read has news: with signs of life, and when it runs out of closures."""
+    """What the worker has read has news: with heartbeats, and when it runs out of closures."""
 
     stages: dict[str, Stages]  # of chains that have changed, by kind
 
@@ -358,7 +360,7 @@ class Sync(Mode):
 
     A round is applied on all servers or on none. It can be lost although its closures have
     returned: if the coordinator is closed before, or if a server is lost when the round should be
-    applied; then ``join`` raises. A silent server is waited for.
+    applied; then ``join`` raises. An unresponsive server is waited for.
 
     Chen et al., *Revisiting Distributed Synchronous SGD*, 2016 (without its backup workers);
     TensorFlow's ``SyncReplicasOptimizer``.
@@ -438,9 +440,9 @@ class Geo(Mode):
 
     An exchange is one commit: all writes of its closures are applied, on all servers, or none is.
     So a closure counts wholly or is lost wholly. It can be lost although it has returned: if its
-    worker dies before the exchange, if a server is lost or silent during it, or if the coordinator
-    is closed before. At most ``closures`` closures are lost in this way for each thread of a
-    worker. Closures that were running on a dead worker run again elsewhere, unless they were
+    worker dies before the exchange, if a server is lost or unresponsive during it, or if the
+    coordinator is closed before. At most ``closures`` closures are lost in this way for each thread
+    of a worker. Closures that were running on a dead worker run again elsewhere, unless they were
     exchanged. A closure that raises has written nothing and changes no copy.
 
     After Paddle's ``geo`` mode (``a_sync_configs = {"k_steps": k}``), where optimizers keep their

@@ -29,8 +29,15 @@ from distributed import Client, Future, get_client, get_worker
 
 from psnb._src.dask_compat import event_loop, scheduler_address, scheduler_has
 from psnb._src.protocol.errors import NOWHERE, RemoteTraceback, completed
-from psnb._src.utils.text import briefly, error_text, excerpt, is_interrupt, text_of, users_level
-from psnb._src.utils.threads import on_loop
+from psnb._src.utils.text import (
+    error_text,
+    hide_internal_frames,
+    is_interrupt,
+    text_of,
+    truncate,
+    users_level,
+)
+from psnb._src.utils.threads import run_on_loop
 from psnb.errors import (
     ClosureError,
     ClosureInputError,
@@ -598,7 +605,7 @@ def unpack_error(data: bytes) -> BaseException:
             raise
         error = ClosureError(
             "a closure failed with an exception that this process cannot unpickle: "
-            + excerpt(text_of(failure, repr))
+            + truncate(text_of(failure, repr))
         )
     if not isinstance(error, BaseException):
         raise InternalError(f"a closure failed with {error!r}, which is no exception")
@@ -607,7 +614,7 @@ def unpack_error(data: bytes) -> BaseException:
         error.add_note(note)
     with contextlib.suppress(Exception):  # its class may allow no attributes
         error.full_traceback = told.full()  # type: ignore[attr-defined]
-    return briefly(error)
+    return hide_internal_frames(error)
 
 
 # Dask's futures among the arguments of a closure: the worker fetches their results.
@@ -675,7 +682,7 @@ class GivenFutures:
         if any(future.status == "pending" for future in self.found):
             # Without a scheduler, the closure finds out.
             with suppress(AttributeError, OSError):
-                on_loop(event_loop(self._client), self._arrival)
+                run_on_loop(event_loop(self._client), self._arrival)
 
     async def _arrival(self) -> None:
         while keys := [future.key for future in self.found if future.status == "pending"]:

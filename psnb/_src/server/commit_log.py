@@ -32,7 +32,7 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.rounds import Rounds
 from psnb._src.server.table import OnTable, ReservedWrite
 from psnb._src.transport.stream import part_unwired
-from psnb.errors import CancelledError
+from psnb.errors import ClosureCancelledError
 
 # What notebook, workers and servers send each other about commits. Pure.
 #
@@ -114,7 +114,7 @@ class Part(NamedTuple):
         return cls([part_unwired(write) for write in wire[0]], *wire[1:])
 
 
-class Fact(NamedTuple):
+class CommitRecord(NamedTuple):
     """What a shard reports of a commit that it has prepared or applied.
 
     Attributes
@@ -230,7 +230,7 @@ class CommitLog:
 
         Raises
         ------
-        CancelledError
+        ClosureCancelledError
             If this attempt was given up.
         """
         writer, entry = self._look_up(commit)
@@ -258,7 +258,7 @@ class CommitLog:
 
         Raises
         ------
-        CancelledError
+        ClosureCancelledError
             If it was given up, or if only the notebook may decide.
         """
         _, entry = self._look_up(commit)
@@ -294,7 +294,7 @@ class CommitLog:
             return
         writer.entries[commit.number] = LogEntry(_bare(commit), CommitState.GIVEN_UP)
 
-    def fence(self, writer: str, attempts: Mapping[int, int]) -> list[Fact]:
+    def fence(self, writer: str, attempts: Mapping[int, int]) -> list[CommitRecord]:
         """Report the state of some commits; from now on only the notebook may decide on them.
 
         Parameters
@@ -309,16 +309,16 @@ class CommitLog:
         for number, attempt in attempts.items():
             entry = known.entries.get(number)
             if entry is not None and entry.state is CommitState.APPLIED:
-                facts.append(Fact(entry.commit, applied=True))
+                facts.append(CommitRecord(entry.commit, applied=True))
             elif entry is None or entry.commit.attempt < attempt:
                 self.give_up(Commit(writer, number, attempt), decided=True)
             elif entry.commit.attempt == attempt and entry.state is CommitState.PREPARED:
                 entry.fenced = True
-                facts.append(Fact(entry.commit, applied=False))
+                facts.append(CommitRecord(entry.commit, applied=False))
             # Otherwise the question comes late: another attempt has begun since.
         return facts
 
-    def close(self, writer: str) -> list[Fact]:
+    def close(self, writer: str) -> list[CommitRecord]:
         """Refuse all further commits of a writer, and report those that are here."""
         known = self._settle(writer, 0)
         known.closed = True
@@ -326,10 +326,10 @@ class CommitLog:
         for entry in known.entries.values():
             if entry.state is not CommitState.GIVEN_UP:
                 entry.fenced = True
-                facts.append(Fact(entry.commit, entry.state is CommitState.APPLIED))
+                facts.append(CommitRecord(entry.commit, entry.state is CommitState.APPLIED))
         return facts
 
-    def close_to_all(self) -> list[Fact]:
+    def close_to_all(self) -> list[CommitRecord]:
         """Refuse all further commits, and report those that other shards take part in."""
         self._closed = True
         facts = [fact for writer in list(self._writers) for fact in self.close(writer)]
@@ -392,8 +392,8 @@ def _bare(commit: Commit) -> Commit:
     return commit._replace(shards=(), closures=())
 
 
-def _given_up(commit: Commit) -> CancelledError:
-    return CancelledError(
+def _given_up(commit: Commit) -> ClosureCancelledError:
+    return ClosureCancelledError(
         f"attempt {commit.attempt} of commit {commit.number} was given up: its worker was taken "
         "for lost, and the closure runs elsewhere or has ended"
     )

@@ -172,7 +172,7 @@ def find(keys, rows, ids, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def sight(keys, rows, ids, may, sightings, count, free, out, by_row):  # type: ignore[no-untyped-def]
+def sight(keys, rows, ids, may, frequencies, count, free, out, by_row):  # type: ignore[no-untyped-def]
     """Look up ids; those sighted often enough get the next rows from ``count``.
 
     ``may`` (bool) says which may get one, or is empty: all may. ``by_row`` gets the id of each new
@@ -194,7 +194,7 @@ def sight(keys, rows, ids, may, sightings, count, free, out, by_row):  # type: i
                 keys[slot] = ids[i]
                 free -= 1
             row -= 1
-            if -1 - row >= sightings:
+            if -1 - row >= frequencies:
                 row = count
                 by_row[row] = ids[i]
                 count += 1

@@ -126,7 +126,7 @@ def _lasting(shape: Any, dtype: Any) -> np.ndarray:
     dtype = np.dtype(dtype)
     if math.prod(shape) * dtype.itemsize <= memory.SMALL:
         return aligned(shape, dtype)
-    return memory.zeroed(math.prod(shape), dtype).reshape(shape)
+    return memory.mmap_zeros(math.prod(shape), dtype).reshape(shape)
 
 
 def refusal(error: MemoryError, what: str, where: str) -> ServerMemoryError:
@@ -167,7 +167,8 @@ def _limit() -> str:
     return "the system does not give it"
 
 
-# SpareRoom: memory of a server that is there already, for copies that requests wait for. Pure.
+# PreallocatedPages: memory of a server that is there already, for copies that requests wait for.
+# Pure.
 #
 # The system provides a page of memory when it is first written, which takes five times as long as
 # to copy a page into it. So a thread, ``psnb-room``, writes to all pages ahead, while requests go
@@ -192,7 +193,7 @@ def count_pieces(nbytes: int) -> int:
     return nbytes // PIECE + (nbytes % PIECE > _SMALL)
 
 
-class SpareRoom:
+class PreallocatedPages:
     """Pieces of memory that are there already.
 
     Used by the server's one thread, but for what its own thread calls.

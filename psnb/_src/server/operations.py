@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.placement.layout import ShardPlace
-from psnb._src.server.commit_log import Commit, CommitLog, Fact, Part
+from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, Part
 from psnb._src.server.memory import refusal
 from psnb._src.server.optimizer import CtrAccessor, Optimizer
 from psnb._src.server.states import Admission, Always, Initializer
@@ -164,7 +164,7 @@ class ClosedLog(Message, frozen=True):
     commits wait for the end of their round.
     """
 
-    facts: Sequence[Fact]
+    facts: Sequence[CommitRecord]
     ended: EndRound | None
     held: Mapping[str, Sequence[int]]
 
@@ -449,11 +449,11 @@ ServerAnswer = Done | Failed | Moved
 # The messages.
 
 BUSY = -1
-"""In place of a message's number: a sign of life that was not requested."""
+"""In place of a message's number: a heartbeat that was not requested."""
 
 
 class ServerRequest(Message, frozen=True):
-    """A message to the server with this key. Without operations it asks for a sign of life.
+    """A message to the server with this key. Without operations it asks for a heartbeat.
 
     The operations run with no others in between.
     """

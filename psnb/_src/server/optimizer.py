@@ -22,7 +22,7 @@ from psnb._src.server.memory import scratch
 from psnb._src.server.row_index import GrowingArray
 from psnb._src.server.states import ROW_USE
 from psnb._src.utils.checks import described, is_integer, is_number
-from psnb._src.utils.text import NAME, excerpt, shown, text_of
+from psnb._src.utils.text import NAME, shown, text_of, truncate
 from psnb.errors import ConfigurationError
 
 # Checks of hyperparameters, for optimizers and schedules. Pure.
@@ -339,20 +339,20 @@ def rate_at(learning_rate: LearningRate, step: int) -> float:
     try:
         rate = learning_rate(step)
     except Exception as error:  # whatever a user's function may raise
-        why = excerpt(text_of(error, repr))
+        why = truncate(text_of(error, repr))
         raise ConfigurationError(
             f"the learning rate {_name(learning_rate)} fails for step {step}: {why}"
         ) from error
     if not is_finite(rate) or rate < 0:
         raise ConfigurationError(
             f"the learning rate {_name(learning_rate)} must be a number, finite and not below 0: "
-            f"for step {step} it is {excerpt(repr(rate))}"
+            f"for step {step} it is {truncate(repr(rate))}"
         )
     return float(rate)
 
 
 def _name(function: object) -> str:
-    return excerpt(text_of(function, repr), NAME)  # the end of a function's name says the most
+    return truncate(text_of(function, repr), NAME)  # the end of a function's name says the most
 
 
 def require_rate(owner: Any) -> None:

@@ -153,7 +153,7 @@ class Sighting:
         int64, for the row of each.
     may : numpy.ndarray
         bool, which of them may get a row; empty if all may.
-    sightings : int
+    frequencies : int
         How many it takes to get one; 0 if no id gets a row now.
     spread : tuple of numpy.ndarray, optional
         If ids that were asked for repeat: where in ``ids`` each is, and memory for the row of each.
@@ -163,34 +163,34 @@ class Sighting:
         Keeps the room for new rows.
     """
 
-    __slots__ = ("ids", "known", "may", "promise", "rows", "sightings", "spread")
+    __slots__ = ("frequencies", "ids", "known", "may", "promise", "rows", "spread")
 
     def __init__(
         self,
         ids: np.ndarray,
         rows: np.ndarray,
         may: np.ndarray = _ALL_MAY,
-        sightings: int = 1,
+        frequencies: int = 1,
         spread: tuple[np.ndarray, np.ndarray] | None = None,
         known: object = None,
     ) -> None:
         # By hand: there is one for each push and lookup.
-        self.ids, self.rows, self.may, self.sightings = ids, rows, may, sightings
+        self.ids, self.rows, self.may, self.frequencies = ids, rows, may, frequencies
         self.spread, self.known = spread, known
         self.promise: Promise | None = None
 
     @property
     def most_new(self) -> int:
         """How many rows it makes, at most."""
-        return self.ids.size if self.sightings and self.known is None else 0
+        return self.ids.size if self.frequencies and self.known is None else 0
 
 
 class RowIndex(Protocol):
     """Maps ids (uint64, one axis) to rows (int64, dense from 0).
 
-    Rows that it returns are safe for compiled loops. Ids of another form raise GradientError, ids
-    that cannot have a row here raise IdOutOfRangeError; then nothing is changed. So it is if there
-    is no memory, which raises MemoryError.
+    Rows that it returns are safe for compiled loops. Ids of another form raise InvalidArrayError,
+    ids that cannot have a row here raise IdOutOfRangeError; then nothing is changed. So it is if
+    there is no memory, which raises MemoryError.
     """
 
     count: int
@@ -299,9 +299,9 @@ class GrowingRowIndex(RowIndex):
 
     def prepare(self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True) -> Sighting:
         check_ids("ids", ids)
-        needed = self._admission.sightings
+        needed = self._admission.frequencies
         if needed > 1 and not counting:
-            return Sighting(ids, scratch(ids.size, np.int64), sightings=0)
+            return Sighting(ids, scratch(ids.size, np.int64), frequencies=0)
         spread = None
         if needed > 1 and repeated:  # a lookup or push sights an id once
             rows = scratch(ids.size, np.int64)
@@ -351,11 +351,11 @@ class GrowingRowIndex(RowIndex):
 
     def give(self, sighting: Sighting) -> np.ndarray:
         ids, rows = read_only(sighting.ids), sighting.rows
-        if not sighting.sightings:
+        if not sighting.frequencies:
             kernels.find(self._keys, self._rows, ids, rows)
         elif sighting.known is not self._numbering:
             done, count, self._free = kernels.sight(
-                *(self._keys, self._rows, ids, sighting.may, sighting.sightings),
+                *(self._keys, self._rows, ids, sighting.may, sighting.frequencies),
                 *(self.count, self._free, rows, self._ids.whole[:, 0]),
             )
             if count > self.count:
@@ -371,7 +371,7 @@ class GrowingRowIndex(RowIndex):
     def take_back(self, count: int) -> None:
         """Take back the rows from ``count`` on, the last that were given."""
         # An id that had waited has a slot before others, so it waits on.
-        left = kernels.EMPTY if self._admission.sightings == 1 else np.int32(-2)
+        left = kernels.EMPTY if self._admission.frequencies == 1 else np.int32(-2)
         ids = self._ids.rows[count:, 0]
         kernels.take_back(self._keys, self._rows, read_only(ids), left)
         if left == kernels.EMPTY:
@@ -392,11 +392,11 @@ class GrowingRowIndex(RowIndex):
         kernels.find(self._keys, self._rows, read_only(ids), rows)
         return rows
 
-    def wait(self, ids: np.ndarray, sightings: np.ndarray) -> None:
+    def wait(self, ids: np.ndarray, frequencies: np.ndarray) -> None:
         """Load what `waiting_ids` returned, checked before; none of the ids has a row here."""
-        values, rows = -1 - sightings.astype(np.int32), scratch(ids.size, np.int64)
+        values, rows = -1 - frequencies.astype(np.int32), scratch(ids.size, np.int64)
         self.reserve(ids.size)
-        self.give(Sighting(ids, rows, sightings=_NEVER))
+        self.give(Sighting(ids, rows, frequencies=_NEVER))
         kernels.put(self._keys, self._rows, read_only(ids), values)
 
     def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:
@@ -418,11 +418,11 @@ class GrowingRowIndex(RowIndex):
         """
         other = GrowingRowIndex(self._admission, self._seed)
         ids = self.ids()[kept]
-        waiting, sightings = self.waiting_ids()
+        waiting, frequencies = self.waiting_ids()
         other.reserve(max(room, ids.size) + (0 if forget_waiting else waiting.size))
         other.insert(ids)
         if not forget_waiting:
-            other.wait(waiting, sightings)
+            other.wait(waiting, frequencies)
         return other
 
     def clear(self) -> None:

@@ -113,14 +113,14 @@ class HostedShard:
         copies = {key: copy.state for key, copy in self.copies.items()}
         return ShardStatus(self.role, self.version, idle, copies)
 
-    def obey(self, place: ShardPlace, own_key: str, connect: Connect) -> None:
+    def apply_role(self, place: ShardPlace, own_key: str, connect: Connect) -> None:
         """Take on the role that a newer place says for the server with this key."""
         self.version = place.version
         if place.primary is None or place.primary.key != own_key:
             self.deposed()
             return
         self.term = place.term
-        self.enter(Role.RETIRED if place.heir is not None else Role.PRIMARY)
+        self.enter(Role.RETIRED if place.successor is not None else Role.PRIMARY)
         wanted = {server.key: server for server in place.followers}
         for key, copy in list(self.copies.items()):
             again = key == (place.filling and place.filling.key) and copy.state is CopyState.BROKEN
@@ -317,7 +317,7 @@ class Host:
         for index, place in places.items():
             hosted = self._hosted.get(index)
             if hosted is not None and place.version > hosted.version:
-                hosted.obey(place, self._key, connect)
+                hosted.apply_role(place, self._key, connect)
         rest = [(index, hosted) for index, hosted in self._hosted.items() if index not in places]
         self._drop([index for index, hosted in rest if hosted.version <= versions[index]])
         shards = {index: hosted.status() for index, hosted in self._hosted.items()}

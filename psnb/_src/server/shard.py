@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from psnb._src.server.commit_log import Commit, CommitLog, CommitState, Fact, LogEntry, Part
+from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, CommitState, LogEntry, Part
 from psnb._src.server.dense import DenseTable
 from psnb._src.server.memory import refusal
 from psnb._src.server.operations import (
@@ -325,7 +325,7 @@ class ParameterShard:
         attempts: Mapping[str, Mapping[int, int]],
         closed: Sequence[str] = (),
         settled: Mapping[str, int] | None = None,
-    ) -> list[Fact]:
+    ) -> list[CommitRecord]:
         """Report the state of some commits, and let only the notebook decide on them.
 
         Parameters

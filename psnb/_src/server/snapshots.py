@@ -3,7 +3,7 @@
 Copy on write: what changes before it was read is copied first. So a snapshot takes the memory of
 those rows, at most that of the table, and no operation waits for more than a piece and for the rows
 that it changes itself. (The removal of rows copies all that was not read, and so does the update of
-a variable as a whole: into `SpareRoom`, if that was wanted ahead.)
+a variable as a whole: into `PreallocatedPages`, if that was wanted ahead.)
 
 It is read in one of two ways: in segments of rows, of which the last may be asked for once more; or
 array by array, as files have them.
@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.memory import PIECE, SpareRoom, count_pieces, pages
+from psnb._src.server.memory import PIECE, PreallocatedPages, count_pieces, pages
 from psnb._src.server.operations import SnapshotHeader, WritingProgress
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.states import ROW_USE
@@ -93,7 +93,7 @@ class Snapshot(ABC):
 
 
 def snapshot(
-    table: Table, only: np.ndarray | None = None, room: SpareRoom | None = None
+    table: Table, only: np.ndarray | None = None, room: PreallocatedPages | None = None
 ) -> Snapshot:
     """Return a snapshot of a table at this moment.
 
@@ -103,16 +103,16 @@ def snapshot(
         The table.
     only : numpy.ndarray, optional
         Of an embedding, the numbers of the rows that it shall have, ascending.
-    room : SpareRoom, optional
+    room : PreallocatedPages, optional
         Where a variable is copied to.
     """
     if isinstance(table, SparseTable):
         return _RowSnapshot(table, only)
-    return _WholeSnapshot(table, SpareRoom() if room is None else room)
+    return _WholeSnapshot(table, PreallocatedPages() if room is None else room)
 
 
 def pieces_wanted(table: Table) -> int:
-    """Return how many pieces of `SpareRoom` a snapshot of a table takes, if the table changes."""
+    """Return how many `PreallocatedPages` a snapshot of a table takes, if the table changes."""
     if not isinstance(table, DenseTable):
         return 0
     return sum(count_pieces(table.flat(name).nbytes) for name in table.names)
@@ -121,7 +121,7 @@ def pieces_wanted(table: Table) -> int:
 class _WholeSnapshot(Snapshot):
     """Of a variable, of which the parts that change are copied: mostly all that were not read."""
 
-    def __init__(self, table: Table, room: SpareRoom) -> None:
+    def __init__(self, table: Table, room: PreallocatedPages) -> None:
         assert isinstance(table, DenseTable)
         self._table, self._room = table, room
         self.rows, self.tail = table.extent, table.tail()
@@ -313,7 +313,7 @@ class OpenSnapshots:
         self._numbers = itertools.count()
         # Each with the minutes since it was last used.
         self._open: dict[str, tuple[Snapshot, int]] = {}
-        self._room = SpareRoom()
+        self._room = PreallocatedPages()
 
     def prepare(self, tables: Iterable[Table]) -> bool:
         """Have memory made ready for snapshots of all these; return whether it is there."""

@@ -43,7 +43,7 @@ from psnb._src.server.table import (
     Watcher,
 )
 from psnb._src.transport.stream import halved
-from psnb.errors import GradientError, InternalError
+from psnb.errors import InternalError, InvalidArrayError
 
 _ALWAYS = Always()
 _COUNTS = np.dtype(np.float32)
@@ -112,7 +112,7 @@ class SparseTable(Table):
             dim,
             self._fixed,
             uses=accessor is not None,
-            waits=admission.sightings > 1,
+            waits=admission.frequencies > 1,
         )
         self._rows: FixedRowIndex | GrowingRowIndex
         self._values: GrowingArray
@@ -156,7 +156,7 @@ class SparseTable(Table):
                 use, rows = self._known_use(), self._rows.find(ids)
                 for name, counts in (("shows", shows), ("clicks", clicks)):
                     check_array(f"{name} for {self._name!r}", counts, _COUNTS, (ids.size,))
-                return partial(self._record, use, Sighting(ids, rows, sightings=0), shows, clicks)
+                return partial(self._record, use, Sighting(ids, rows, frequencies=0), shows, clicks)
             case EndDay():
                 return partial(self._end_day, self._known_use())
             case SkipUpdates(count):
@@ -193,7 +193,7 @@ class SparseTable(Table):
 
         ``rows`` (int64) is memory; ``may`` is what `admitted` said.
         """
-        sighting = Sighting(push.ids, rows, may, self._admission.sightings)
+        sighting = Sighting(push.ids, rows, may, self._admission.frequencies)
         return partial(self._push, sighting, push.gradients, push.norm, push.rate)
 
     def lookup(self, ids: np.ndarray, training: bool = True) -> np.ndarray:
@@ -208,7 +208,7 @@ class SparseTable(Table):
         if sighting is not None:
             rows = self._give(sighting)
         kernels.take(read_only(self._values.rows), rows, found)
-        if not training and self._admission.sightings == 1:
+        if not training and self._admission.frequencies == 1:
             at = np.flatnonzero(rows < 0)
             at = at[self._admission.may_enter(ids[at], self._seed)]
             first = np.empty((at.size, self._dim), self._dtype)
@@ -412,7 +412,7 @@ class SparseTable(Table):
     def tail(self) -> Segment:
         """Return ``step``, and ``waiting.ids``, ``waiting.sightings`` of ids without a row."""
         waiting = {}
-        if self._admission.sightings > 1:
+        if self._admission.frequencies > 1:
             waiting["waiting.ids"], waiting["waiting.sightings"] = self._growing().waiting_ids()
         return {**super().tail(), **waiting}
 
@@ -421,10 +421,10 @@ class SparseTable(Table):
 
     def finish(self, tail: Segment) -> None:
         self.check_tail(tail)
-        if self._admission.sightings > 1:  # first: it may be refused
+        if self._admission.frequencies > 1:  # first: it may be refused
             rows, ids = self._growing(), tail["waiting.ids"]
             if (has := rows.find(ids) >= 0).any():
-                raise GradientError(
+                raise InvalidArrayError(
                     f"waiting.ids of {self._name!r}: {ids[has][0]} has a row already"
                 )
             rows.reserve(self.promised + ids.size)
@@ -452,7 +452,7 @@ class SparseTable(Table):
     def changes(self, operation: TableOperation) -> bool:
         # A lookup may make rows, but a copy of the table would make the same rows.
         sees = isinstance(operation, _SIGHTINGS)
-        return (sees and self._admission.sightings > 1) or super().changes(operation)
+        return (sees and self._admission.frequencies > 1) or super().changes(operation)
 
     def nbytes(self) -> int:
         """Return the bytes of parameters, optimizer state, index, and marks of what has changed.
@@ -554,7 +554,7 @@ class SparseTable(Table):
                 raise
         if sighting.promise is not None:
             sighting.promise.release()
-        if sighting.sightings > 1:
+        if sighting.frequencies > 1:
             self._changing(_NONE)  # ids may wait now, which are in no row
         return found
 

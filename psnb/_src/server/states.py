@@ -15,7 +15,7 @@ import numpy as np
 from psnb._src.server.kernels import fill_normal, fill_uniform, hash_ids, read_only
 from psnb._src.utils.checks import described, integer, is_number
 from psnb._src.utils.text import shown
-from psnb.errors import ConfigurationError, GradientError, IdOutOfRangeError
+from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 
 # What arrays must be before numpy or a compiled loop takes them. Pure.
 #
@@ -29,43 +29,43 @@ ID, POSITION = np.dtype(np.uint64), np.dtype(np.int64)
 
 
 def form(what: str, array: Any) -> Form:
-    """Return the form of an array, or raise GradientError if it is not an array."""
+    """Return the form of an array, or raise InvalidArrayError if it is not an array."""
     # Numpy returns a scalar from computations on arrays without axes.
     if not isinstance(array, np.ndarray | np.generic):
-        raise GradientError(f"{what}: expected an array, found {type(array).__name__}")
+        raise InvalidArrayError(f"{what}: expected an array, found {type(array).__name__}")
     return array.dtype, array.shape
 
 
 def forms(what: str, arrays: Mapping[str, Any]) -> dict[str, Form]:
-    """Return the forms of a parameter's arrays, or raise GradientError if one is not an array."""
+    """Return the forms of a parameter's arrays; InvalidArrayError if one is not an array."""
     return {name: form(f"{name} of {what!r}", array) for name, array in arrays.items()}
 
 
 def check_form(what: str, found: Form, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-    """Raise GradientError unless a form is this one: nothing is converted or broadcast."""
+    """Raise InvalidArrayError unless a form is this one: nothing is converted or broadcast."""
     if found != (dtype, shape):
-        raise GradientError(
+        raise InvalidArrayError(
             f"{what}: expected {dtype} of shape {shape}, found {found[0]} of shape {found[1]}"
         )
 
 
 def check_array(what: str, array: Any, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-    """Raise GradientError unless an array has this form."""
+    """Raise InvalidArrayError unless an array has this form."""
     check_form(what, form(what, array), dtype, shape)
 
 
 def check_ids(what: str, ids: Any) -> None:
-    """Raise GradientError unless these are ids: uint64, one axis."""
+    """Raise InvalidArrayError unless these are ids: uint64, one axis."""
     check_flat(what, form(what, ids), ID)
 
 
 def check_distinct(what: str, ids: np.ndarray) -> None:
-    """Raise GradientError if one of the ids is there twice."""
+    """Raise InvalidArrayError if one of the ids is there twice."""
     ordered = np.sort(ids)  # faster than a hash map
     if (ordered[1:] == ordered[:-1]).any():
         found, counts = np.unique(ids, return_counts=True)
         most = counts.argmax()
-        raise GradientError(f"{what}: id {found[most]} is there {counts[most]} times")
+        raise InvalidArrayError(f"{what}: id {found[most]} is there {counts[most]} times")
 
 
 def check_within(what: str, numbers: np.ndarray, low: int, high: int) -> None:
@@ -84,10 +84,12 @@ def check_positions(what: str, rows: Any, count: int) -> None:
 
 
 def check_flat(what: str, found: Form, dtype: np.dtype) -> int:
-    """Return how many numbers there are, or raise GradientError unless they are of one axis."""
+    """Return how many numbers there are, or raise InvalidArrayError unless they are of one axis."""
     kind, shape = found
     if kind != dtype or len(shape) != 1:
-        raise GradientError(f"{what}: expected {dtype} of one axis, found {kind} of shape {shape}")
+        raise InvalidArrayError(
+            f"{what}: expected {dtype} of one axis, found {kind} of shape {shape}"
+        )
     return shape[0]
 
 
@@ -113,10 +115,10 @@ def shard_of_ids(ids: np.ndarray, shards: int, *, growing: bool) -> np.ndarray:
     return ((hashed >> np.uint64(32)) % np.uint64(shards)).astype(np.int64)
 
 
-# LastValues: a shard of a table from several parts, of which later ones replace rows. Pure.
+# MergedDeltas: a shard of a table from several parts, of which later ones replace rows. Pure.
 
 
-class LastValues:
+class MergedDeltas:
     """The rows of all parts, each as the last part that has it says; all else is the last part's.
 
     Rows are in the order in which they came first.
@@ -136,7 +138,7 @@ class LastValues:
         self._parts = parts
         for part in parts:
             if part.keys() != parts[0].keys():
-                raise GradientError(
+                raise InvalidArrayError(
                     f"its files have different arrays: {sorted(parts[0])} and {sorted(part)}"
                 )
 
@@ -307,7 +309,7 @@ class Admission(ABC):
     """
 
     @property
-    def sightings(self) -> int:
+    def frequencies(self) -> int:
         """In how many lookups and pushes an id must appear before it gets a row."""
         return 1
 
@@ -388,7 +390,7 @@ class CountFilter(Admission):
         object.__setattr__(self, "count", count)
 
     @property
-    def sightings(self) -> int:
+    def frequencies(self) -> int:
         return self.count
 
     def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:
@@ -450,12 +452,12 @@ class Expected:
         return self.tail
 
     def check_names(self, found: Mapping[str, Form]) -> None:
-        """Raise GradientError unless these are exactly the arrays of a state."""
+        """Raise InvalidArrayError unless these are exactly the arrays of a state."""
         if found.keys() != (expected := self.arrays | self.tail):
-            raise GradientError(f"expected arrays {sorted(expected)}, found {sorted(found)}")
+            raise InvalidArrayError(f"expected arrays {sorted(expected)}, found {sorted(found)}")
 
     def check_numbers(self, found: Mapping[str, Form], shape: tuple[int, ...]) -> None:
-        """Raise GradientError unless values and slots are there, all of this shape."""
+        """Raise InvalidArrayError unless values and slots are there, all of this shape."""
         self._require(found, frozenset(self.numbers))
         for name in self.numbers:
             check_form(self._what(name), found[name], self.dtype, shape)
@@ -463,16 +465,16 @@ class Expected:
     def check_learned(
         self, values: np.ndarray, slots: Mapping[str, np.ndarray], shape: tuple[int, ...]
     ) -> None:
-        """Raise GradientError unless these are values and all slots, all of this shape."""
+        """Raise InvalidArrayError unless these are values and all slots, all of this shape."""
         if slots.keys() != {*self.slots}:
-            raise GradientError(
+            raise InvalidArrayError(
                 f"{self.name!r}: expected slots {sorted(self.slots)}, found {sorted(slots)}"
             )
         named = {f"slot.{name}": slot for name, slot in slots.items()}
         self.check_numbers(forms(self.name, {"values": values, **named}), shape)
 
     def check_tail_forms(self, found: Mapping[str, Form]) -> None:
-        """Raise GradientError unless the arrays of the tail are there, each of its form."""
+        """Raise InvalidArrayError unless the arrays of the tail are there, each of its form."""
         self._require(found, self.tail)
         check_form(self._what("step"), found["step"], _STEP, (1,))
 
@@ -486,7 +488,7 @@ class Expected:
 
     def _require(self, found: Mapping[str, Form], names: frozenset[str]) -> None:
         if missing := names - found.keys():
-            raise GradientError(f"{self.name!r}: arrays {sorted(missing)} are missing")
+            raise InvalidArrayError(f"{self.name!r}: arrays {sorted(missing)} are missing")
 
 
 @dataclass(frozen=True)
@@ -522,7 +524,7 @@ class ExpectedRows(Expected):
         return self.tail | {"ids"}
 
     def check_row_forms(self, found: Mapping[str, Form]) -> int:
-        """Return how many rows there are, or raise GradientError unless their arrays fit."""
+        """Return how many rows there are, or raise InvalidArrayError unless their arrays fit."""
         self._require(found, self.arrays)
         count = check_flat(self._what("ids"), found["ids"], ID)
         self.check_numbers(found, (count, self.dim))
@@ -558,14 +560,14 @@ class ExpectedRows(Expected):
         super().check_tail_forms(found)
         if self.waits:
             count = check_flat(self._what("waiting.ids"), found["waiting.ids"], ID)
-            what, sightings = self._what("waiting.sightings"), found["waiting.sightings"]
-            check_form(what, sightings, _SIGHTINGS, (count,))
+            what, frequencies = self._what("waiting.sightings"), found["waiting.sightings"]
+            check_form(what, frequencies, _SIGHTINGS, (count,))
 
     def check_tail(self, found: Mapping[str, Form], tail: Mapping[str, np.ndarray]) -> None:
         super().check_tail(found, tail)
         if self.waits:
-            what, sightings = self._what("waiting.sightings"), tail["waiting.sightings"]
-            check_within(what, sightings, 1, MOST_SIGHTINGS)
+            what, frequencies = self._what("waiting.sightings"), tail["waiting.sightings"]
+            check_within(what, frequencies, 1, MOST_SIGHTINGS)
             check_distinct(self._what("waiting.ids"), tail["waiting.ids"])
 
     def _check_own(self, ids: np.ndarray, rows: int, index: int, shards: int) -> None:
@@ -573,7 +575,7 @@ class ExpectedRows(Expected):
         check_within(what, ids, 0, rows - 1)
         foreign = ids[ids % np.uint64(shards) != np.uint64(index)]
         if foreign.size:
-            raise GradientError(f"{what}: {foreign[0]} is none of shard {index} of {shards}")
+            raise InvalidArrayError(f"{what}: {foreign[0]} is none of shard {index} of {shards}")
 
 
 # SavedShard: a shard of a parameter in a file, and the checks before it is loaded or read. Pure.
@@ -610,10 +612,10 @@ class SavedShard:
 def check_saved_slice(expected: Expected, shape: tuple[int, ...], saved: SavedShard) -> None:
     """Raise ConfigurationError unless this is a shard of a variable of this shape."""
     if saved.part:
-        raise GradientError(f"{expected.name!r} must be in one file a shard")
+        raise InvalidArrayError(f"{expected.name!r} must be in one file a shard")
     expected.check_names(saved.forms)
     if saved.shards > max((1, *shape[:1])):
-        raise GradientError(f"{expected.name!r} cannot be in {saved.shards} shards")
+        raise InvalidArrayError(f"{expected.name!r} cannot be in {saved.shards} shards")
     if saved.shards > 1:
         start, stop = row_ranges(shape[0], saved.shards)[saved.number]
         shape = (stop - start, *shape[1:])
@@ -634,7 +636,7 @@ def check_saved_rows(expected: ExpectedRows, saved: SavedShard) -> None:
     if expected.fixed is not None and not saved.part:
         rows = len(range(saved.number, expected.fixed[0], saved.shards))
         if count != rows:
-            raise GradientError(f"expected {rows} rows, found {count}")
+            raise InvalidArrayError(f"expected {rows} rows, found {count}")
     arrays = {name: saved.read(name) for name in expected.read}
     expected.check_state(saved.forms, arrays)
     if expected.fixed is not None:
@@ -643,7 +645,7 @@ def check_saved_rows(expected: ExpectedRows, saved: SavedShard) -> None:
         ids = arrays.get(name, _NO_IDS)
         foreign = shard_of_ids(ids, saved.shards, growing=True) != saved.number
         if foreign.any():
-            raise GradientError(
+            raise InvalidArrayError(
                 f"{name} of {expected.name!r}: {ids[foreign][0]} is none of shard {saved.number} "
                 f"of {saved.shards}"
             )

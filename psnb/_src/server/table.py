@@ -25,7 +25,7 @@ from psnb._src.server import kernels
 from psnb._src.server.kernels import read_only
 from psnb._src.server.optimizer import Optimizer, Updater
 from psnb._src.server.row_index import GrowingArray
-from psnb._src.transport.stream import Message, halved, part_unwired, widened
+from psnb._src.transport.stream import Message, as_float32, halved, part_unwired
 from psnb.errors import ConfigurationError, InternalError
 
 # ChangedRows: what of a table has changed since some moment, for any number of consumers. Pure.
@@ -218,7 +218,7 @@ class Push(TableWrite, frozen=True):
 
     @classmethod
     def unwired(cls, *fields: Any) -> Any:
-        return cls(*map(widened, fields))
+        return cls(*map(as_float32, fields))
 
 
 # Of variables.

@@ -44,9 +44,9 @@ from psnb._src.protocol.modules import UploadedModule, Uploads, read_files
 from psnb._src.server.operations import FenceCommits
 from psnb._src.strategy.ownership import Registry
 from psnb._src.strategy.reconciler import (
-    Departures,
     LastSave,
     Reconciler,
+    ServerDraining,
     measured,
     no_last_save,
     rebalance,
@@ -54,8 +54,8 @@ from psnb._src.strategy.reconciler import (
 from psnb._src.strategy.servers import Servers, ServerWatch
 from psnb._src.strategy.tables import MOST_KEPT, Losses, TableFactory, begin_call
 from psnb._src.utils.files import Place
-from psnb._src.utils.text import NAME, excerpt
-from psnb._src.utils.threads import aside, on_loop, uninterrupted
+from psnb._src.utils.text import NAME, truncate
+from psnb._src.utils.threads import run_in_thread, run_on_loop, uninterrupted
 from psnb.errors import (
     CheckpointError,
     ClusterError,
@@ -64,7 +64,7 @@ from psnb.errors import (
     PsnbError,
     SerializationError,
     ServerLostError,
-    ServerSilentError,
+    ServerUnresponsiveError,
 )
 
 # Recovery: makes shards again whose servers are lost or do not respond.
@@ -109,17 +109,17 @@ async def recover_shards(
     wanted = reconciler.wanted
     while True:
         before, asked = servers.layout, servers.running
-        alive, silent, lost, pending = await _look(servers)
+        alive, unresponsive, lost, pending = await _look(servers)
         if not pending:
             break
         await reconciler.next_round()
     check(lost)
     if not lost:
         return []
-    # This is final: silent servers are not waited for any more.
+    # This is final: unresponsive servers are not waited for any more.
     for server in set(asked).difference(alive):
         servers.give_up(server)
-    usable = await _replaced(client, servers, alive, silent, wanted, restart_timeout)
+    usable = await _replaced(client, servers, alive, unresponsive, wanted, restart_timeout)
     async with servers.changing:
         lost = still_lost(lost, before, servers.layout)
         if lost:
@@ -130,25 +130,25 @@ async def recover_shards(
 async def _look(
     servers: Servers,
 ) -> tuple[list[ServerAddress], list[ServerAddress], list[int], list[int]]:
-    """Return the live servers, the silent ones, the lost shards and the pending shards.
+    """Return the live servers, the unresponsive ones, the lost shards and the pending shards.
 
     A copy of a pending shard is about to take over.
     """
     layout = servers.layout
     holds: dict[ServerAddress, set[int]] = {}
-    silent: list[ServerAddress] = []
+    unresponsive: list[ServerAddress] = []
 
     async def look(server: ServerAddress) -> None:
         try:
             holds[server] = set(await servers.control.weigh(server))
-        except ServerSilentError:
-            silent.append(server)
+        except ServerUnresponsiveError:
+            unresponsive.append(server)
         except ServerLostError:
             return
 
     await asyncio.gather(*(look(server) for server in servers.running))
     lost, pending = missing(layout, holds)
-    return list(holds), silent, lost, pending
+    return list(holds), unresponsive, lost, pending
 
 
 def missing(
@@ -176,7 +176,7 @@ async def _replaced(
     client: Client,
     servers: Servers,
     alive: Sequence[ServerAddress],
-    silent: Sequence[ServerAddress],
+    unresponsive: Sequence[ServerAddress],
     wanted: int,
     restart_timeout: float,
 ) -> list[ServerAddress]:
@@ -187,8 +187,8 @@ async def _replaced(
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + restart_timeout
-    used = {server.address for server in (*alive, *silent)}
-    wanted -= len(silent)  # nobody starts them again while they are there
+    used = {server.address for server in (*alive, *unresponsive)}
+    wanted -= len(unresponsive)  # nobody starts them again while they are there
     while True:
         found, late = roles(await scheduler_identity(client)), loop.time() > end
         fresh = [address for address in found.servers if address not in used]
@@ -334,11 +334,11 @@ class StrategyCore:
             known = me()
             return (no_last_save if known is None else known.save_last)(then)
 
-        departures = Departures(event_loop(client), servers, last_save)
+        departures = ServerDraining(event_loop(client), servers, last_save)
 
         def way(lost: Collection[int]) -> str:
             known = me()
-            return "" if known is None else known.losses.briefly(lost)
+            return "" if known is None else known.losses.hide_internal_frames(lost)
 
         # On the event loop, which must not keep the core.
         ended = partial(_end, servers, self.server_client)
@@ -375,7 +375,7 @@ class StrategyCore:
     def shards_of_strategy(self, name: str) -> Sequence[ShardId]:
         """Return all shards of another strategy; there are none if it is closed."""
         try:
-            layout = on_loop(self._loop, lambda: self.servers.layout_cache.refresh(name))
+            layout = run_on_loop(self._loop, lambda: self.servers.layout_cache.refresh(name))
         except (OSError, ServerLostError, RuntimeError):  # the last: the client is closed
             return ()
         return [ShardId(name, number) for number in range(len(layout.places))]
@@ -404,11 +404,11 @@ class StrategyCore:
     def _describe(self, parameter: Variable | Embedding) -> None:
         # For those who take the strategy over.
         name, packed = parameter.name, cloudpickled(parameter)
-        on_loop(self._loop, lambda: self.servers.ownership.describe(self.name, name, packed))
+        run_on_loop(self._loop, lambda: self.servers.ownership.describe(self.name, name, packed))
 
     def _note_model(self, name: str, record: ModelRecord) -> None:
         packed = record.packed()
-        on_loop(self._loop, lambda: self.servers.ownership.note_model(self.name, name, packed))
+        run_on_loop(self._loop, lambda: self.servers.ownership.note_model(self.name, name, packed))
 
     def prepare_snapshots(self) -> None:
         """Have servers get ready for snapshots of all parameters, and wait for that."""
@@ -481,7 +481,7 @@ class StrategyCore:
 
     def settled(self) -> bool:
         """Wait until each shard is on a server that answers; see `Reconciler.settled`."""
-        return on_loop(self._loop, self.reconciler.settled)
+        return run_on_loop(self._loop, self.reconciler.settled)
 
     def note_checkpoint(self, path: Place) -> None:
         """Remember a checkpoint, for recovery."""
@@ -508,11 +508,11 @@ class StrategyCore:
             )
             self.lost.update(lost)
 
-        on_loop(self._loop, host, goes_on=True)
+        run_on_loop(self._loop, host, goes_on=True)
 
     def rebalance(self, drain: Collection[str]) -> int:
         """Spread the shards evenly; see `ParameterServerStrategy.rebalance`."""
-        return on_loop(
+        return run_on_loop(
             self._loop,
             lambda: rebalance(self.client, self.servers, self.reconciler, drain),
             goes_on=True,
@@ -522,13 +522,13 @@ class StrategyCore:
         """Send a local module to all workers and servers; see `ParameterServerStrategy.upload`."""
         self.check_open()
         files = read_files(module)
-        aside(self.client.register_plugin, UploadedModule(files))
+        run_in_thread(self.client.register_plugin, UploadedModule(files))
         self.uploads.note(files)
 
     def memory(self) -> dict[str, dict[str, int]]:
         """Ask the servers for the bytes of all tables, by address and table."""
         self.check_open()
-        sizes = on_loop(self._loop, lambda: measured(self.servers, self.reconciler))
+        sizes = run_on_loop(self._loop, lambda: measured(self.servers, self.reconciler))
         found: dict[str, dict[str, int]] = {}
         for server, shards in sizes.items():
             tables = found.setdefault(server.address, {})
@@ -563,7 +563,7 @@ class StrategyCore:
         """Have the scheduler forget the strategy, if it can be reached."""
         self.reconciler.close()  # it would tell of it again
         with suppress(RuntimeError):  # the loop is closed, or this is its thread
-            on_loop(self._loop, self.servers.forget, goes_on=True)
+            run_on_loop(self._loop, self.servers.forget, goes_on=True)
 
     def leave(self) -> None:
         """Give the strategy up as it is: another process may take it over."""
@@ -574,7 +574,7 @@ class StrategyCore:
         self.server_client.close()
         self.watch.stop()
         with suppress(PsnbError, RuntimeError):  # then it counts as left some seconds later
-            on_loop(self._loop, lambda: self.servers.ownership.leave(self.name), goes_on=True)
+            run_on_loop(self._loop, lambda: self.servers.ownership.leave(self.name), goes_on=True)
 
     def begin_to_close(self) -> bool:
         """Refuse all calls from now on; return whether the strategy was open."""
@@ -632,7 +632,7 @@ class Beginnings:
         if initialize is not True and not isinstance(initialize, Mapping):
             raise ConfigurationError(
                 "initialize must be True, or a dict of initial values by the names of variables, "
-                f"found {excerpt(repr(initialize))}"
+                f"found {truncate(repr(initialize))}"
             )
         self._core, self._everything = core, everything
         self._given: dict[str, Mapping[tuple[int, str], np.ndarray]] = {}
@@ -656,7 +656,7 @@ class Beginnings:
                 )
         unkept = [each for each in self._core.tables.unkept(anew) if each not in self._given]
         if unkept:
-            names = excerpt(", ".join(map(repr, unkept)))
+            names = truncate(", ".join(map(repr, unkept)))
             raise ConfigurationError(
                 f"the initial values of {names} are not kept in this process, which keeps "
                 f"{MOST_KEPT >> 20} MiB of them, and none of a strategy that was resumed or "
@@ -672,8 +672,8 @@ class Beginnings:
             raise ConfigurationError(f"initialize: no variable is called {name!r:.200}{meant}")
         if isinstance(found, Embedding):
             raise ConfigurationError(
-                f"initialize: {excerpt(repr(name), NAME)} is an embedding, whose rows begin by its "
-                "initializer: leave it out"
+                f"initialize: {truncate(repr(name), NAME)} is an embedding, whose rows begin "
+                "by its initializer: leave it out"
             )
         shards = shards_of(found)
         return shards.by_table(shards.checked(value, "initial value"))
@@ -733,7 +733,9 @@ def _at_rest(core: StrategyCore) -> Iterator[None]:
     paused = coordinator is None or coordinator.paused
     try:
         if coordinator is not None:
-            with suppress(ServerSilentError):  # what it holds up is settled when it is replaced
+            with suppress(
+                ServerUnresponsiveError
+            ):  # what it holds up is settled when it is replaced
                 coordinator.drain()
         yield
     finally:

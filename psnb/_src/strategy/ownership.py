@@ -41,8 +41,8 @@ from psnb._src.placement.registry import (
     PUBLISH,
     REGISTER,
     UNKNOWN,
-    Deed,
     Owner,
+    OwnershipRecord,
 )
 from psnb._src.utils.text import shown
 from psnb.errors import (
@@ -169,7 +169,7 @@ class Ownership:
     ----------
     client : distributed.Client
         The owner's.
-    deed : Deed
+    deed : OwnershipRecord
         What the strategy is.
     owner : Owner, optional
         What the scheduler knows of the owner, if it does.
@@ -178,14 +178,14 @@ class Ownership:
 
     Attributes
     ----------
-    deed : Deed
+    deed : OwnershipRecord
         As given; with the name that the scheduler has given, once it is registered.
     """
 
     def __init__(
         self,
         client: Client,
-        deed: Deed,
+        deed: OwnershipRecord,
         owner: Owner | None = None,
         parameters: Mapping[str, bytes] | None = None,
         models: Mapping[str, bytes] | None = None,
@@ -241,7 +241,7 @@ class Ownership:
         self._models[name] = packed
 
     async def publish(self, layout: Layout) -> None:
-        """Publish where the shards are, as a sign of life."""
+        """Publish where the shards are, as a heartbeat."""
         told: dict[str, Any] = {"strategy": layout.strategy, "layout": layout.packed()}
         if await self._tell(PUBLISH, **told) == UNKNOWN:
             await self.register(layout.strategy)
@@ -287,7 +287,7 @@ async def claim(client: Client, strategy: str) -> tuple[Ownership, Layout]:
             "has closed its Dask client; one that says nothing for some seconds counts as gone"
         )
     deed, _, layout, parameters, models = found
-    return Ownership(client, Deed(*deed), owner, parameters, models), unpacked(layout)
+    return Ownership(client, OwnershipRecord(*deed), owner, parameters, models), unpacked(layout)
 
 
 def _new_owner(client: Client) -> Owner:

@@ -1,7 +1,7 @@
 """Reconciler: watches the servers of a strategy, and repairs its layout.
 
 Several times a second it tells each server which shards to hold, and the server answers which it
-holds; the answer is also the sign of life (`ServerControl.beat`). From what is observed, a pure
+holds; the answer is also the heartbeat (`ServerControl.beat`). From what is observed, a pure
 function (`psnb._src.placement.next_layout.mended`) computes the next layout. It is published, and
 the servers hear of it with the next beats. So no single message needs to arrive: whatever went
 wrong is seen again in the next round.
@@ -29,14 +29,14 @@ from psnb._src.cluster.local import roles
 from psnb._src.dask_compat import event_loop, has_ended, scheduler_identity
 from psnb._src.monitor.events import EventKind
 from psnb._src.placement.layout import Layout, ServerAddress, moves
-from psnb._src.placement.next_layout import DesiredLayout, FillingPauses, Health, mended
+from psnb._src.placement.next_layout import DesiredLayout, FillingPauses, Health, next_layout
 from psnb._src.placement.registry import PUBLISH_AGAIN
 from psnb._src.protocol.errors import UNKNOWN
 from psnb._src.strategy.ownership import scheduler_ends
 from psnb._src.strategy.servers import Servers, WatchedServer
 from psnb._src.utils.files import Place
 from psnb._src.utils.text import counted
-from psnb._src.utils.threads import on_loop
+from psnb._src.utils.threads import run_on_loop
 from psnb.errors import (
     CheckpointError,
     ClusterError,
@@ -45,7 +45,7 @@ from psnb.errors import (
     ServerLostError,
 )
 
-# Departures: servers whose processes were asked to end, until they hold nothing any more.
+# ServerDraining: servers whose processes were asked to end, until they hold nothing any more.
 #
 # Such a server says so in its answers (`ServerStatus.leaves`), and its process waits for a while.
 # The reconciler moves its shards to others as in any other move. Here is seen when it holds nothing
@@ -66,7 +66,7 @@ def no_last_save(then: Callable[[], None]) -> Place:
     raise CheckpointError("there is no coordinator whose checkpoint manager could save")
 
 
-class Departures:
+class ServerDraining:
     """The servers of one strategy that leave.
 
     Parameters
@@ -140,7 +140,7 @@ class Departures:
 
     def _save(self, leaving: Collection[ServerAddress]) -> None:
         def end() -> None:
-            on_loop(self._loop, partial(self._end, leaving), _END_TIMEOUT)
+            run_on_loop(self._loop, partial(self._end, leaving), _END_TIMEOUT)
 
         try:
             path = self._last_save(end)
@@ -204,7 +204,7 @@ class Reconciler:
         The cluster.
     servers : Servers
         The strategy's.
-    departures : Departures
+    departures : ServerDraining
         Sees servers off that leave.
     on_end : callable
         Called if nobody can look after the servers any more, with the reason: the strategy was
@@ -217,7 +217,7 @@ class Reconciler:
         self,
         client: Client,
         servers: Servers,
-        departures: Departures,
+        departures: ServerDraining,
         on_end: Callable[[CoordinatorClosedError], None] = lambda error: None,
         way: Callable[[Collection[int]], str] = lambda lost: UNKNOWN,
     ) -> None:
@@ -272,7 +272,9 @@ class Reconciler:
         places = self._servers.layout.places
         for index, home in self._homes.items():
             watched = self._watched.get(home)
-            if home not in self._servers.running or (watched is not None and watched.is_silent):
+            if home not in self._servers.running or (
+                watched is not None and watched.is_unresponsive
+            ):
                 why = "it was given up" if watched is None else watched.why()
                 raise ServerLostError(
                     f"shard {index} cannot move to {home.address}: {why}. The shards are where "
@@ -281,7 +283,7 @@ class Reconciler:
         left = [
             server
             for server in self._servers.running  # those that have just joined are not watched yet
-            if not self.is_silent(server) and server not in self._drained
+            if not self.is_unresponsive(server) and server not in self._drained
         ]
         if self._drained and len(left) <= self._servers.layout.replicas:
             raise ServerLostError(
@@ -289,7 +291,7 @@ class Reconciler:
                 'ADDRESS --resources "ps=1", and call rebalance again'
             )
         moved = all(
-            places[index].primary in (home, None) and not places[index].heir
+            places[index].primary in (home, None) and not places[index].successor
             for index, home in self._homes.items()
         )
         return moved and all(self._is_empty(server) for server in self._drained)
@@ -299,19 +301,19 @@ class Reconciler:
         layout, watched = self._servers.layout, self._watched.get(server)
         if server in layout.servers:
             return False
-        if watched is None or watched.is_silent:
+        if watched is None or watched.is_unresponsive:
             return True
         # What it has said after it had heard of that: before, a save might have begun.
         return watched.observed.heard >= layout.version and not watched.observed.writes
 
     def _answers(self, server: ServerAddress) -> bool:
         watched = self._watched.get(server)
-        return watched is not None and not watched.is_silent
+        return watched is not None and not watched.is_unresponsive
 
-    def is_silent(self, server: ServerAddress) -> bool:
+    def is_unresponsive(self, server: ServerAddress) -> bool:
         """Return whether a server does not respond, as far as is known."""
         watched = self._watched.get(server)
-        return watched is not None and watched.is_silent
+        return watched is not None and watched.is_unresponsive
 
     async def settled(self) -> bool:
         """Wait until each shard is on a server that answers, while copies may take over.
@@ -378,7 +380,7 @@ class Reconciler:
     def _is_moving(self) -> bool:
         places = self._servers.layout.places
         return bool(self._homes or self._drained) or any(
-            place.filling is not None or place.heir is not None for place in places
+            place.filling is not None or place.successor is not None for place in places
         )
 
     async def _round(self) -> None:
@@ -391,7 +393,7 @@ class Reconciler:
             leaving = {server for server, each in observed.items() if each.leaves}
             usable = [each for each in self._servers.running if each not in self._drained | leaving]
             desired = DesiredLayout(usable, self._homes, self._pauses.unfit(now))
-            after = mended(before, observed, desired)
+            after = next_layout(before, observed, desired)
             self._pauses.note(before, after, now)
             if after is not before or now - self._published > PUBLISH_AGAIN:
                 try:
@@ -404,7 +406,7 @@ class Reconciler:
                     self._published = now - PUBLISH_AGAIN + _PUBLISH_SOON
         for kind, text in changes(before, after, self._way):
             self._servers.events.add(kind, text)
-        able = [each for each in usable if not self.is_silent(each)]
+        able = [each for each in usable if not self.is_unresponsive(each)]
         writing = {server for server, each in observed.items() if each.writes}
         self._departures.follow(after, leaving, able, writing)
         for watched in self._watched.values():
@@ -423,7 +425,9 @@ class Reconciler:
         for server, watched in list(self._watched.items()):
             watched.pass_time(passed)
             health = watched.observed.health
-            if health is watched.told or (health is Health.SILENT and not watched.is_silent):
+            if health is watched.told or (
+                health is Health.UNRESPONSIVE and not watched.is_unresponsive
+            ):
                 continue
             watched.told = health
             if health is Health.ALIVE:
@@ -431,7 +435,7 @@ class Reconciler:
                 self._servers.events.add(EventKind.SERVER_BACK, text)
             else:
                 lost = health is Health.GONE
-                kind = EventKind.SERVER_LOST if lost else EventKind.SERVER_SILENT
+                kind = EventKind.SERVER_LOST if lost else EventKind.SERVER_UNRESPONSIVE
                 self._servers.events.add(kind, watched.why())
             if health is Health.GONE:
                 self._servers.lose(server)
@@ -467,7 +471,7 @@ def changes(
             continue
         if new.primary is None:
             lost.append(index)
-        elif new.primary != old.heir:
+        elif new.primary != old.successor:
             taken.setdefault(new.primary.address, []).append(index)
             if new.primary in old.leaving:
                 outdated.setdefault(new.primary.address, []).append(index)
@@ -561,7 +565,8 @@ async def rebalance(
     usable = [
         server
         for server in servers.running
-        if server.address not in drained and (server in sizes or not reconciler.is_silent(server))
+        if server.address not in drained
+        and (server in sizes or not reconciler.is_unresponsive(server))
     ]
     weights = [0.0] * len(layout.places)
     for shards in sizes.values():

@@ -46,20 +46,20 @@ from psnb._src.server.operations import (
     StopServer,
 )
 from psnb._src.strategy.ownership import Ownership
-from psnb._src.utils.threads import Lock, aside
+from psnb._src.utils.threads import Lock, run_in_thread
 from psnb._src.worker.plugin import Runtime
 from psnb.errors import (
     ClusterError,
     CoordinatorClosedError,
     PsnbError,
     ServerLostError,
-    ServerSilentError,
+    ServerUnresponsiveError,
 )
 
 # ServerControl: requests of a strategy to its servers themselves, over control connections.
 #
-# On the client's event loop. A server counts as silent when nothing was heard of it for
-# ``patience`` seconds, however long a request takes: a busy server sends signs of life. Ticks of
+# On the client's event loop. A server counts as unresponsive when nothing was heard of it for
+# ``patience`` seconds, however long a request takes: a busy server sends heartbeats. Ticks of
 # this process are counted rather than clocks compared, so a notebook that was frozen itself gives
 # no server up. See `psnb._src.server.server` for what the requests do there.
 
@@ -75,7 +75,7 @@ class ServerControl:
     pool : distributed.core.ConnectionPool
         The client's connections.
     patience : float
-        Seconds without a sign of life after which a server counts as silent.
+        Seconds without a heartbeat after which a server counts as unresponsive.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class ServerControl:
         ------
         ServerLostError
             If the server has ended.
-        ServerSilentError
+        ServerUnresponsiveError
             If the server does not respond.
         """
         connection = self.connection(server)
@@ -161,12 +161,12 @@ class ServerControl:
                 silence = 0.0 if connection.heard > heard else silence + self.tick
                 heard = connection.heard
                 if silence >= self.patience:
-                    raise ServerSilentError(silent(server, silence))
+                    raise ServerUnresponsiveError(unresponsive(server, silence))
             return asking.result()
         except ConnectionRefusedError as error:
             raise ServerLostError(gone(server, error)) from error
         except OSError as error:
-            raise ServerSilentError(f"{silent(server, silence)}: {error!r}") from error
+            raise ServerUnresponsiveError(f"{unresponsive(server, silence)}: {error!r}") from error
         finally:
             asking.cancel()
 
@@ -181,7 +181,7 @@ def gone(server: ServerAddress, error: BaseException) -> str:
     return f"parameter {server.name} at {server.address} is gone: {error}"
 
 
-def silent(server: ServerAddress, silence: float) -> str:
+def unresponsive(server: ServerAddress, silence: float) -> str:
     """Return the text that says that a server does not respond."""
     return f"parameter {server.name} at {server.address} says nothing for {silence:.0f} s"
 
@@ -199,7 +199,7 @@ class Servers:
     ownership : Ownership
         Tells the scheduler of the strategy.
     patience : float
-        Seconds without a sign of life after which a server counts as silent.
+        Seconds without a heartbeat after which a server counts as unresponsive.
     dedicated : bool
         Whether the servers are workers that were started as servers, and run no closures.
 
@@ -233,7 +233,7 @@ class Servers:
         self.on_end: Callable[[], object] = bool
         self.name = _new_name()
         self.control = ServerControl(pool_of(client), patience)
-        self._life = patience + ownership.deed.keep
+        self._life = patience + ownership.deed.retention
         self._numbers = itertools.count()
         self._running: dict[ServerAddress, None] = {}
         self._lost: dict[ServerAddress, None] = {}  # since all shards had a server
@@ -245,7 +245,7 @@ class Servers:
         self.layout_cache = LayoutCache(
             lambda strategy: ask_scheduler(client, LAYOUT, strategy=strategy),
         )
-        aside(extend, client)
+        run_in_thread(extend, client)
 
     def take(self, layout: Layout) -> None:
         """Take the servers of a strategy over as they are; on the client's event loop."""
@@ -262,8 +262,8 @@ class Servers:
         Raises
         ------
         ServerLostError
-            If a server is lost meanwhile, or is silent and holds shards that no other has. Either
-            all has been moved, or nothing; it can be taken over again.
+            If a server is lost meanwhile, or is unresponsive and holds shards that no other has.
+            Either all has been moved, or nothing; it can be taken over again.
         """
         async with self.changing:
             before, name = self.name, _new_name()
@@ -522,17 +522,17 @@ class WatchedServer:
         """Count time in which the server could have answered."""
         self._silence = 0.0 if self._connection.heard > self._heard else self._silence + seconds
         self._heard = self._connection.heard
-        if self.observed.health is Health.ALIVE and self.is_silent:
-            self.observed = replace(self.observed, health=Health.SILENT)
+        if self.observed.health is Health.ALIVE and self.is_unresponsive:
+            self.observed = replace(self.observed, health=Health.UNRESPONSIVE)
 
     @property
-    def is_silent(self) -> bool:
+    def is_unresponsive(self) -> bool:
         """Whether nothing was heard of it for too long."""
         return self._silence >= self._control.patience
 
     def why(self) -> str:
         """Return what is wrong with it, as a text."""
-        return self._gone or silent(self.server, self._silence)
+        return self._gone or unresponsive(self.server, self._silence)
 
     def close(self) -> None:
         """Stop asking."""
@@ -548,7 +548,7 @@ class WatchedServer:
             self.observed = ObservedServer(Health.GONE)
         except OSError:
             if not connected:
-                return  # not reached: it counts as silent if that lasts
+                return  # not reached: it counts as unresponsive if that lasts
             news.set()  # the connection broke: the next beat, at once, tells more
         else:
             self.observed = ObservedServer(

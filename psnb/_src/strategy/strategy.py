@@ -51,7 +51,7 @@ from psnb._src.dask_compat import ask_scheduler, cloudpickled, event_loop, has_e
 from psnb._src.monitor.events import Event
 from psnb._src.monitor.html import Events, html_table
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId, unpacked
-from psnb._src.placement.registry import STRATEGIES, Deed, Owner
+from psnb._src.placement.registry import STRATEGIES, Owner, OwnershipRecord
 from psnb._src.protocol.messages import Async, Mode, Sync, check_mode
 from psnb._src.server.operations import OpenLog
 from psnb._src.server.optimizer import CtrAccessor, Optimizer
@@ -60,7 +60,7 @@ from psnb._src.server.shard import OPTIMIZABLE
 from psnb._src.server.states import ADMISSIONS, INITIALIZERS, Admission, Initializer
 from psnb._src.strategy.core import StrategyCore, begin_anew, bring_back, unpickled_here
 from psnb._src.strategy.ownership import Ownership, check_scheduler, claim
-from psnb._src.strategy.reconciler import Departures, Reconciler, no_last_save
+from psnb._src.strategy.reconciler import Reconciler, ServerDraining, no_last_save
 from psnb._src.strategy.servers import ServerControl, Servers, ServerWatch, begin, extend
 from psnb._src.strategy.tables import describe
 from psnb._src.utils.checks import (
@@ -76,13 +76,13 @@ from psnb._src.utils.checks import (
 from psnb._src.utils.files import as_place, keys
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import counted, shown, text_table
-from psnb._src.utils.threads import aside, on_loop, uninterrupted
+from psnb._src.utils.threads import run_in_thread, run_on_loop, uninterrupted
 from psnb.errors import (
     ClusterError,
     ConfigurationError,
     PsnbError,
     ServerLostError,
-    ServerSilentError,
+    ServerUnresponsiveError,
 )
 
 # Taking over: the strategy of an owner that has gone becomes this process's.
@@ -129,18 +129,18 @@ def take_over(client: Client, strategy: str, finish: Finish) -> tuple[StrategyCo
     ------
     ClusterError
         If it has an owner that lives, or was freed this very moment.
-    ServerSilentError
+    ServerUnresponsiveError
         If a server does not respond that holds what no other does; it can be tried again.
     SerializationError
         If a class or function that it was made with cannot be unpickled here.
     """
     loop = event_loop(client)
-    ownership, layout = on_loop(loop, lambda: claim(client, strategy))
+    ownership, layout = run_on_loop(loop, lambda: claim(client, strategy))
     try:
         return _taken(client, ownership, layout, finish)
     except BaseException:
         with suppress(PsnbError):
-            on_loop(loop, lambda: ownership.leave(strategy))
+            run_on_loop(loop, lambda: ownership.leave(strategy))
         raise
 
 
@@ -149,25 +149,25 @@ def _taken(
 ) -> tuple[StrategyCore, Mode]:
     terms: StrategyTerms = unpickled_here("what it was made with", ownership.deed.packed)
     servers = Servers(client, ownership, layout.patience, terms.dedicated)
-    loop, dashboard = event_loop(client), aside(dashboard_link, client)
+    loop, dashboard = event_loop(client), run_in_thread(dashboard_link, client)
 
     async def take() -> Reconciler:
         servers.take(layout)
-        return Reconciler(client, servers, Departures(loop, servers, no_last_save))
+        return Reconciler(client, servers, ServerDraining(loop, servers, no_last_save))
 
-    reconciler = on_loop(loop, take)
+    reconciler = run_on_loop(loop, take)
     server_client = CommServerClient(loop, pool_of(client), servers.layout_cache)
     try:
         finish(server_client.attempt, servers.shards)
     finally:
         reconciler.close()
         server_client.close()
-    on_loop(loop, servers.move)
+    run_on_loop(loop, servers.move)
     core = StrategyCore(client, servers, terms.partitioner, terms.half, dashboard)
     try:
         core.take()
         for outcome in core.attempt([Request(shard, OpenLog()) for shard in core.shards]):
-            if isinstance(outcome, ServerSilentError):
+            if isinstance(outcome, ServerUnresponsiveError):
                 raise outcome
     except BaseException:
         core.leave()  # by the id that it has now
@@ -200,10 +200,10 @@ class ParameterServerStrategy(SaysWhatToUse):
         on both before it is acknowledged. When a server dies, the copies take over within two
         seconds and training goes on; when it does not respond, after ``heartbeat_timeout``. New
         copies are filled as soon as there is a server for them. Until a copy is complete, also
-        after its server was silent or its connection broke, a shard is lost with the server that
-        has it; `copies_complete` tells. This takes two servers, twice the memory, and about twice
-        the time for an update; reads cost the same. 0: a server's shards are lost with it, and
-        `recover` brings them back from the last checkpoint.
+        after its server was unresponsive or its connection broke, a shard is lost with the server
+        that has it; `copies_complete` tells. This takes two servers, twice the memory, and about
+        twice the time for an update; reads cost the same. 0: a server's shards are lost with it,
+        and `recover` brings them back from the last checkpoint.
     shards : int, optional
         Into how many shards the parameters are divided: at least one for each server, which is the
         default. With more, `rebalance` can spread them over servers that are added later; but every
@@ -212,14 +212,14 @@ class ParameterServerStrategy(SaysWhatToUse):
         When the updates that closures push are applied, and what closures read meanwhile; `Async`
         by default.
     heartbeat_timeout : float
-        Seconds without a sign of life after which a server counts as silent. Its complete copies
+        Seconds without a heartbeat after which a server counts as unresponsive. Its complete copies
         take over then. A shard without one stays where it is, and requests to it raise
-        `ServerSilentError` (twenty seconds later if a copy is being filled or has failed). A busy
-        server gives signs of life; the end of a server's process is noticed at once.
+        `ServerUnresponsiveError` (twenty seconds later if a copy is being filled or has failed). A
+        busy server gives heartbeats; the end of a server's process is noticed at once.
     name : str, optional
         What views and `attach` call it, and its coordinator; by default the name of the notebook,
         or two words. A number is added if a strategy of the cluster has that name.
-    keep : float or str
+    retention : float or str
         For how long the servers keep the parameters when their owner has gone, as a number of
         seconds or a text such as ``"2 h"``: a notebook whose kernel has died, or whose client was
         closed before the strategy. Meanwhile `attach` gives them back. After that they are freed.
@@ -261,7 +261,7 @@ class ParameterServerStrategy(SaysWhatToUse):
         *,
         heartbeat_timeout: float = PATIENCE,
         name: str | None = None,
-        keep: float | str = "10 min",
+        retention: float | str = "10 min",
         wire_dtype: str | None = None,
     ) -> None:
         check_client(client)
@@ -278,7 +278,7 @@ class ParameterServerStrategy(SaysWhatToUse):
             raise ConfigurationError(
                 f"wire_dtype must be None or 'float16', found {shown(wire_dtype)}"
             )
-        label, kept = check_label(name) or made_up_label(), period("keep", keep)
+        label, kept = check_label(name) or made_up_label(), period("retention", retention)
         addresses, dedicated = choose_servers(client, num_servers)
         if len(addresses) <= replicas:
             raise ClusterError(
@@ -292,10 +292,10 @@ class ParameterServerStrategy(SaysWhatToUse):
             workers = closure_workers(frozenset(addresses), identity(client))
             mode = Sync(max(1, len(workers)))
         terms = StrategyTerms(mode, partitioner, dedicated, half)
-        deed = Deed(label, time.time(), kept, terms.packed())
+        deed = OwnershipRecord(label, time.time(), kept, terms.packed())
         servers = Servers(client, Ownership(client, deed), patience, dedicated)
-        dashboard = aside(dashboard_link, client)
-        on_loop(event_loop(client), lambda: begin(servers, addresses, count, replicas))
+        dashboard = run_in_thread(dashboard_link, client)
+        run_on_loop(event_loop(client), lambda: begin(servers, addresses, count, replicas))
         with uninterrupted:  # a reconciler that nobody closes would keep the servers
             self._assemble(StrategyCore(client, servers, partitioner, half, dashboard), mode)
 
@@ -433,8 +433,8 @@ class ParameterServerStrategy(SaysWhatToUse):
         dtype : dtype, optional
             That of the initial value by default; float32 for Python floats.
         nonfinite : {"refuse", "skip", "allow"}
-            What happens to a pushed gradient with NaN or infinities: `GradientError` and no change;
-            the update is left out and counted (`Variable.skipped`); or it is let through.
+            What happens to a pushed gradient with NaN or infinities: `InvalidArrayError` and no
+            change; the update is left out and counted (`Variable.skipped`); or it is let through.
 
         Returns
         -------
@@ -490,8 +490,8 @@ class ParameterServerStrategy(SaysWhatToUse):
         dtype : dtype
             float32 or float64.
         nonfinite : {"refuse", "skip", "allow"}
-            What happens to a push with NaN or infinities: `GradientError` and no change; the rows
-            of such ids are left out and counted (`Embedding.skipped`); or it is let through.
+            What happens to a push with NaN or infinities: `InvalidArrayError` and no change; the
+            rows of such ids are left out and counted (`Embedding.skipped`); or it is let through.
         padding_idx : int, optional
             An id that gives zeros and takes no gradient, as in PyTorch.
         admission : Admission, optional
@@ -699,7 +699,7 @@ def check_client(client: Client) -> None:
         )
     if has_ended(client):
         raise ClusterError(CLIENT_ENDED)
-    on_loop(event_loop(client), partial(check_scheduler, client))
+    run_on_loop(event_loop(client), partial(check_scheduler, client))
 
 
 @uninterrupted  # except while it waits
@@ -808,7 +808,7 @@ class StoredStrategy:
         The process that owns it, or has owned it last.
     owned : bool
         Whether that process lives: then the strategy cannot be attached.
-    keep : float
+    retention : float
         Seconds for which it is kept without an owner.
     """
 
@@ -819,7 +819,7 @@ class StoredStrategy:
     nbytes: int
     owner: str
     owned: bool
-    keep: float
+    retention: float
 
     def row(self) -> tuple[str, ...]:
         """Return the cells of a table."""
@@ -849,18 +849,25 @@ def stored_strategies(client: Client) -> StoredStrategies:
     ClusterError
         If the scheduler cannot import psnb.
     """
-    aside(extend, client)
-    return on_loop(event_loop(client), lambda: _stored(client))
+    run_in_thread(extend, client)
+    return run_on_loop(event_loop(client), lambda: _stored(client))
 
 
 async def _stored(client: Client) -> StoredStrategies:
     found = []
     for key, deed, owner, layout, parameters, _, lives in await ask_scheduler(client, STRATEGIES):
-        what, who = Deed(*deed), Owner(*owner)
+        what, who = OwnershipRecord(*deed), Owner(*owner)
         nbytes = await _weigh(client, unpacked(layout))
         found.append(
             StoredStrategy(
-                what.name, key, what.made, tuple(parameters), nbytes, who.where, lives, what.keep
+                what.name,
+                key,
+                what.made,
+                tuple(parameters),
+                nbytes,
+                who.where,
+                lives,
+                what.retention,
             )
         )
     return StoredStrategies(sorted(found, key=lambda each: each.since))

@@ -31,7 +31,7 @@ from psnb._src.strategy.ownership import Registry
 from psnb._src.strategy.servers import Servers
 from psnb._src.utils.checks import is_integer
 from psnb._src.utils.files import Place
-from psnb._src.utils.text import NAME, excerpt, shown, size_text
+from psnb._src.utils.text import NAME, shown, size_text, truncate
 from psnb.errors import ConfigurationError, PsnbError
 
 # PlacedTables: which tables a strategy has placed on which shards. Pure.
@@ -446,7 +446,7 @@ class Losses:
         return [
             number
             for number, place in enumerate(self._servers.layout.places)
-            if (place.primary is None and place.heir is None)
+            if (place.primary is None and place.successor is None)
             or (server is not None and place.servers == (server,))
         ]
 
@@ -461,7 +461,7 @@ class Losses:
             )
         return f"{self.way()}. Lost: {self.names(numbers)}. {more}"
 
-    def briefly(self, numbers: Collection[int]) -> str:
+    def hide_internal_frames(self, numbers: Collection[int]) -> str:
         """Return the same in the length of an event."""
         return f"{self.names(numbers)}; {self.way()}"
 
@@ -492,7 +492,7 @@ def begin_call(parameters: Mapping[str, Handle], unkept: Sequence[str]) -> str:
     if not unkept:
         return "strategy.recover(initialize=True)"
     values = [
-        f"{excerpt(repr(name), NAME)}: array of shape {each.shape}"
+        f"{truncate(repr(name), NAME)}: array of shape {each.shape}"
         for name in unkept[:_MOST]
         if isinstance(each := parameters[name], Variable)
     ]
@@ -502,7 +502,7 @@ def begin_call(parameters: Mapping[str, Handle], unkept: Sequence[str]) -> str:
 
 def _part_of(parameter: DenseShards | SparseShards, numbers: Collection[int]) -> str:
     """Return how much of a parameter lies on some shards; empty if nothing does."""
-    name = excerpt(repr(parameter.name), NAME)
+    name = truncate(repr(parameter.name), NAME)
     if isinstance(parameter, SparseShards):
         count = len(parameter.shard_ids)
         mine = [shard.number for shard in parameter.shard_ids if shard.number in numbers]

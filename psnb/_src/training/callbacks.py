@@ -226,11 +226,11 @@ def _loaded(total: str, weight: float, not_finite: int) -> _Sum:
     return _Sum(float(total), float(weight), int(not_finite))  # the sum may be infinite
 
 
-# EpochUnderWay: the epoch that is being trained. Pure, without a lock: see `TrainingRun`.
+# EpochProgress: the epoch that is being trained. Pure, without a lock: see `TrainingRun`.
 
 
 @dataclass
-class EpochUnderWay:
+class EpochProgress:
     """An epoch, also one of which another run has trained a part.
 
     Attributes

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from psnb._src.checkpoint.manager import Rhythm
+from psnb._src.checkpoint.manager import SaveSchedule
 from psnb._src.coordinator.coordinator import ClusterCoordinator
 from psnb._src.coordinator.epoch import Epochs, LeasedIterator
 from psnb._src.coordinator.partitioned import PartitionedDataset
@@ -27,8 +27,8 @@ from psnb._src.training.callbacks import (
     NOTHING,
     Callback,
     EpochFigures,
+    EpochProgress,
     EpochRow,
-    EpochUnderWay,
     TrainingHistory,
     loaded_rows,
     saved_rows,
@@ -318,12 +318,12 @@ class TrainingRun:
                 "checkpoint that a trainer saved"
             ) from error
         self._begun: LeasedIterator | None = None  # the rest of that epoch, before it is trained
-        self._current: EpochUnderWay | None = None
+        self._current: EpochProgress | None = None
         self._moment = Lock()  # guards the above, which change together when an epoch ends
         self.clock = TrainingClock(plan.epochs)
         self._stopped = self._reason = ""
         self._told = time.monotonic()
-        self._rhythm = Rhythm(plan.save_every, plan.save_steps, self._told)
+        self._rhythm = SaveSchedule(plan.save_every, plan.save_steps, self._told)
         self._saved = False
 
     def stop(self, reason: str) -> None:
@@ -410,7 +410,7 @@ class TrainingRun:
         plan.fetch.begin()
         iterator, self._begun = self._begun or plan.source.begin(epoch, self._rest), None
         figures = EpochFigures(self._coordinator, self._part)
-        self._current = current = EpochUnderWay(
+        self._current = current = EpochProgress(
             epoch, iterator, figures, time.monotonic(), self._part["seconds"]
         )
         self._rhythm.count_from(iterator.progress().visits)  # what is resumed was saved
@@ -442,7 +442,7 @@ class TrainingRun:
         if self._reason:
             raise _StopRequestedError
 
-    def _print_if_due(self, current: EpochUnderWay) -> None:
+    def _print_if_due(self, current: EpochProgress) -> None:
         batch = current.iterator.progress().visits
         if self._plan.fetch.due(batch):
             line = self._plan.fetch.line(current.epoch, batch, current.figures.lines())

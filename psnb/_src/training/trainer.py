@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.checkpoint.manager import newest_whole
+from psnb._src.checkpoint.manager import latest_full
 from psnb._src.client.updates import writing_nothing
 from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from, map_whole_splits
 from psnb._src.coordinator.resume import CheckpointManager, training_shown
@@ -412,7 +412,7 @@ class Trainer(SaysWhatToUse):
         manager = self._checkpoint
         restore: Callable[[], object] = bool
         if self._resume and manager is not None and resume is None:
-            newest = newest_whole(manager.directory)
+            newest = latest_full(manager.directory)
             if newest is not None:
                 resume, restore = newest.metadata, partial(self._restore, manager, newest.path)
         run = TrainingRun(self, plan, resume)

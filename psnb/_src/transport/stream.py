@@ -41,7 +41,7 @@ from psnb._src.dask_compat import (
     tls_context,
 )
 from psnb._src.transport.shared_memory import Arena, Mapped, SharedBlock
-from psnb._src.utils.memory import ReusedMemory
+from psnb._src.utils.memory import BufferPool
 
 _HEAD = struct.Struct("<II")  # how many frames follow, and how many numbers of released blocks
 _BLOCK = struct.Struct("<QQQQ")  # a frame that is in shared memory: number, fd, capacity, size
@@ -52,7 +52,7 @@ _SMALL = 1 << 16
 
 # Of the process, not of a stream: a server has hundreds of them. And two: what was received belongs
 # to users, who may change it after they have sent it.
-_sent, _received = ReusedMemory(), ReusedMemory()
+_sent, _received = BufferPool(), BufferPool()
 
 
 class UnreadableError(ConnectionError):
@@ -453,7 +453,7 @@ def unwired(wire: tuple[Any, ...], kind: type[M]) -> M:
         raise ConnectionError(text) from error
 
 
-# Halved: an array of float32 that travels with 16 bits each. Pure.
+# Float16Message: an array of float32 that travels with 16 bits each. Pure.
 #
 # All of an array is multiplied by one power of two, so that its largest number is just below 2**15,
 # and rounded to float16. So numbers of any size travel, gradients of a mean over many examples too:
@@ -467,7 +467,7 @@ _TOP, _MOST = 15, 127
 to the power of the second at most, which float32 can hold."""
 
 
-class Halved(Message, frozen=True):
+class Float16Message(Message, frozen=True):
     """An array on its way.
 
     Attributes
@@ -486,18 +486,18 @@ class Halved(Message, frozen=True):
         return np.multiply(self.halves, np.float32(2.0**-self.exponent), dtype=np.float32)
 
 
-def halved(array: np.ndarray) -> Halved:
+def halved(array: np.ndarray) -> Float16Message:
     """Return an array of float32 as it travels; NaN and infinities travel as they are."""
     largest = max(array.max(initial=0), -array.min(initial=0))
     if not np.isfinite(largest):
         largest = np.abs(array[np.isfinite(array)]).max(initial=0)
     exponent = min(_MOST, _TOP - int(np.frexp(largest)[1])) if largest else 0
-    return Halved((array * np.float32(2.0**exponent)).astype(np.float16), exponent)
+    return Float16Message((array * np.float32(2.0**exponent)).astype(np.float16), exponent)
 
 
-def widened(found: Any) -> Any:
+def as_float32(found: Any) -> Any:
     """Return an array again that has been halved, and all else as it is."""
-    return found.wide() if isinstance(found, Halved) else found
+    return found.wide() if isinstance(found, Float16Message) else found
 
 
 # Connecting to a worker, and noticing soon that its process has ended.

@@ -1,4 +1,4 @@
-"""ReusedMemory: a process's memory for large messages that no shared memory carries.
+"""BufferPool: a process's memory for large messages that no shared memory carries.
 
 The system provides each page of new memory when it is first written, which takes longer than to
 copy a page into it. So what a message was sent from, or received into, is used for the next one.
@@ -28,7 +28,7 @@ _LARGEST = 1 << 24
 """Bytes of the largest block that is used again."""
 
 
-class ReusedMemory:
+class BufferPool:
     """Blocks, made when needed, used again when nothing refers to them any more."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ SMALL = 1 << 20
 """Bytes up to which the heap is good enough."""
 
 
-def zeroed(count: int, dtype: np.dtype) -> np.ndarray:
+def mmap_zeros(count: int, dtype: np.dtype) -> np.ndarray:
     """Return so many zeros, writable.
 
     Raises

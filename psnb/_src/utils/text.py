@@ -53,7 +53,7 @@ def with_article(noun: str) -> str:
     return f"{'an' if vowel else 'a'} {noun}"
 
 
-def excerpt(text: str, most: int = LINE) -> str:
+def truncate(text: str, most: int = LINE) -> str:
     """Return a text as `printable` does, or its beginning and its end if it is too long.
 
     Parameters
@@ -217,7 +217,7 @@ def is_users(file: str) -> bool:
 E = TypeVar("E", bound=BaseException)
 
 
-def briefly(error: E) -> E:
+def hide_internal_frames(error: E) -> E:
     """Have IPython show an error that is not psnb's own without psnb's frames; return it."""
     with contextlib.suppress(Exception):  # its class may allow no attributes
         error._render_traceback_ = _render_last  # type: ignore[attr-defined]
@@ -226,7 +226,7 @@ def briefly(error: E) -> E:
 
 def timed_out(text: str) -> TimeoutError:
     """Return an error of something that took too long."""
-    return briefly(TimeoutError(text))
+    return hide_internal_frames(TimeoutError(text))
 
 
 def _render_last() -> list[str]:

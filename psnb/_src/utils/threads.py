@@ -36,8 +36,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from psnb._src.utils.text import briefly
-from psnb.errors import CancelledError
+from psnb._src.utils.text import hide_internal_frames
+from psnb.errors import ClosureCancelledError
 
 # What `signal` wraps in Python: so it is one call in C, and takes a tenth of the time.
 
@@ -49,7 +49,7 @@ _SIGINT = int(signal.SIGINT)
 _DEFAULT = int(signal.SIG_DFL)
 
 
-class Uninterrupted:
+class DeferInterrupts:
     """Defers interrupts: ``with uninterrupted:`` or ``@uninterrupted``; sections may nest.
 
     Attributes
@@ -177,7 +177,7 @@ class Uninterrupted:
             wake(self._sleeps_on)
 
 
-uninterrupted = Uninterrupted()
+uninterrupted = DeferInterrupts()
 """Defers interrupts of the main thread. See the module's docstring."""
 
 
@@ -208,7 +208,9 @@ def _strike(handler: Any) -> None:
         try:
             handler(_SIGINT, sys._getframe())
         except KeyboardInterrupt as error:
-            briefly(error)  # a notebook's user sees the line that was interrupted, not psnb's
+            hide_internal_frames(
+                error
+            )  # a notebook's user sees the line that was interrupted, not psnb's
             raise
     elif handler == _DEFAULT:
         set_handler(_SIGINT, _DEFAULT)
@@ -355,8 +357,8 @@ class Answer(Generic[T]):
             self._end()
 
     def cancel(self) -> None:
-        """Give `CancelledError`, as nobody waits any more; no effect when it is done."""
-        self.set_exception(CancelledError("nobody waits for the answer any more"))
+        """Give `ClosureCancelledError`, as nobody waits any more; no effect when it is done."""
+        self.set_exception(ClosureCancelledError("nobody waits for the answer any more"))
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the value; an interrupt ends the waiting.
@@ -394,7 +396,7 @@ class Answer(Generic[T]):
 # event loop would then wait for that lock.
 
 
-def aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function that waits in its own way; if this is the main thread, on another thread.
 
     It runs to its end, even if an interrupt ends the waiting.
@@ -419,7 +421,7 @@ def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
         return False  # no loop runs in this thread
 
 
-def on_loop(
+def run_on_loop(
     loop: asyncio.AbstractEventLoop,
     function: Callable[[], Awaitable[T]],
     timeout: float | None = None,

@@ -35,7 +35,7 @@ from psnb._src.dask_compat import (
 from psnb._src.metrics.metric import MetricState
 from psnb._src.protocol.packing import PROTOCOL, dumps
 from psnb._src.transport.stream import connect
-from psnb._src.utils.text import NAME, excerpt, printable
+from psnb._src.utils.text import NAME, printable, truncate
 from psnb._src.worker.leasing import LeaseRequests
 from psnb.errors import ConfigurationError, WorkerLostError
 
@@ -48,7 +48,7 @@ _doing: dict[int, tuple[str, float]] = {}  # by thread: what, and since when
 _compiling: list[str] = []  # functions, the outermost first
 
 
-class Doing:
+class Activity:
     """Notes what a thread does in a block; since when, is that of its outermost block.
 
     A class, as each closure is such a block: a generator would take three times as long.
@@ -115,7 +115,7 @@ CONNECT_TIMEOUT, SEND_TIMEOUT = 5.0, 60.0
 _UNDER_WAY = 4
 
 
-class Mail:
+class PeerMessages:
     """A worker's mailbox.
 
     Parameters
@@ -194,7 +194,7 @@ class Sender:
         The receivers' name.
     """
 
-    def __init__(self, mail: Mail, name: str) -> None:
+    def __init__(self, mail: PeerMessages, name: str) -> None:
         self._mail, self._name = mail, name
         self._under_way: deque[tuple[str, Future[bool]]] = deque()
 
@@ -361,7 +361,7 @@ class WorkerContext:
     send_report: Callable[[float, dict[str, float]], None]
     cancellation: Cancellation = field(default_factory=Cancellation)
     lease_requests: LeaseRequests | None = None
-    mail: Mail | None = None
+    mail: PeerMessages | None = None
     closure: int = -1
     states: ReportedStates | None = None
 
@@ -469,7 +469,7 @@ def report(**metrics: float | MetricState) -> None:
             values[name] = _number(name, value)
         if len(name) > NAME:
             raise ConfigurationError(
-                f"report({excerpt(name, NAME)}=...): a name has {NAME} characters at most"
+                f"report({truncate(name, NAME)}=...): a name has {NAME} characters at most"
             )
     if EXAMPLES in states or not math.isfinite(values.get(EXAMPLES, 0.0)):
         raise ConfigurationError(
@@ -482,7 +482,7 @@ def report(**metrics: float | MetricState) -> None:
     if states:
         if context.states is None:
             raise ConfigurationError(
-                f"report({excerpt(next(iter(states)), NAME)}=...): the state of a metric travels "
+                f"report({truncate(next(iter(states)), NAME)}=...): the state of a metric travels "
                 "with the result of a closure, and this function makes a per-worker value"
             )
         context.states.add(states)
@@ -497,8 +497,8 @@ def _number(name: str, value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigurationError(
-            f"report({excerpt(name, NAME)}=...): expected a number, found "
-            f"{type(value).__name__}: {excerpt(str(error))}"
+            f"report({truncate(name, NAME)}=...): expected a number, found "
+            f"{type(value).__name__}: {truncate(str(error))}"
         ) from error
 
 

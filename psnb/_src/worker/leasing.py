@@ -23,7 +23,7 @@ from psnb._src.protocol.messages import AskLease, Lease, Portion, TakeElements
 from psnb._src.protocol.packing import dumps
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import counted
-from psnb.errors import CancelledError, ClosureInputError, SerializationError
+from psnb.errors import ClosureCancelledError, ClosureInputError, SerializationError
 
 # TakenElements: what a closure has taken from its worker's iterators, for when it fails. Pure.
 #
@@ -40,7 +40,7 @@ _KEPT_ANYWAY = 64
 """Bytes that anything counts for that does not say its size."""
 
 
-class Taken(NamedTuple):
+class ConsumedInputs(NamedTuple):
     """What was taken from one iterator.
 
     Attributes
@@ -82,11 +82,11 @@ class TakenElements:
         self._ended.add(id(iterator))
 
     def packed(self, number_of: Callable[[object], int | None]) -> bytes:
-        """Return the pickled `Taken` of each iterator by its number; empty if they are not kept."""
+        """Return the pickled `ConsumedInputs` of each iterator by number, or b"" if not kept."""
         if self._too_much:
             return b""
         taken = {
-            number_of(iterator): Taken(elements, key in self._ended)
+            number_of(iterator): ConsumedInputs(elements, key in self._ended)
             for key, (iterator, elements) in self._taken.items()
         }
         try:
@@ -109,7 +109,7 @@ def size(element: Any) -> int:
     return nbytes if isinstance(nbytes, int) else _KEPT_ANYWAY
 
 
-class TakenAgain:
+class ReplayedInputs:
     """Stands for a worker's iterator where a failed closure is run again.
 
     Parameters
@@ -118,12 +118,12 @@ class TakenAgain:
         What there is; nothing if the closure has not come to it.
     """
 
-    def __init__(self, taken: Taken | None) -> None:
-        taken = taken or Taken([], ended=False)
+    def __init__(self, taken: ConsumedInputs | None) -> None:
+        taken = taken or ConsumedInputs([], ended=False)
         self._left: Iterator[Any] = iter(taken.elements)
         self._count, self._ended = len(taken.elements), taken.ended
 
-    def __iter__(self) -> TakenAgain:
+    def __iter__(self) -> ReplayedInputs:
         return self
 
     def __next__(self) -> Any:
@@ -137,7 +137,7 @@ class TakenAgain:
         )
 
 
-class NothingKept:
+class NotReplayable:
     """Stands likewise for an iterator of which no elements are here.
 
     Parameters
@@ -149,7 +149,7 @@ class NothingKept:
     def __init__(self, why: str) -> None:
         self._why = why
 
-    def __iter__(self) -> NothingKept:
+    def __iter__(self) -> NotReplayable:
         return self
 
     def __next__(self) -> Any:
@@ -235,12 +235,12 @@ class LeaseRequests:
 
         Raises
         ------
-        CancelledError
+        ClosureCancelledError
             If it has given this worker up.
         """
         for answer in self._answers:
             if not answer.result(ASK_TIMEOUT):
-                raise CancelledError("the coordinator has given this worker up")
+                raise ClosureCancelledError("the coordinator has given this worker up")
 
 
 class Iterated(Protocol):

@@ -37,7 +37,7 @@ from psnb._src.server.replication import Opening
 from psnb._src.server.serving import ParameterServers
 from psnb._src.utils.files import own_version
 from psnb._src.worker.context import HANDLER as MAIL_HANDLER
-from psnb._src.worker.context import Mail, begin_printing, end_printing
+from psnb._src.worker.context import PeerMessages, begin_printing, end_printing
 from psnb._src.worker.session import Session
 
 # Notice: SIGTERM, by which a process hears that it will be killed soon.
@@ -99,7 +99,7 @@ class Runtime(WorkerPlugin):
         directory = LayoutCache(lambda strategy: ask_scheduler(worker, LAYOUT, strategy=strategy))
         server_client = CommServerClient(event_loop(worker), pool_of(worker), directory)
 
-        mail = Mail(worker)
+        mail = PeerMessages(worker)
         connecting: set[asyncio.Task[None]] = set()
 
         async def open_to(address: str, opening: Opening) -> None:

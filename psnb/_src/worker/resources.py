@@ -20,7 +20,7 @@ from psnb._src.data.memory import Memory, MemoryStatistics, ShufflePlan
 from psnb._src.data.reader import DatasetIterator
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import error_text
-from psnb._src.worker.context import InputContext, Mail, current_context, worker_context
+from psnb._src.worker.context import InputContext, PeerMessages, current_context, worker_context
 from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests, Split
 from psnb.errors import ClosureInputError, ConfigurationError, WorkerLostError
 
@@ -284,7 +284,7 @@ class WorkerMemory:
         This worker.
     """
 
-    def __init__(self, memory: Memory, mail: Mail, name: str, worker: str) -> None:
+    def __init__(self, memory: Memory, mail: PeerMessages, name: str, worker: str) -> None:
         self.memory, self._mail, self._name, self._worker = memory, mail, name, worker
         self._part = uuid.uuid4().hex
         mail.receive_as(name, memory.receive)

@@ -53,9 +53,9 @@ from psnb._src.transport.stream import MessageStream, message_stream, unwired
 from psnb._src.utils.profiling import COMMIT, COMPUTE, PHASES, READ, start_clock, stop_clock
 from psnb._src.utils.threads import Answer
 from psnb._src.worker.context import (
+    Activity,
     Cancellation,
-    Doing,
-    Mail,
+    PeerMessages,
     ReportedStates,
     WorkerContext,
     end_printed_lines,
@@ -63,7 +63,7 @@ from psnb._src.worker.context import (
 )
 from psnb._src.worker.leasing import ASK_TIMEOUT, LeaseRequests
 from psnb._src.worker.resources import Resources
-from psnb.errors import CancelledError
+from psnb.errors import ClosureCancelledError
 
 # ClosureThreads: the threads of a session that run its closures.
 #
@@ -138,7 +138,7 @@ class LoadedFunction:
         """Return the function; for closure threads."""
         with self._lock:
             if self._function is None:
-                with Doing(f"loading {self._short}"):  # with all the modules that it needs
+                with Activity(f"loading {self._short}"):  # with all the modules that it needs
                     self._function = loads(self._payload, self._resources.get)
             return self._function
 
@@ -294,7 +294,7 @@ class ResultSender:
             self._ticking = True
             self._loop.call_later(HELD_SECONDS, self._tick)
 
-    def forgo(self, count: int) -> None:
+    def expect_fewer(self, count: int) -> None:
         """Expect this many results less; any thread."""
         with self._lock:
             self._expected -= count
@@ -375,7 +375,7 @@ class NotebookLink:
             self._stream.send(message.wire())
 
     def ask(self, inquiry: Inquiry) -> Future[Any]:
-        """Ask the coordinator; the answer is a `CancelledError` if it is out of reach."""
+        """Ask the coordinator; the answer is a `ClosureCancelledError` if it is out of reach."""
         number, future = next(self._numbers), Future[Any]()
         self._asked[number] = future
         if self.closed:  # checked after the future is stored; `close` does it in the other order
@@ -390,7 +390,7 @@ class NotebookLink:
             future.set_result(message.answer)
 
     def close(self) -> None:
-        """Close the connection; who waits for an answer gets a `CancelledError`."""
+        """Close the connection; who waits for an answer gets a `ClosureCancelledError`."""
         self.closed = True
         for number in list(self._asked):
             self._give_up(number)
@@ -403,9 +403,9 @@ class NotebookLink:
             future.set_exception(out_of_reach())
 
 
-def out_of_reach() -> CancelledError:
+def out_of_reach() -> ClosureCancelledError:
     """Return the error of closures whose coordinator is not there any more."""
-    return CancelledError("the coordinator has closed, or is out of reach")
+    return ClosureCancelledError("the coordinator has closed, or is out of reach")
 
 
 LARGE_RESULT = 1 << 13
@@ -436,7 +436,7 @@ class ClosureRunner:
         self,
         opening: SessionOpening,
         server_client: CommServerClient,
-        mail: Mail,
+        mail: PeerMessages,
         link: NotebookLink,
         results: ResultSender,
         resources: Resources,
@@ -508,7 +508,7 @@ class ClosureRunner:
         try:
             context = self._context(self._cancellations[assignment.closure], attempt)
             with (
-                Doing(function.activity),
+                Activity(function.activity),
                 entered(context),
                 reaching_by(self._server_client),
                 buffered(updates),
@@ -568,7 +568,7 @@ class ClosureRunner:
         del self._cancellations[closure]
         result = attempt.result()
         if isinstance(error, UndecidedError):
-            self._results.forgo(1)
+            self._results.expect_fewer(1)
             self._link.send(
                 ClosureUndecided(
                     closure,
@@ -593,7 +593,7 @@ class ClosureRunner:
                 finally:
                     end_printed_lines()
 
-        with Doing("loading per-worker data"):
+        with Activity("loading per-worker data"):
             self._resources.make(definition.number, call)
 
     def flush(self) -> None:
@@ -652,7 +652,7 @@ class ClosureRunner:
 
     def _require_unrevoked(self, closure: int) -> None:
         if self._cancellations[closure].revoked:
-            raise CancelledError("the closure was cancelled while it ran")
+            raise ClosureCancelledError("the closure was cancelled while it ran")
 
     def _announce(self, assignment: Assignment, updates: Updates, packed: bytes) -> bytes | None:
         """Tell the coordinator what it must know before a commit; return the result for servers."""

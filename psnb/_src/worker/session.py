@@ -46,7 +46,7 @@ from psnb._src.protocol.messages import (
     WorkerLeaves,
 )
 from psnb._src.utils.profiling import Stages
-from psnb._src.worker.context import Mail, longest
+from psnb._src.worker.context import PeerMessages, longest
 from psnb._src.worker.resources import Resources
 from psnb._src.worker.runner import (
     ClosureRunner,
@@ -91,7 +91,7 @@ class Session:
         worker: Worker,
         comm: Comm,
         server_client: CommServerClient,
-        mail: Mail,
+        mail: PeerMessages,
         opening: SessionOpening,
     ) -> None:
         self._opening, self._server_client = opening, server_client
@@ -240,7 +240,7 @@ class Session:
         for closure in returned:
             self._runner.forget(closure)
         if returned:
-            self._results.forgo(len(returned))
+            self._results.expect_fewer(len(returned))
             self._link.send(ClosuresReturned(returned))
 
     def _claim(self, closure: int) -> bool:

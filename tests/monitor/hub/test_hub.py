@@ -12,7 +12,7 @@ import pytest
 from psnb._src.monitor.jupyter_server.coordinators import (
     MOST_GONE,
     MOST_SOURCES,
-    Known,
+    CoordinatorEntry,
     TooManyError,
 )
 from psnb._src.monitor.jupyter_server.handlers import MOST_PANELS, SILENCE, Busy, Hub, Panel
@@ -30,7 +30,7 @@ class Kernels:
     async def notebooks(self) -> dict[str, str]:
         return self.paths
 
-    def ended(self, known: Known) -> str:
+    def ended(self, known: CoordinatorEntry) -> str:
         return self.gone
 
 

@@ -24,7 +24,7 @@ from psnb._src.data.formats.files import (
 )
 from psnb._src.data.formats.protobuf import half_word
 from psnb._src.data.ragged import Ragged
-from psnb._src.utils.text import excerpt, with_article
+from psnb._src.utils.text import truncate, with_article
 from psnb.errors import ConfigurationError, DatasetError
 
 # From Arrow's columns to arrays. pyarrow is imported when it is needed.
@@ -97,7 +97,7 @@ def with_columns(structure: Any) -> Any:
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DatasetError(
             f"{with_article(type(structure).__name__)} has columns that Arrow does not hold: "
-            f"{excerpt(str(error), 200)}"
+            f"{truncate(str(error), 200)}"
         ) from error
     if len(set(table.schema.names)) < len(table.schema.names):
         raise DatasetError(f"two columns have one name: {listed(table.schema.names)}")
@@ -168,7 +168,7 @@ def _column(name: str, column: Any) -> np.ndarray | Ragged:
         array: np.ndarray = column.to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        problem = "text that is not UTF-8: write bytes" if text else excerpt(str(error), 200)
+        problem = "text that is not UTF-8: write bytes" if text else truncate(str(error), 200)
         if _is_whole(kind):
             wanted = "uint64" if kind.precision == 20 else "int64"
             problem = (

@@ -21,7 +21,7 @@ from psnb._src.data.node import (
     Context,
     Node,
     NodeIterator,
-    StageCounts,
+    StageCounters,
     State,
     begin_stage,
 )
@@ -414,7 +414,7 @@ class _Channel:
             self._changed.notify_all()
 
 
-def _read(channel: _Channel, source: NodeIterator, stage: StageCounts, ahead: int) -> None:
+def _read(channel: _Channel, source: NodeIterator, stage: StageCounters, ahead: int) -> None:
     try:
         while room := channel.room():
             try:

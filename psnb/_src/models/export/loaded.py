@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from psnb._src.checkpoint.manager import Rhythm
+from psnb._src.checkpoint.manager import SaveSchedule
 from psnb._src.checkpoint.reader import NewerCheckpoint, WantedParameter, newer_checkpoint
 from psnb._src.models.export.manifest import (
     DENSE,
@@ -37,7 +37,7 @@ from psnb._src.models.export.tables import StoredRows, StoredTable, check_index,
 from psnb._src.models.export.writing import nested
 from psnb._src.utils.checks import path_text, period
 from psnb._src.utils.files import Place, as_place, plain_json
-from psnb._src.utils.text import excerpt
+from psnb._src.utils.text import truncate
 from psnb._src.utils.threads import Lock, uninterrupted
 from psnb.errors import ConfigurationError, ExportError
 
@@ -198,14 +198,14 @@ def _end(ended: threading.Event, thread: threading.Thread) -> None:
 
 
 def _refresh(found: weakref.ref[Refreshed], ended: threading.Event, every: float) -> None:
-    rhythm, pause = Rhythm(every, None, time.monotonic()), 0.0
+    rhythm, pause = SaveSchedule(every, None, time.monotonic()), 0.0
     while not ended.wait(pause) and (model := found()) is not None:
         try:
             model.refresh()
         except Exception as error:  # the thread must go on, whatever a store raises
             pause = rhythm.failed(time.monotonic())
             if rhythm.failures == 1:
-                told = excerpt(str(error)) or type(error).__name__
+                told = truncate(str(error)) or type(error).__name__
                 logger.warning("%r goes on with what it has, and tries again: %s", model, told)
         else:
             if rhythm.failures:
@@ -372,7 +372,7 @@ class LoadedModel:
         try:
             new = newer_state(self._manifest, self._dense, self._state, place)
         except Exception as error:
-            self._failure = excerpt(str(error)) or type(error).__name__
+            self._failure = truncate(str(error)) or type(error).__name__
             raise
         self._failure = ""
         if new is None:

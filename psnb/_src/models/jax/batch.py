@@ -15,9 +15,9 @@ from psnb._src.client.variable import Handle, Variable, shards_of
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.jax_program import COMBINERS
 from psnb._src.models.jax.variables import TreeVariables
-from psnb._src.models.shared import BatchRows, FewSizes
+from psnb._src.models.shared import BatchRows, SizeBuckets
 from psnb._src.utils.text import shown
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 
 Ids = np.ndarray | Ragged
 
@@ -70,7 +70,7 @@ class BatchFunction:
         ------
         ConfigurationError
             If the batch lacks a feature, or ``ids`` does.
-        GradientError
+        InvalidArrayError
             If they are no integers.
         """
         names = list(self.tables)
@@ -130,15 +130,15 @@ def described(batch: Any) -> str:
 
 
 def as_ids(name: str, given: Any) -> Ids:
-    """Return ids, or raise GradientError if they are none."""
+    """Return ids, or raise InvalidArrayError if they are none."""
     ids = given if isinstance(given, Ragged) else np.asarray(given)
     if ids.dtype.kind not in "iu":
-        raise GradientError(
+        raise InvalidArrayError(
             f"the ids of feature {name!r} are of {ids.dtype}: ids are integers. A column that lost "
             "its type on the way (missing values make floats) is converted where it is read"
         )
     if isinstance(ids, Ragged) and ids.values.ndim != 1:
-        raise GradientError(
+        raise InvalidArrayError(
             f"the bags of feature {name!r} must have one id a place, found {shown(ids)}"
         )
     return ids
@@ -338,7 +338,7 @@ class _Group:
 
     def __init__(self, tables: Sequence[Embedding]) -> None:
         self.tables = tables
-        self.rows_sizes, self.bag_sizes = FewSizes(), FewSizes()
+        self.rows_sizes, self.bag_sizes = SizeBuckets(), SizeBuckets()
 
 
 class RowLayout:

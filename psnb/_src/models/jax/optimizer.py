@@ -19,7 +19,7 @@ import numpy as np
 
 from psnb._src.models.export.jax_program import with_x64
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.utils.text import excerpt, text_of
+from psnb._src.utils.text import text_of, truncate
 from psnb.errors import ConfigurationError
 
 _DOOR = "psnb.jax.optimizer"
@@ -172,7 +172,7 @@ def optimizer(transformation: Any) -> Optimizer:
     if not all(callable(getattr(transformation, name, None)) for name in ("init", "update")):
         raise ConfigurationError(
             f"{_DOOR}: expected a transformation of optax, such as optax.adam(1e-3), found "
-            f"{excerpt(repr(transformation))}"
+            f"{truncate(repr(transformation))}"
         )
     values = np.random.default_rng(0).normal(size=(1, 17)).astype(np.float32)
     with _on_servers(values.dtype):
@@ -186,7 +186,7 @@ def optimizer(transformation: Any) -> Optimizer:
         except Exception as error:  # whatever a transformation may raise
             raise _refusal(
                 "it does not run on gradients, its state and parameters alone, or its schedule "
-                f"chooses by Python's if, not by jax.numpy.where: {excerpt(text_of(error, repr))}"
+                f"chooses by Python's if, not by jax.numpy.where: {truncate(text_of(error, repr))}"
             ) from error
     with _on_servers(np.dtype(np.float64)):
         values = values.astype(np.float64)

@@ -77,12 +77,13 @@ def _arrived(digest: bytes, kind: Callable[..., Any], *made_of: Any) -> Any:
     return found
 
 
-# OneCopy: brings many arrays to a device in one copy for each dtype, and takes them apart there.
+# PackedTransfer: brings many arrays to a device in one copy for each dtype, and takes them apart
+# there.
 #
 # A copy to an accelerator costs about as much for a few numbers as for a thousand.
 
 
-class OneCopy(NamedTuple):
+class PackedTransfer(NamedTuple):
     """How arrays of a tree lie one after another; equal ones need one program.
 
     Attributes
@@ -108,14 +109,14 @@ class OneCopy(NamedTuple):
         return jax.tree.unflatten(self.tree, leaves)
 
 
-def together(given: Any) -> tuple[OneCopy, list[np.ndarray]]:
+def together(given: Any) -> tuple[PackedTransfer, list[np.ndarray]]:
     """Return the arrays of a tree as one for each dtype, and how to take them apart."""
     leaves, tree = jax.tree.flatten(given)
     arrays = [np.asarray(leaf) for leaf in leaves]
     parts: dict[str, list[np.ndarray]] = {}
     for each in arrays:
         parts.setdefault(each.dtype.name, []).append(each.reshape(-1))
-    form = OneCopy(tree, tuple((each.dtype.name, each.shape) for each in arrays))
+    form = PackedTransfer(tree, tuple((each.dtype.name, each.shape) for each in arrays))
     return form, [np.concatenate(several) for several in parts.values()]
 
 
@@ -293,7 +294,7 @@ class Program:
         *,
         forms: tuple[GroupForm, ...],
         batch_form: BatchForm,
-        copy: OneCopy | None,
+        copy: PackedTransfer | None,
     ) -> Any:
         self.compiled += 1  # runs once for each program, while it is traced
         of = self._of

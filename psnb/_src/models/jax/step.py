@@ -31,7 +31,7 @@ from psnb._src.models.shared import (
     pushing,
 )
 from psnb._src.worker.context import report
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 
 # ForwardPass: what a JAX model says of a batch: predictions, scores, losses.
 
@@ -71,7 +71,7 @@ class ForwardPass:
         ------
         ConfigurationError
             If the batch lacks a feature, or the device is not there.
-        GradientError, IdOutOfRangeError
+        InvalidArrayError, IdOutOfRangeError
             If ids are no integers, or outside their table.
         ServerLostError
             If a server is gone.
@@ -208,7 +208,7 @@ class TrainStep:
         ConfigurationError
             If it is given no iterator, the batch lacks a feature, ``loss`` uses what no program can
             take or changes what it refers to, or the device is not there.
-        GradientError
+        InvalidArrayError
             If ids are no integers, or the loss or a gradient is not finite.
         IdOutOfRangeError
             If an id is outside its table.
@@ -247,8 +247,8 @@ class TrainStep:
         value = float(loss)
         try:
             pulled.rows.push(gradients, loss=value)
-        except GradientError as error:
-            raise GradientError(
+        except InvalidArrayError as error:
+            raise InvalidArrayError(
                 f"the loss is {value} in step {pulled.number}, for a batch of {pulled.examples} "
                 f"examples: {_summary(batch)}. {error}"
             ) from error
@@ -284,7 +284,7 @@ class TrainStep:
 
         Raises
         ------
-        ConfigurationError, GradientError, IdOutOfRangeError
+        ConfigurationError, InvalidArrayError, IdOutOfRangeError
             As a call.
         """
         return described_step(self._program, self._of.variables, batch)

@@ -84,7 +84,7 @@ class TreeVariables:
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If a leaf is missing or has another shape; nothing was changed.
         ServerLostError
             If a server is gone.

@@ -45,7 +45,7 @@ from psnb._src.models.shared import OptimizerChoice, StepDescription, Strategy, 
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.strategy.strategy import ParameterServerStrategy
 from psnb._src.utils.checks import integer
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 
 # CompiledModel: a Keras model that was put on the servers, with loss, metrics and optimizer.
 
@@ -129,17 +129,19 @@ class CompiledModel:
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If they are not those of the model, or frozen ones are others; nothing was changed.
         """
         if len(weights) != len(self._weights):
-            raise GradientError(f"the model has {len(self._weights)} weights, found {len(weights)}")
+            raise InvalidArrayError(
+                f"the model has {len(self._weights)} weights, found {len(weights)}"
+            )
         given = {}
         for each, value in zip(self._weights, weights, strict=True):
             if isinstance(each, str):
                 given[each] = np.asarray(value)
             elif not np.array_equal(as_array(each), value):
-                raise GradientError(
+                raise InvalidArrayError(
                     f"weight {each.path!r} is frozen, and went to the workers as it was when the "
                     "model was distributed: distribute the model with the other value"
                 )
@@ -477,7 +479,7 @@ class DistributedKeras:
         ------
         ConfigurationError
             If the data are not what the model takes, or a callback cannot work.
-        GradientError
+        InvalidArrayError
             If a loss is not finite, unless there is a ``TerminateOnNaN``.
         """
         epochs = integer("fit: epochs", epochs, 0)
@@ -597,7 +599,7 @@ class DistributedKeras:
 
         Raises
         ------
-        ConfigurationError, GradientError, IdOutOfRangeError
+        ConfigurationError, InvalidArrayError, IdOutOfRangeError
             If the batch is not what the model takes.
         """
         return self._compiled().program.describe(batch)
@@ -657,7 +659,7 @@ class DistributedKeras:
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If they are not those of the model; nothing was changed.
         """
         self._compiled().write(weights)

@@ -32,7 +32,7 @@ _AHEAD = 4
 """Closures for each worker that are scheduled at a time."""
 
 _LOOK_AGAIN = 1.0
-"""Seconds after which a closure that has not ended is asked whether a silent server holds it up."""
+"""Seconds after which a closure is asked whether an unresponsive server blocks it."""
 
 
 class Passes(ABC):

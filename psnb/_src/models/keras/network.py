@@ -53,7 +53,7 @@ from psnb._src.models.shared import (
     place_flat,
     place_state,
 )
-from psnb.errors import ConfigurationError, GradientError, PsnbError, SerializationError
+from psnb.errors import ConfigurationError, InvalidArrayError, PsnbError, SerializationError
 
 # MovingAverages: what calls of `BatchNormalization` blend into their moving averages.
 #
@@ -626,12 +626,12 @@ class PlacedValues:
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If a value has another shape; nothing was changed.
         """
         for name, table in self.tables.items():
             if values[name].shape != (table.rows, table.dim):
-                raise GradientError(
+                raise InvalidArrayError(
                     f"embedding {name!r} has shape {(table.rows, table.dim)}, found "
                     f"{values[name].shape}"
                 )

@@ -21,7 +21,7 @@ from psnb._src.models.keras.split import unpickled
 from psnb._src.models.shared import StepDescription
 from psnb._src.utils.text import with_article
 from psnb._src.worker.context import current_context, report
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 
 _FEW = 8
 """Examples of a batch of which shapes are learned, if the model takes any number of them."""
@@ -66,12 +66,13 @@ class KerasProgram(ABC):
         metrics : Variable
             Where metrics are added up.
         ends_at_nan : bool
-            Return a loss that is not finite, and change nothing, rather than raise GradientError.
+            Return a loss that is not finite, and change nothing, rather than raise
+            InvalidArrayError.
         """
         given, examples = self._prepared_to_train(batch)
         try:
             loss, told = self._train(given)
-        except GradientError:
+        except InvalidArrayError:
             if not ends_at_nan:
                 raise
             # Sum and count of the loss are the first of all metrics.
@@ -135,7 +136,7 @@ class KerasProgram(ABC):
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If loss or gradients are not finite; nothing was pushed.
         """
 

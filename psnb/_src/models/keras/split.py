@@ -24,7 +24,7 @@ from psnb._src.data.ragged import Ragged
 from psnb._src.models.shared import functions_of, leads_to, used_global
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp
-from psnb.errors import ConfigurationError, GradientError, SerializationError
+from psnb.errors import ConfigurationError, InvalidArrayError, SerializationError
 
 # Finds what leads to a model beside its layers: on workers that would be a copy.
 
@@ -135,7 +135,7 @@ class ModelInputs:
         ------
         ConfigurationError
             If one is missing, or has another shape.
-        GradientError
+        InvalidArrayError
             If an input of integers gets what is none.
         """
         flat = self.flat(x)
@@ -209,18 +209,18 @@ def _as(name: str, given: Any, shape: tuple[int | None, ...], dtype: str) -> np.
 
 
 def whole(what: str, array: np.ndarray, dtype: str = "int64") -> np.ndarray:
-    """Return integers of a dtype, or raise GradientError if an array is none of them."""
+    """Return integers of a dtype, or raise InvalidArrayError if an array is none of them."""
     if not array.size:
         return array.astype(dtype)
     if array.dtype.kind == "f" and not (np.floor(array) == array).all():
         missing = " and missing values" if np.isnan(array).any() else ""
-        raise GradientError(
+        raise InvalidArrayError(
             f"{what} takes integers, and found {array.dtype} with fractions{missing}: convert the "
             "column where it is read"
         )
     limits = np.iinfo(dtype)
     if array.min() < limits.min or array.max() > limits.max:
-        raise GradientError(f"{what} is of {dtype}, and has {array.min()} to {array.max()}")
+        raise InvalidArrayError(f"{what} is of {dtype}, and has {array.min()} to {array.max()}")
     return array.astype(dtype)
 
 

@@ -21,7 +21,7 @@ from psnb._src.models.shared import StepDescription
 from psnb._src.models.torch.distributed import OperationRecorder, described_call
 from psnb._src.models.torch.export import TracedEmbedding, exported
 from psnb._src.models.torch.model_pass import ModelPass, PlannedIds, tensor_of
-from psnb.errors import GradientError
+from psnb.errors import InvalidArrayError
 
 
 class TorchProgram(KerasProgram):
@@ -66,8 +66,8 @@ class TorchProgram(KerasProgram):
         loss = found.loss.item()
         try:
             current.push(gradients, loss)
-        except GradientError as error:
-            raise GradientError(f"the loss is {loss}; {current.summary()}. {error}") from error
+        except InvalidArrayError as error:
+            raise InvalidArrayError(f"the loss is {loss}; {current.summary()}. {error}") from error
         return loss, [_array(each) for each in found.metrics]
 
     def _score(self, given: dict[str, Any]) -> list[np.ndarray]:

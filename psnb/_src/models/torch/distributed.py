@@ -46,8 +46,8 @@ from psnb._src.models.torch.module_graph import IncompatibleKeys, keep_here
 from psnb._src.models.torch.optimizers import TorchOptimizers, take_over
 from psnb._src.models.torch.replica import Modes, Replica, Replicas
 from psnb._src.models.torch.split import PlacedModule, device_name, place_values, split
-from psnb._src.utils.text import briefly
-from psnb.errors import ConfigurationError, GradientError
+from psnb._src.utils.text import hide_internal_frames
+from psnb.errors import ConfigurationError, InvalidArrayError
 
 # described_call: the operations of a model's call in PyTorch, with the pull and push around it.
 #
@@ -248,7 +248,7 @@ class DistributedModel:
     def __getattr__(self, name: str) -> Any:
         placed: PlacedModule | None = vars(self).get("_placed")
         if placed is None or name.startswith("__") or not hasattr(placed.template, name):
-            raise briefly(
+            raise hide_internal_frames(
                 AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             )
         way = (
@@ -257,7 +257,7 @@ class DistributedModel:
             else f"the module has: call model.module.{name} within `with model.step():`, to "
             "evaluate under torch.no_grad()"
         )
-        raise briefly(AttributeError(f"{type(self).__name__} has no {name!r}; {way}"))
+        raise hide_internal_frames(AttributeError(f"{type(self).__name__} has no {name!r}; {way}"))
 
     @property
     def training(self) -> bool:
@@ -321,7 +321,7 @@ class DistributedModel:
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If keys, shapes or kinds are not those of this model; nothing was changed.
         ServerLostError
             If a server is gone.
@@ -355,7 +355,7 @@ class DistributedModel:
             If the model was called, and nothing has a gradient at the end; if the module reads
             what an earlier step has left, which would be that of one worker; if there are gradients
             of parameters that were fetched before; or if this process does not have the device.
-        GradientError
+        InvalidArrayError
             If the loss or a gradient is not finite, ids are no integers, or a parameter changed its
             shape or was written to.
         IdOutOfRangeError
@@ -477,12 +477,12 @@ class DistributedModel:
         try:
             loss = sum(float(found.get(n, each)) for n, each in enumerate(losses))
             current.push({**replica.joined(given, *blends), **rows}, loss)
-        except GradientError as error:
+        except InvalidArrayError as error:
             named = [*replica.parameters(), *current.leaves()]
             bad = [n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()]
             if not bad:
-                raise GradientError(f"{current.summary()}. {error}") from error
-            raise GradientError(
+                raise InvalidArrayError(f"{current.summary()}. {error}") from error
+            raise InvalidArrayError(
                 f"the gradients of {', '.join(map(repr, bad[:5]))} ({len(bad)} of {len(named)} "
                 f"parameters) are not finite; {current.summary()}. {error}"
             ) from error

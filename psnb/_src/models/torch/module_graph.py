@@ -31,7 +31,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from psnb._src.models.shared import functions_of, leads_to, used_global
 from psnb._src.models.torch.tables import TableWeight
 from psnb._src.protocol.packing import leave_behind
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 
 # CheckedState: what a state would write on the servers, checked before any of it is. Pure.
 
@@ -73,7 +73,7 @@ class CheckedState:
 def check_keys(
     state: Mapping[str, Any], expected: Mapping[str, Any], *, strict: bool
 ) -> IncompatibleKeys:
-    """Return the keys that only one of both has; GradientError if there are some, and may not."""
+    """Return the keys that only one of both has; raise InvalidArrayError if none may be missing."""
     found = IncompatibleKeys(
         [key for key in expected if key not in state],
         [key for key in state if key not in expected],
@@ -84,7 +84,7 @@ def check_keys(
             for what, keys in (("missing", found[0]), ("unexpected", found[1]))
             if keys
         ]
-        raise GradientError(
+        raise InvalidArrayError(
             f"the state is of another model: {'; '.join(told)}. strict=False loads what is in both"
         )
     return found
@@ -93,17 +93,19 @@ def check_keys(
 def checked_array(key: str, value: Any, shape: tuple[int | None, ...]) -> np.ndarray:
     """Return a value of a state as an array of this shape, in which None is any length."""
     if not isinstance(value, Tensor):
-        raise GradientError(
+        raise InvalidArrayError(
             f"{key!r} of the state is of type {type(value).__name__}: values of a state are tensors"
         )
     if value.is_complex():
-        raise GradientError(f"{key!r} of the state is of {value.dtype}, which servers cannot keep")
+        raise InvalidArrayError(
+            f"{key!r} of the state is of {value.dtype}, which servers cannot keep"
+        )
     sizes = tuple(value.shape)
     if len(sizes) != len(shape) or any(
         wanted not in (None, size) for size, wanted in zip(sizes, shape, strict=True)
     ):
         told = str(shape).replace("None", "n")
-        raise GradientError(
+        raise InvalidArrayError(
             f"{key!r} was made with shape {told}, and the state has {sizes}: a model whose layers "
             "changed is another model; place it anew, under another name="
         )
@@ -119,15 +121,17 @@ def checked_rows(
     """Return ids and rows of a table of any id; each is given with its key."""
     if ids is None or rows is None:
         key, _ = ids or rows or ("", None)
-        raise GradientError(f"the state has {key!r} alone: ids and rows of a table belong together")
+        raise InvalidArrayError(
+            f"the state has {key!r} alone: ids and rows of a table belong together"
+        )
     key, _ = ids
     numbers = checked_array(*ids, (None,))
     if numbers.dtype.kind not in "iu":
-        raise GradientError(f"{key!r} of the state is of {numbers.dtype}: ids are integers")
+        raise InvalidArrayError(f"{key!r} of the state is of {numbers.dtype}: ids are integers")
     values = checked_array(*rows, (len(numbers), dim))
     found, counts = np.unique(numbers, return_counts=True)
     if twice := found[counts > 1][:_SHOWN].tolist():
-        raise GradientError(f"{key!r} of the state has ids more than once, such as {twice}")
+        raise InvalidArrayError(f"{key!r} of the state has ids more than once, such as {twice}")
     return numbers.astype(np.int64), values
 
 

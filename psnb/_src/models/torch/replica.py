@@ -18,7 +18,7 @@ from psnb._src.models.torch.module_graph import keep_here, set_hooks
 from psnb._src.models.torch.split import MovingAverages, PlacedModule, tensor_at
 from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
 from psnb._src.worker.context import current_context
-from psnb.errors import ConfigurationError, GradientError
+from psnb.errors import ConfigurationError, InvalidArrayError
 
 # Finds modules whose calls depend on what earlier calls left behind in one worker. Pure.
 #
@@ -237,11 +237,11 @@ class Replica:
             yield name, kept.parameter
 
     def check(self) -> None:
-        """Raise GradientError if a parameter is another one than that which was placed."""
+        """Raise InvalidArrayError if a parameter is another one than that which was placed."""
         kept: dict[str, _Kept | _KeptWeight] = {**self._kept, **self._kept_weights}
         for name, each in kept.items():
             if (what := each.change()) is not None:
-                raise GradientError(
+                raise InvalidArrayError(
                     f"parameter {name!r} {what} while the module ran: servers keep it as it was "
                     "placed. A model whose layers change is another model: place it anew, under "
                     "another name="
@@ -260,12 +260,12 @@ class Replica:
 
     @torch.no_grad()
     def check_unwritten(self, written: Mapping[int, np.ndarray]) -> None:
-        """Raise GradientError if a parameter was written to; see `written`."""
+        """Raise InvalidArrayError if a parameter was written to; see `written`."""
         if not any(written.values()):
             return
         now, loaded = map(self._values.parameters.split, self._bits())
         names = [name for name, value in now.items() if not torch.equal(value, loaded[name])]
-        raise GradientError(
+        raise InvalidArrayError(
             f"parameters {', '.join(map(repr, names[:5]))} ({len(names)} in all) were written to "
             "in the step, which the servers would not have: they change parameters by gradients "
             "alone. Give the optimizer or the loss what keeps weights in bounds (weight_decay=, a "

@@ -54,7 +54,7 @@ from psnb._src.models.torch.module_graph import (
 from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
 from psnb._src.protocol.messages import Sync
 from psnb._src.utils.text import shown
-from psnb.errors import ConfigurationError, GradientError, SerializationError
+from psnb.errors import ConfigurationError, InvalidArrayError, SerializationError
 
 _LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
 
@@ -619,7 +619,7 @@ class ModelValues:
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If something in it has another shape or kind than the model's.
         """
         # Of several keys of one value the last one counts, as in torch.
@@ -779,7 +779,7 @@ class PlacedModule:
 
         Raises
         ------
-        GradientError
+        InvalidArrayError
             If keys or shapes are not those of the module; nothing was changed.
         """
         keys = check_keys(state, self.values.names, strict=strict)
@@ -790,7 +790,7 @@ class PlacedModule:
         try:
             graph.module.load_state_dict(local, strict=False)
         except RuntimeError as error:
-            raise GradientError(
+            raise InvalidArrayError(
                 f"what stays on workers cannot be loaded: {error}. Nothing was changed"
             ) from error
         self.values.write(checked)

@@ -12,7 +12,7 @@ import msgspec
 
 from psnb._src.monitor import protocol
 from psnb._src.monitor.feed import Backlog, Extracts
-from psnb._src.utils.text import excerpt
+from psnb._src.utils.text import truncate
 
 # Decodes bytes from the network into messages of the wire contract. Pure.
 #
@@ -84,7 +84,7 @@ def said(text: str | bytes) -> protocol.Hello | protocol.Command | protocol.Atta
 def asked(text: str | bytes) -> str:
     """Return the id of a message that `said` refuses; empty if it has no id that is a text."""
     try:
-        return excerpt(_decoded(text, _ASKED)["id"])
+        return truncate(_decoded(text, _ASKED)["id"])
     except MalformedError:
         return ""
 
@@ -102,7 +102,7 @@ def _read(text: str | bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
 
 def _require_version(found: Any) -> None:
     if found["version"] != protocol.VERSION:
-        version = excerpt(repr(found["version"]), 100)
+        version = truncate(repr(found["version"]), 100)
         raise VersionError(f"version {version} of psnb's protocol instead of {protocol.VERSION}")
 
 
@@ -110,9 +110,9 @@ def _decoded(text: str | bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(text)
     except msgspec.ValidationError as error:
-        raise MalformedError(excerpt(str(error))) from None
+        raise MalformedError(truncate(str(error))) from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise MalformedError(f"it is no JSON: {excerpt(str(error))}") from None
+        raise MalformedError(f"it is no JSON: {truncate(str(error))}") from None
     except RecursionError:
         raise MalformedError("it is nested too deeply") from None
 
@@ -163,7 +163,7 @@ class TooManyError(Exception):
 
 
 @dataclass(eq=False)
-class Known:
+class CoordinatorEntry:
     """One coordinator."""
 
     coordinator: str
@@ -207,17 +207,19 @@ class CoordinatorRegistry:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, CoordinatorEntry] = {}
         self._dismissed: dict[str, None] = {}  # the last of them
 
-    def __iter__(self) -> Iterator[Known]:
+    def __iter__(self) -> Iterator[CoordinatorEntry]:
         return iter(list(self._known.values()))
 
-    def get(self, coordinator: str) -> Known | None:
+    def get(self, coordinator: str) -> CoordinatorEntry | None:
         """Return one; None if it is not known."""
         return self._known.get(coordinator)
 
-    def add(self, coordinator: str, kind: Literal["kernel", "scheduler"], address: str) -> Known:
+    def add(
+        self, coordinator: str, kind: Literal["kernel", "scheduler"], address: str
+    ) -> CoordinatorEntry:
         """Add one.
 
         Raises
@@ -228,11 +230,13 @@ class CoordinatorRegistry:
         if len(self._known) >= MOST_SOURCES and not self._forget_first_gone():
             raise TooManyError(f"{MOST_SOURCES} coordinators live on this Jupyter server already")
         now = self._clock()
-        known = Known(coordinator, kind, address, now, Allowance(POSTS_PER_SECOND, self._clock))
+        known = CoordinatorEntry(
+            coordinator, kind, address, now, Allowance(POSTS_PER_SECOND, self._clock)
+        )
         self._known[coordinator] = known
         return known
 
-    def end(self, known: Known, reason: str) -> None:
+    def end(self, known: CoordinatorEntry, reason: str) -> None:
         """Note that a coordinator is gone; its history stays."""
         known.gone = reason
         known.waiting.clear()
@@ -283,7 +287,7 @@ MOST_WAITING = 100
 class _Given:
     tell: Callable[[protocol.CommandReply], None]
     id: str
-    known: Known
+    known: CoordinatorEntry
     command: protocol.Command
     until: float
 
@@ -303,7 +307,10 @@ class Commands:
         self._number = itertools.count()
 
     def give(
-        self, known: Known, command: protocol.Command, tell: Callable[[protocol.CommandReply], None]
+        self,
+        known: CoordinatorEntry,
+        command: protocol.Command,
+        tell: Callable[[protocol.CommandReply], None],
     ) -> None:
         """Queue a command for the coordinator's next post.
 

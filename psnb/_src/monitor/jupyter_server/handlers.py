@@ -29,8 +29,8 @@ from psnb._src.monitor.jupyter_server import coordinators
 from psnb._src.monitor.jupyter_server.coordinators import (
     Allowance,
     Commands,
+    CoordinatorEntry,
     CoordinatorRegistry,
-    Known,
     TooManyError,
     reply,
 )
@@ -57,7 +57,7 @@ class Kernels:
         """Return the path of the notebook, relative to the server's root, by kernel id."""
         return await notebooks(self._sessions)
 
-    def ended(self, known: Known) -> str:
+    def ended(self, known: CoordinatorEntry) -> str:
         """Return why a coordinator's kernel does not exist any more; empty if it exists."""
         if not known.kernel:
             return ""
@@ -203,7 +203,7 @@ class KernelsView(Protocol):
     async def notebooks(self) -> dict[str, str]:
         """Return the notebook's path by kernel id."""
 
-    def ended(self, known: Known) -> str:
+    def ended(self, known: CoordinatorEntry) -> str:
         """Return why a coordinator's kernel is no longer there; empty if it is."""
 
 
@@ -287,7 +287,7 @@ class Hub:
         if len(self._panels) >= MOST_PANELS:
             raise TooManyError(f"{MOST_PANELS} pages listen already")
         self._panels.add(panel)
-        self._schedulers.hasten()
+        self._schedulers.poll_now()
         panel.hello()
 
     def leave(self, panel: Panel) -> None:
@@ -344,12 +344,12 @@ class Hub:
         live = [each for each in self.sources if each.kind == "kernel" and not each.gone]
         notebooks = await self._kernels.notebooks() if live else {}
         for known in live:
-            silent = self._clock() - known.heard
+            unresponsive = self._clock() - known.heard
             if known.gone:  # it went while the notebooks were asked for
                 continue
             if reason := self._kernels.ended(known):
                 self._end(known, reason)
-            elif silent > SILENCE:
+            elif unresponsive > SILENCE:
                 self._end(
                     known,
                     f"no news for {SILENCE:.0f} s: its process has ended, or is stuck in code "
@@ -364,7 +364,7 @@ class Hub:
         """Ask the schedulers that are due; every `POLL` seconds."""
         self._schedulers.poll(watched=bool(self._panels))
 
-    def _end(self, known: Known, reason: str) -> None:
+    def _end(self, known: CoordinatorEntry, reason: str) -> None:
         self.sources.end(known, reason)
         self._commands.expire()
         self._relist()

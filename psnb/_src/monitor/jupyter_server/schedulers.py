@@ -25,8 +25,12 @@ from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, S
 from psnb._src.monitor import protocol
 from psnb._src.monitor.feed import Extract, Extracts
 from psnb._src.monitor.jupyter_server import coordinators
-from psnb._src.monitor.jupyter_server.coordinators import CoordinatorRegistry, Known, TooManyError
-from psnb._src.utils.text import NAME, excerpt
+from psnb._src.monitor.jupyter_server.coordinators import (
+    CoordinatorEntry,
+    CoordinatorRegistry,
+    TooManyError,
+)
+from psnb._src.utils.text import NAME, truncate
 
 # Addresses that people type, and where the dashboards of schedulers are. Pure.
 
@@ -148,13 +152,13 @@ class Schedulers:
         self,
         sources: CoordinatorRegistry,
         news: Callable[[], None],
-        relist: Callable[[], None],
+        send_listing: Callable[[], None],
         clock: Callable[[], float],
         time_limit: float = 5.0,
     ) -> None:
         self._sources = sources
         self._news = news
-        self._relist = relist
+        self._relist = send_listing
         self._clock = clock
         self._time_limit = time_limit
         self._watched: dict[str, _AttachedScheduler] = {}
@@ -208,7 +212,7 @@ class Schedulers:
         """Return the rows that panels get for them."""
         return [_row(each) for each in self._watched.values()]
 
-    def hasten(self) -> None:
+    def poll_now(self) -> None:
         """Ask all at the next poll."""
         for watched in self._watched.values():
             watched.due = self._clock()
@@ -290,7 +294,7 @@ class Schedulers:
         else:
             known.gone = extract["gone"]
 
-    def _of(self, watched: _AttachedScheduler) -> list[Known]:
+    def _of(self, watched: _AttachedScheduler) -> list[CoordinatorEntry]:
         return [each for each in self._sources if each.address == watched.address]
 
     async def _answer(self, watched: _AttachedScheduler) -> Extracts:
@@ -334,12 +338,12 @@ async def _cluster_of(dashboard: str, time_limit: float) -> _Cluster:
     """Return which scheduler a dashboard is of."""
     try:
         found = json.loads(await _fetch(f"{base(dashboard)}/json/identity.json", time_limit))
-        address = excerpt(str(found["address"]), NAME)
+        address = truncate(str(found["address"]), NAME)
         _ = urlsplit(address).port  # raises if it is no address
         started = float(found["started"])
         # JSON has no other numbers: pages could read nothing that has them.
         since = started if math.isfinite(started) else 0.0
-        return _Cluster(address, excerpt(str(found["id"]), NAME), since)
+        return _Cluster(address, truncate(str(found["id"]), NAME), since)
     except Exception:  # a boundary: an HTTP client may raise anything, and so may what answers
         _log.debug("%s did not say whose dashboard it is", dashboard, exc_info=True)
         return _Cluster()
