@@ -61,9 +61,7 @@ PUBLIC = [
     *("Trainer", "TrainingHistory", "TrainingSnapshot"),
 ]
 
-INTERNALS = [
-    path for path in FILES if "dask_internals" in path.parts or path.stem == "jupyter_internals"
-]
+INTERNALS = [path for path in FILES if path.stem in ("dask_compat", "jupyter_compat")]
 """Where parts of Dask and Jupyter are touched that are not documented."""
 
 INTERNAL_MODULES = ("dask.", "distributed.", "ipykernel", "jupyter_server.services")
@@ -190,7 +188,7 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not ours
 
 
-def test_internals_of_dask_and_jupyter_are_touched_in_their_rooms_only() -> None:
+def test_internals_of_dask_and_jupyter_are_touched_in_their_modules_only() -> None:
     others = [path for path in FILES if path not in INTERNALS]
     found = {str(path): list(_touched(path.read_text())) for path in others}
     assert {path: names for path, names in found.items() if names} == {}
@@ -245,12 +243,12 @@ def _imported_by(code: str, modules: list[str]) -> str:
     return done.stdout.strip()
 
 
-def test_each_public_name_comes_from_the_room_that_type_checkers_see() -> None:
+def test_each_public_name_comes_from_the_module_that_type_checkers_see() -> None:
     for node in ast.walk(ast.parse((PACKAGE / "__init__.py").read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("psnb."):
-            room = importlib.import_module(str(node.module))
+            module = importlib.import_module(str(node.module))
             for alias in node.names:
-                assert getattr(psnb, alias.name) is getattr(room, alias.name)
+                assert getattr(psnb, alias.name) is getattr(module, alias.name)
 
 
 def _undocumented(owner: Any, seen: set[int]) -> Iterator[str]:
