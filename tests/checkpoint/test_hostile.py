@@ -136,7 +136,7 @@ def cut(name: str) -> Callable[[State], object]:
 
 
 def frequencies(number: int) -> Callable[[State], object]:
-    return lambda state: state["waiting.sightings"].fill(number)
+    return lambda state: state["waiting.frequencies"].fill(number)
 
 
 HOSTILE: dict[str, tuple[str, Callable[[State], object], str]] = {
@@ -144,9 +144,13 @@ HOSTILE: dict[str, tuple[str, Callable[[State], object], str]] = {
     "one fixed id over and over": (FIXED, repeat(times=4), "id 0 is there 4 times"),
     "one waiting id over and over": (WAITING, repeat("waiting.ids"), "is there 200000 times"),
     "a row index of the file's choosing": (WAITING, frequencies(2**31 + 10**8), "found 2247483648"),
-    "no sightings": (WAITING, frequencies(0), "waiting.sightings of 'e': expected 1"),
-    "a short count of sightings": (WAITING, cut("waiting.sightings"), "waiting.sightings of 'e'"),
-    "signed sightings": (WAITING, cast("waiting.sightings", "i4"), "expected uint32"),
+    "no occurrences": (WAITING, frequencies(0), "waiting.frequencies of 'e': expected 1"),
+    "a short count of occurrences": (
+        WAITING,
+        cut("waiting.frequencies"),
+        "waiting.frequencies of 'e'",
+    ),
+    "signed occurrences": (WAITING, cast("waiting.frequencies", "i4"), "expected uint32"),
     "an id with a row that waits": (
         WAITING,
         lambda s: s["waiting.ids"].__setitem__(0, s["ids"][0]),

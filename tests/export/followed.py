@@ -17,7 +17,7 @@ from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
 from psnb._src.client.variable import DenseShards, shards_of
 from psnb._src.models.export.loaded import LoadedModel
 from psnb._src.models.export.manifest import DenseSources, Exported, Fetch, ModelFeed
-from psnb._src.models.export.writing import table_source
+from psnb._src.models.shared import table_source
 from psnb._src.server.operations import CreateSparse
 from psnb._src.server.optimizers import Adagrad
 from psnb._src.utils.files import Place

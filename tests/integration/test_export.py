@@ -29,7 +29,7 @@ import sys
 class Nowhere:
     def find_spec(self, name, path=None, target=None):
         hidden = "distributed", "dask", "tornado", "keras", "tests", "psnb._src.demo", "psnb.jax"
-        hidden += "psnb._src.models.jax", "psnb._src.client", "psnb._src.server"
+        hidden += "psnb._src.models.jax", "psnb._src.client", "psnb._src.server.server"
         if name in hidden or name.startswith(tuple(f"{each}." for each in hidden)):
             raise ImportError(f"{name} is not there")
 

@@ -18,7 +18,7 @@ from tests.checkpoint.saved import forge
 State = dict[str, np.ndarray]
 IDS = np.arange(8)
 FAR = 2**31 + 10**8
-"""As sightings of an id, it becomes a row far behind the last."""
+"""As occurrences of an id, it becomes a row far behind the last."""
 
 
 def repeat(state: State) -> None:
@@ -28,7 +28,7 @@ def repeat(state: State) -> None:
 
 
 def point_far(state: State) -> None:
-    state["waiting.sightings"][:] = FAR
+    state["waiting.frequencies"][:] = FAR
 
 
 def cast(state: State) -> None:
@@ -68,9 +68,9 @@ def test_a_server_refuses_by_itself_what_a_checkpoint_must_not_hold(
     tail = {
         "step": np.array([1]),
         "waiting.ids": np.array([7], np.uint64),
-        "waiting.sightings": np.array([FAR], np.uint32),
+        "waiting.frequencies": np.array([FAR], np.uint32),
     }
-    with pytest.raises(ConfigurationError, match=r"waiting\.sightings of 'e'"):
+    with pytest.raises(ConfigurationError, match=r"waiting\.frequencies of 'e'"):
         strategy._core.server_client.call([Request(shard, OnTable("e", FinishTable(tail)))])
     look = Request(shard, OnTable("e", LookUpRows(tail["waiting.ids"])))
     (found,) = strategy._core.server_client.call([look])

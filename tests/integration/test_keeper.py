@@ -79,7 +79,7 @@ def when(
             done.set()
         return next_layout(layout, observed, desired)
 
-    monkeypatch.setattr(reconciler, "mended", mend)
+    monkeypatch.setattr(reconciler, "next_layout", mend)
     return done
 
 
@@ -232,7 +232,7 @@ def test_a_bug_in_one_round_of_the_keepers_does_not_end_it(
         wait_until_copied(strategy)
         counter = Counter(strategy)
         counter.wait_for(50)
-        monkeypatch.setattr(reconciler, "mended", mend)
+        monkeypatch.setattr(reconciler, "next_layout", mend)
         wait_until(lambda: rounds[0] >= 3, "it has gone on by itself")
         strategy.rebalance(drain=["server-1"])
         gone = address_of(harmless, "server-1")

@@ -193,7 +193,7 @@ def test_what_was_tuned_and_admitted_is_the_same_on_the_copy(whole: Client) -> N
         for one, other in zip(before, after, strict=True):
             np.testing.assert_array_equal(one, other)
         assert v.optimizer.learning_rate == 0.125
-        assert (e.lookup([3]) == 1).all()  # its second sighting: the first was not forgotten
+        assert (e.lookup([3]) == 1).all()  # its second occurrence: the first was not forgotten
 
 
 def test_one_server_cannot_have_replicas() -> None:

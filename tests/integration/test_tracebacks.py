@@ -128,7 +128,7 @@ def test_the_same_error_says_that_it_was_seen_when_join_raises_it(shown: dict[st
 def test_all_frames_are_in_the_failure(shown: dict[str, str]) -> None:
     full = shown["full"]
     assert full.startswith("Traceback (most recent call last):\n")
-    assert "closure_runner.py" in full
+    assert "worker/runner.py" in full
     assert re.search(r'  File "<ipython-input.*", line 2, in inner\n    return 1 // x\nZero', full)
 
 

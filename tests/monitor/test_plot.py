@@ -9,7 +9,7 @@ SHOWS = """
 import sys
 import numpy as np
 from IPython.core.interactiveshell import InteractiveShell
-from psnb._src.monitor.display import plot
+from psnb._src.monitor.plot import plot
 
 series = {name: np.arange(3.0) for name in ("step", "time", "value", "smoothed")}
 data, _ = InteractiveShell.instance().display_formatter.format(plot({"loss": series}))

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from psnb._src.monitor import text
+from psnb._src.monitor.display import ProgressLine, Share, describe, wanted
 from psnb._src.monitor.history import TrainingProgress
-from psnb._src.monitor.text import ProgressLine, Share, describe, wanted
 from tests.monitor.viewed import WORKER, FakeViewed, reporting
 
 
@@ -113,7 +112,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, str], str,
         shown.append((bundle, display_id, update))
 
     monkeypatch.setattr("IPython.display.display", display)
-    monkeypatch.setattr(text, "in_notebook", lambda: True)
+    monkeypatch.setattr(display_module, "in_notebook", lambda: True)
     return shown
 
 

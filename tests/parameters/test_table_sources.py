@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from psnb._src.client import requests
-from psnb._src.models.export import writing
-from psnb._src.models.export.writing import table_source
+from psnb._src.models import shared
+from psnb._src.models.shared import table_source
 from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import SGD
 from tests.parameters.in_process import DIM, ROWS, embedding
@@ -17,7 +17,7 @@ IDS = np.arange(50) * 2**40
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (requests, writing):
+    for module in (requests, shared):
         monkeypatch.setattr(module, "SEGMENT", 40)
 
 

@@ -59,7 +59,7 @@ REPEATED = {
 }
 NINES = np.full(3, 9, np.uint64)
 SIGHTED = np.ones(3, np.uint32)
-WAITING = "waiting.ids", "waiting.sightings"
+WAITING = "waiting.ids", "waiting.frequencies"
 
 STATES: dict[str, Callable[[], Segment]] = {
     "one id over and over": lambda: state(**REPEATED),
@@ -68,9 +68,9 @@ STATES: dict[str, Callable[[], Segment]] = {
     ),
     "one that waits and has a row": lambda: state(**{WAITING[0]: IDS[:1]}),
     "a row of the file's choosing": lambda: state(**{WAITING[1]: SIGHTED[:1] * 2**31 + 10**8}),
-    "no sightings": lambda: state(**{WAITING[1]: SIGHTED[:1] * 0}),
-    "more sightings than ids": lambda: state(**{WAITING[1]: SIGHTED}),
-    "sightings that are missing": lambda: state(**{WAITING[1]: None}),
+    "no occurrences": lambda: state(**{WAITING[1]: SIGHTED[:1] * 0}),
+    "more occurrences than ids": lambda: state(**{WAITING[1]: SIGHTED}),
+    "occurrences that are missing": lambda: state(**{WAITING[1]: None}),
     "signed ids": lambda: state(ids=IDS.astype(np.int64)),
     "ids of two axes": lambda: state(ids=IDS.reshape(2, 2)),
     "ids in a list": lambda: state(ids=IDS.tolist()),

@@ -47,7 +47,7 @@ EMPTY_ROW = {
 TAIL = {
     "step": np.array([5]),
     "waiting.ids": np.array([77], np.uint64),
-    "waiting.sightings": np.array([1], np.uint32),
+    "waiting.frequencies": np.array([1], np.uint32),
 }
 IDS = st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True)
 STEP = st.one_of(

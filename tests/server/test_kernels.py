@@ -109,9 +109,9 @@ def test_rows_that_are_taken_back_leave_the_map_as_it_was(pattern: str) -> None:
 def test_an_id_has_no_row_before_it_is_sighted_often_enough() -> None:
     keys, rows = np.zeros(8, np.uint64), np.full(8, kernels.EMPTY)
     ids, out = kernels.read_only(np.array([2**64 - 1, 0], np.uint64)), np.empty(2, np.int64)
-    for sighting in range(1, 4):
+    for occurrence in range(1, 4):
         kernels.sight(keys, rows, ids, ALL, 3, 0, 5, out, np.empty(2, np.uint64))
-        assert out.tolist() == ([0, 1] if sighting == 3 else [-1, -1])
+        assert out.tolist() == ([0, 1] if occurrence == 3 else [-1, -1])
         found = np.empty(2, np.int64)
         kernels.find(keys, rows, ids, found)
         assert found.tolist() == out.tolist()

@@ -127,7 +127,7 @@ def test_a_copy_takes_the_rate_of_the_primary_and_asks_for_none() -> None:
     pair = Pair()
     pair.fill()
     tuned(pair, counting, "v", "e")
-    pair.commit(push(), push(), push_rows(1, 2))  # once, for its sightings
+    pair.commit(push(), push(), push_rows(1, 2))  # once, for its occurrences
     pair.commit(push_rows(1, 2))
     pair.send("a", PreparePart(Commit("w", 100), Part([push()])))
     pair.send("a", ApplyCommit(Commit("w", 100)))

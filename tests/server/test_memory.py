@@ -159,7 +159,7 @@ def contents(shard: ParameterShard) -> dict[str, dict[str, bytes]]:
 
 def content(table: Table) -> dict[str, bytes]:
     found = {**table.state(), "skipped": np.array(table.skipped())}
-    for ids, others in (("ids", OF_ROWS), ("waiting.ids", ("waiting.sightings",))):
+    for ids, others in (("ids", OF_ROWS), ("waiting.ids", ("waiting.frequencies",))):
         if ids in found:
             order = np.argsort(found[ids])
             for name in (ids, *others):

@@ -159,7 +159,7 @@ def test_ids_that_wait_outlive_the_rows_unless_forgotten(forget: bool) -> None:
     assert rows.locate(waiting).tolist() == ([-1, -1] if forget else [0, 1])
 
 
-@pytest.mark.parametrize("sightings", [1, 2])
+@pytest.mark.parametrize("frequencies", [1, 2])
 def test_rows_that_are_taken_back_are_given_again(frequencies: int) -> None:
     rows = GrowingRowIndex(CountFilter(frequencies))
     ids = np.arange(2000, dtype=np.uint64)
@@ -183,7 +183,7 @@ def test_ids_for_which_there_is_no_room_are_refused() -> None:
 
 def test_room_that_is_reserved_is_there_later(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = GrowingRowIndex()
-    sighting = rows.prepare(np.arange(5000, dtype=np.uint64))
+    occurrence = rows.prepare(np.arange(5000, dtype=np.uint64))
     rows.reserve(5000)
     monkeypatch.setattr(memory, "allocate", None)
-    np.testing.assert_array_equal(rows.give(sighting), np.arange(5000))
+    np.testing.assert_array_equal(rows.give(occurrence), np.arange(5000))

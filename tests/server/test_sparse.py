@@ -96,7 +96,7 @@ def first(i: int) -> np.ndarray:
 
 
 class Model:
-    """What a table means: a dict of rows and a dict of sightings."""
+    """What a table means: a dict of rows and a dict of occurrences."""
 
     def __init__(self, admission: Admission) -> None:
         self.admission = admission

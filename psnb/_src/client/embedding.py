@@ -78,7 +78,7 @@ class TableMaintenance:
         delete_threshold, delete_after_unseen_days : float, optional
             By default those of the `accessor` (0.8 and 30, as in Paddle).
         forget_waiting : bool
-            Also forget the sightings of ids that `CountFilter` has not admitted.
+            Also forget the occurrences of ids that `CountFilter` has not admitted.
 
         Returns
         -------
@@ -102,7 +102,7 @@ class TableMaintenance:
         return sum(self._shards.ask_all(shrink))
 
     def row_use(self, ids: ArrayLike) -> RowStatistics:
-        """Return how the rows of some ids were used; makes no rows and counts as no sighting.
+        """Return how the rows of some ids were used; makes no rows and counts as no occurrence.
 
         Parameters
         ----------
@@ -402,7 +402,7 @@ class Embedding(TableMaintenance, SaysWhatToUse):
             Any shape; ids may repeat.
         training : bool
             False is for evaluation and serving, and matters where ids get rows when they are first
-            seen (``rows=None``): no row is made and no sighting is counted. An id without a row
+            seen (``rows=None``): no row is made and no occurrence is counted. An id without a row
             then gives the initial values that its row would have, or zeros if it would not be
             admitted at once.
 
@@ -527,7 +527,7 @@ class Embedding(TableMaintenance, SaysWhatToUse):
         self._shards.must_skip(array, what)  # the error names the bag
         looked_up = None
         if bags.combiner is Combiner.MAX:
-            looked_up = self.lookup(bags.ids, training=False)  # the push counts as the sighting
+            looked_up = self.lookup(bags.ids, training=False)  # the push counts as the occurrence
         use: list[Any] = [None, None]
         if self.accessor is not None or shows is not None or clicks is not None:
             of_bags = self._shards.use((bags.count,), shows, clicks)

@@ -388,7 +388,7 @@ def accumulating(server_client: ServerClient) -> Iterator[None]:
 
 # DryRunClient: the way to the servers of a closure whose writes must not happen.
 #
-# Reads go to the servers, without making rows or counting sightings. Writes stay in the closure's
+# Reads go to the servers, without making rows or counting occurrences. Writes stay in the closure's
 # `Updates`, which is never committed, so that the closure sees them. What would change a parameter
 # at once, and could not be seen otherwise, is refused.
 
@@ -460,7 +460,7 @@ class _Dropped(Updates):
 def writing_nothing() -> Iterator[None]:
     """Drop what this thread writes to parameters: it does not even see it itself.
 
-    Reads make no rows and count no sightings, as with ``training=False``. For evaluation.
+    Reads make no rows and count no occurrences, as with ``training=False``. For evaluation.
     """
     with buffered(_Dropped(server_client=DryRunClient(client_of(None)))):
         yield
@@ -472,7 +472,7 @@ def writes_nothing() -> bool:
 
 
 def _reading(request: Request) -> Request:
-    """Return a request that neither makes rows nor counts sightings."""
+    """Return a request that neither makes rows nor counts occurrences."""
     on = request.operation
     if not isinstance(on, OnTable):
         raise _refused(on)

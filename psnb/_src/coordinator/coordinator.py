@@ -60,11 +60,10 @@ from psnb._src.coordinator.values import (
 )
 from psnb._src.coordinator.view import CoordinatorView, Observed, Saving, Steps, gate_for
 from psnb._src.metrics.metric import MetricStates
-from psnb._src.monitor.display import LiveView
+from psnb._src.monitor.display import LiveView, ProgressLine, Share, wanted
 from psnb._src.monitor.history import TrainingClock
 from psnb._src.monitor.links import tell_panels
 from psnb._src.monitor.metrics import Records
-from psnb._src.monitor.text import ProgressLine, Share, wanted
 from psnb._src.protocol.messages import Geo, Sync
 from psnb._src.protocol.packing import GivenFutures, unpack_error
 from psnb._src.strategy.core import Fences

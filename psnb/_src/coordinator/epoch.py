@@ -24,8 +24,8 @@ from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues, Res
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.spec import Spec
 from psnb._src.data.splits import identity
+from psnb._src.monitor.display import Share
 from psnb._src.monitor.history import EpochCount, WorkerStatistics
-from psnb._src.monitor.text import Share
 from psnb._src.utils.text import counted
 from psnb._src.utils.threads import Condition, uninterrupted
 from psnb._src.worker.resources import make_leased_iterator

@@ -38,7 +38,7 @@ from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.dask_compat import scheduler_address, scheduler_since
 from psnb._src.jupyter_compat import in_notebook, kernel_id
 from psnb._src.metrics.metric import MetricStates
-from psnb._src.monitor.display import LiveView, plot
+from psnb._src.monitor.display import LiveView
 from psnb._src.monitor.events import (
     IDLE,
     RUNNING,
@@ -759,6 +759,8 @@ class Observed(SaysWhatToUse):
         ConfigurationError
             If one of the metrics was never reported, or no metric was.
         """
+        from psnb._src.monitor.plot import plot
+
         return plot(self.history(), metrics, log=log)
 
     @property

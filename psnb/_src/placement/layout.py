@@ -61,7 +61,7 @@ class ShardPlace:
         Servers that have all that the primary has acknowledged: each may take its place.
     filling : ServerAddress or None
         A server whose copy is being filled.
-    heir : ServerAddress or None
+    successor : ServerAddress or None
         The copy to which the primary, which has stopped, hands the shard over.
     leaving : tuple of ServerAddress
         Servers that were copies up to this place. The primary may not have heard of that yet. Until
@@ -219,7 +219,7 @@ def unpacked(packed: Sequence[Any]) -> Layout:
 #
 # ::
 #
-#                  place: it is the primary            place: its heir takes over, or another
+#                  place: it is the primary            place: its successor takes over, or another
 #                  primary
 #         COPY ─────────────────────────────▶ PRIMARY ────────────────────────────────────▶ RETIRED
 #          ▲                                   ▲    place: it is the primary after all       │  │

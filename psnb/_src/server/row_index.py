@@ -136,19 +136,19 @@ ALL = slice(None)
 _FIRST_SLOTS = 1024
 
 _NEVER = 2**31 - 1
-"""More sightings than the hash map can count."""
+"""More occurrences than the hash map can count."""
 
 _FIXED = object()
 _ALL_MAY = np.empty(0, np.bool_)
 
 
-class Sighting:
+class Occurrences:
     """Ids that are to get rows, and memory for the numbers of these.
 
     Attributes
     ----------
     ids : numpy.ndarray
-        uint64; each once, if it takes several sightings to get a row.
+        uint64; each once, if it takes several occurrences to get a row.
     rows : numpy.ndarray
         int64, for the row of each.
     may : numpy.ndarray
@@ -195,13 +195,15 @@ class RowIndex(Protocol):
 
     count: int
 
-    def prepare(self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True) -> Sighting:
+    def prepare(
+        self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
+    ) -> Occurrences:
         """Get the memory for the rows of ids, some of which may be new.
 
-        ``counting`` says whether this is one more sighting, ``repeated`` whether ids may repeat.
+        ``counting`` says whether this is one more occurrence, ``repeated`` whether ids may repeat.
         """
 
-    def give(self, sighting: Sighting) -> np.ndarray:
+    def give(self, occurrence: Occurrences) -> np.ndarray:
         """Return the row of each id; -1 for ids that are not admitted. Takes no memory.
 
         Ids that are new get rows at the end, for which there is room.
@@ -236,13 +238,15 @@ class FixedRowIndex(RowIndex):
         self._index, self._shards = index, shards
         self.count = len(range(index, rows, shards))
 
-    def prepare(self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True) -> Sighting:
-        return Sighting(ids, self.find(ids), known=_FIXED)
+    def prepare(
+        self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
+    ) -> Occurrences:
+        return Occurrences(ids, self.find(ids), known=_FIXED)
 
-    def give(self, sighting: Sighting) -> np.ndarray:
-        if sighting.known is not _FIXED:
-            self._find(sighting.ids, sighting.rows)
-        return sighting.rows
+    def give(self, occurrence: Occurrences) -> np.ndarray:
+        if occurrence.known is not _FIXED:
+            self._find(occurrence.ids, occurrence.rows)
+        return occurrence.rows
 
     def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
         return self.find(ids)
@@ -297,21 +301,23 @@ class GrowingRowIndex(RowIndex):
         """How many ids may come before more memory is needed."""
         return min(self._free, self._ids.room - self.count)
 
-    def prepare(self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True) -> Sighting:
+    def prepare(
+        self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
+    ) -> Occurrences:
         check_ids("ids", ids)
         needed = self._admission.frequencies
         if needed > 1 and not counting:
-            return Sighting(ids, scratch(ids.size, np.int64), frequencies=0)
+            return Occurrences(ids, scratch(ids.size, np.int64), frequencies=0)
         spread = None
         if needed > 1 and repeated:  # a lookup or push sights an id once
             rows = scratch(ids.size, np.int64)
             ids, position = distinct(ids)
             spread = position, rows
-        return Sighting(ids, scratch(ids.size, np.int64), self.admitted(ids), needed, spread)
+        return Occurrences(ids, scratch(ids.size, np.int64), self.admitted(ids), needed, spread)
 
-    def prepare_insertion(self, ids: np.ndarray) -> Sighting:
+    def prepare_insertion(self, ids: np.ndarray) -> Occurrences:
         """Get the memory for the rows of ids, admitted or not. Checked before."""
-        return Sighting(ids, scratch(ids.size, np.int64))
+        return Occurrences(ids, scratch(ids.size, np.int64))
 
     def admitted(self, ids: np.ndarray) -> np.ndarray:
         """Return which ids may ever get a row, bool; an empty array if all may."""
@@ -319,13 +325,15 @@ class GrowingRowIndex(RowIndex):
             return _ALL_MAY
         return self._admission.may_enter(ids, self._seed)
 
-    def look(self, sighting: Sighting) -> int:
-        """Return how many rows a sighting makes at most, as things are now."""
-        missing: int = kernels.find(self._keys, self._rows, read_only(sighting.ids), sighting.rows)
+    def look(self, occurrence: Occurrences) -> int:
+        """Return how many rows an occurrence makes at most, as things are now."""
+        missing: int = kernels.find(
+            self._keys, self._rows, read_only(occurrence.ids), occurrence.rows
+        )
         if not missing:
-            sighting.known = self._numbering
-        elif sighting.may.size:
-            missing = int(np.count_nonzero(sighting.may & (sighting.rows < 0)))
+            occurrence.known = self._numbering
+        elif occurrence.may.size:
+            missing = int(np.count_nonzero(occurrence.may & (occurrence.rows < 0)))
         return missing
 
     def reserve(self, more: int) -> None:
@@ -349,13 +357,13 @@ class GrowingRowIndex(RowIndex):
         self._keys, self._rows = keys, rows
         self._free = self._limit() - used
 
-    def give(self, sighting: Sighting) -> np.ndarray:
-        ids, rows = read_only(sighting.ids), sighting.rows
-        if not sighting.frequencies:
+    def give(self, occurrence: Occurrences) -> np.ndarray:
+        ids, rows = read_only(occurrence.ids), occurrence.rows
+        if not occurrence.frequencies:
             kernels.find(self._keys, self._rows, ids, rows)
-        elif sighting.known is not self._numbering:
+        elif occurrence.known is not self._numbering:
             done, count, self._free = kernels.sight(
-                *(self._keys, self._rows, ids, sighting.may, sighting.frequencies),
+                *(self._keys, self._rows, ids, occurrence.may, occurrence.frequencies),
                 *(self.count, self._free, rows, self._ids.whole[:, 0]),
             )
             if count > self.count:
@@ -363,9 +371,9 @@ class GrowingRowIndex(RowIndex):
                 self._ids.grow(count)
             if done < ids.size:
                 raise InternalError(f"there was room for {done} of {ids.size} ids only")
-        if sighting.spread is None:
+        if occurrence.spread is None:
             return rows
-        position, spread = sighting.spread
+        position, spread = occurrence.spread
         return rows.take(position, out=spread, mode="clip")
 
     def take_back(self, count: int) -> None:
@@ -396,7 +404,7 @@ class GrowingRowIndex(RowIndex):
         """Load what `waiting_ids` returned, checked before; none of the ids has a row here."""
         values, rows = -1 - frequencies.astype(np.int32), scratch(ids.size, np.int64)
         self.reserve(ids.size)
-        self.give(Sighting(ids, rows, frequencies=_NEVER))
+        self.give(Occurrences(ids, rows, frequencies=_NEVER))
         kernels.put(self._keys, self._rows, read_only(ids), values)
 
     def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:
@@ -435,10 +443,10 @@ class GrowingRowIndex(RowIndex):
     def nbytes(self) -> int:
         return self._keys.nbytes + self._rows.nbytes + self._ids.rows.nbytes
 
-    def _located(self, sighting: Sighting) -> np.ndarray:
-        if sighting.most_new > self.spare:
-            self.reserve(self.look(sighting))
-        return self.give(sighting)
+    def _located(self, occurrence: Occurrences) -> np.ndarray:
+        if occurrence.most_new > self.spare:
+            self.reserve(self.look(occurrence))
+        return self.give(occurrence)
 
     def _limit(self) -> int:
         return self._keys.size * 2 // 3  # probes stay short

@@ -13,7 +13,7 @@ from psnb._src.server import kernels
 from psnb._src.server.kernels import distinct, read_only, summed
 from psnb._src.server.memory import Promise, answer_array
 from psnb._src.server.optimizer import CtrAccessor, Optimizer, RowUse, Updater, Workspace
-from psnb._src.server.row_index import FixedRowIndex, GrowingArray, GrowingRowIndex, Sighting
+from psnb._src.server.row_index import FixedRowIndex, GrowingArray, GrowingRowIndex, Occurrences
 from psnb._src.server.states import (
     ROW_USE,
     Admission,
@@ -49,7 +49,7 @@ _ALWAYS = Always()
 _COUNTS = np.dtype(np.float32)
 _NONE = np.empty(0, np.int64)
 _SIGHTINGS = (LookUpRows, FetchRows, Preview)
-"""Reads that count as sightings of their ids."""
+"""Reads that count as occurrences of their ids."""
 
 
 class SparseTable(Table):
@@ -142,21 +142,23 @@ class SparseTable(Table):
                 self.check_push(write)
                 if not once:
                     ids, gradients = summed(ids, gradients)
-                sighting = self._sighting(ids, counting=counting, repeated=False)
-                return partial(self._push, sighting, gradients, norm, rate)
+                occurrence = self._sighting(ids, counting=counting, repeated=False)
+                return partial(self._push, occurrence, gradients, norm, rate)
             case PutRows(ids, values):
                 self._check_rows(ids, values, "values")
                 return partial(self._assign, self._insertion(ids), values)
             case MergeRows(ids, values, slots, step, share):
                 check_ids(f"ids for {self._name!r}", ids)
                 self._expected.check_learned(values, slots, (ids.size, self._dim))
-                sighting = self._sighting(ids, counting=False)
-                return partial(self._merge, sighting, values, slots, step, share)
+                occurrence = self._sighting(ids, counting=False)
+                return partial(self._merge, occurrence, values, slots, step, share)
             case RecordUse(ids, shows, clicks):
                 use, rows = self._known_use(), self._rows.find(ids)
                 for name, counts in (("shows", shows), ("clicks", clicks)):
                     check_array(f"{name} for {self._name!r}", counts, _COUNTS, (ids.size,))
-                return partial(self._record, use, Sighting(ids, rows, frequencies=0), shows, clicks)
+                return partial(
+                    self._record, use, Occurrences(ids, rows, frequencies=0), shows, clicks
+                )
             case EndDay():
                 return partial(self._end_day, self._known_use())
             case SkipUpdates(count):
@@ -193,20 +195,20 @@ class SparseTable(Table):
 
         ``rows`` (int64) is memory; ``may`` is what `admitted` said.
         """
-        sighting = Sighting(push.ids, rows, may, self._admission.frequencies)
-        return partial(self._push, sighting, push.gradients, push.norm, push.rate)
+        occurrence = Occurrences(push.ids, rows, may, self._admission.frequencies)
+        return partial(self._push, occurrence, push.gradients, push.norm, push.rate)
 
     def lookup(self, ids: np.ndarray, training: bool = True) -> np.ndarray:
         """Return the rows of ``ids`` (uint64, ``(n,)``), ``(n, dim)``; zeros if not admitted.
 
         Without ``training`` no row is made and no id counts as sighted.
         """
-        sighting = self._sighting(ids) if training else None
-        rows = self._rows.find(ids) if sighting is None else sighting.rows
+        occurrence = self._sighting(ids) if training else None
+        rows = self._rows.find(ids) if occurrence is None else occurrence.rows
         found = answer_array((ids.size, self._dim), self._dtype)
-        # After all memory: a lookup that fails must not count as a sighting.
-        if sighting is not None:
-            rows = self._give(sighting)
+        # After all memory: a lookup that fails must not count as an occurrence.
+        if occurrence is not None:
+            rows = self._give(occurrence)
         kernels.take(read_only(self._values.rows), rows, found)
         if not training and self._admission.frequencies == 1:
             at = np.flatnonzero(rows < 0)
@@ -233,7 +235,7 @@ class SparseTable(Table):
         self.reserve(PushRows(ids, gradients, norm, distinct, rate))()
 
     def _rehearse(self, write: TableOperation) -> None:
-        # Until it is committed, it counts neither as a sighting of its ids nor as a use of its
+        # Until it is committed, it counts neither as an occurrence of its ids nor as a use of its
         # rows. (`end_day` is never among the writes of a closure: it happens at once.)
         if isinstance(write, PushRows):
             self.reserve(write, counting=False)()
@@ -294,27 +296,27 @@ class SparseTable(Table):
     # What follows takes no memory; see `reserve`.
 
     def _push(
-        self, sighting: Sighting, gradients: np.ndarray, norm: float | None, rate: float | None
+        self, occurrence: Occurrences, gradients: np.ndarray, norm: float | None, rate: float | None
     ) -> None:
-        rows = self._give(sighting)
+        rows = self._give(occurrence)
         self._changing(rows)
         slots = {name: slot.rows for name, slot in self._slots.items()}
         self._updater.apply(self._values.rows, slots, rows, gradients, norm, rate)
 
-    def _assign(self, sighting: Sighting, values: np.ndarray) -> None:
-        rows = self._give(sighting)
+    def _assign(self, occurrence: Occurrences, values: np.ndarray) -> None:
+        rows = self._give(occurrence)
         self._changing(rows)
         self._values.rows[rows] = values
 
     def _merge(
         self,
-        sighting: Sighting,
+        occurrence: Occurrences,
         values: np.ndarray,
         slots: Mapping[str, np.ndarray],
         step: int,
         share: float,
     ) -> None:
-        rows = read_only(self._give(sighting))
+        rows = read_only(self._give(occurrence))
         self._changing(rows)
         kernels.add_rows(self._values.rows, rows, read_only(values))
         for name, slot in slots.items():
@@ -323,9 +325,9 @@ class SparseTable(Table):
         self.advance(step)
 
     def _record(
-        self, use: RowUse, sighting: Sighting, shows: np.ndarray, clicks: np.ndarray
+        self, use: RowUse, occurrence: Occurrences, shows: np.ndarray, clicks: np.ndarray
     ) -> None:
-        rows = self._rows.give(sighting)  # as they are now
+        rows = self._rows.give(occurrence)  # as they are now
 
         def note(watcher: Watcher) -> None:
             changing, _ = distinct(rows.view(np.uint64))  # sorting takes five times as long
@@ -410,10 +412,10 @@ class SparseTable(Table):
             self._use.load(rows, segment)
 
     def tail(self) -> Segment:
-        """Return ``step``, and ``waiting.ids``, ``waiting.sightings`` of ids without a row."""
+        """Return ``step``, and ``waiting.ids``, ``waiting.frequencies`` of ids without a row."""
         waiting = {}
         if self._admission.frequencies > 1:
-            waiting["waiting.ids"], waiting["waiting.sightings"] = self._growing().waiting_ids()
+            waiting["waiting.ids"], waiting["waiting.frequencies"] = self._growing().waiting_ids()
         return {**super().tail(), **waiting}
 
     def check_tail(self, tail: Segment) -> None:
@@ -428,7 +430,7 @@ class SparseTable(Table):
                     f"waiting.ids of {self._name!r}: {ids[has][0]} has a row already"
                 )
             rows.reserve(self.promised + ids.size)
-            rows.wait(ids, tail["waiting.sightings"])
+            rows.wait(ids, tail["waiting.frequencies"])
         super().finish(tail)
 
     def check_state(self, state: Segment) -> None:
@@ -501,25 +503,25 @@ class SparseTable(Table):
 
     def _sighting(
         self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
-    ) -> Sighting:
+    ) -> Occurrences:
         """Get the memory for the rows of ids, some of which may be new."""
         return self._with_room(self._rows.prepare(ids, counting=counting, repeated=repeated))
 
-    def _insertion(self, ids: np.ndarray) -> Sighting:
+    def _insertion(self, ids: np.ndarray) -> Occurrences:
         """Get the memory for the rows of ids, admitted or not."""
         if isinstance(self._rows, GrowingRowIndex):
             return self._with_room(self._rows.prepare_insertion(ids))
         return self._rows.prepare(ids)
 
-    def _with_room(self, sighting: Sighting) -> Sighting:
-        """Get the memory of new rows, and keep it for a sighting."""
-        new = sighting.most_new
+    def _with_room(self, occurrence: Occurrences) -> Occurrences:
+        """Get the memory of new rows, and keep it for an occurrence."""
+        new = occurrence.most_new
         if new > (spare := self._spare()):
-            new = self._growing().look(sighting)  # mostly, all of them are there
+            new = self._growing().look(occurrence)  # mostly, all of them are there
             if new > spare:
                 self._reserve(self.promised + new)
-        sighting.promise = Promise(self, new)
-        return sighting
+        occurrence.promise = Promise(self, new)
+        return occurrence
 
     def _spare(self) -> int:
         """Return how many rows may come, beside those that are promised, without more memory."""
@@ -539,10 +541,10 @@ class SparseTable(Table):
         """Note for how many rows there is memory."""
         self._room = min(array.room for array in self._by_row())
 
-    def _give(self, sighting: Sighting) -> np.ndarray:
+    def _give(self, occurrence: Occurrences) -> np.ndarray:
         """Return the rows of ids, and make those that are new. Takes no memory."""
         before = self._rows.count
-        found = self._rows.give(sighting)
+        found = self._rows.give(occurrence)
         if self._rows.count > before:
             rows = self._growing()
             try:
@@ -552,9 +554,9 @@ class SparseTable(Table):
                 for array in self._by_row():
                     array.grow(before)
                 raise
-        if sighting.promise is not None:
-            sighting.promise.release()
-        if sighting.frequencies > 1:
+        if occurrence.promise is not None:
+            occurrence.promise.release()
+        if occurrence.frequencies > 1:
             self._changing(_NONE)  # ids may wait now, which are in no row
         return found
 

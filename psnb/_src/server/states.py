@@ -291,7 +291,7 @@ INITIALIZERS: dict[str, type[Initializer]] = {
 """All of psnb, by name."""
 
 
-# Which ids of a growing table get a row: always, by chance, or after some sightings. Pure.
+# Which ids of a growing table get a row: always, by chance, or after some occurrences. Pure.
 #
 # After the entry attributes of PaddlePaddle's sparse tables (``ProbabilityEntry``,
 # ``CountFilterEntry``).
@@ -517,7 +517,7 @@ class ExpectedRows(Expected):
 
     @property
     def tail(self) -> frozenset[str]:
-        return super().tail | ({"waiting.ids", "waiting.sightings"} if self.waits else set())
+        return super().tail | ({"waiting.ids", "waiting.frequencies"} if self.waits else set())
 
     @property
     def read(self) -> frozenset[str]:
@@ -560,13 +560,13 @@ class ExpectedRows(Expected):
         super().check_tail_forms(found)
         if self.waits:
             count = check_flat(self._what("waiting.ids"), found["waiting.ids"], ID)
-            what, frequencies = self._what("waiting.sightings"), found["waiting.sightings"]
+            what, frequencies = self._what("waiting.frequencies"), found["waiting.frequencies"]
             check_form(what, frequencies, _SIGHTINGS, (count,))
 
     def check_tail(self, found: Mapping[str, Form], tail: Mapping[str, np.ndarray]) -> None:
         super().check_tail(found, tail)
         if self.waits:
-            what, frequencies = self._what("waiting.sightings"), tail["waiting.sightings"]
+            what, frequencies = self._what("waiting.frequencies"), tail["waiting.frequencies"]
             check_within(what, frequencies, 1, MOST_SIGHTINGS)
             check_distinct(self._what("waiting.ids"), tail["waiting.ids"])
 

@@ -244,7 +244,7 @@ def hosted_anew(layout: Layout, lost: Sequence[int], usable: Sequence[ServerAddr
     for index in lost:
         server = min(load, key=lambda each: load[each])
         load[server] += 1
-        nowhere = {"copies": (), "filling": None, "heir": None, "leaving": ()}
+        nowhere = {"copies": (), "filling": None, "successor": None, "leaving": ()}
         places[index] = places[index].next(primary=None, **nowhere).next(primary=server)
     return layout.with_places(places)
 

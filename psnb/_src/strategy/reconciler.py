@@ -2,8 +2,8 @@
 
 Several times a second it tells each server which shards to hold, and the server answers which it
 holds; the answer is also the heartbeat (`ServerControl.beat`). From what is observed, a pure
-function (`psnb._src.placement.next_layout.mended`) computes the next layout. It is published, and
-the servers hear of it with the next beats. So no single message needs to arrive: whatever went
+function (`psnb._src.placement.next_layout.next_layout`) computes the next layout. It is published,
+and the servers hear of it with the next beats. So no single message needs to arrive: whatever went
 wrong is seen again in the next round.
 
 Threads: the Dask client's event loop. One task makes the rounds; it waits for no server. One task

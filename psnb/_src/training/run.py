@@ -21,8 +21,8 @@ from psnb._src.coordinator.partitioned import PartitionedDataset
 from psnb._src.coordinator.resume import CheckpointManager, epoch_metrics_shown, epoch_shown
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.in_memory import InMemoryDataset, QueueDataset
+from psnb._src.monitor.display import Share
 from psnb._src.monitor.history import EXAMPLES, VALIDATION, TrainingClock
-from psnb._src.monitor.text import Share
 from psnb._src.training.callbacks import (
     NOTHING,
     Callback,

@@ -1,0 +1,67 @@
+"""A static figure of reported metrics, for papers; the widget is the live view.
+
+Imported when a figure is asked for: matplotlib takes half a second.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from psnb.errors import ConfigurationError
+
+
+def plot(
+    history: Mapping[str, Mapping[str, np.ndarray]],
+    metrics: Sequence[str] | None = None,
+    *,
+    log: bool = False,
+) -> Figure:
+    """Draw metrics, each on axes of its own; see `ClusterCoordinator.plot`."""
+    names = list(history) if metrics is None else list(metrics)
+    for name in names:
+        if name not in history:
+            known = ", ".join(map(repr, history)) or "nothing"
+            raise ConfigurationError(f"no closure has reported {name!r} yet; there is {known}")
+    if not names:
+        raise ConfigurationError("no closure has reported anything yet: psnb.report(loss=...)")
+
+    figure = MetricsFigure(len(names))
+    for axes, name in zip(figure.subplots(len(names), squeeze=False)[:, 0], names, strict=True):
+        series = history[name]
+        axes.plot(series["step"], series["value"], color="tab:blue", alpha=0.3, linewidth=0.8)
+        axes.plot(series["step"], series["smoothed"], color="tab:blue", linewidth=1.6)
+        # The names come from users, and are not mathematical formulas.
+        axes.set_ylabel(name, parse_math=False)
+        axes.set_yscale("log" if log else "linear")
+        axes.set_xlabel("values reported")
+        axes.grid(alpha=0.25)
+    return figure
+
+
+# MetricsFigure: a matplotlib figure that a notebook shows, whether pyplot was imported or not.
+#
+# IPython shows plain figures only after pyplot has told it how.
+
+
+class MetricsFigure(Figure):
+    """A figure that needs no window system, and leaves no global state behind.
+
+    Parameters
+    ----------
+    charts : int
+        How many charts are below each other.
+    """
+
+    def __init__(self, charts: int) -> None:
+        super().__init__(figsize=(6.4, 2.8 * charts), dpi=150, layout="constrained")
+        FigureCanvasAgg(self)
+
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        self.savefig(data, format="png")
+        return data.getvalue()
