@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from psnb._src.monitor import display as display_module
 from psnb._src.monitor.display import ProgressLine, Share, describe, wanted
 from psnb._src.monitor.history import TrainingProgress
 from tests.monitor.viewed import WORKER, FakeViewed, reporting
