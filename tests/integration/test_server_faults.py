@@ -159,6 +159,33 @@ def test_recovery_ends_what_a_silent_server_held_up(whole: Client, tmp_path: Pat
         assert int(account.read()) == 6
 
 
+def test_what_workers_have_learned_since_is_no_part_of_what_is_recovered(
+    whole: Client, tmp_path: Path
+) -> None:
+    with psnb.ParameterServerStrategy(
+        whole, mode=psnb.Geo(2), heartbeat_timeout=PATIENCE
+    ) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        account = strategy.variable(np.int64(0))
+        psnb.CheckpointManager(coordinator, tmp_path).save()
+
+        def add(worker: int) -> psnb.RemoteValue:
+            return coordinator.schedule(account.assign_add, (np.int64(1),), worker=worker)
+
+        for worker in (0, 1):
+            add(worker).fetch()
+        with frozen(pids(strategy)[0]):
+            exchanged = add(1)  # by worker 1, but not yet what worker 0 has learned
+            with pytest.raises(errors.ServerUnresponsiveError):
+                coordinator.join(DEADLINE)
+            strategy.recover()
+            wait_until(exchanged.done, "it is known that it was lost")
+            with pytest.raises(errors.ServerLostError, match="learned together was lost"):
+                exchanged.fetch()
+            coordinator.drain(DEADLINE)
+            assert int(account.read()) == 0
+
+
 @on_both("started")
 @pytest.mark.parametrize(
     "replicas", [pytest.param(0, marks=pytest.mark.second_tier("the same without copies")), 1]

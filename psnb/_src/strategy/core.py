@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -702,10 +703,11 @@ def bring_back(
     own = RestoreChoice(takes=parameters.__contains__)  # what only the checkpoint has is no loss
     # First: it raises if it cannot be loaded.
     saved = Checkpoint(path, parameters, own, models=core.model_parts)
-    with _at_rest(core):
+    with _at_rest(core) as settle:
         core.host_lost(restart_timeout)
         lost_now = frozenset(core.lost)
         core.tables.make_again(lost_now, _optimizers(core, lost_now), {})
+        settle()
         saved.load(None if consistent else lost_now)
         core.lost -= lost_now
     return saved.restored.metadata
@@ -719,27 +721,45 @@ def begin_anew(
     The arguments and what it raises are those of `ParameterServerStrategy.recover`.
     """
     beginnings = Beginnings(core, initialize, consistent)
-    with _at_rest(core):
+    with _at_rest(core) as settle:
         core.host_lost(restart_timeout, beginnings.check)
         lost = frozenset(core.lost)
         optimizers = _optimizers(core, lost)
+        core.tables.make_again(lost, optimizers, {})
+        settle()
         core.tables.make_again(beginnings.shards(lost), optimizers, beginnings.values)
         core.lost -= lost
 
 
 @contextmanager
-def _at_rest(core: StrategyCore) -> Iterator[None]:
+def _at_rest(core: StrategyCore) -> Iterator[Callable[[], None]]:
+    """Drain the coordinator for as long as the block lasts.
+
+    The function that it gives drains again, once all shards have tables on servers that respond:
+    what was held up by one that does not is settled then, and workers have sent what they have
+    learned in mode `Geo`. Later it would come on top of what is loaded.
+    """
     coordinator, _ = core.coordinator()
-    paused = coordinator is None or coordinator.paused
+    if coordinator is None:
+        yield lambda: None
+        return
+    paused = coordinator.paused
+
+    def settle() -> None:
+        end = time.monotonic() + 2 * core.layout.patience
+        while True:
+            try:
+                return coordinator.drain()
+            except ServerUnresponsiveError:  # asked before there was another server, or it is one
+                if time.monotonic() > end:
+                    raise
+
     try:
-        if coordinator is not None:
-            with suppress(
-                ServerUnresponsiveError
-            ):  # what it holds up is settled when it is replaced
-                coordinator.drain()
-        yield
+        with suppress(ServerUnresponsiveError):
+            coordinator.drain()
+        yield settle
     finally:
-        if coordinator is not None and not paused:
+        if not paused:
             coordinator.resume()
 
 
