@@ -26,7 +26,7 @@ def test_the_panel_opens_a_dashboard_beside_the_notebook(
     page.goto(f"{lab.url}notebooks/{opened.path.name}")
     expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(1, timeout=PATIENCE)
     choose(page, "View", "Left Sidebar", "psnb")
-    card = page.locator(".psnb-Entry")
+    card = page.locator(".psnb-Entry", has_text=opened.path.name)  # others may be there
     expect(card).to_have_count(1, timeout=PATIENCE)
     card.hover()
     card.get_by_role("button", name="Open the dashboard").click()

@@ -333,7 +333,7 @@ def test_what_is_no_plain_file_is_not_opened(
         os.mkfifo(file)
     else:
         file.mkdir()
-    with pytest.raises(CheckpointError, match="no plain file"):
+    with pytest.raises(CheckpointError, match="not a regular file"):
         Checkpoint(saved, model.parameters)
 
 

@@ -359,8 +359,8 @@ def test_without_locks_nothing_is_cleared_and_it_is_told(
     path = save(tmp_path, lambda: LocalFolder(tmp_path).prepare())
     assert is_whole(path)
     (message,) = caplog.messages
-    assert f"{tmp_path} cannot tell who is alive" in message
-    assert "remove .incomplete-* there while nobody saves" in message
+    assert f"{tmp_path} has no locks" in message
+    assert "remove .incomplete-* there while none does" in message
 
 
 @pytest.mark.usefixtures("without_locks")

@@ -246,7 +246,7 @@ def test_a_frozen_owner_that_wakes_up_writes_nothing_any_more(
     with owner(cluster_file, MAKE.format(", heartbeat_timeout=2"), said) as notebook:
         notebook.wait_for(20)
         with frozen(notebook.pid):
-            wait_until(lambda: not psnb.attach(client)[0].owned, "it says nothing for too long")
+            wait_until(lambda: not psnb.attach(client)[0].owned, "it has not answered for too long")
             strategy, coordinator = psnb.attach(client, "mine")
             # What workers still had of it is refused, too.
             before = whole(strategy)

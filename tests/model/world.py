@@ -177,7 +177,7 @@ class Pending:
         self._under_way -= 1
 
     def notice(self) -> None:
-        """See whether the server is dead, or says nothing for too long, or ask again."""
+        """See whether the server is dead, or has not answered for too long, or ask again."""
         if self.done or self._server is None:
             return
         if not self._server.alive or self._world.chance(0.5):

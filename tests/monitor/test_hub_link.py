@@ -298,8 +298,8 @@ def test_what_the_hub_refuses_is_told_once_left_out_and_not_repeated(
     assert told == [0, 1]
     assert [each["sequence"] for each in taken] == [1, 2]  # the hub sees no gap
     assert not any(each["full"] for each in taken)
-    assert [each.message for each in caplog.records if "is left out" in each.message] == [
-        "What a coordinator tells its panels is not all understood, and is left out: the hub "
+    assert [each.message for each in caplog.records if "left out" in each.message] == [
+        "Part of what a coordinator sends to its panels is not understood, and left out: the hub "
         """answers 400: b'{"version": 1, "hello": false, "commands": []}'; please report it"""
     ]
 

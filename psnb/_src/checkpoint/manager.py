@@ -200,7 +200,7 @@ class FolderManager(SaysWhatToUse):
             self._strategy.note_checkpoint(path)
             # In another thread: an interrupt must not leave a checkpoint half removed.
             run_in_thread(self._folder.prune, self._max_to_keep)
-        except BaseException as error:
+        except BaseException as error:  # an interrupt, too: statistics say how it ended
             told = truncate(str(error)) or type(error).__name__
             self._status = CheckpointStatistics("failed", error=told)
             raise
@@ -298,7 +298,7 @@ class FolderManager(SaysWhatToUse):
         with self._loading:
             try:
                 saved.load()
-            except Exception as error:
+            except Exception as error:  # nobody else sees what ends it after an interrupt
                 if unheard.is_set():
                     logger.warning("%r is restored in part: %s", str(saved.path), error)
                 raise

@@ -683,7 +683,7 @@ def newer_checkpoint(
             stored = use(path)
             try:
                 found = _read(stored, number, wanted, before)
-            except BaseException:
+            except BaseException:  # an interrupt, too: the file is not kept open
                 stored.release()
                 raise
             weakref.finalize(found, stored.release)

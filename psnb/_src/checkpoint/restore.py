@@ -280,7 +280,7 @@ class Checkpoint:
         for done, (name, (entry, parameter)) in enumerate(self._parts.items()):
             try:
                 parameter.load_states(list(read_states(self._stored, entry)), only)
-            except BaseException as error:
+            except BaseException as error:  # whatever ends it: the note says what is loaded
                 error.add_note(
                     f"of {str(self.path)!r}, loaded: {listed(names[:done])}; {name!r} may be in "
                     f"part; not loaded: {listed(names[done + 1 :])}"

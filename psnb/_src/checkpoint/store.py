@@ -74,8 +74,8 @@ class FolderLock:
     BlockingIOError
         If another holder has it, and ``how`` says not to wait.
     OSError
-        If the file cannot be opened, or is no plain file: to open a pipe would block, and a link
-        may lead anywhere.
+        If the file cannot be opened, or is not a regular file: to open a pipe would block, and a
+        link may lead anywhere.
     """
 
     def __init__(self, path: Path, mode: str, how: int) -> None:
@@ -111,7 +111,7 @@ def _plain(path: str, flags: int) -> int:
     opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
-        raise OSError(errno.EINVAL, "it is no plain file", path)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
     return opened
 
 
@@ -567,14 +567,14 @@ class LocalCheckpoint(StoredCheckpoint):
     def __init__(self, path: Path) -> None:
         self.path = path
         if not stat.S_ISREG((path / MANIFEST).lstat().st_mode):
-            raise OSError("its manifest is no plain file")  # opening a pipe would block
+            raise OSError("its manifest is not a regular file")  # opening a pipe would block
         # Without waiting: the writer of a partial folder may itself wait for the folder's lock.
         self._lock = FolderLock(path / MANIFEST, "rb", SHARED | AT_ONCE)
 
     def file(self, name: str) -> Path:
         file = self.place(name)
         if not stat.S_ISREG(file.lstat().st_mode):
-            raise OSError("it is no plain file, but a link or a device")
+            raise OSError("it is not a regular file, but a link or a device")
         return file
 
     def place(self, name: str) -> Path:
@@ -669,8 +669,8 @@ class LocalFolder(CheckpointFolder):
             ) from error
         if left and not lock.real:
             logger.warning(
-                "the file system of %s cannot tell who is alive, as it has no locks: remove %s* "
-                "there while nobody saves",
+                "the file system of %s has no locks, which would show that a process saves: remove "
+                "%s* there while none does",
                 self.path,
                 _HIDDEN,
             )
@@ -780,7 +780,7 @@ def _is_used(path: Path) -> bool:
         FolderLock(path / MANIFEST, "r+b", EXCLUSIVE | AT_ONCE).release()
     except FileNotFoundError:  # it is being removed, or its writer was killed at once
         return False
-    except OSError:  # its writer has it; or its manifest is no plain file, and not a manager's
+    except OSError:  # its writer has it; or its manifest is not a regular file, and not a manager's
         return True
     return False
 

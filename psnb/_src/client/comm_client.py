@@ -228,7 +228,7 @@ class CommServerClient(ServerClient):
             self._wait(batch)
         finally:
             self._batches.discard(batch)
-            batch.done.cancel()  # no effect if it is done; otherwise nobody waits any more
+            batch.done.cancel()  # no effect if it is done; otherwise it is not waited for any more
         return batch.outcomes(seen)
 
     def _begin(self, batch: RequestBatch) -> None:
@@ -437,7 +437,7 @@ class CommServerClient(ServerClient):
                 return
             except OSError as unknown:
                 for position in positions:
-                    reason = f"the scheduler does not tell where it is: {unknown!r}"
+                    reason = f"the scheduler does not say where it is: {unknown!r}"
                     batch.failed([position], unresponsive(batch.requests[position], reason))
                 return
             hopeful = []
@@ -527,7 +527,7 @@ class CommServerClient(ServerClient):
             if self._server(request.to) not in (server, None):
                 elsewhere.append(position)
             elif silence >= self._longest(request, server, self._copied(request)):
-                reason = f"it says nothing for {silence:.0f} s"
+                reason = f"it has not answered for {silence:.0f} s"
                 batch.failed([position], unresponsive(request, reason))
             else:
                 self._lives.follow(server, batch, self._patience(request, server))

@@ -285,7 +285,7 @@ def _commit(
         lost = isinstance(error.reason, ClosureCancelledError)
         kind = ServerLostError if lost else type(error.reason)
         raise kind(f"{error.reason}. It may have been written") from error
-    except BaseException:
+    except BaseException:  # an interrupt, too: servers need not remember the commit
         writer.end(commit)
         raise
     writer.end(commit)

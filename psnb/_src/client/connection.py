@@ -167,7 +167,7 @@ async def open_connection(
             stream.send(sees)
             if sees:
                 stream.share(theirs[0], seen=reply["sees"])
-    except BaseException:
+    except BaseException:  # a cancellation, too: nothing else closes it
         comm.abort()
         release()
         raise

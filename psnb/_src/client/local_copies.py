@@ -831,7 +831,7 @@ def _fetched(
                     batch = next(batches)
                 except StopIteration:
                     ended = True
-                except Exception as error:
+                except Exception as error:  # a dataset may raise anything
                     ended = True
                     failed: Answer[Found] = Answer()
                     failed.set_exception(error)
@@ -859,7 +859,7 @@ def _asked(
     found: Answer[Found] = Answer()
     try:
         ask = asking(wanted(batch))
-    except Exception as error:
+    except Exception as error:  # raised where the result is taken
         found.set_exception(error)
     else:
         with uninterrupted:

@@ -165,7 +165,7 @@ class RequestBatch:
     requests : sequence of Request
         All of them.
     done : Answer
-        Set when all have an answer; cancelled when nobody waits any more.
+        Set when all have an answer; cancelled when it is not waited for any more.
     breaks : int
         How often a connection broke while they were under way.
     """
@@ -244,7 +244,7 @@ class RequestBatch:
         found: list[Any] = []
         for request, answer in zip(self.requests, answers, strict=True):
             if answer is None:
-                found.append(CoordinatorClosedError("nobody waits any more"))
+                found.append(CoordinatorClosedError("it is not waited for any more"))
                 continue
             if isinstance(answer, Failed):
                 found.append(answer.error)
@@ -255,7 +255,8 @@ class RequestBatch:
         return found
 
     def _settle(self, position: int, answer: Done | Failed) -> None:
-        # When nobody waits any more, the answers were taken, and further ones are not needed.
+        # When it is not waited for any more, the answers were taken, and further ones are not
+        # needed.
         if self.done.done() or self._answers[position] is not None:
             return
         self._answers[position] = answer

@@ -251,7 +251,7 @@ def identity(client: Client) -> dict[str, Any]:
         )
     except TimeoutError as error:
         raise ClusterError(
-            f"the Dask scheduler says nothing for {IDENTITY_TIMEOUT:.0f} s: it hangs, or this "
+            f"the Dask scheduler has not answered for {IDENTITY_TIMEOUT:.0f} s: it hangs, or this "
             "client's event loop does"
         ) from error
 
@@ -609,7 +609,7 @@ def local_cluster(
         raise ClusterError(f"the local cluster did not start: {_first_cause(error)}") from error
     try:
         return LocalClient(cluster, shape)
-    except BaseException:
+    except BaseException:  # an interrupt, too: its processes end
         cluster.close()
         raise
 

@@ -572,7 +572,7 @@ class PickledCall:
         try:
             with entered(context):
                 return DryRunClient(strategy.server_client).run(call, in_round)
-        except Exception as error:
+        except Exception as error:  # the user's function may raise anything
             hide_internal_frames(error)
             raise
 
@@ -585,7 +585,7 @@ class PickledCall:
         try:
             function, args, kwargs = loads(payload, resolve)
             return function(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # the user's function may raise anything
             raise ClosureInputError(
                 f"a per-worker value that the closure uses could not be made here: "
                 f"{error_text(error)}"

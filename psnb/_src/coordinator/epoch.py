@@ -112,7 +112,7 @@ def map_splits(
 
         with place.progress(shown, share):
             return [each.fetch() for each in remotes]
-    except BaseException:
+    except BaseException:  # an interrupt, too: the other parts are not waited for
         for chooser in splits.choosers:
             place.pinned.withdraw(chooser, "another part of the dataset failed")
         for each in remotes:

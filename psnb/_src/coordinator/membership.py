@@ -204,7 +204,7 @@ class Membership:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            logger.debug("the Dask client is closed; nobody can run what was scheduled")
+            logger.debug("the Dask client is closed; what was scheduled cannot run")
 
     async def flush(self) -> None:
         """Have workers send the updates that they have kept; on the event loop.

@@ -340,7 +340,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
             with self._place.progress():
                 for remote in loading.remotes:
                     remote.fetch()
-        except BaseException:
+        except BaseException:  # whatever ends it, an interrupt too: what was loaded is forgotten
             loading.end()
             self._holders.tell(resources.forget, loading.generation, self._generation)
             raise
@@ -476,7 +476,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
                     layout = self._layout.shuffled(seed, by_owner(owners).values())
                     targets = owners
                 self._holders.move(self._generation, owners, generation, layout, targets)
-            except BaseException as error:
+            except BaseException as error:  # whatever ends it: the partitions stay as they were
                 self._holders.tell(resources.forget, generation, self._generation)
                 if not isinstance(error, WorkerLostError) or attempt == _LOAD_ATTEMPTS:
                     raise

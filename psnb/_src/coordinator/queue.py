@@ -760,7 +760,7 @@ class BroadcastCalls:
                     self._queue.withdraw(choosers[worker], f"worker {worker!r} has left")
         finally:
             for chooser in choosers.values():
-                self._queue.withdraw(chooser, "nobody waits for it any more")
+                self._queue.withdraw(chooser, "it is not waited for any more")
         return [
             None if call[0] in gone and remote.status is not ClosureStatus.COMPLETED else remote
             for call, remote in zip(calls, remotes, strict=True)

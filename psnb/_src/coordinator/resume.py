@@ -122,7 +122,7 @@ def attach(client: Client, name: str | None = None) -> StoredStrategies | Attach
         with uninterrupted:  # except while it waits
             strategy = taken_over(client, found[0].id, recover_orphans)
             return Attached(strategy, ClusterCoordinator(strategy))
-    except BaseException:
+    except BaseException:  # an interrupt, too
         if strategy is not None:  # nobody would hold it, and its parameters would be freed
             leave_to_others(strategy)
         raise
@@ -375,7 +375,7 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
         manager = CheckpointManager(coordinator, directory, **vars(run.manager))
         restored = manager.restore(saved.path)
         go_on_from(coordinator, run.closures)
-    except BaseException:
+    except BaseException:  # an interrupt, too: no handle of it is left
         strategy.close()
         raise
     return Resumed(

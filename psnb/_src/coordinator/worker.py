@@ -105,7 +105,7 @@ async def open_session(
             if not isinstance(reply, dict) or reply.get("status") != "OK":
                 # A worker that joined a moment ago has not got the plugin yet.
                 raise ConnectionError(f"the worker is not prepared for psnb: {reply!r}")
-        except BaseException:
+        except BaseException:  # a cancellation, too: nothing else closes it
             comm.abort()
             raise
     return WorkerLink(message_stream(comm), reply["threads"])

@@ -198,7 +198,7 @@ class InMemoryDataset(SaysWhatToUse):
         memory = loading.memory
         try:
             loading.wait()
-        except BaseException:
+        except BaseException:  # an interrupt, too: threads end with what they load
             loading.stop()
             loading.join()
             memory.forget(loading.generation)
@@ -234,7 +234,7 @@ class InMemoryDataset(SaysWhatToUse):
             here = [None] * memory.pieces
             for number in range(memory.pieces):
                 memory.scatter(self._generation, number, generation, layout, here, _nowhere)
-        except BaseException:
+        except BaseException:  # whatever ends it: the examples stay where they were
             memory.forget(generation)
             raise
         self._become(generation, layout)

@@ -807,7 +807,7 @@ class Memory:
             self._check(generation)
             for number in numbers:
                 self._store.rename(unfinished, number, generation)
-        except BaseException:
+        except BaseException:  # whatever ends it: nothing unfinished is left
             for number in numbers:
                 self._store.drop(unfinished, number)
             raise

@@ -315,7 +315,7 @@ class HubLink:
             if self._reached.is_set():
                 self._life.request("DELETE", self._path)
         except OSError as error:
-            _log.debug("the hub was not told of a coordinator's end: %s", error)
+            _log.debug("the Jupyter server has not received a coordinator's end: %s", error)
         finally:
             self._life.close()
             self._news.close()
@@ -360,8 +360,8 @@ class HubLink:
     def _note_refusal(self, status: int, answer: bytes) -> None:
         if not self._surprised:
             _log.warning(
-                "What a coordinator tells its panels is not all understood, and is left out: %s; "
-                "please report it",
+                "Part of what a coordinator sends to its panels is not understood, and left out: "
+                "%s; please report it",
                 _refusal(status, answer),
             )
         self._surprised = True
@@ -439,7 +439,7 @@ def tell_panels(viewed: Viewed, client: Client) -> PanelLink | None:
     try:
         link.start()
     except Exception:  # a boundary: whatever fails on the scheduler, training goes on
-        _log.debug("the scheduler cannot be told of a coordinator", exc_info=True)
+        _log.debug("the scheduler cannot be sent what a coordinator shows", exc_info=True)
         return None
     return link
 
@@ -629,7 +629,7 @@ class SchedulerLink:
         try:
             self._tell(None)
         except OSError as error:
-            _log.debug("the scheduler was not told of a coordinator's end: %s", error)
+            _log.debug("the scheduler has not received a coordinator's end: %s", error)
 
     def _send(self, update: Update) -> None:
         for portion in portions(outline(update)):

@@ -351,7 +351,7 @@ def plain(value: Any) -> Any:
 
 WATCH_ONLY = "attached schedulers are for watching: give commands where the coordinator runs"
 
-IN_NOTEBOOK = "told in the notebook only: coordinator.failures()"
+IN_NOTEBOOK = "shown in the notebook only: coordinator.failures()"
 
 _AS_IT_IS = (
     *("type", "version", "coordinator", "sequence", "full", "summary", "identity", "depth"),
@@ -373,7 +373,7 @@ def outline(update: Update) -> Update:
     if "notice" in update:
         told["notice"] = "No longer updated." if update["notice"] else ""
     if "checkpoint" in update:
-        error = "told in the notebook only" if update["checkpoint"]["error"] else ""
+        error = "shown in the notebook only" if update["checkpoint"]["error"] else ""
         told["checkpoint"] = {**update["checkpoint"], "error": error}
     if "controls" in update:
         told["controls"] = dict.fromkeys(update["controls"], WATCH_ONLY)

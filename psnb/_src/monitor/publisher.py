@@ -176,7 +176,7 @@ class Publisher:
             self._send(update)
         except Exception:  # the sender may raise anything
             # The view cannot be reached; an important reason has been logged already.
-            _log.debug("a view of a coordinator could not be told of its end", exc_info=True)
+            _log.debug("a view of a coordinator could not receive its end", exc_info=True)
 
 
 # Commands: runs the commands of views.

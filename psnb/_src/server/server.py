@@ -265,7 +265,7 @@ class Host:
         try:
             for each, part in zip(hosted, parts.values(), strict=True):
                 self._run(each, PreparePart(commit, part), reply)
-        except Exception:
+        except Exception:  # whatever raised: all parts are given up, or none
             for each in hosted:
                 self._run(each, GiveUpCommit(commit), reply)
             raise
@@ -350,7 +350,7 @@ class Host:
         if not self._snapshots.has(files.values()):
             raise CheckpointError(
                 f"{self._name} does not have the snapshots any more that were to be written into "
-                f"{folder!r}: for minutes, nobody used them; save again"
+                f"{folder!r}: they were not used for minutes; save again"
             )
         taken = {file: self._snapshots.taken(name) for file, name in files.items()}
         self._writings[folder] = TableWriting(self._name, folder, taken, self._soon)

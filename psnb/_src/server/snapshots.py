@@ -525,7 +525,7 @@ class TableWriting:
 
     def _check(self) -> None:
         if self._stopped:
-            raise CheckpointError(f"{self._server} was told to stop writing")
+            raise CheckpointError(f"{self._server} was asked to stop writing")
 
     def _pieces(self, content: TableFile) -> Iterator[memoryview]:
         yield memoryview(content.head)

@@ -284,7 +284,7 @@ async def claim(client: Client, strategy: str) -> tuple[Ownership, Layout]:
         found = found.replace(owner.where, "this process itself", 1)
         raise ClusterError(
             f"the strategy cannot be attached: {found}. It can be when that process has ended or "
-            "has closed its Dask client; one that says nothing for some seconds counts as gone"
+            "has closed its Dask client; one that does not answer for some seconds counts as gone"
         )
     deed, _, layout, parameters, models = found
     return Ownership(client, OwnershipRecord(*deed), owner, parameters, models), unpacked(layout)
@@ -339,7 +339,7 @@ class Registry:
         name = self._take(name, kind)
         try:
             yield name
-        except BaseException:
+        except BaseException:  # whatever ends it, an interrupt too: the name is free again
             with self._lock:
                 del self._parameters[name]
             raise

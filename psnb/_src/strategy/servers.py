@@ -183,7 +183,7 @@ def gone(server: ServerAddress, error: BaseException) -> str:
 
 def unresponsive(server: ServerAddress, silence: float) -> str:
     """Return the text that says that a server does not respond."""
-    return f"parameter {server.name} at {server.address} says nothing for {silence:.0f} s"
+    return f"parameter {server.name} at {server.address} has not answered for {silence:.0f} s"
 
 
 _STOP_TIMEOUT = 2.0
@@ -333,7 +333,7 @@ class Servers:
             ]
             try:
                 await self._begin(started)
-            except BaseException:
+            except BaseException:  # a cancellation, too: none is left without an owner
                 for server in started:
                     self._stop(server)
                 raise
@@ -450,7 +450,7 @@ async def begin(servers: Servers, addresses: Sequence[str], shards: int, replica
         patience = servers.control.patience
         await servers.ownership.register(servers.name)
         await servers.publish(Layout(servers.name, 1, replicas, patience, tuple(places)))
-    except BaseException:
+    except BaseException:  # a cancellation, too: none is left without an owner
         servers.close()
         raise
 

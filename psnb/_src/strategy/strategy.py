@@ -138,7 +138,7 @@ def take_over(client: Client, strategy: str, finish: Finish) -> tuple[StrategyCo
     ownership, layout = run_on_loop(loop, lambda: claim(client, strategy))
     try:
         return _taken(client, ownership, layout, finish)
-    except BaseException:
+    except BaseException:  # an interrupt, too: another process may claim it
         with suppress(PsnbError):
             run_on_loop(loop, lambda: ownership.leave(strategy))
         raise
@@ -169,7 +169,7 @@ def _taken(
         for outcome in core.attempt([Request(shard, OpenLog()) for shard in core.shards]):
             if isinstance(outcome, ServerUnresponsiveError):
                 raise outcome
-    except BaseException:
+    except BaseException:  # an interrupt, too: another process may claim it
         core.leave()  # by the id that it has now
         raise
     return core, terms.mode

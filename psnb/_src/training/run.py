@@ -336,7 +336,7 @@ class TrainingRun:
             if self._rest is not None and self._done < self._plan.epochs:
                 self._begun = self._plan.source.begin(self._done + 1, self._rest)
             restore()
-        except BaseException:
+        except BaseException:  # an interrupt, too: the dataset is held for a run only
             self._plan.source.release()
             raise
 

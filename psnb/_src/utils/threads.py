@@ -105,7 +105,7 @@ class DeferInterrupts:
             # None: a handler that C code has set, which could not be put back. It raises nothing.
             handler = getsignal(_SIGINT)
             self._handler = None if handler is None else set_handler(_SIGINT, _note)
-        except BaseException:
+        except BaseException:  # an interrupt in this very moment
             self._depth = 0
             raise
 
@@ -357,8 +357,8 @@ class Answer(Generic[T]):
             self._end()
 
     def cancel(self) -> None:
-        """Give `ClosureCancelledError`, as nobody waits any more; no effect when it is done."""
-        self.set_exception(ClosureCancelledError("nobody waits for the answer any more"))
+        """Give `ClosureCancelledError`: it is not waited for any more. No effect when done."""
+        self.set_exception(ClosureCancelledError("the answer is not waited for any more"))
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the value; an interrupt ends the waiting.
@@ -439,7 +439,7 @@ def run_on_loop(
     timeout : float, optional
         Seconds to wait at most. None: the coroutine has time limits of its own.
     goes_on : bool
-        Whether it runs to its end even if nobody waits any more; else it is cancelled.
+        Whether it runs to its end even if it is not waited for any more; else it is cancelled.
 
     Raises
     ------
@@ -458,7 +458,7 @@ def run_on_loop(
         loop.call_soon_threadsafe(_begin, loop, function, answer, tasks)
         try:
             return answer.result(timeout)
-        except BaseException:
+        except BaseException:  # an interrupt, or no time left
             if not goes_on and not answer.done():
                 with contextlib.suppress(RuntimeError):  # the loop is closed, and all has ended
                     loop.call_soon_threadsafe(_cancel, tasks)
@@ -484,7 +484,7 @@ def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 async def _give(function: Callable[[], Awaitable[T]], answer: Answer[T]) -> None:
     try:
         answer.set_result(await function())
-    except BaseException as error:
+    except BaseException as error:  # a cancellation, too: the other thread waits
         answer.set_exception(error)
         del answer  # as above
         if not isinstance(error, Exception):

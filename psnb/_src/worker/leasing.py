@@ -401,7 +401,7 @@ class LeasedSplitReader:
             self._end_lease(requests.lane)
             requests.take(self._epoch, lease.number, 0, before, before, True)
             return None
-        except Exception:
+        except Exception:  # a dataset may raise anything; what was taken before counts
             after = lease.iterator.state()
             requests.take(self._epoch, lease.number, 0, before, after, False)
             raise

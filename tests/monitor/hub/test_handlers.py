@@ -84,7 +84,7 @@ def test_a_browser_that_is_logged_in_may_listen_from_the_servers_own_pages_only(
         (b'{"x":' + b"[" * 100_000, "nested too deeply"),
         ({"version": 99, "updates": [], "replies": []}, "version 99"),
         ({"version": VERSION, "updates": []}, "missing required field `replies`"),
-        (batch(update(0, True, "another")), "of one coordinator"),
+        (batch(update(0, True, "another")), "about one coordinator"),
     ],
 )
 def test_a_malformed_post_is_told_what_is_wrong(server: Jupyter, body: object, said: str) -> None:

@@ -115,7 +115,7 @@ class HttpFile(io.RawIOBase):
         while count > 0:
             data = self._file.read(min(count, _SKIPPED))
             if not data:
-                raise EOFError("the server sent less than it said")
+                raise EOFError("the server sent less than it had announced")
             count -= len(data)
 
 
@@ -364,7 +364,7 @@ def writing(path: str) -> Iterator[None]:
     """Translate errors of writing a file to `DatasetError`."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # each filesystem has its own exceptions
         raise DatasetError(f"{path} cannot be written: {type(error).__name__}: {error}") from error
 
 
@@ -429,7 +429,7 @@ def size_of(path: str) -> int:
         system, inner = filesystem_of(path)
         size = system.size(inner)
     if size is None:
-        raise DatasetError(f"{path}: whoever keeps it does not say how large it is")
+        raise DatasetError(f"{path}: its server does not say how large it is")
     return int(size)
 
 
@@ -819,7 +819,7 @@ class _PipedCommand:
         except BrokenPipeError:
             # The command has seen enough; how it ends says whether that is well.
             pass
-        except Exception as error:
+        except Exception as error:  # raised in the reader's thread
             self._failure = error
         finally:
             with suppress(OSError):

@@ -726,7 +726,7 @@ class _UniqueIterator(NodeIterator):
         position = self._reader.position - block.count
         raise self._node.error(
             position,
-            "elements must be integers, booleans or texts, one each; map to what tells them apart, "
-            "or use merge_by",
+            "elements must be integers, booleans or texts, one each; map to what distinguishes "
+            "them, or use merge_by",
             block.place(0),
         )

@@ -371,7 +371,7 @@ class LoadedModel:
             raise ConfigurationError(_NOWHERE)
         try:
             new = newer_state(self._manifest, self._dense, self._state, place)
-        except Exception as error:
+        except Exception as error:  # shown by `status`, whatever it is
             self._failure = truncate(str(error)) or type(error).__name__
             raise
         self._failure = ""

@@ -359,7 +359,7 @@ def read_model_manifest(path: Path) -> ModelManifest:
         If it is not there, is damaged, or says what cannot be.
     """
     if not stat.S_ISREG((path / MANIFEST).lstat().st_mode):
-        raise OSError("its manifest is no plain file")
+        raise OSError("its manifest is not a regular file")
     content = read_sealed(path / MANIFEST, FORMAT)
     keys("its manifest", content, set(ModelManifest.__annotations__))
     require(content["framework"] in FRAMEWORKS, f"its framework is {content['framework']!r:.80}")
@@ -405,7 +405,7 @@ def check_file(path: Path, name: str, expected: tuple[int, str]) -> None:
     """
     found = (path / name).lstat()
     if not stat.S_ISREG(found.st_mode):
-        raise OSError("it is no plain file, but a link or a device")
+        raise OSError("it is not a regular file, but a link or a device")
     size, sum_ = expected
     if found.st_size != size:
         raise OSError(f"it has {found.st_size} bytes, expected {size}")

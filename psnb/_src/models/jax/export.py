@@ -138,7 +138,7 @@ class _Example:
         self._leaves = {_named(path): leaf for path, leaf in found}
         if example is None or not self._leaves:
             raise ConfigurationError(
-                f"psnb.export of {what!r} needs example=, a batch: it tells names, shapes and "
+                f"psnb.export of {what!r} needs example=, a batch: it has the names, shapes and "
                 "dtypes of what the model is fed"
             )
         self._example, self.order = example, list(self._leaves)

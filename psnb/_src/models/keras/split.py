@@ -305,7 +305,7 @@ class PickledLambda(keras.layers.Lambda):
         shape = lambda_shape(self)
         try:
             pickled = cloudpickle.dumps((self.function, shape, self.mask, self.arguments))
-        except Exception as error:
+        except Exception as error:  # reduction of the user's objects may raise anything
             raise SerializationError(
                 f"the function of Lambda layer {self.name!r} cannot be pickled: {error}. The model "
                 "travels to workers: make there what cannot travel (locks, files, connections), in "

@@ -233,7 +233,7 @@ def _copied(module: nn.Module, instead: Mapping[int, Any]) -> ModuleGraph:
         return ModuleGraph.of(module, instead)
     except ConfigurationError as error:
         raise _not_followed(module, instead, error) from error
-    except Exception as error:
+    except Exception as error:  # reduction of the user's objects may raise anything
         raise _cannot_travel(module, error) from error
 
 

@@ -550,7 +550,7 @@ def _batch(body: bytes, coordinator: str) -> protocol.HubPost:
         raise HTTPError(400, f"the body is no batch of updates: {error}") from None
     news: list[Any] = [*batch["updates"], *batch["replies"]]
     if any(each["coordinator"] != coordinator for each in news):
-        raise HTTPError(400, "a post tells of one coordinator, the one that its address names")
+        raise HTTPError(400, "a post is about one coordinator, the one that its address names")
     return batch
 
 
