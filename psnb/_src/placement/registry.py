@@ -50,7 +50,7 @@ class ParameterServer:
     name : str
         What people read.
     host : Host or None
-        What it holds, while it does.
+        What it holds; empty once the strategy has ended it.
     """
 
     def __init__(self, name: str) -> None:

@@ -84,7 +84,7 @@ class _Server:
     """A server, Dask's key of it, and the connection over which its strategy was last heard."""
 
     def __init__(self, key: str, actor: ParameterServer, soon: Soon) -> None:
-        self.task, self.actor = key, actor
+        self.task = key
         self.host = actor.host = Host(key, f"server {actor.name}", soon)
         self.keeper: MessageStream | None = None
 
@@ -249,7 +249,7 @@ class ParameterServers:
     def _stop(self, server: _Server) -> None:
         self._servers = {k: each for k, each in self._servers.items() if each is not server}
         server.host.close()
-        server.actor.host = server.keeper = None
+        server.keeper = None  # it has nothing to hand over any more
         if not self._servers:
             self._ended.set()
             for timer in self._timers:
