@@ -11,7 +11,7 @@ import contextlib
 import logging
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from multiprocessing import spawn
 from typing import Any
@@ -255,6 +255,42 @@ def replace_operation(
     setattr(scheduler, name, function)
     add_handler(scheduler, name, function)
     return before
+
+
+def hold_tasks(scheduler: Scheduler, holder: str, keys: Iterable[str]) -> None:
+    """Keep tasks for a holder that is no client, as Dask does for its own ``Variable``; idempotent.
+
+    Those that the scheduler does not have are left out. Relies on
+    ``Scheduler.client_desires_keys``, which makes such a client up, and on ``Scheduler.tasks``.
+    """
+    there = [key for key in keys if key in scheduler.tasks]
+    scheduler.client_desires_keys(keys=there, client=holder)
+
+
+def release_tasks(scheduler: Scheduler, holder: str, keys: Iterable[str]) -> None:
+    """Undo `hold_tasks`; idempotent. The scheduler forgets what nobody else wants.
+
+    Relies on ``Scheduler.client_releases_keys``, and on ``Scheduler.clients`` by name.
+    """
+    if holder in scheduler.clients:
+        scheduler.client_releases_keys(keys=list(keys), client=holder)
+
+
+def actors_at(scheduler: Scheduler, address: str) -> set[str]:
+    """Return the keys of the actors in a worker's process, as the scheduler knows them.
+
+    Relies on ``WorkerState.actors``.
+    """
+    worker = scheduler.workers.get(address)
+    return set() if worker is None else {task.key for task in worker.actors}
+
+
+def actor_of(worker: Worker, key: str) -> Any:
+    """Return the actor with this key that a worker holds; None if there is none.
+
+    Relies on ``Worker.state``, and its ``actors`` by key.
+    """
+    return worker.state.actors.get(key)
 
 
 def plugin_named(scheduler: Scheduler, name: str) -> Any:

@@ -11,6 +11,8 @@ import pytest
 from distributed import Client, LocalCluster, Scheduler, SchedulerPlugin, Worker
 
 from psnb._src.dask_compat import (
+    actor_of,
+    actors_at,
     add_handler,
     ask,
     ask_scheduler,
@@ -20,12 +22,14 @@ from psnb._src.dask_compat import (
     give_back_connection,
     has_ended,
     has_open_connection,
+    hold_tasks,
     is_connected,
     is_open,
     keep_awake,
     memory_limit,
     plugin_named,
     pool_of,
+    release_tasks,
     remove_handler,
     replace_operation,
     scheduler_address,
@@ -34,7 +38,7 @@ from psnb._src.dask_compat import (
     threads_of,
 )
 from psnb._src.utils.threads import run_on_loop
-from tests.conftest import DEADLINE
+from tests.conftest import DEADLINE, wait_until
 
 PLUGIN = "psnb-test"
 
@@ -200,3 +204,26 @@ def test_a_worker_tells_its_threads_and_its_memory(cluster: Client) -> None:
     for threads, memory in cluster.run(look).values():
         assert threads == 1
         assert memory is None or memory > 1 << 20
+
+
+def test_an_actor_lives_while_somebody_holds_it(cluster: Client, scheduler: Any) -> None:
+    key = f"{PLUGIN}-actor"
+    future = cluster.submit(dict, {"a": 1}, key=key, actor=True, pure=False)
+    assert future.exception() is None
+    (address,) = cluster.who_has([future])[key]
+
+    def held(dask_worker: Worker) -> Any:
+        return actor_of(dask_worker, key)
+
+    scheduler(lambda it: hold_tasks(it, PLUGIN, [key, "unknown"]))
+    scheduler(lambda it: hold_tasks(it, PLUGIN, [key]))
+    assert scheduler(lambda it: actors_at(it, address)) == {key}
+    assert scheduler(lambda it: actors_at(it, "unknown")) == set()
+    future.release()
+    wait_until(lambda: scheduler(lambda it: len(it.tasks[key].who_wants)) == 1, "it is released")
+    assert cluster.run(held, workers=[address]) == {address: {"a": 1}}
+    scheduler(lambda it: release_tasks(it, "unknown", [key]))
+    scheduler(lambda it: release_tasks(it, PLUGIN, [key, "unknown"]))
+    scheduler(lambda it: release_tasks(it, PLUGIN, [key]))
+    wait_until(lambda: cluster.run(held, workers=[address]) == {address: None}, "it is freed")
+    assert key not in scheduler(lambda it: set(it.tasks))

@@ -23,7 +23,7 @@ from psnb._src.placement.next_layout import next_layout
 from psnb._src.strategy import reconciler
 from psnb._src.strategy import reconciler as rebalancing_module
 from psnb._src.strategy import servers as servers_module
-from psnb._src.strategy.servers import ServerControl
+from psnb._src.strategy.servers import ServerControl, Servers
 from psnb._src.utils.threads import run_on_loop
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, wait_until_copied
@@ -164,10 +164,10 @@ def test_a_server_may_die_in_the_moment_in_which_a_shard_is_handed_over(
 def test_a_server_that_dies_as_soon_as_it_was_recruited_is_replaced_once_more(
     whole: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, killed = ServerControl.start, threading.Event()
+    begin, killed = Servers._begin_one, threading.Event()
 
-    async def start_and_die(control: ServerControl, server: Any, life: float) -> None:
-        await start(control, server, life)
+    async def start_and_die(servers: Servers, server: Any) -> None:
+        await begin(servers, server)
         if not killed.is_set():
             killed.set()
             os.kill(await asyncio.to_thread(process_at, whole, server.address), signal.SIGKILL)
@@ -176,7 +176,7 @@ def test_a_server_that_dies_as_soon_as_it_was_recruited_is_replaced_once_more(
         wait_until_copied(strategy)
         counter = Counter(strategy)
         counter.wait_for(50)
-        monkeypatch.setattr(ServerControl, "start", start_and_die)
+        monkeypatch.setattr(Servers, "_begin_one", start_and_die)
         os.kill(pid_of(whole, "server-1"), signal.SIGKILL)
         assert killed.wait(DEADLINE)
         counter.wait_for(50)
@@ -346,10 +346,10 @@ def test_a_rebalance_to_a_server_that_freezes_ends_in_time_and_can_be_called_aga
         counter = Counter(strategy)
         counter.wait_for(30)
         started = threading.Event()
-        start = ServerControl.start
+        begin = Servers._begin_one
 
-        async def start_and_freeze(control: ServerControl, server: Any, life: float) -> None:
-            await start(control, server, life)
+        async def start_and_freeze(servers: Servers, server: Any) -> None:
+            await begin(servers, server)
             os.kill(pid, signal.SIGSTOP)
             started.set()
 
@@ -357,7 +357,7 @@ def test_a_rebalance_to_a_server_that_freezes_ends_in_time_and_can_be_called_aga
         fresh = next(address for address in processes(whole) if address not in used)
         pid = process_at(whole, fresh)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ServerControl, "start", start_and_freeze)
+            patch.setattr(Servers, "_begin_one", start_and_freeze)
             try:
                 with pytest.raises(errors.ServerLostError, match="call rebalance again"):
                     strategy.rebalance()
@@ -440,13 +440,13 @@ def test_a_server_that_has_not_begun_is_not_taken_for_dead(
     with psnb.ParameterServerStrategy(harmless, num_servers=2) as strategy:
         servers = strategy._core.servers
         (free,) = addresses(harmless) - set(strategy.server_addresses)
-        real, looked_after = servers.control.start, []
+        real, looked_after = servers._begin_one, []
 
-        async def start(server: ServerAddress, life: float) -> None:
+        async def begin(server: ServerAddress) -> None:
             looked_after.append(server in servers.running)
-            await real(server, life)
+            await real(server)
 
-        monkeypatch.setattr(servers.control, "start", start)
+        monkeypatch.setattr(servers, "_begin_one", begin)
         (begun,) = run_on_loop(harmless.loop.asyncio_loop, lambda: servers.start([free]))
         assert looked_after == [False]
         assert begun in servers.running

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -347,35 +346,3 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing_that_was_given_up(
         )
         coordinator.schedule(lambda: None).fetch(DEADLINE)
         assert [int(account.read()) for account in accounts] == [1, 1]
-
-
-def _pass(dask_worker: Any, seconds: float) -> set[float]:
-    """Let time pass for a process's servers; return how long each has heard nothing by now."""
-    servers = dask_worker.plugins["psnb"]._servers
-    for _ in range(int(seconds / 0.5)):
-        servers._go_round()
-    return {each.silence for each in servers._servers.values()}
-
-
-def test_a_server_that_its_strategy_tells_what_to_hold_lives_on(whole: Client) -> None:
-    with psnb.ParameterServerStrategy(whole, retention=20.0) as strategy:
-        v = strategy.variable(np.ones(1))
-        for _ in range(2):
-            whole.run(_pass, seconds=25.0)
-            wait_until(
-                lambda: max(set().union(*whole.run(_pass, seconds=0.0).values())) < 20,
-                "servers hear of their strategy",
-            )
-        assert v.read() == [1]
-
-
-def test_servers_that_are_not_told_what_to_hold_for_long_are_dropped(whole: Client) -> None:
-    strategy = psnb.ParameterServerStrategy(whole, retention=20.0, heartbeat_timeout=5.0)
-    v = strategy.variable(np.zeros(1))
-    strategy._core.reconciler.close()
-    v.read()  # by whomever: that does not count
-    assert set().union(*whole.run(_pass, seconds=20.0).values()) != set()
-    assert set().union(*whole.run(_pass, seconds=6.0).values()) == set()
-    with pytest.raises(errors.ServerLostError):
-        v.read()
-    strategy.close()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import wraps
+from types import SimpleNamespace
+from unittest.mock import patch
 
+from psnb._src.placement import registry as registry_module
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
-from psnb._src.placement.registry import UNKNOWN, LayoutRegistry
+from psnb._src.placement.registry import HOLDER, UNKNOWN, LayoutRegistry
 
 A, B = ServerAddress("tcp://a", "a"), ServerAddress("tcp://b", "b")
 FIRST = Layout("s", 1, 1, 10.0, (ShardPlace(A, (B,)),))
@@ -16,12 +19,50 @@ SOON = 0.05
 LEASE = 15.0
 
 
+class FakeScheduler:
+    """Has actors as tasks while somebody wants them, as Dask's does."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, SimpleNamespace] = {}
+        self.workers: dict[str, SimpleNamespace] = {}
+        self.clients = set[str]()
+        self.handlers: dict[str, object] = {}
+
+    def begin(self, key: str, address: str) -> None:
+        """Have a client begin an actor; it goes with the client (`let_go`)."""
+        self.tasks[key] = task = SimpleNamespace(key=key, wants={"client"})
+        self.workers.setdefault(address, SimpleNamespace(actors=[])).actors.append(task)
+
+    def client_desires_keys(self, keys: list[str], client: str) -> None:
+        self.clients.add(client)
+        for key in keys:
+            self.tasks[key].wants.add(client)
+
+    def client_releases_keys(self, keys: list[str], client: str) -> None:
+        for key in set(keys) & self.tasks.keys():
+            self.tasks[key].wants.discard(client)
+            if not self.tasks[key].wants:
+                del self.tasks[key]
+
+    def let_go(self) -> None:
+        """Have the client go that began the actors."""
+        self.client_releases_keys(list(self.tasks), "client")
+
+
 class World:
-    """A registry, whose clock the test moves."""
+    """A registry, whose clock the test moves, and its scheduler."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.registry = LayoutRegistry(lambda: self.now)
+        self.registry, self.scheduler = LayoutRegistry(lambda: self.now), FakeScheduler()
+
+    async def start(self) -> None:
+        """Let the registry begin."""
+        await self.registry.start(self.scheduler)  # type: ignore[arg-type]
+
+    def publish(self, owner: str, servers: list[str], turn: int) -> str:
+        """Publish which servers strategy ``s`` has."""
+        return self.registry.publish(owner, "s", FIRST.packed(), servers, turn)
 
     def register(self, strategy: str, name: str, keep: float = 60.0, owner: str = "me") -> object:
         """Register a strategy and publish its layout."""
@@ -45,7 +86,9 @@ def on_a_loop(test: Callable[[World], object]) -> Callable[[], None]:
     @wraps(test)
     def run() -> None:
         async def inner() -> None:
-            made = test(World())
+            world = World()
+            await world.start()
+            made = test(world)
             if asyncio.iscoroutine(made):
                 await made
 
@@ -89,16 +132,127 @@ def test_what_is_not_registered_is_unknown(world: World) -> None:
 @on_a_loop
 def test_a_strategy_whose_owner_has_gone_stays_until_its_time_is_over(world: World) -> object:
     async def go() -> None:
-        for strategy, owner in (("s", "me"), ("t", "me"), ("u", "you")):
-            world.register(strategy, strategy, SOON, owner)
-        world.leave("me")
-        assert world.registry.layout("s") is not None
-        world.registry.publish("me", "t", FIRST.packed())  # it has come back
-        while world.registry.layout("s") is not None:
-            await asyncio.sleep(0.01)
-        assert [world.registry.layout(each) is None for each in "tu"] == [False, False]
+        with patch.object(registry_module, "PUBLISH_AGAIN", SOON - FIRST.patience):
+            for strategy, keep in (("s", SOON), ("t", SOON), ("u", 60.0)):
+                world.register(strategy, strategy, keep)
+            world.leave("me")
+            assert world.registry.layout("s") is not None
+            while world.registry.layout("s") is not None:
+                world.registry.publish("me", "t", FIRST.packed())  # it has come back
+                await asyncio.sleep(0.01)
+            assert [world.registry.layout(each) is None for each in "tu"] == [False, False]
 
     return go()
+
+
+@on_a_loop
+def test_an_owner_whose_connection_broke_gets_its_lease_also_without_retention(
+    world: World,
+) -> object:
+    async def go() -> None:
+        world.register("s", "mine", 0.0)
+        world.leave("me")
+        for _ in range(3):
+            await asyncio.sleep(0)  # a timer that is due would run
+        assert world.registry.layout("s") is not None
+
+    return go()
+
+
+@on_a_loop
+def test_servers_that_are_published_outlive_the_client_that_began_them(world: World) -> None:
+    for key in ("one", "two", "three"):
+        world.scheduler.begin(key, "tcp://a")
+    world.register("s", "mine")
+    world.publish("me", ["one", "two", "gone"], 1)
+    world.scheduler.let_go()
+    assert set(world.scheduler.tasks) == {"one", "two"}
+    assert world.scheduler.tasks["one"].wants == {HOLDER}
+
+
+@on_a_loop
+def test_servers_that_are_published_no_more_end(world: World) -> None:
+    world.scheduler.begin("one", "tcp://a")
+    world.scheduler.begin("two", "tcp://b")
+    world.register("s", "mine")
+    world.publish("me", ["one", "two"], 1)
+    world.scheduler.let_go()
+    world.publish("me", ["two"], 2)
+    assert set(world.scheduler.tasks) == {"two"}
+
+
+@on_a_loop
+def test_a_message_that_is_late_ends_no_server(world: World) -> None:
+    world.scheduler.begin("one", "tcp://a")
+    world.register("s", "mine")
+    world.publish("me", ["one"], 2)
+    world.scheduler.let_go()
+    world.publish("me", [], 1)
+    assert set(world.scheduler.tasks) == {"one"}
+
+
+@on_a_loop
+def test_servers_end_with_their_strategy_and_no_others(world: World) -> None:
+    world.scheduler.begin("one", "tcp://a")
+    world.scheduler.begin("other", "tcp://a")
+    world.register("s", "mine")
+    world.register("t", "yours")
+    world.publish("me", ["one"], 1)
+    world.registry.publish("me", "t", FIRST.packed(), ["other"], 1)
+    world.scheduler.let_go()
+    world.registry.publish("me", "s", None)
+    assert set(world.scheduler.tasks) == {"other"}
+
+
+@on_a_loop
+def test_servers_end_when_nobody_has_come_for_their_strategy(world: World) -> object:
+    async def go() -> None:
+        with patch.object(registry_module, "PUBLISH_AGAIN", SOON - FIRST.patience):
+            world.scheduler.begin("one", "tcp://a")
+            world.register("s", "mine", SOON)
+            world.publish("me", ["one"], 1)
+            world.scheduler.let_go()
+            world.leave("me")
+            assert set(world.scheduler.tasks) == {"one"}
+            while world.registry.layout("s") is not None:
+                await asyncio.sleep(0.01)
+            assert not world.scheduler.tasks
+
+    return go()
+
+
+@on_a_loop
+def test_a_takeover_keeps_the_servers_that_it_has_given_new_keys(world: World) -> None:
+    for key in ("one", "two", "three"):
+        world.scheduler.begin(key, "tcp://a")
+    world.register("s", "mine")
+    world.publish("me", ["one", "two", "three"], 7)
+    world.scheduler.let_go()
+    world.leave("me")
+    world.claim("s", "you")
+    world.publish("you", ["one", "two"], 1)  # it counts anew
+    assert set(world.scheduler.tasks) == {"one", "two"}
+    world.registry.move("you", "s", "t", SECOND.packed(), {"new": "one"})
+    assert set(world.scheduler.tasks) == {"one"}
+    world.registry.publish("you", "t", SECOND.packed(), ["new"], 2)
+    world.leave("you")
+    world.claim("t", "him")
+    world.registry.move("him", "t", "u", SECOND.packed(), {"newer": "new"})
+    world.registry.publish("him", "u", SECOND.packed(), ["newer"], 1)
+    assert set(world.scheduler.tasks) == {"one"}
+    world.registry.publish("him", "u", None)
+    assert not world.scheduler.tasks
+
+
+@on_a_loop
+def test_idle_servers_of_a_worker_end_that_is_to_leave(world: World) -> None:
+    world.scheduler.begin("one", "tcp://a")
+    world.scheduler.begin("two", "tcp://b")
+    world.register("s", "mine")
+    world.publish("me", ["one", "two"], 1)
+    world.scheduler.let_go()
+    world.registry.release_idle(["tcp://b", "tcp://unknown"])
+    assert set(world.scheduler.tasks) == {"one"}
 
 
 @on_a_loop
@@ -137,7 +291,7 @@ def test_what_has_moved_is_not_found_where_it_was(world: World) -> None:
     world.register("s", "mine")
     world.leave("me")
     world.claim("s", "you")
-    assert world.registry.move("you", "s", "t", SECOND.packed()) == ""
+    assert world.registry.move("you", "s", "t", SECOND.packed(), {}) == ""
     assert "taken over by you" in str(world.registry.layout("s"))
     assert "taken over by you" in world.registry.publish("me", "s", FIRST.packed())
     assert "taken over by you" in str(world.register("s", "mine"))

@@ -41,8 +41,8 @@ def test_a_scheduler_that_knows_nothing_of_psnb_is_another_one(client: Client) -
     for call in (
         ownership.register("s"),
         ownership.describe("s", "v", b""),
-        ownership.publish(Layout("s", 1, 1, 10.0, ())),
-        ownership.move("s", Layout("t", 1, 1, 10.0, ())),
+        ownership.publish(Layout("s", 1, 1, 10.0, ()), ()),
+        ownership.move("s", Layout("t", 1, 1, 10.0, ()), {}),
         ownership.close("s"),
         ownership.leave("s"),
         claim(client, "s"),

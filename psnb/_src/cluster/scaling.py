@@ -249,6 +249,10 @@ class ServerProtection(SchedulerPlugin):
             )
             workers = workers and [each for each in workers if str(each) not in held]
             names = names and [each for each in names if str(each) not in held]
+        if registry is not None:
+            # Dask retires no worker that has an actor: servers that hold nothing end before.
+            left = {str(each) for each in (*(workers or ()), *(names or ()))}
+            registry.release_idle([a for a, each in known.items() if left & {a, str(each.name)}])
         retired: dict[str, Any] = await self._retire(workers=workers, names=names, **more)
         return retired
 

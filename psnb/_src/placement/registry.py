@@ -3,28 +3,60 @@
 The scheduler is the one process that all others in a cluster can always ask; when it ends, Dask
 ends all workers, and the servers with them. A strategy's owner writes there what it is (`REGISTER`,
 `DESCRIBE`, `NOTE_MODEL`) and, again and again, its layout (`PUBLISH`); workers that cannot find a
-shard read that (`LAYOUT`). Another process lists the strategies (`STRATEGIES`), and becomes the
+shard read that (`LAYOUT`). With its layout come the servers that it has: each is a Dask actor
+(`ParameterServer`), which the registry keeps in the place of a client, since those of a client go
+with its connection. Another process lists the strategies (`STRATEGIES`), and becomes the
 owner of one whose owner has gone (`CLAIM`); then it gives the strategy another id (`MOVE`), which
-the one before does not know. What is kept of a strategy is removed when it is closed, or when it
-had no owner for as long as its deed says: a client whose connection breaks may come back. All of it
-runs on the scheduler's event loop.
+the one before does not know. What is kept of a strategy is removed, and its servers end, when it is
+closed, or when it had no owner for as long as its deed says, and its lease: a client whose
+connection breaks may come back. All of it runs on the scheduler's event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin
 
-from psnb._src.dask_compat import add_handler
+from psnb._src.dask_compat import actors_at, add_handler, hold_tasks, release_tasks
 from psnb._src.placement.layout import Layout, unpacked
 from psnb._src.utils.checks import numbered
 from psnb.errors import ServerLostError
+
+# ParameterServer: the Dask actor that a parameter server is.
+#
+# The scheduler unpickles it when a server is submitted; so it is here, where nothing is imported
+# that the scheduler does not have, such as kernels. Dask takes its size once, when it is empty: 56
+# bytes, too few to steer tasks to servers or away. A larger one that ``__sizeof__`` makes up would
+# steer them away, but count as memory that Dask manages there.
+
+SERVER_KEY = "psnb-server-"
+"""How the keys of servers begin."""
+
+
+class ParameterServer:
+    """A parameter server, made in a worker's process and freed there by Dask.
+
+    It serves nothing itself, as a call of an actor takes three times as long as one of a handler:
+    see `psnb._src.server.serving`.
+
+    Attributes
+    ----------
+    name : str
+        What people read.
+    host : Host or None
+        What it holds; empty once the strategy has ended it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.host: Any = None
+
 
 # RegistryEntry: what the Dask scheduler keeps of a strategy, so that others find it. Pure.
 #
@@ -95,8 +127,12 @@ class RegistryEntry:
         Its parameters by name, pickled, in the order in which they were made.
     models : dict
         What of which model is in which parameter, by the models' names.
+    actors : dict
+        The keys of the servers' Dask actors, by the servers' own: a takeover changes these alone.
     heard : float
         When its owner was heard last, by the scheduler's clock.
+    turn : int
+        The owner's latest message that named servers; an older one may arrive after it.
     left : bool
         Whether the owner's client has gone since.
     """
@@ -107,6 +143,8 @@ class RegistryEntry:
     layout: list[Any] = field(default_factory=list)
     parameters: dict[str, bytes] = field(default_factory=dict)
     models: dict[str, bytes] = field(default_factory=dict)
+    actors: dict[str, str] = field(default_factory=dict)
+    turn: int = 0
     left: bool = False
 
     @property
@@ -130,6 +168,9 @@ CLAIM = "psnb_claim"
 LEAVE = "psnb_leave"
 MOVE = "psnb_move"
 """The names of the handlers on the Dask scheduler."""
+
+HOLDER = "psnb"
+"""For whom the scheduler keeps the actors of all strategies."""
 
 UNKNOWN = "unknown"
 """The answer to what is published of a strategy that is not registered (any more)."""
@@ -157,6 +198,7 @@ class LayoutRegistry(SchedulerPlugin):
 
     async def start(self, scheduler: Scheduler) -> None:
         """Register the handlers; Dask calls this once."""
+        self._scheduler = scheduler
         for name, handler in (
             (PUBLISH, self.publish),
             (LAYOUT, self.layout),
@@ -186,12 +228,14 @@ class LayoutRegistry(SchedulerPlugin):
             [each for key, each in self._kept.items() if key != strategy],
         )
         name = numbered(own.name, {each.deed.name for each in others})
+        before = self._kept.get(strategy)
         self._kept[strategy] = RegistryEntry(
             replace(own, name=name),
             Owner(*owner),
             self._clock(),
             parameters=dict(parameters),
             models=dict(models),
+            actors={} if before is None else before.actors,
         )
         self._wait_for_owner(strategy)
         return [name]
@@ -214,8 +258,18 @@ class LayoutRegistry(SchedulerPlugin):
         self._kept[strategy].models[name] = packed
         return ""
 
-    def publish(self, token: str, strategy: str, layout: list[Any] | None) -> str:
-        """Store a strategy's layout, which is its owner's heartbeat; None: it is closed."""
+    def publish(
+        self,
+        token: str,
+        strategy: str,
+        layout: list[Any] | None,
+        servers: Sequence[str] = (),
+        turn: int = 0,
+    ) -> str:
+        """Store a strategy's layout, which is its owner's heartbeat; None: it is closed.
+
+        From now on these servers are kept, by their keys, and no others.
+        """
         if refusal := self._refusal(token, strategy):
             return refusal
         if layout is None:
@@ -225,6 +279,9 @@ class LayoutRegistry(SchedulerPlugin):
         kept.heard, kept.left = self._clock(), False
         if not kept.layout or kept.layout[1] < layout[1]:
             kept.layout = layout
+        if kept.turn < turn:
+            kept.turn = turn
+            self._keep(kept, {key: kept.actors.get(key, key) for key in servers})
         self._wait_for_owner(strategy)
         return ""
 
@@ -253,6 +310,7 @@ class LayoutRegistry(SchedulerPlugin):
         if kept.lives(self._clock()):
             return f"{kept.owner.where} owns it, and lives"
         kept.owner, kept.heard, kept.left = Owner(*owner), self._clock(), False
+        kept.turn = 0
         self._wait_for_owner(strategy)
         return self._told(kept)
 
@@ -264,12 +322,19 @@ class LayoutRegistry(SchedulerPlugin):
         self._wait_for_owner(strategy)
         return ""
 
-    def move(self, token: str, before: str, after: str, layout: list[Any]) -> str:
-        """Give a strategy another id and layout: nobody reaches it by the one that it had."""
+    def move(
+        self, token: str, before: str, after: str, layout: list[Any], servers: Mapping[str, str]
+    ) -> str:
+        """Give a strategy another id and layout: nobody reaches it by the one that it had.
+
+        Its servers are kept that have new keys; ``servers`` has those before by the new ones.
+        """
         if refusal := self._refusal(token, before):
             return refusal
         kept = self._kept[after] = self._kept.pop(before)
         kept.layout = layout
+        actors = {new: kept.actors[old] for new, old in servers.items() if old in kept.actors}
+        self._keep(kept, actors)
         self._taken[before] = _taken_over(kept)
         self._stop_waiting(before)
         self._wait_for_owner(after)
@@ -279,6 +344,12 @@ class LayoutRegistry(SchedulerPlugin):
         """Return the addresses of the servers of all strategies that hold shards or copies."""
         layouts = [unpacked(each.layout) for each in self._kept.values() if each.layout]
         return {server.address for layout in layouts for server in layout.servers}
+
+    def release_idle(self, addresses: Collection[str]) -> None:
+        """End the servers at some addresses; they hold nothing (`addresses`)."""
+        there = set().union(*(actors_at(self._scheduler, each) for each in addresses))
+        for kept in self._kept.values():
+            self._keep(kept, {k: actor for k, actor in kept.actors.items() if actor not in there})
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Note that an owner has gone, unless it comes back."""
@@ -305,7 +376,13 @@ class LayoutRegistry(SchedulerPlugin):
 
     def _forget(self, strategy: str) -> None:
         self._stop_waiting(strategy)
-        self._kept.pop(strategy, None)
+        self._keep(self._kept.pop(strategy), {})
+
+    def _keep(self, kept: RegistryEntry, actors: dict[str, str]) -> None:
+        released = set(kept.actors.values()) - set(actors.values())
+        kept.actors = actors
+        hold_tasks(self._scheduler, HOLDER, actors.values())
+        release_tasks(self._scheduler, HOLDER, released)
 
     def _stop_waiting(self, strategy: str) -> None:
         if (timer := self._timers.pop(strategy, None)) is not None:
@@ -314,7 +391,8 @@ class LayoutRegistry(SchedulerPlugin):
     def _wait_for_owner(self, strategy: str) -> None:
         self._stop_waiting(strategy)
         kept = self._kept[strategy]
-        seconds = kept.deed.retention + (0.0 if kept.left else kept.lease)
+        # Also if its client has gone, it gets the lease: it may be back before workers notice.
+        seconds = kept.deed.retention + kept.lease
         loop = asyncio.get_running_loop()
         self._timers[strategy] = loop.call_later(seconds, self._forget, strategy)
 

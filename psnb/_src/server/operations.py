@@ -397,14 +397,8 @@ class RepeatChange(CopyOperation, frozen=True):
     change: ShardOperation
 
 
-class StartServer(HostOperation, frozen=True):
-    """Starts the server; it goes to its process, as the next three.
-
-    It ends by itself when its strategy is not heard for ``life`` seconds.
-    """
-
-    name: str
-    life: float
+class PrepareServer(HostOperation, frozen=True):
+    """Asks whether the server may begin here; it goes to its process, as the next three."""
 
 
 class AddKey(HostOperation, frozen=True):

@@ -1,11 +1,11 @@
 """The parameter servers of a worker process, and the handler through which clients reach them.
 
-They are kept here, not as Dask actors: an actor ends with its client's connection to the scheduler,
-which may break and come back. A strategy starts and stops its servers, and tells them again and
-again which shards to hold; a server that is not told so for as long as the strategy has said is
-dropped. Calls go through one handler on the worker's Dask server, ``psnb_server``, which finds a
-server by its key. Whoever takes a strategy over gives its servers new keys, so that nobody reaches
-them who knows the old ones only.
+Each is a Dask actor (`psnb._src.placement.registry.ParameterServer`), which has a host from when
+Dask has made it until Dask forgets it: the scheduler's registry decides that. What Dask frees while
+its strategy still looks after it, as in ``client.restart()``, hands over first. Calls do not go
+through Dask's actors, which take three times as long, but through one handler on the worker's Dask
+server, ``psnb_server``, which finds a server by its key. Whoever takes a strategy over gives its
+servers new keys, so that nobody reaches them who knows the old ones only; Dask's key stays.
 
 Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
 table needs a lock and every operation is atomic. (A thread of its own for them would cost 0.3 ms a
@@ -24,12 +24,20 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from distributed import Worker
 
-from psnb._src.dask_compat import CONNECTION_KEPT, Comm, add_handler, event_loop, remove_handler
+from psnb._src.dask_compat import (
+    CONNECTION_KEPT,
+    Comm,
+    actor_of,
+    add_handler,
+    event_loop,
+    remove_handler,
+)
+from psnb._src.placement.registry import ParameterServer
 from psnb._src.server.memory import lending_answers, refusal
 from psnb._src.server.operations import (
     BUSY,
@@ -40,10 +48,10 @@ from psnb._src.server.operations import (
     FollowPlaces,
     OnShard,
     PendingReply,
+    PrepareServer,
     ServerAnswer,
     ServerReply,
     ServerRequest,
-    StartServer,
     StopServer,
     number_in,
 )
@@ -62,6 +70,9 @@ from psnb.errors import ServerLostError
 HANDLER = "psnb_server"
 """The name of the handler on each Dask worker."""
 
+GRACE = 25.0
+"""Seconds that servers get to hand over what they hold."""
+
 _MINUTE = 60.0
 _LOOK = 0.5
 _LOOK_WHETHER_EMPTY = 0.05
@@ -70,11 +81,11 @@ _STUCK = 1.0
 
 
 class _Server:
-    """A server, the seconds since its strategy was last heard, and the connection of that."""
+    """A server, Dask's key of it, and the connection over which its strategy was last heard."""
 
-    def __init__(self, key: str, name: str, life: float, soon: Soon) -> None:
-        self.host = Host(key, f"server {name}", soon)
-        self.silence, self.life = 0.0, life
+    def __init__(self, key: str, actor: ParameterServer, soon: Soon) -> None:
+        self.task = key
+        self.host = actor.host = Host(key, f"server {actor.name}", soon)
         self.keeper: MessageStream | None = None
 
 
@@ -100,6 +111,7 @@ class ParameterServers:
         self._ended = threading.Event()  # ends the thread, which runs while there are servers
         self._timers: list[asyncio.TimerHandle] = []
         self._leaving = False
+        self._freeing: set[asyncio.Task[None]] = set()
         add_handler(worker, HANDLER, self._serve)
 
     def __len__(self) -> int:
@@ -112,19 +124,47 @@ class ParameterServers:
         Returns when they have, or cannot be reached any more, or after so many seconds.
         """
         self._leaving = True
-        for server in self._servers.values():
+        await self._hand_over(self._servers.values(), seconds)
+
+    async def _hand_over(self, servers: Collection[_Server], seconds: float) -> None:
+        for server in servers:
             server.host.leaves = True
         end = self._loop.time() + seconds
-        while self._loop.time() < end and any(
-            server.keeper in self._streams for server in self._servers.values()
-        ):
+        while self._loop.time() < end and any(server.keeper in self._streams for server in servers):
             await asyncio.sleep(_LOOK_WHETHER_EMPTY)
+
+    def begin(self, key: str) -> None:
+        """Have an actor serve that Dask has made; on the loop."""
+        actor = actor_of(self._worker, key)
+        if not isinstance(actor, ParameterServer):
+            return  # a handle of one elsewhere, for a task of the user's
+        server = self._servers[key] = _Server(key, actor, self._loop.call_soon_threadsafe)
+        server.host.leaves = self._leaving
+        if len(self._servers) == 1:
+            self._ended = threading.Event()
+            self._timers = [self._loop.call_later(_MINUTE, self._count_minute)]
+            self._go_round()
+            look = partial(self._look, self._ended)
+            threading.Thread(target=look, name="psnb-life", daemon=True).start()
+
+    def free(self, key: str) -> None:
+        """End a server whose actor Dask has forgotten; on the loop."""
+        for server in {each for each in self._servers.values() if each.task == key}:
+            freeing = asyncio.create_task(self._free(server), name="psnb freeing a server")
+            self._freeing.add(freeing)
+            freeing.add_done_callback(self._freeing.discard)
+
+    async def _free(self, server: _Server) -> None:
+        await self._hand_over([server], GRACE)
+        self._stop(server)
 
     def close(self) -> None:
         """Drop all servers, and answer no more requests."""
         remove_handler(self._worker, HANDLER)
-        for key in list(self._servers):
-            self._stop(key)
+        for freeing in self._freeing:
+            freeing.cancel()
+        for server in set(self._servers.values()):
+            self._stop(server)
 
     async def _serve(self, comm: Comm, probe: Probe | None = None, psnb: str = "") -> object:
         if psnb != own_version():
@@ -161,16 +201,16 @@ class ParameterServers:
     def _run(self, stream: MessageStream, request: ServerRequest, made: Made) -> None:
         number, key = request.number, request.key
         match request.operations:
-            case [StartServer()] if self._leaving:
+            case [PrepareServer()] if self._leaving:
                 ends = ServerLostError(f"the process at {self._worker.address} is about to end")
                 stream.send(ServerReply(number, [Failed(ends)]).wire())
                 return
-            case [StartServer(name, life)]:
-                self._start(key, name, life)
+            case [PrepareServer()]:
                 stream.send(ServerReply(number, [Done(None)]).wire())
                 return
             case [StopServer()]:
-                self._stop(key)
+                if key in self._servers:
+                    self._stop(self._servers[key])
                 stream.send(ServerReply(number, [Done(None)]).wire())
                 return
         server = self._servers.get(key)
@@ -179,7 +219,7 @@ class ParameterServers:
             return
         match request.operations:
             case [FollowPlaces()]:
-                server.silence, server.keeper = 0.0, stream
+                server.keeper = stream
                 server.host.rename(key)  # what the places call it
             case [AddKey(other)]:
                 self._servers[other] = server
@@ -206,22 +246,10 @@ class ParameterServers:
         with lending_answers(stream.lend):
             server.host.run(request.operations, PendingReply(send), self._connect, made)
 
-    def _start(self, key: str, name: str, life: float) -> None:
-        if key in self._servers:
-            return  # it was asked for twice
-        self._servers[key] = _Server(key, name, life, self._loop.call_soon_threadsafe)
-        if len(self._servers) == 1:
-            self._ended = threading.Event()
-            self._timers = [self._loop.call_later(_MINUTE, self._count_minute)]
-            self._go_round()
-            look = partial(self._look, self._ended)
-            threading.Thread(target=look, name="psnb-life", daemon=True).start()
-
-    def _stop(self, key: str) -> None:
-        server = self._servers.get(key)
-        if server is not None:
-            self._servers = {k: each for k, each in self._servers.items() if each is not server}
-            server.host.close()
+    def _stop(self, server: _Server) -> None:
+        self._servers = {k: each for k, each in self._servers.items() if each is not server}
+        server.host.close()
+        server.keeper = None  # it has nothing to hand over any more
         if not self._servers:
             self._ended.set()
             for timer in self._timers:
@@ -237,11 +265,6 @@ class ParameterServers:
         for timer in self._timers[1:]:
             timer.cancel()  # so that there is one, whoever has called
         self._timers[1:] = [self._loop.call_later(_LOOK, self._go_round)]
-        # Rounds are counted: where this process was frozen, what was sent to it waits to be read.
-        for key, server in list(self._servers.items()):
-            server.silence += _LOOK
-            if server.silence > server.life:
-                self._stop(key)
 
     def _look(self, ended: threading.Event) -> None:
         # Runs in the thread. Sending takes the stream's lock, which the loop holds only briefly.

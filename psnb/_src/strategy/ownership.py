@@ -7,12 +7,13 @@ On the client's event loop. The scheduler refuses one whose strategy was taken o
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, replace
 from types import MappingProxyType
@@ -31,7 +32,7 @@ from psnb._src.dask_compat import (
     scheduler_identity,
 )
 from psnb._src.jupyter_compat import kernel_id
-from psnb._src.placement.layout import Layout, unpacked
+from psnb._src.placement.layout import Layout, ServerAddress, unpacked
 from psnb._src.placement.registry import (
     CLAIM,
     DESCRIBE,
@@ -193,6 +194,7 @@ class Ownership:
         self._client, self.deed = client, deed
         self._owner = owner or _new_owner(client)
         self._parameters, self._models = dict(parameters or {}), dict(models or {})
+        self._turns = itertools.count(1)
 
     @property
     def parameters(self) -> Mapping[str, bytes]:
@@ -240,9 +242,10 @@ class Ownership:
             await self._tell(NOTE_MODEL, **told)
         self._models[name] = packed
 
-    async def publish(self, layout: Layout) -> None:
-        """Publish where the shards are, as a heartbeat."""
+    async def publish(self, layout: Layout, servers: Sequence[ServerAddress]) -> None:
+        """Publish where the shards are, and which servers there should be, as a heartbeat."""
         told: dict[str, Any] = {"strategy": layout.strategy, "layout": layout.packed()}
+        told |= {"servers": [server.key for server in servers], "turn": next(self._turns)}
         if await self._tell(PUBLISH, **told) == UNKNOWN:
             await self.register(layout.strategy)
             await self._tell(PUBLISH, **told)
@@ -255,10 +258,10 @@ class Ownership:
         """Give a strategy up, so that another process may claim it."""
         await _ask(self._client, LEAVE, token=self._owner.token, strategy=strategy)
 
-    async def move(self, before: str, layout: Layout) -> None:
-        """Give the strategy the id that its new layout has."""
-        after = layout.strategy
-        if refusal := await self._tell(MOVE, before=before, after=after, layout=layout.packed()):
+    async def move(self, before: str, layout: Layout, servers: Mapping[str, str]) -> None:
+        """Give the strategy the id that its new layout has; former keys of servers by new ones."""
+        told = {"before": before, "after": layout.strategy, "layout": layout.packed()}
+        if refusal := await self._tell(MOVE, **told, servers=servers):
             raise OwnershipLostError(f"the scheduler does not know the strategy: {refusal}")
 
     async def _tell(self, handler: str, **told: Any) -> str:

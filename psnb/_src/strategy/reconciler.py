@@ -232,6 +232,7 @@ class Reconciler:
         self._loop = event_loop(client)
         self._recruiting: asyncio.Task[None] | None = None
         self._beaten = self._published = self._looked = 0.0
+        self._named: tuple[ServerAddress, ...] = ()  # the servers that were published last
         self._task = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
 
     @property
@@ -395,7 +396,10 @@ class Reconciler:
             desired = DesiredLayout(usable, self._homes, self._pauses.unfit(now))
             after = next_layout(before, observed, desired)
             self._pauses.note(before, after, now)
-            if after is not before or now - self._published > PUBLISH_AGAIN:
+            running = self._servers.running
+            late = now - self._published > PUBLISH_AGAIN
+            if after is not before or running != self._named or late:
+                self._named = running
                 try:
                     await self._servers.publish(after)
                     self._published = now

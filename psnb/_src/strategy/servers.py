@@ -1,7 +1,8 @@
 """Servers: the processes that hold a strategy's shards, and the layout that says which holds which.
 
-`Servers` starts and stops them, and publishes each layout on the scheduler. One task of the
-client's event loop at a time changes the layout: the one that holds `changing`.
+`Servers` starts and stops them, and publishes each layout on the scheduler. They are Dask actors:
+this process holds a new one until the scheduler's registry does, with the next layout. One task of
+the client's event loop at a time changes the layout: the one that holds `changing`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distributed import Client
+from distributed import Client, Future
 
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.connection import ControlConnection
@@ -32,7 +33,13 @@ from psnb._src.monitor.feed import OptimizerState
 from psnb._src.monitor.history import ServerStatistics
 from psnb._src.placement.layout import Layout, ServerAddress, ServerStatus, ShardId, ShardPlace
 from psnb._src.placement.next_layout import Health, ObservedServer
-from psnb._src.placement.registry import LAYOUT, LayoutCache, LayoutRegistry
+from psnb._src.placement.registry import (
+    LAYOUT,
+    SERVER_KEY,
+    LayoutCache,
+    LayoutRegistry,
+    ParameterServer,
+)
 from psnb._src.server.operations import (
     AddKey,
     CountTraffic,
@@ -42,7 +49,7 @@ from psnb._src.server.operations import (
     HostOperation,
     HostShards,
     MeasureShards,
-    StartServer,
+    PrepareServer,
     StopServer,
 )
 from psnb._src.strategy.ownership import Ownership
@@ -102,10 +109,9 @@ class ServerControl:
         if connection is not None:
             connection.close()
 
-    async def start(self, server: ServerAddress, life: float) -> None:
-        """Start a server on a worker, which ends when it hears nothing for ``life`` seconds."""
-        name = f"{server.key.rpartition('-')[2]} at {server.address}"
-        await self.ask(server, StartServer(name, life))
+    async def prepare(self, server: ServerAddress) -> None:
+        """Return if a worker's process is there and takes a server; raises as `ask`."""
+        await self.ask(server, PrepareServer())
 
     async def stop(self, server: ServerAddress) -> None:
         """End a server, if it can be reached, with all it holds; closes the connection."""
@@ -187,6 +193,10 @@ def unresponsive(server: ServerAddress, silence: float) -> str:
 
 
 _STOP_TIMEOUT = 2.0
+_START_TIMEOUT = 30.0
+_LOOK = 1.0
+_FIRST = 1_000
+"""The priority with which Dask begins servers: before the tasks that wait for a thread."""
 
 
 class Servers:
@@ -233,10 +243,10 @@ class Servers:
         self.on_end: Callable[[], object] = bool
         self.name = _new_name()
         self.control = ServerControl(pool_of(client), patience)
-        self._life = patience + ownership.deed.retention
         self._numbers = itertools.count()
         self._running: dict[ServerAddress, None] = {}
         self._lost: dict[ServerAddress, None] = {}  # since all shards had a server
+        self._futures: dict[ServerAddress, Future] = {}  # of servers that the registry has not yet
         self._layout = Layout(self.name, 0, 0, patience, ())
         self._stopping: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None  # keeps a reference to the task
@@ -277,7 +287,8 @@ class Servers:
                         raise error
                     del names[server]  # what it has a copy of is elsewhere
             layout = self._layout.renamed(name, names)
-            await self.ownership.move(before, layout)
+            former = {new.key: old.key for old, new in names.items()}
+            await self.ownership.move(before, layout, former)
             self.name, self._running = name, dict.fromkeys(names.values())
             self._layout = layout
             self.layout_cache.learn(layout)
@@ -346,12 +357,44 @@ class Servers:
             return [there[address] for address in addresses]
 
     async def _begin(self, servers: Sequence[ServerAddress]) -> None:
-        asked = (self.control.start(server, self._life) for server in servers)
-        for error in await asyncio.gather(*asked, return_exceptions=True):
+        beginning = map(self._begin_one, servers)
+        for error in await asyncio.gather(*beginning, return_exceptions=True):
             if isinstance(error, PsnbError):
                 raise ClusterError(f"a parameter server does not start: {error}") from error
             if isinstance(error, BaseException):
                 raise error
+
+    async def _begin_one(self, server: ServerAddress) -> None:
+        future = self._futures[server] = self._client.submit(
+            ParameterServer,
+            f"{_number(server)} at {server.address}",
+            key=server.key,
+            workers=[server.address],
+            actor=True,
+            pure=False,
+            priority=_FIRST,
+        )
+        waiting = asyncio.create_task(future.exception(asynchronous=True), name="psnb beginning")
+        try:
+            async with asyncio.timeout(_START_TIMEOUT):
+                while not waiting.done():
+                    # Dask would wait without end for a process that freezes, leaves, or has died.
+                    await self.control.prepare(server)
+                    await asyncio.wait({waiting}, timeout=_LOOK)
+        except TimeoutError as error:
+            raise ServerLostError(
+                f"Dask does not begin one at {server.address} within {_START_TIMEOUT:.0f} s: tasks "
+                "have all of its threads, or it is paused, as its memory is full"
+            ) from error
+        finally:
+            waiting.cancel()
+        if future.status != "finished":
+            why = waiting.result() or "the connection to the scheduler broke"
+            raise ServerLostError(f"Dask cannot begin one at {server.address}: {why}")
+
+    def _let_go(self, server: ServerAddress) -> None:
+        if (future := self._futures.pop(server, None)) is not None:
+            future.release()  # here, as the traceback of an error may refer to it
 
     def give_up(self, server: ServerAddress) -> None:
         """Remove a server that is lost or holds nothing any more; on the client's event loop."""
@@ -389,7 +432,10 @@ class Servers:
         if not layout.incomplete:
             self._lost.clear()
         self.layout_cache.learn(layout)
-        await self.ownership.publish(layout)
+        servers = self.running
+        await self.ownership.publish(layout, servers)
+        for server in servers:
+            self._let_go(server)  # the registry holds it
 
     def end(self, why: CoordinatorClosedError) -> None:
         """Note that nobody looks after them any more, for good; on the client's event loop.
@@ -403,7 +449,7 @@ class Servers:
 
     def close(self) -> None:
         """Stop all servers, and forget where shards were; returns at once, any thread."""
-        # A RuntimeError: the loop is closed. Servers end by themselves some minutes later.
+        # A RuntimeError: the loop is closed. The registry ends servers without an owner.
         with contextlib.suppress(RuntimeError):
             event_loop(self._client).call_soon_threadsafe(self._begin_to_close)
 
@@ -426,12 +472,14 @@ class Servers:
             await asyncio.wait(self._stopping, timeout=_STOP_TIMEOUT)
 
     def _stop(self, server: ServerAddress) -> None:
+        self._let_go(server)
         task = asyncio.create_task(self._end(server), name="psnb stopping a server")
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
 
     async def _end(self, server: ServerAddress) -> None:
-        # A server that does not hear it ends by itself, after some minutes without any message.
+        # At once, as closures that go on must write nothing to it; what it holds is freed. The
+        # registry lets its actor go with the next layout, also if it does not hear this.
         try:
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await self.control.stop(server)
@@ -460,7 +508,7 @@ def _new_name() -> str:
 
 
 def _key(strategy: str, number: int) -> str:
-    return f"psnb-server-{strategy}-{number}"
+    return f"{SERVER_KEY}{strategy}-{number}"
 
 
 def _number(server: ServerAddress) -> int:

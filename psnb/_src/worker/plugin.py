@@ -31,10 +31,10 @@ from psnb._src.dask_compat import (
     remove_handler,
 )
 from psnb._src.jupyter_compat import in_notebook
-from psnb._src.placement.registry import LAYOUT, LayoutCache
+from psnb._src.placement.registry import LAYOUT, SERVER_KEY, LayoutCache
 from psnb._src.protocol.messages import HANDLER, SessionOpening
 from psnb._src.server.replication import Opening
-from psnb._src.server.serving import ParameterServers
+from psnb._src.server.serving import GRACE, ParameterServers
 from psnb._src.utils.files import own_version
 from psnb._src.worker.context import HANDLER as MAIL_HANDLER
 from psnb._src.worker.context import PeerMessages, begin_printing, end_printing
@@ -49,9 +49,6 @@ from psnb._src.worker.session import Session
 #
 # Threads: Python runs the handler on the main thread, which must be that of the worker's event
 # loop; in all other processes, as in a notebook with a worker inside, nothing is heard.
-
-GRACE = 25.0
-"""Seconds that servers get to hand over what they hold."""
 
 
 def hear_notice(leave: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -141,6 +138,14 @@ class Runtime(WorkerPlugin):
         self._server_client = server_client
         add_process_client(server_client)
         self._end_hearing = hear_notice(self.leave)
+
+    def transition(self, key: object, start: str, finish: str, **more: object) -> None:
+        """Begin and end servers with Dask's actors; Dask calls this for each task, on the loop."""
+        if isinstance(key, str) and key.startswith(SERVER_KEY):
+            if finish == "memory":
+                self._servers.begin(key)
+            elif finish == "forgotten":
+                self._servers.free(key)
 
     async def leave(self) -> None:
         """Let the closures that run end, and have servers hand over what they hold.
