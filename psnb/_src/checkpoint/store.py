@@ -21,21 +21,24 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
-from psnb._src.utils.checks import is_integer
+import msgspec
+from msgspec import Meta, Struct
+
 from psnb._src.utils.files import (
     FormatError,
     Place,
     RemotePath,
-    keys,
     plain_json,
     read_sealed,
     require,
     sealed,
     sync,
+    typed,
 )
 from psnb._src.utils.text import shown
 from psnb.errors import CheckpointError
@@ -132,16 +135,19 @@ KEPT = "kept"
 another manager's save might remove the checkpoint first."""
 
 _FILES = r"(files-[0-9a-f]{32}/)?"
-_PREFIX = re.compile(_FILES, re.ASCII)
-_FILE = re.compile(_FILES + r"\d{4,9}-\d{5,9}(-(?P<depth>\d{2,9}))?\.safetensors", re.ASCII)
+_FILE = _FILES + r"[0-9]{4,9}-[0-9]{5,9}(-(?P<depth>[0-9]{2,9}))?\.safetensors"
 """The names of shards' files, which are in the checkpoint's folder, or in one beside it that has
 such a name, and nowhere else."""
 
 _DEEPEST = 10**9
 
+ShardFiles = Annotated[
+    Mapping[Annotated[str, Meta(pattern=rf"\A{_FILE}\Z")], str], Meta(min_length=1)
+]
+"""The files of a shard, with their checksums: all of it, then what changed, the oldest first."""
 
-@dataclass(frozen=True, slots=True)
-class ManifestEntry:
+
+class ManifestEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """One parameter in a checkpoint.
 
     Attributes
@@ -153,14 +159,13 @@ class ManifestEntry:
     optimizer : mapping or None
         Name and hyperparameters at the time of saving, for information.
     shards : sequence of mapping of str to str
-        The files of each of its shards, with their checksums: all of it, then what changed, the
-        oldest first.
+        The files of each of its shards.
     """
 
     name: str
     description: Mapping[str, Any]
     optimizer: Mapping[str, Any] | None
-    shards: Sequence[Mapping[str, str]]
+    shards: Annotated[Sequence[ShardFiles], Meta(min_length=1)]
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -168,14 +173,11 @@ class ManifestEntry:
         return {file: sum_ for shard in self.shards for file, sum_ in shard.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The content of a checkpoint.
 
     Attributes
     ----------
-    entries : mapping of str to ManifestEntry
-        Its parameters, by name.
     metadata : mapping
         The caller's.
     consistent : bool
@@ -186,18 +188,35 @@ class Manifest:
         On how many earlier ones it builds, whose files it shares; 0 if all are its own.
     prefix : str
         What comes before the names of its own files.
+    parameters : sequence of ManifestEntry
+        Its parameters.
     """
 
-    entries: Mapping[str, ManifestEntry]
     metadata: Mapping[str, Any]
     consistent: bool
     run: Mapping[str, Any]
-    depth: int
-    prefix: str
+    depth: Annotated[int, Meta(ge=0, lt=_DEEPEST)]
+    prefix: Annotated[str, Meta(pattern=rf"\A{_FILES}\Z")]
+    parameters: Sequence[ManifestEntry]
+
+    def __post_init__(self) -> None:
+        names: set[str] = set()
+        files: set[str] = set()
+        for each in self.parameters:
+            require(each.name not in names, f"parameter {each.name!r:.80} is there twice")
+            names.add(each.name)
+            for file in chain.from_iterable(each.shards):
+                require(file not in files, f"shard {file} is there twice")
+                files.add(file)
+
+    @cached_property
+    def entries(self) -> Mapping[str, ManifestEntry]:
+        """Its parameters by name."""
+        return {each.name: each for each in self.parameters}
 
     def own(self, file: str) -> bool:
         """Return whether a file was written for this checkpoint, not for one before."""
-        match = _FILE.fullmatch(file)
+        match = re.fullmatch(_FILE, file)
         return match is not None and int(match["depth"] or 0) == self.depth
 
     def text(self) -> str:
@@ -205,18 +224,10 @@ class Manifest:
 
         Raises
         ------
-        CheckpointError
+        ValueError, TypeError
             If JSON cannot hold it.
         """
-        content = {
-            "metadata": dict(self.metadata),
-            "consistent": self.consistent,
-            "run": dict(self.run),
-            "depth": self.depth,
-            "prefix": self.prefix,
-            "parameters": [asdict(entry) for entry in self.entries.values()],
-        }
-        return sealed(content, FORMAT)
+        return sealed(msgspec.to_builtins(self), FORMAT)
 
 
 def file_name(parameter: int, shard: int, depth: int) -> str:
@@ -224,8 +235,8 @@ def file_name(parameter: int, shard: int, depth: int) -> str:
     return f"{parameter:04d}-{shard:05d}{f'-{depth:02d}' if depth else ''}.safetensors"
 
 
-def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a caller's metadata, if JSON can hold it.
+def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what JSON makes of a caller's metadata.
 
     Raises
     ------
@@ -234,12 +245,11 @@ def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     try:
         require(isinstance(metadata, Mapping), f"expected a mapping, found {shown(metadata)}")
-        plain_json(dict(metadata))
+        return dict(plain_json(dict(metadata)))
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"the metadata of a checkpoint must be a mapping that JSON can hold: {error}"
         ) from error
-    return metadata
 
 
 def read_manifest(path: Place, file: Callable[[str], Path]) -> Manifest:
@@ -251,7 +261,7 @@ def read_manifest(path: Place, file: Callable[[str], Path]) -> Manifest:
         If it is not a checkpoint, is damaged, or has a version that cannot be read.
     """
     try:
-        return _manifest(read_sealed(file(MANIFEST), FORMAT))
+        return typed(read_sealed(file(MANIFEST), FORMAT), Manifest)
     except FormatError as error:
         raise CheckpointError(f"checkpoint {str(path)!r} {error}") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -259,42 +269,6 @@ def read_manifest(path: Place, file: Callable[[str], Path]) -> Manifest:
             f"{str(path)!r} is no checkpoint, or a damaged one: {str(error)[:500]}; restore "
             "another one, or copy it again from where it is whole"
         ) from error
-
-
-def _manifest(content: dict[str, Any]) -> Manifest:
-    names = {"metadata", "consistent", "run", "depth", "prefix", "parameters"}
-    keys("its manifest", content, names)
-    metadata, run, parameters = content["metadata"], content["run"], content["parameters"]
-    consistent, depth, prefix = content["consistent"], content["depth"], content["prefix"]
-    require(is_integer(depth) and 0 <= depth < _DEEPEST, f"its depth is {depth!r:.80}")
-    require(isinstance(prefix, str), f"its prefix is {prefix!r:.80}")
-    require(_PREFIX.fullmatch(prefix) is not None, f"its prefix is {prefix!r:.80}")
-    require(isinstance(consistent, bool), f"consistent is {consistent!r:.80}")
-    require(isinstance(metadata, dict), "its metadata are no JSON object")
-    require(isinstance(run, dict), "what it says of the run is no JSON object")
-    require(isinstance(parameters, list), "its parameters are no list")
-    entries: dict[str, ManifestEntry] = {}
-    files: set[str] = set()
-    for each in parameters:
-        require(isinstance(each, dict), "one of its parameters is no JSON object")
-        keys("one of its parameters", each, {"name", "description", "optimizer", "shards"})
-        entry = ManifestEntry(**each)
-        name = entry.name
-        require(isinstance(name, str), f"the name of a parameter is {name!r:.80}")
-        require(name not in entries, f"parameter {name!r:.80} is there twice")
-        require(isinstance(entry.description, dict), f"{name!r:.80} is not described")
-        optimizer = entry.optimizer
-        require(optimizer is None or isinstance(optimizer, dict), f"optimizer of {name!r:.80}")
-        require(isinstance(entry.shards, list) and bool(entry.shards), f"{name!r:.80} has no files")
-        for shard in entry.shards:
-            require(isinstance(shard, dict) and bool(shard), f"a shard of {name!r:.80} has no file")
-            for file, sum_ in shard.items():
-                require(_FILE.fullmatch(file) is not None, f"{file!r:.80} is no name of a shard")
-                require(file not in files, f"shard {file} is there twice")
-                require(isinstance(sum_, str), f"the checksum of {file} is {sum_!r:.80}")
-                files.add(file)
-        entries[name] = entry
-    return Manifest(entries, metadata, consistent, run, depth, prefix)
 
 
 CANNOT_REMOVE = "an old checkpoint cannot be removed: %s"
