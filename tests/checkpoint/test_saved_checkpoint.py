@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import psnb
 from psnb._src.checkpoint.reader import SavedCheckpoint, SavedTable, load
-from psnb._src.checkpoint.store import MANIFEST, LocalFolder
+from psnb._src.checkpoint.store import MANIFEST, LocalStore
 from psnb._src.client.variable import shards_of
 from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.states import CountFilter
@@ -154,11 +154,11 @@ def test_it_needs_no_dask(path: Path) -> None:
 def test_no_manager_removes_it_while_it_is_held(path: Path) -> None:
     write(path.parent, [], {})
     checkpoint = load(path)
-    LocalFolder(path.parent).prune(1)
+    LocalStore(path.parent).prune(1)
     assert checkpoint["w"].shape == (5, 2)
     del checkpoint
     gc.collect()
-    LocalFolder(path.parent).prune(1)
+    LocalStore(path.parent).prune(1)
     assert not path.exists()
 
 

@@ -11,10 +11,10 @@ A checkpoint is a folder::
 
 Servers write their shards into a partial one, each by itself, and sync them; then the manifest is
 written, and it becomes a checkpoint in one step. (How, and how those who use a folder stay apart,
-is in `psnb._src.checkpoint.store` and `psnb._src.checkpoint.store`.) Nothing in it
-is pickled. A shard is a unit of writing only: a parameter is read from all
-of its shards, for any number of servers. What did not change since an earlier checkpoint is not
-written again, if the caller says so: the new one shares the file (see `DeltaBase`).
+is in `psnb._src.checkpoint.store`.) Nothing in it is pickled. A shard is a unit of writing only: a
+parameter is read from all of its shards, for any number of servers. What did not change since an
+earlier checkpoint is not written again, if the caller says so: the new one shares the file (see
+`DeltaBase`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from psnb._src.checkpoint.store import (
-    CheckpointFolder,
+    CheckpointStore,
     Manifest,
     ManifestEntry,
     PartialCheckpoint,
@@ -93,7 +93,7 @@ class UsedBase(NamedTuple):
 
 
 @contextmanager
-def in_use(folder: CheckpointFolder, base: DeltaBase | None) -> Iterator[UsedBase | None]:
+def in_use(folder: CheckpointStore, base: DeltaBase | None) -> Iterator[UsedBase | None]:
     """Use one; None if there is none, or another manager has removed it, or a file is not there."""
     try:
         stored = None if base is None else folder.use(base.path)
@@ -168,7 +168,7 @@ def _nobody(share: float) -> None:
 
 
 def write_checkpoint(
-    directory: CheckpointFolder,
+    directory: CheckpointStore,
     taken: Snapshots,
     metadata: Mapping[str, Any],
     *,
@@ -182,7 +182,7 @@ def write_checkpoint(
 
     Parameters
     ----------
-    directory : CheckpointFolder
+    directory : CheckpointStore
         The folder of checkpoints.
     taken : Snapshots
         The parameters, as they are to be saved.
