@@ -186,6 +186,32 @@ Dtype = Annotated[str, one_of(*(each.name for each in DTYPES.values()))]
 """The name of one, as `msgspec` checks it."""
 
 
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def safetensors_head(
+    arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]], nbytes: int = 0
+) -> bytes:
+    """Return the beginning of a safetensors file, before the bytes of its arrays.
+
+    By hand, as the library writes only arrays that are in memory as a whole.
+
+    Parameters
+    ----------
+    arrays : mapping of str to tuple
+        Dtype and shape of each, in the order in which they follow without gaps.
+    nbytes : int
+        The least number of its bytes; always a multiple of 8.
+    """
+    header, end = {}, 0
+    for name, (dtype, shape) in arrays.items():
+        start, end = end, end + dtype.itemsize * math.prod(shape)
+        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text = text.ljust(max(len(text) + -len(text) % 8, nbytes - 8))
+    return len(text).to_bytes(8, "little") + text
+
+
 def mapped_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a file by their names, mapped into memory and read-only.
 
