@@ -12,7 +12,7 @@ import numpy as np
 import psnb
 from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.restore import Checkpoint
-from psnb._src.checkpoint.store import Manifest, folder_of
+from psnb._src.checkpoint.store import Manifest, store_at
 from psnb._src.client.arguments import NonFinite
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.requests import Request
@@ -131,7 +131,7 @@ def restored(path: Place, shards: int = 1) -> dict[str, State]:
 
 
 def manifest(path: Place) -> Manifest:
-    with released(folder_of(path.parent).use(path)) as stored:
+    with released(store_at(path.parent).use(path)) as stored:
         return stored.manifest()
 
 

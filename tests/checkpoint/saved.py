@@ -16,7 +16,7 @@ from psnb._src.checkpoint import shards
 from psnb._src.checkpoint.store import (
     MANIFEST,
     LocalCheckpoint,
-    LocalFolder,
+    LocalStore,
     Manifest,
     StoredCheckpoint,
     read_manifest,
@@ -96,7 +96,7 @@ def write(
 ) -> Path:
     """Write the next checkpoint."""
     taken = InHand(parameters, meanwhile)
-    return shards.write_checkpoint(LocalFolder(directory), taken, metadata).path
+    return shards.write_checkpoint(LocalStore(directory), taken, metadata).path
 
 
 def parameter(name: str = "v", states: list[shards.State] | None = None) -> Parameter:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.checkpoint.store import RemoteFolder, folder_of
+from psnb._src.checkpoint.store import CheckpointStore, store_at
 from psnb._src.utils.files import Place, RemotePath, as_place
 from psnb.errors import CheckpointError
 from tests.checkpoint.delta_model import (
@@ -57,7 +57,7 @@ def test_the_one_before_is_not_removed_while_a_delta_is_written(
     manager = manager_of(model, tmp_path)
     first = manager.save()
     manager_of(Model(), tmp_path).save()
-    model.meanwhile = lambda: folder_of(tmp_path).prune(1)
+    model.meanwhile = lambda: store_at(tmp_path).prune(1)
     path = manager.save()
     assert first in manager.checkpoints
     assert manifest(path).depth == 1
@@ -76,7 +76,7 @@ def test_one_whose_base_is_removed_while_it_is_written_is_given_up_and_the_next_
     manager.save()
     other = manager_of(Model(), store)
     kept = other.save()
-    model.meanwhile = lambda: folder_of(as_place(store)).prune(1)
+    model.meanwhile = lambda: store_at(as_place(store)).prune(1)
     with pytest.raises(CheckpointError, match="has removed ckpt-000001, on which it was to build"):
         manager.save()
     assert manager.checkpoints == [kept]
@@ -93,16 +93,16 @@ def test_files_that_a_delta_shares_stay_though_it_comes_while_others_are_removed
     first = manager.save()
     manager_of(Model(), store).save()
     came: list[Place] = []
-    look = RemoteFolder._folders
+    look = CheckpointStore._folders
 
-    def slow(folder: RemoteFolder, path: Place) -> list[RemotePath]:
+    def slow(folder: CheckpointStore, path: Place) -> list[RemotePath]:
         found = look(folder, path)
         if path == first and not came:
             came.append(manager.save())
         return found
 
-    monkeypatch.setattr(RemoteFolder, "_folders", slow)
-    folder_of(as_place(store)).prune(1)
+    monkeypatch.setattr(CheckpointStore, "_folders", slow)
+    store_at(as_place(store)).prune(1)
     assert first not in manager.checkpoints
     assert_same(restored(came[0]), model.content())
 
@@ -112,16 +112,16 @@ def test_a_folder_is_not_taken_for_unused_as_its_checkpoints_come_and_go(
 ) -> None:
     manager = manager_of(model, store)
     first = manager.save()
-    folder = RemoteFolder(RemotePath(store))
+    folder = CheckpointStore(RemotePath(store))
     used = {*folder._folders(first)}
-    look, old = RemoteFolder.checkpoints, [True]
+    look, old = CheckpointStore.checkpoints, [True]
 
-    def before(self: RemoteFolder) -> list[Place]:
+    def before(self: CheckpointStore) -> list[Place]:
         found = look(self)
         if old and old.pop():  # when it is read, a delta has come and its base has gone
             manager.save()
             (folder.path / first.name).remove()
         return found
 
-    monkeypatch.setattr(RemoteFolder, "checkpoints", before)
+    monkeypatch.setattr(CheckpointStore, "checkpoints", before)
     assert folder._used() >= used

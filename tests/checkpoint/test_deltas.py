@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import psnb
 from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.reader import folder_listing, prune_verified
-from psnb._src.checkpoint.store import folder_of
+from psnb._src.checkpoint.store import store_at
 from psnb._src.server.operations import TakeSnapshot
 from psnb._src.utils.files import Place, as_place, mapped_arrays
 from psnb.errors import CheckpointError
@@ -119,7 +119,7 @@ def test_only_rows_that_changed_are_written(model: Model, address: str) -> None:
     ]
     model.any.push([3, 5], np.ones((2, DIM), np.float32))
     path = manager.save()
-    with released(folder_of(path.parent).use(path)) as stored:
+    with released(store_at(path.parent).use(path)) as stored:
         said = stored.manifest()
         files = [file for file in said.entries["any"].files if said.own(file)]
         ids = [mapped_arrays(stored.file(each))["ids"] for each in files]
@@ -282,7 +282,7 @@ def test_a_file_of_one_before_that_is_missing_or_damaged_is_told_by_name(
     path = manager.save()
     said = manifest(path)
     name = next(each for each in said.entries["any"].files if not said.own(each))
-    with released(folder_of(path.parent).use(path)) as stored:
+    with released(store_at(path.parent).use(path)) as stored:
         file = str(stored.place(name))
     system = fsspec.open(file).fs
     if how == "missing":
@@ -309,5 +309,5 @@ def test_only_its_own_mark_keeps_a_checkpoint(model: Model, address: str) -> Non
     keeping.save()
     model.push(4)
     keeping.save()
-    folder_of(as_place(address)).prune(1)
+    store_at(as_place(address)).prune(1)
     assert [each.name for each in keeping.checkpoints] == [kept.name, "ckpt-000003"]

@@ -17,7 +17,7 @@ import psnb
 from psnb._src.checkpoint import shards
 from psnb._src.checkpoint.manager import FolderManager, latest_full
 from psnb._src.checkpoint.reader import folder_listing, prune_verified
-from psnb._src.checkpoint.store import MANIFEST, CheckpointFolder, RemoteFolder, folder_of
+from psnb._src.checkpoint.store import MANIFEST, CheckpointStore, store_at
 from psnb._src.utils.files import Place, RemotePath, as_place
 from psnb.errors import CheckpointError
 from tests.checkpoint.fakes import Strategy
@@ -34,14 +34,14 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def folder(address: str) -> CheckpointFolder:
-    made = folder_of(as_place(address))
+def folder(address: str) -> CheckpointStore:
+    made = store_at(as_place(address))
     made.prepare()
     return made
 
 
 def save(
-    folder: CheckpointFolder,
+    folder: CheckpointStore,
     meanwhile: Callable[[], object] = bool,
     *,
     kept: bool = False,
@@ -51,11 +51,11 @@ def save(
     return shards.write_checkpoint(folder, taken, metadata, kept=kept).path
 
 
-def names(folder: CheckpointFolder) -> list[str]:
+def names(folder: CheckpointStore) -> list[str]:
     return [path.name for path in folder.checkpoints()]
 
 
-def is_whole(folder: CheckpointFolder, path: Place) -> bool:
+def is_whole(folder: CheckpointStore, path: Place) -> bool:
     with released(folder.use(path)) as stored:
         entries = stored.manifest().entries.values()
         return all(
@@ -66,12 +66,12 @@ def is_whole(folder: CheckpointFolder, path: Place) -> bool:
         )
 
 
-def metadata(folder: CheckpointFolder, path: Place) -> Any:
+def metadata(folder: CheckpointStore, path: Place) -> Any:
     with released(folder.use(path)) as stored:
         return stored.manifest().metadata
 
 
-def test_what_was_saved_is_there_with_its_number(folder: CheckpointFolder) -> None:
+def test_what_was_saved_is_there_with_its_number(folder: CheckpointStore) -> None:
     assert names(folder) == []
     paths = [save(folder, step=step) for step in range(3)]
     assert names(folder) == ["ckpt-000001", "ckpt-000002", "ckpt-000003"]
@@ -81,13 +81,13 @@ def test_what_was_saved_is_there_with_its_number(folder: CheckpointFolder) -> No
     assert folder.written(paths[0])[:4] == time.strftime("%Y")
 
 
-def test_what_is_being_written_is_not_seen(folder: CheckpointFolder) -> None:
+def test_what_is_being_written_is_not_seen(folder: CheckpointStore) -> None:
     seen: list[str] = []
     save(folder, lambda: seen.extend(names(folder)))
     assert seen == []
 
 
-def test_what_fails_in_the_middle_leaves_nothing(folder: CheckpointFolder) -> None:
+def test_what_fails_in_the_middle_leaves_nothing(folder: CheckpointStore) -> None:
     def fail() -> None:
         raise RuntimeError("the server is gone")
 
@@ -99,20 +99,20 @@ def test_what_fails_in_the_middle_leaves_nothing(folder: CheckpointFolder) -> No
     assert is_whole(folder, first)
 
 
-def everything(folder: CheckpointFolder) -> set[str]:
+def everything(folder: CheckpointStore) -> set[str]:
     """Return all files of a folder."""
     if isinstance(folder.path, Path):
         return {str(each) for each in folder.path.rglob("*") if each.name != ".lock"}
     return set(fsspec.filesystem("memory").find(str(folder.path)))
 
 
-def test_the_number_is_that_of_the_end(folder: CheckpointFolder) -> None:
+def test_the_number_is_that_of_the_end(folder: CheckpointStore) -> None:
     path = save(folder, lambda: save(folder, writer=2), writer=1)
     assert path.name == "ckpt-000002"
     assert [metadata(folder, each)["writer"] for each in folder.checkpoints()] == [2, 1]
 
 
-def test_the_newest_stay_and_those_that_are_marked(folder: CheckpointFolder) -> None:
+def test_the_newest_stay_and_those_that_are_marked(folder: CheckpointStore) -> None:
     begin = time.time() - 1
     save(folder)
     kept = save(folder, kept=True)
@@ -126,12 +126,12 @@ def test_the_newest_stay_and_those_that_are_marked(folder: CheckpointFolder) -> 
     assert len([each for each in everything(folder) if "safetensors" in each]) == 8
 
 
-def test_without_one_that_is_marked_the_last_was_never(folder: CheckpointFolder) -> None:
+def test_without_one_that_is_marked_the_last_was_never(folder: CheckpointStore) -> None:
     save(folder)
     assert folder.last_kept() == -np.inf
 
 
-def test_what_was_removed_is_told(folder: CheckpointFolder) -> None:
+def test_what_was_removed_is_told(folder: CheckpointStore) -> None:
     first = save(folder)
     save(folder)
     folder.prune(1)
@@ -157,7 +157,7 @@ def test_managers_save_and_restore_by_address(address: str) -> None:
     assert manager.status.path == str(manager.latest_checkpoint)
 
 
-def test_a_checkpoint_is_told_and_verified_without_a_cluster(folder: CheckpointFolder) -> None:
+def test_a_checkpoint_is_told_and_verified_without_a_cluster(folder: CheckpointStore) -> None:
     save(folder, step=3)
     path = save(folder)
     found = folder_listing(folder.path, verify=False)
@@ -185,7 +185,7 @@ def test_another_checksum_is_damage_and_told_with_the_place(address: str) -> Non
     assert "is damaged: its checksum is" in str(raised.value)
 
 
-def test_a_manifest_that_names_files_elsewhere_is_refused(folder: CheckpointFolder) -> None:
+def test_a_manifest_that_names_files_elsewhere_is_refused(folder: CheckpointStore) -> None:
     path = save(folder)
     manifest = f"{path}/manifest.json"
     with fsspec.open(manifest, "r") as file:
@@ -202,8 +202,8 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(folder: CheckpointFold
 
 
 @pytest.fixture
-def remote() -> Iterator[RemoteFolder]:
-    made = RemoteFolder(RemotePath(MEMORY))
+def remote() -> Iterator[CheckpointStore]:
+    made = CheckpointStore(RemotePath(MEMORY))
     made.prepare()
     yield made
     fsspec.filesystem("memory").store.clear()
@@ -214,7 +214,7 @@ class _Killed(BaseException):
     """Nothing of a process goes on, not even what cleans up."""
 
 
-def killed_at(step: int, remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch) -> bool:
+def killed_at(step: int, remote: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Save and prune, but for one's death at a step; return whether it came to that."""
     steps = itertools.count()
 
@@ -241,7 +241,7 @@ def killed_at(step: int, remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_whoever_is_killed_at_any_step_leaves_whole_checkpoints(
-    remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+    remote: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(remote)
     last = save(remote)
@@ -255,18 +255,18 @@ def test_whoever_is_killed_at_any_step_leaves_whole_checkpoints(
         assert all(is_whole(remote, path) for path in remote.checkpoints())
     assert step > 5
     assert len({each.split("/")[3] for each in everything(remote) if "files-" in each}) > 3
-    RemoteFolder(remote.path, left_after=0.0).prepare()
+    CheckpointStore(remote.path, left_after=0.0).prepare()
     assert len({each.split("/")[3] for each in everything(remote) if "files-" in each}) == 2
     assert all(is_whole(remote, path) for path in remote.checkpoints())
 
 
-def test_what_another_has_begun_today_is_left_alone(remote: RemoteFolder) -> None:
+def test_what_another_has_begun_today_is_left_alone(remote: CheckpointStore) -> None:
     path = save(remote, remote.prepare)
     assert is_whole(remote, path)
 
 
 def test_a_checkpoint_whose_last_answer_was_lost_keeps_its_files(
-    remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+    remote: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = RemotePath.create
 
@@ -283,17 +283,17 @@ def test_a_checkpoint_whose_last_answer_was_lost_keeps_its_files(
 
 
 def test_of_two_that_end_at_once_each_gets_its_own_number(
-    remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+    remote: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = save(remote, writer=1)
-    monkeypatch.setattr(RemoteFolder, "numbers", lambda self: [])  # as if both had looked before
+    monkeypatch.setattr(CheckpointStore, "numbers", lambda self: [])  # as if both had looked before
     second = save(remote, writer=2)
     assert (first.name, second.name) == ("ckpt-000001", "ckpt-000002")
     assert [metadata(remote, each)["writer"] for each in (first, second)] == [1, 2]
 
 
 def test_copies_on_this_machine_go_with_the_last_reference(
-    remote: RemoteFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    remote: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     stored = remote.use(save(remote))
@@ -309,7 +309,7 @@ def test_copies_on_this_machine_go_with_the_last_reference(
 )
 def test_a_store_that_cannot_be_written_is_told(where: str, reason: str) -> None:
     with pytest.raises(CheckpointError, match=reason) as raised:
-        folder_of(as_place(where)).prepare()
+        store_at(as_place(where)).prepare()
     assert f"checkpoints cannot be written to '{where}'" in str(raised.value)
 
 

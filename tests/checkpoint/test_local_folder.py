@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from psnb._src.checkpoint import store
-from psnb._src.checkpoint.store import FolderLock, LocalFolder, use
+from psnb._src.checkpoint.store import FolderLock, LocalStore, use
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import manifest_of, names, parameter, read, released, write
 from tests.checkpoint.waiting import would_wait
@@ -60,7 +60,7 @@ def test_numbers_go_on_past_six_digits(tmp_path: Path) -> None:
     save(tmp_path).rename(tmp_path / "ckpt-999999")
     assert save(tmp_path).name == "ckpt-1000000"
     assert save(tmp_path).name == "ckpt-1000001"
-    numbers = [path.name.removeprefix("ckpt-") for path in LocalFolder(tmp_path).checkpoints()]
+    numbers = [path.name.removeprefix("ckpt-") for path in LocalStore(tmp_path).checkpoints()]
     assert numbers == ["999999", "1000000", "1000001"]
 
 
@@ -71,7 +71,7 @@ def test_other_things_in_the_folder_are_no_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "ckpt-000007").write_text("a file")
     (tmp_path / "ckpt-000008").mkdir()
     (tmp_path / "ckpt-999999999999999999").mkdir()
-    assert LocalFolder(tmp_path).checkpoints() == []
+    assert LocalStore(tmp_path).checkpoints() == []
     assert save(tmp_path).name == "ckpt-000001"
 
 
@@ -83,13 +83,13 @@ def test_a_checkpoint_after_the_last_number_is_refused(tmp_path: Path) -> None:
 
 
 def test_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
-    assert LocalFolder(tmp_path / "missing").checkpoints() == []
+    assert LocalStore(tmp_path / "missing").checkpoints() == []
 
 
 def test_number_is_that_of_the_end_of_a_save(tmp_path: Path) -> None:
     first = save(tmp_path, lambda: save(tmp_path, writer=2), writer=1)
     assert first.name == "ckpt-000002"
-    written = [manifest_of(path).metadata["writer"] for path in LocalFolder(tmp_path).checkpoints()]
+    written = [manifest_of(path).metadata["writer"] for path in LocalStore(tmp_path).checkpoints()]
     assert written == [2, 1]
 
 
@@ -97,10 +97,10 @@ def test_save_that_took_longer_than_others_is_not_removed_at_once(tmp_path: Path
     def others() -> None:
         for _ in range(3):
             save(tmp_path)
-            LocalFolder(tmp_path).prune(1)
+            LocalStore(tmp_path).prune(1)
 
     path = save(tmp_path, others)
-    LocalFolder(tmp_path).prune(1)
+    LocalStore(tmp_path).prune(1)
     assert is_whole(path)
     assert names(tmp_path) == [path.name] == ["ckpt-000004"]
 
@@ -108,15 +108,15 @@ def test_save_that_took_longer_than_others_is_not_removed_at_once(tmp_path: Path
 def test_nobody_takes_a_number_between_its_choice_and_the_renaming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, waits = LocalFolder._numbered, []
+    found, waits = LocalStore.numbers, []
 
-    def choosing(folder: LocalFolder) -> list[tuple[int, Path]]:
+    def choosing(folder: LocalStore) -> list[int]:
         with monkeypatch.context() as undone:
-            undone.setattr(LocalFolder, "_numbered", found)
+            undone.setattr(LocalStore, "numbers", found)
             waits.append(would_wait(lambda: save(tmp_path)))
         return found(folder)
 
-    monkeypatch.setattr(LocalFolder, "_numbered", choosing)
+    monkeypatch.setattr(LocalStore, "numbers", choosing)
     assert save(tmp_path).name == "ckpt-000001"
     assert waits == [True]
 
@@ -124,14 +124,14 @@ def test_nobody_takes_a_number_between_its_choice_and_the_renaming(
 def test_checkpoints_are_those_of_one_moment(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, waits = LocalFolder._numbered, []
+    found, waits = LocalStore.numbers, []
 
-    def looking(folder: LocalFolder) -> list[tuple[int, Path]]:
+    def looking(folder: LocalStore) -> list[int]:
         waits.append(would_wait(lambda: save(tmp_path)))
         return found(folder)
 
-    monkeypatch.setattr(LocalFolder, "_numbered", looking)
-    assert LocalFolder(tmp_path).checkpoints() == [checkpoint]
+    monkeypatch.setattr(LocalStore, "numbers", looking)
+    assert LocalStore(tmp_path).checkpoints() == [checkpoint]
     assert waits == [True]
 
 
@@ -139,7 +139,7 @@ def test_number_that_was_taken_nonetheless_stays_its_owners(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ckpt-000002").write_text("a file")
-    monkeypatch.setattr(LocalFolder, "_numbered", lambda folder: [])  # as if both had looked before
+    monkeypatch.setattr(LocalStore, "numbers", lambda folder: [])  # as if both had looked before
     path = write(tmp_path, [parameter("other")], {})
     assert path.name == "ckpt-000003"
     assert list(manifest_of(path).entries) == ["other"]
@@ -160,7 +160,7 @@ def test_folder_that_cannot_be_renamed_is_an_error_and_goes(
 
 
 def test_manager_made_during_a_save_leaves_it_alone(tmp_path: Path) -> None:
-    path = save(tmp_path, lambda: LocalFolder(tmp_path).prepare())
+    path = save(tmp_path, lambda: LocalStore(tmp_path).prepare())
     assert is_whole(path)
 
 
@@ -172,10 +172,10 @@ def test_managers_are_made_at_the_same_time(
     def probing(path: Path, *args: Any, **options: Any) -> None:
         mkdir(path, *args, **options)
         if path.name.startswith(".incomplete-"):
-            waits.append(would_wait(lambda: LocalFolder(tmp_path).prepare()))
+            waits.append(would_wait(lambda: LocalStore(tmp_path).prepare()))
 
     monkeypatch.setattr(Path, "mkdir", probing)
-    LocalFolder(tmp_path).prepare()
+    LocalStore(tmp_path).prepare()
     assert waits == [True]
     assert names(tmp_path) == []
 
@@ -187,7 +187,7 @@ def test_nobody_sees_a_partial_folder_that_is_not_locked_yet(
 
     def locking(path: Path, mode: str, how: int) -> FolderLock:
         if mode == "x":
-            waits.append(would_wait(lambda: LocalFolder(tmp_path).prepare()))
+            waits.append(would_wait(lambda: LocalStore(tmp_path).prepare()))
         return FolderLock(path, mode, how)
 
     monkeypatch.setattr(store, "FolderLock", locking)
@@ -204,7 +204,7 @@ def test_nobody_sees_a_partial_folder_that_is_not_locked_any_more(
         last = lock.file.mode == "x" and not lock.file.closed
         release(lock)
         if last:
-            waits.append(would_wait(lambda: LocalFolder(tmp_path).prepare()))
+            waits.append(would_wait(lambda: LocalStore(tmp_path).prepare()))
 
     monkeypatch.setattr(FolderLock, "release", releasing)
     assert is_whole(save(tmp_path))
@@ -225,7 +225,7 @@ def test_no_file_is_open_in_a_folder_that_is_renamed(
     monkeypatch.setattr(Path, "rename", renaming)
     save(tmp_path)
     save(tmp_path)
-    LocalFolder(tmp_path).prune(1)
+    LocalStore(tmp_path).prune(1)
     assert names(tmp_path) == ["ckpt-000002"]
     assert len(renamed) == 3
 
@@ -239,7 +239,7 @@ def test_partial_folder_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_prepare_makes_the_folder(tmp_path: Path) -> None:
-    LocalFolder(tmp_path / "a" / "b").prepare()
+    LocalStore(tmp_path / "a" / "b").prepare()
     assert names(tmp_path / "a") == ["b"]
     assert names(tmp_path / "a" / "b") == []
 
@@ -250,7 +250,7 @@ def test_prepare_clears_what_a_killed_writer_left(checkpoint: Path, files: list[
     left.mkdir()
     for file in files:
         (left / file).write_bytes(b"half")
-    LocalFolder(checkpoint.parent).prepare()
+    LocalStore(checkpoint.parent).prepare()
     assert names(checkpoint.parent) == [checkpoint.name]
 
 
@@ -262,7 +262,7 @@ def test_prepare_leaves_what_no_manager_has_made(tmp_path: Path) -> None:
     (tmp_path / ".incomplete-odd").mkdir()
     os.mkfifo(tmp_path / ".incomplete-odd" / "manifest.json")
     there = names(tmp_path)
-    LocalFolder(tmp_path).prepare()
+    LocalStore(tmp_path).prepare()
     assert names(tmp_path) == there
 
 
@@ -270,29 +270,29 @@ def test_prepare_leaves_what_no_manager_has_made(tmp_path: Path) -> None:
 def test_folder_that_cannot_be_is_refused(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=f"cannot be written to '.*{below}'"):
-        LocalFolder(tmp_path / below).prepare()
+        LocalStore(tmp_path / below).prepare()
 
 
 def test_prune_keeps_the_newest_and_leaves_nothing_else(tmp_path: Path) -> None:
     save(tmp_path).rename(tmp_path / "ckpt-999999")
     for _ in range(3):
         save(tmp_path)
-    LocalFolder(tmp_path).prune(2)
+    LocalStore(tmp_path).prune(2)
     assert names(tmp_path) == ["ckpt-1000001", "ckpt-1000002"]
 
 
 def test_prune_of_fewer_than_are_kept_removes_nothing(checkpoint: Path) -> None:
-    LocalFolder(checkpoint.parent).prune(3)
+    LocalStore(checkpoint.parent).prune(3)
     assert names(checkpoint.parent) == [checkpoint.name]
 
 
 def test_prune_leaves_what_is_read_to_another_time(tmp_path: Path, checkpoint: Path) -> None:
     newer = [save(tmp_path).name, save(tmp_path).name]
     with released(use(checkpoint)), released(use(checkpoint)):
-        LocalFolder(tmp_path).prune(1)
+        LocalStore(tmp_path).prune(1)
         assert names(tmp_path) == [checkpoint.name, newer[1]]
         assert is_whole(checkpoint)
-    LocalFolder(tmp_path).prune(1)
+    LocalStore(tmp_path).prune(1)
     assert names(tmp_path) == newer[1:]
 
 
@@ -307,7 +307,7 @@ def test_nobody_begins_to_read_what_is_about_to_be_removed(
         return rename(path, new)
 
     monkeypatch.setattr(Path, "rename", renaming)
-    LocalFolder(tmp_path).prune(1)
+    LocalStore(tmp_path).prune(1)
     assert waits == [True]
     with pytest.raises(CheckpointError, match="ckpt-000001' is no checkpoint, or was removed"):
         use(checkpoint)
@@ -320,8 +320,8 @@ def test_what_another_manager_has_removed_first_is_nothing_to_tell(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = [tmp_path / "ckpt-000000", checkpoint, save(tmp_path)]
-    monkeypatch.setattr(LocalFolder, "checkpoints", lambda folder: seen)
-    LocalFolder(tmp_path).prune(1)
+    monkeypatch.setattr(LocalStore, "checkpoints", lambda folder: seen)
+    LocalStore(tmp_path).prune(1)
     assert names(tmp_path) == [seen[2].name]
     assert caplog.messages == []
 
@@ -338,7 +338,7 @@ def test_what_cannot_be_removed_is_told_and_the_rest_goes(
         return rename(path, new)
 
     monkeypatch.setattr(Path, "rename", renaming)
-    LocalFolder(tmp_path).prune(1)
+    LocalStore(tmp_path).prune(1)
     assert names(tmp_path) == [paths[0].name, paths[2].name]
     assert caplog.messages == ["an old checkpoint cannot be removed: [Errno 1] no"]
 
@@ -354,9 +354,9 @@ def test_reading_leaves_no_lock_where_no_manager_was(tmp_path: Path) -> None:
 def test_without_locks_nothing_is_cleared_and_it_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    LocalFolder(tmp_path).prepare()
+    LocalStore(tmp_path).prepare()
     assert caplog.messages == []
-    path = save(tmp_path, lambda: LocalFolder(tmp_path).prepare())
+    path = save(tmp_path, lambda: LocalStore(tmp_path).prepare())
     assert is_whole(path)
     (message,) = caplog.messages
     assert f"{tmp_path} has no locks" in message
@@ -368,5 +368,5 @@ def test_without_locks_checkpoints_are_written_read_and_removed(tmp_path: Path) 
     old, new = save(tmp_path), save(tmp_path)
     with released(use(old)):
         assert is_whole(old)
-    LocalFolder(tmp_path).prune(1)
+    LocalStore(tmp_path).prune(1)
     assert names(tmp_path) == [new.name]

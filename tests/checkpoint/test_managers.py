@@ -13,7 +13,7 @@ import pytest
 import psnb._src.checkpoint.manager as managing
 from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.restore import Checkpoint
-from psnb._src.checkpoint.store import RemoteFolder
+from psnb._src.checkpoint.store import CheckpointStore
 from psnb.errors import CheckpointError, InternalError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import manifest_of, names
@@ -197,11 +197,11 @@ def test_of_each_period_one_checkpoint_stays_whoever_removes_old_ones(
 def test_a_folder_that_is_not_reached_any_more_is_told_when_it_is_saved(
     strategy: Strategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unreachable(folder: RemoteFolder) -> float:
+    def unreachable(folder: CheckpointStore) -> float:
         raise OSError("the network is away")
 
     manager = FolderManager(strategy, "memory://unreached", max_to_keep=1, keep_every=3600.0)
-    monkeypatch.setattr(RemoteFolder, "last_kept", unreachable)
+    monkeypatch.setattr(CheckpointStore, "last_kept", unreachable)
     with pytest.raises(CheckpointError, match="cannot be read now: the network is away"):
         manager.save()
 

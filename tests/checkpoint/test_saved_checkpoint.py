@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import psnb
 from psnb._src.checkpoint.reader import SavedCheckpoint, SavedTable, load
-from psnb._src.checkpoint.store import MANIFEST, LocalFolder
+from psnb._src.checkpoint.store import MANIFEST, LocalStore
 from psnb._src.client.variable import shards_of
 from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.states import CountFilter
@@ -154,11 +154,11 @@ def test_it_needs_no_dask(path: Path) -> None:
 def test_no_manager_removes_it_while_it_is_held(path: Path) -> None:
     write(path.parent, [], {})
     checkpoint = load(path)
-    LocalFolder(path.parent).prune(1)
+    LocalStore(path.parent).prune(1)
     assert checkpoint["w"].shape == (5, 2)
     del checkpoint
     gc.collect()
-    LocalFolder(path.parent).prune(1)
+    LocalStore(path.parent).prune(1)
     assert not path.exists()
 
 
@@ -203,22 +203,26 @@ def says(number: int, **description: Any) -> Callable[[dict[str, Any]], object]:
 
 
 FORGED: dict[str, tuple[str, Callable[[dict[str, Any]], object], str]] = {
-    "another kind": ("w", says(0, kind="list"), "it is a 'list'"),
-    "no kind": ("w", lambda c: c["parameters"][0]["description"].pop("kind"), "its description"),
-    "more": ("w", says(0, more=1), "its description: expected"),
-    "a dtype of objects": ("w", says(0, dtype="object"), "its dtype is 'object'"),
-    "a dtype that is a list": ("w", says(0, dtype=[1]), r"its dtype is \[1\]"),
+    "another kind": ("w", says(0, kind="list"), "Invalid value 'list'"),
+    "no kind": (
+        "w",
+        lambda c: c["parameters"][0]["description"].pop("kind"),
+        "missing required field `kind`",
+    ),
+    "more": ("w", says(0, more=1), "unknown field `more`"),
+    "a dtype of objects": ("w", says(0, dtype="object"), r"at `\$\.dtype`"),
+    "a dtype that is a list": ("w", says(0, dtype=[1]), r"at `\$\.dtype`"),
     "another dtype": ("w", says(0, dtype="float64"), "expected float64"),
-    "a shape that is a number": ("w", says(0, shape=5), "its shape is 5"),
-    "a negative shape": ("w", says(0, shape=[-5, 2]), "its shape is -5"),
-    "a shape of floats": ("w", says(0, shape=[5.0, 2]), "its shape is 5.0"),
+    "a shape that is a number": ("w", says(0, shape=5), r"at `\$\.shape`"),
+    "a negative shape": ("w", says(0, shape=[-5, 2]), "Expected `int` >= 0"),
+    "a shape of floats": ("w", says(0, shape=[5.0, 2]), "Expected `int`, got `float`"),
     "another shape": ("w", says(0, shape=[6, 2]), "is damaged"),
     "no shape": ("w", says(0, shape=[]), "cannot be in 3 shards"),
-    "slots in a text": ("w", says(0, slots="x"), "its slots are 'x'"),
+    "slots in a text": ("w", says(0, slots="x"), r"at `\$\.slots`"),
     "no slots": ("w", says(0, slots=[]), "expected arrays"),
-    "too many rows": ("fixed", says(2, rows=2**63), "its rows is"),
+    "too many rows": ("fixed", says(2, rows=2**63), "Expected `int` <= "),
     "more rows": ("fixed", says(2, rows=13), "expected 5 rows, found 4"),
-    "no rows": ("fixed", says(2, rows=0), "it has no rows"),
+    "no rows": ("fixed", says(2, rows=0), "Expected `int` >= 1"),
     "any rows": ("fixed", says(2, rows=None), "is none of shard"),
     "another dim": ("any", says(3, dim=DIM + 1), "is damaged"),
 }

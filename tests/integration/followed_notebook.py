@@ -15,7 +15,7 @@ import numpy as np
 
 import psnb
 import psnb.jax
-from psnb._src.checkpoint.store import LocalFolder
+from psnb._src.checkpoint.store import LocalStore
 
 IDS = np.arange(40)
 
@@ -44,7 +44,7 @@ def main() -> None:
         manager = psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), directory, full_every=4)
         psnb.export(model, forward, example={"ids": IDS}, follow=manager)
 
-        def stop(folder: LocalFolder, *_: object) -> Path:
+        def stop(folder: LocalStore, *_: object) -> Path:
             print("writes", flush=True)
             threading.Event().wait()
             raise AssertionError
@@ -53,7 +53,7 @@ def main() -> None:
             visits.push([number, number + 1], np.ones((2, 2), np.float32))
             net.variables[0].push(np.ones(3, np.float32))
             if number == 2:
-                LocalFolder.place = stop  # type: ignore[method-assign]
+                LocalStore.place = stop  # type: ignore[method-assign]
             manager.save()
 
 

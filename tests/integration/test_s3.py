@@ -14,7 +14,7 @@ from distributed import Client
 from moto.server import ThreadedMotoServer
 
 import psnb
-from psnb._src.checkpoint.store import folder_of
+from psnb._src.checkpoint.store import store_at
 from psnb._src.utils.files import RemotePath
 from psnb.errors import CheckpointError, ServerLostError
 from tests.conftest import wait_until
@@ -130,5 +130,5 @@ def test_a_number_that_another_took_at_the_same_moment_stays_its(store: dict[str
 
 def test_a_bucket_that_is_not_there_is_told_and_not_made(store: dict[str, str]) -> None:
     with pytest.raises(CheckpointError, match="cannot be written to 's3://other/a/b'"):
-        folder_of(RemotePath("s3://other/a/b")).prepare()
+        store_at(RemotePath("s3://other/a/b")).prepare()
     assert not RemotePath("s3://other").exists()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from psnb._src.client.arguments import ModelRecord, ModelRecords, placed_otherwise
+from psnb._src.utils.files import typed
 
 A, B = ("a", (2, 2)), ("b", (2, 2))
 RECORD = ModelRecord(
@@ -24,23 +26,26 @@ def test_a_record_is_the_same_after_it_has_travelled() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "said"),
     [
-        {"arrays": {"parameters": []}},
-        {"arrays": {"parameters": {"m": 3}}},
-        {"arrays": {"parameters": {"m": [["a"]]}}},
-        {"arrays": {"parameters": {"m": [[1, [2]]]}}},
-        {"arrays": {"parameters": {"m": [["a", 2]]}}},
-        {"arrays": {"parameters": {"m": [["a", [-1]]]}}},
-        {"arrays": {"parameters": {"m": [["a", [2]], ["a", [2]]]}}},
-        {"tables": {"words": 3}},
-        {"local": []},
-        {"more": {}},
+        ({"arrays": {"parameters": []}}, "Expected `object`"),
+        ({"arrays": {"parameters": {"m": 3}}}, "Expected `array`"),
+        ({"arrays": {"parameters": {"m": [["a"]]}}}, "Expected `array` of length 2"),
+        ({"arrays": {"parameters": {"m": [[1, [2]]]}}}, "Expected `str`"),
+        ({"arrays": {"parameters": {"m": [["a", 2]]}}}, "Expected `array`"),
+        ({"arrays": {"parameters": {"m": [["a", [-1]]]}}}, "Expected `int` >= 0"),
+        ({"arrays": {"parameters": {"m": [["a", [1 << 53]]]}}}, "Expected `int` <= "),
+        ({"arrays": {"parameters": {"m": [["a", [2]], ["a", [2]]]}}}, "two of its arrays"),
+        ({"tables": {"words": 3}}, r"Expected `str`.*at `\$\.tables"),
+        ({"local": []}, r"at `\$\.local`"),
+        ({"more": {}}, "unknown field `more`"),
     ],
 )
-def test_what_is_no_record_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="model 'm'"):
-        ModelRecord.read("m", RECORD.described() | change)
+def test_what_is_no_record_is_refused(change: dict[str, Any], said: str) -> None:
+    plain = msgspec.to_builtins(RECORD)
+    assert typed(plain, ModelRecord) == RECORD
+    with pytest.raises(ValueError, match=said):
+        typed(plain | change, ModelRecord)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from psnb._src.checkpoint.shards import (
     in_use,
     write_checkpoint,
 )
-from psnb._src.checkpoint.store import checked_metadata, checkpoints_in, folder_of, not_read
+from psnb._src.checkpoint.store import checked_metadata, checkpoints_in, not_read, store_at
 from psnb._src.monitor.history import CheckpointStatistics
 from psnb._src.monitor.html import html_table
 from psnb._src.utils.checks import integer, path_text
@@ -116,7 +116,7 @@ class FolderManager(SaysWhatToUse):
         self._full_every = integer("full_every", full_every, 1)
         self._base: DeltaBase | None = None  # one assignment each, atomically
         self.directory = as_place(path_text("CheckpointManager: directory", directory))
-        self._folder = folder_of(self.directory)
+        self._folder = store_at(self.directory)
         self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
         self._held = held
         self._state, self._run, self._models = state, run, models

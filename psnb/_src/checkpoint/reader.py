@@ -22,9 +22,9 @@ from psnb._src.checkpoint.store import (
     ManifestEntry,
     StoredCheckpoint,
     checkpoints_in,
-    folder_of,
     not_read,
     number_of,
+    store_at,
     use,
 )
 from psnb._src.utils.checks import array_of, path_text
@@ -510,7 +510,7 @@ def folder_listing(directory: Place, *, verify: bool) -> FolderListing:
     """
     rows: list[tuple[str, ...]] = []
     wrong: list[str] = []
-    folder = folder_of(directory)
+    folder = store_at(directory)
     for path in checkpoints_in(directory):
         try:
             known = path.name, folder.written(path), *_known(path, verify)
@@ -545,7 +545,7 @@ def prune_verified(directory: Place, keep: int) -> list[str]:
     CheckpointError
         If one to be kept is damaged; nothing was removed.
     """
-    folder = folder_of(directory)
+    folder = store_at(directory)
     before = checkpoints_in(directory)
     for path in before[-keep:]:
         try:

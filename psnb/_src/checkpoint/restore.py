@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from psnb._src.checkpoint.reader import Restored, listed
-from psnb._src.checkpoint.shards import Loads, check_files, read_states
+from psnb._src.checkpoint.shards import check_files, read_states
 from psnb._src.checkpoint.store import ManifestEntry, use
+from psnb._src.server.states import SavedShard
 from psnb._src.utils.files import Place
 from psnb._src.utils.text import shown, truncate
 from psnb.errors import CheckpointError, ConfigurationError
@@ -120,11 +121,14 @@ def _by(rename: Mapping[str, str]) -> Callable[[str], str]:
     return lambda name: rename.get(name, name)
 
 
-class Parameter(Loads, Protocol):
+class Parameter(Protocol):
     """A parameter that is saved and loaded."""
 
     def describe(self) -> Mapping[str, Any]:
         """Return the description that must be equal to load it."""
+
+    def check_state(self, saved: SavedShard) -> None:
+        """Raise ConfigurationError unless a saved shard can be loaded."""
 
     def load_states(
         self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
@@ -257,7 +261,7 @@ class Checkpoint:
                 )
             )
         for entry, parameter in self._parts.values():
-            check_files(self._stored, entry, parameter)
+            check_files(self._stored, entry, parameter.check_state)
 
     def load(self, only: frozenset[int] | None = None) -> None:
         """Load the saved state into the parameters that were chosen.

@@ -11,10 +11,10 @@ A checkpoint is a folder::
 
 Servers write their shards into a partial one, each by itself, and sync them; then the manifest is
 written, and it becomes a checkpoint in one step. (How, and how those who use a folder stay apart,
-is in `psnb._src.checkpoint.store` and `psnb._src.checkpoint.store`.) Nothing in it
-is pickled. A shard is a unit of writing only: a parameter is read from all
-of its shards, for any number of servers. What did not change since an earlier checkpoint is not
-written again, if the caller says so: the new one shares the file (see `DeltaBase`).
+is in `psnb._src.checkpoint.store`.) Nothing in it is pickled. A shard is a unit of writing only: a
+parameter is read from all of its shards, for any number of servers. What did not change since an
+earlier checkpoint is not written again, if the caller says so: the new one shares the file (see
+`DeltaBase`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Meta, Struct
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from psnb._src.checkpoint.store import (
-    CheckpointFolder,
+    CheckpointStore,
     Manifest,
     ManifestEntry,
     PartialCheckpoint,
@@ -50,8 +51,7 @@ from psnb._src.server.states import (
     check_saved_slice,
     forms,
 )
-from psnb._src.utils.checks import is_integer
-from psnb._src.utils.files import DTYPES, Place, WrittenFile, checksum, keys, mapped_arrays, require
+from psnb._src.utils.files import Dtype, Place, WrittenFile, checksum, mapped_arrays, typed
 from psnb.errors import CheckpointError
 
 # DeltaBase: a checkpoint that the next one may build on, and the marks of its moment. Pure.
@@ -93,7 +93,7 @@ class UsedBase(NamedTuple):
 
 
 @contextmanager
-def in_use(folder: CheckpointFolder, base: DeltaBase | None) -> Iterator[UsedBase | None]:
+def in_use(folder: CheckpointStore, base: DeltaBase | None) -> Iterator[UsedBase | None]:
     """Use one; None if there is none, or another manager has removed it, or a file is not there."""
     try:
         stored = None if base is None else folder.use(base.path)
@@ -168,21 +168,21 @@ def _nobody(share: float) -> None:
 
 
 def write_checkpoint(
-    directory: CheckpointFolder,
+    directory: CheckpointStore,
     taken: Snapshots,
     metadata: Mapping[str, Any],
     *,
     consistent: bool = False,
     kept: bool = False,
     told: Callable[[float], object] = _nobody,
-    run: Mapping[str, Any] = MappingProxyType({}),
+    run: Mapping[str, Any] | None = None,
     base: UsedBase | None = None,
 ) -> DeltaBase:
     """Write the next checkpoint: all of it or nothing.
 
     Parameters
     ----------
-    directory : CheckpointFolder
+    directory : CheckpointStore
         The folder of checkpoints.
     taken : Snapshots
         The parameters, as they are to be saved.
@@ -194,7 +194,7 @@ def write_checkpoint(
         Whether `prune` leaves it alone, whoever calls that.
     told : callable
         Is told how much is written, 0 to 1.
-    run : mapping
+    run : mapping, optional
         What psnb needs to go on with it.
     base : UsedBase, optional
         A checkpoint since which ``taken`` tells what changed.
@@ -235,16 +235,16 @@ def write_checkpoint(
             shards = {key: dict(shared.get(key, {})) for key in taken.taken}
             for key, file in files.items():
                 shards[key][partial.prefix + file] = written[file].checksum
-            entries = {
-                name: ManifestEntry(
+            entries = [
+                ManifestEntry(
                     name,
                     each.describe(),
                     each.optimizer.describe() if each.optimizer else None,
                     [shards[name, shard] for shard, _ in enumerate(each.tables)],
                 )
                 for name, each in taken.parameters.items()
-            }
-            manifest = Manifest(entries, content, consistent, run, depth, partial.prefix)
+            ]
+            manifest = Manifest(content, consistent, run or {}, depth, partial.prefix, entries)
             path = partial.finish(manifest, kept=kept)
             marks = {key: each.mark for key, each in taken.taken.items()}
             return DeltaBase(path, depth, shards, marks)
@@ -307,11 +307,8 @@ FileKey = tuple[str, int, int, str, str]
 """A file that was checked: its parameter, shard, number of shards, name and checksum."""
 
 
-class Loads(Protocol):
-    """A parameter, which checks the state of its shards."""
-
-    def check_state(self, saved: SavedShard) -> None:
-        """Raise ConfigurationError unless a saved shard can be loaded."""
+CheckState = Callable[[SavedShard], object]
+"""Raises ConfigurationError unless a saved shard can be loaded."""
 
 
 def file_key(entry: ManifestEntry, shard: int, file: str) -> FileKey:
@@ -322,7 +319,7 @@ def file_key(entry: ManifestEntry, shard: int, file: str) -> FileKey:
 def check_files(
     stored: StoredCheckpoint,
     entry: ManifestEntry,
-    parameter: Loads,
+    check_state: CheckState,
     known: Mapping[FileKey, State] = MappingProxyType({}),
 ) -> list[list[State]]:
     """Check that a parameter can be loaded from its files.
@@ -333,8 +330,8 @@ def check_files(
         The checkpoint.
     entry : ManifestEntry
         The parameter's entry in the manifest.
-    parameter : Loads
-        The parameter to load.
+    check_state : callable
+        Of the parameter to load.
     known : mapping of tuple to mapping
         The arrays of files that were checked before, of a parameter with this description. They are
         not read again, and what is new in a shard of which the first file is known is checked by
@@ -362,14 +359,14 @@ def check_files(
                 whole = _SealedFile(stored.file(file), expected)
                 arrays, form = whole.arrays, forms(file, whole.arrays)
                 saved = SavedShard(number, len(entry.shards), form, whole.read, part=part)
-                parameter.check_state(saved)
+                check_state(saved)
                 whole.check()
                 parts.append(arrays)
                 first = file_key(entry, number, next(iter(files)))
                 if part and len(parts) == len(files) and first not in known:
                     last = MergedDeltas(parts)
                     shard = SavedShard(number, len(entry.shards), last.forms(), last.read)
-                    parameter.check_state(shard)
+                    check_state(shard)
             except (OSError, SafetensorError, ValueError) as error:
                 raise damaged(stored, file, entry.name, error) from error
         found.append(parts)
@@ -403,65 +400,37 @@ class _SealedFile:
         return self.arrays[name].copy()
 
 
-# DescribedState: what a manifest says that a parameter is, to read it without a strategy. Pure.
+# What a manifest says that a parameter is, to read it without a strategy. Pure.
 
-_DTYPES = {dtype.name: dtype for dtype in DTYPES.values()}
-
-_MOST = 2**62
-"""More rows than there will ever be."""
+_Size = Annotated[int, Meta(ge=0, lt=2**62)]
+"""There will never be more rows."""
 
 
-class DescribedState:
-    """A parameter as a manifest describes it; its shards must be of this kind.
+class _Described(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    dtype: Dtype
+    slots: tuple[str, ...]
 
-    Parameters
-    ----------
-    entry : ManifestEntry
-        Its entry.
 
-    Attributes
-    ----------
-    table : bool
-        Whether it is an embedding.
-    rows : int or None
-        Of an embedding: how many rows it has, or None for any id.
+class _DescribedVariable(_Described, frozen=True, tag="variable"):
+    shape: tuple[_Size, ...]
 
-    Raises
-    ------
-    ValueError
-        If it describes no parameter.
-    """
+    def check_state(self, name: str, saved: SavedShard) -> None:
+        check_saved_slice(Expected(name, np.dtype(self.dtype), self.slots), self.shape, saved)
 
-    def __init__(self, entry: ManifestEntry) -> None:
-        found, self._name = entry.description, entry.name
-        self.table, self.rows = found.get("kind") == "embedding", None
-        own = {"dim", "rows"} if self.table else {"shape"}
-        keys("its description", found, {"kind", "dtype", "slots"} | own)
-        require(self.table or found["kind"] == "variable", f"it is a {found['kind']!r:.80}")
-        dtype, self._slots = found["dtype"], found["slots"]
-        require(isinstance(dtype, str) and dtype in _DTYPES, f"its dtype is {dtype!r:.80}")
-        self._dtype = _DTYPES[dtype]
-        require(
-            isinstance(self._slots, list) and all(isinstance(each, str) for each in self._slots),
-            f"its slots are {self._slots!r:.80}",
-        )
-        if self.table:
-            self._dim, self.rows = _size("dim", found["dim"]), found["rows"]
-            require(self.rows is None or _size("rows", self.rows) > 0, "it has no rows")
-        else:
-            require(isinstance(found["shape"], list), f"its shape is {found['shape']!r:.80}")
-            self._shape = tuple(_size("shape", each) for each in found["shape"])
 
-    def check_state(self, saved: SavedShard) -> None:
-        """Raise ConfigurationError unless this is a shard of it."""
-        expected = self._name, self._dtype, tuple(self._slots)
-        if not self.table:
-            check_saved_slice(Expected(*expected), self._shape, saved)
-            return
+class _DescribedTable(_Described, frozen=True, tag="embedding"):
+    dim: _Size
+    rows: Annotated[int, Meta(gt=0, lt=2**62)] | None
+
+    def check_state(self, name: str, saved: SavedShard) -> None:
         fixed = None if self.rows is None else (self.rows, saved.number, saved.shards)
         # Whether their use is remembered and whether ids wait is not described, and changes no row.
         uses, waits = ROW_USE[0] in saved.forms, "waiting.ids" in saved.forms
-        check_saved_rows(ExpectedRows(*expected, self._dim, fixed, uses=uses, waits=waits), saved)
+        expected = name, np.dtype(self.dtype), self.slots, self.dim, fixed
+        check_saved_rows(ExpectedRows(*expected, uses=uses, waits=waits), saved)
+
+
+_DESCRIBED: Any = _DescribedVariable | _DescribedTable
 
 
 def described_shards(
@@ -477,15 +446,10 @@ def described_shards(
         If a file is missing or damaged, or the entry describes no parameter.
     """
     try:
-        described = DescribedState(entry)
+        described = typed(entry.description, _DESCRIBED)
     except ValueError as error:
         raise CheckpointError(
             f"checkpoint {str(stored.path)!r}: {entry.name!r:.200} is no parameter that this psnb "
             f"reads: {error}"
         ) from error
-    return check_files(stored, entry, described, known)
-
-
-def _size(what: str, found: Any) -> int:
-    require(is_integer(found) and 0 <= found < _MOST, f"its {what} is {found!r:.80}")
-    return int(found)
+    return check_files(stored, entry, lambda saved: described.check_state(entry.name, saved), known)

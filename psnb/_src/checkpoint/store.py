@@ -1,7 +1,6 @@
-"""CheckpointFolder: where checkpoints are, and how those who use it stay apart. Pure.
+"""CheckpointStore: where checkpoints are, and how those who use it stay apart. Pure.
 
-Whoever uses one, a checkpoint is there wholly or not at all, at any time and whoever is killed:
-`psnb._src.checkpoint.store` and `psnb._src.checkpoint.store` say by what means.
+Whoever uses one, a checkpoint is there wholly or not at all, at any time and whoever is killed.
 """
 
 from __future__ import annotations
@@ -18,24 +17,26 @@ import tempfile
 import time
 import uuid
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
-from psnb._src.utils.checks import is_integer
+import msgspec
+from msgspec import Meta, Struct
+
 from psnb._src.utils.files import (
     FormatError,
     Place,
     RemotePath,
-    keys,
     plain_json,
     read_sealed,
     require,
     sealed,
     sync,
+    typed,
 )
 from psnb._src.utils.text import shown
 from psnb.errors import CheckpointError
@@ -74,8 +75,8 @@ class FolderLock:
     BlockingIOError
         If another holder has it, and ``how`` says not to wait.
     OSError
-        If the file cannot be opened, or is not a regular file: to open a pipe would block, and a
-        link may lead anywhere.
+        If the file cannot be opened, or is not a regular file: to open a pipe would block, and a link
+        may lead anywhere.
     """
 
     def __init__(self, path: Path, mode: str, how: int) -> None:
@@ -132,16 +133,19 @@ KEPT = "kept"
 another manager's save might remove the checkpoint first."""
 
 _FILES = r"(files-[0-9a-f]{32}/)?"
-_PREFIX = re.compile(_FILES, re.ASCII)
-_FILE = re.compile(_FILES + r"\d{4,9}-\d{5,9}(-(?P<depth>\d{2,9}))?\.safetensors", re.ASCII)
+_FILE = _FILES + r"[0-9]{4,9}-[0-9]{5,9}(-(?P<depth>[0-9]{2,9}))?\.safetensors"
 """The names of shards' files, which are in the checkpoint's folder, or in one beside it that has
 such a name, and nowhere else."""
 
 _DEEPEST = 10**9
 
+ShardFiles = Annotated[
+    Mapping[Annotated[str, Meta(pattern=rf"\A{_FILE}\Z")], str], Meta(min_length=1)
+]
+"""The files of a shard, with their checksums: all of it, then what changed, the oldest first."""
 
-@dataclass(frozen=True, slots=True)
-class ManifestEntry:
+
+class ManifestEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """One parameter in a checkpoint.
 
     Attributes
@@ -153,14 +157,13 @@ class ManifestEntry:
     optimizer : mapping or None
         Name and hyperparameters at the time of saving, for information.
     shards : sequence of mapping of str to str
-        The files of each of its shards, with their checksums: all of it, then what changed, the
-        oldest first.
+        The files of each of its shards.
     """
 
     name: str
     description: Mapping[str, Any]
     optimizer: Mapping[str, Any] | None
-    shards: Sequence[Mapping[str, str]]
+    shards: Annotated[Sequence[ShardFiles], Meta(min_length=1)]
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -168,14 +171,11 @@ class ManifestEntry:
         return {file: sum_ for shard in self.shards for file, sum_ in shard.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The content of a checkpoint.
 
     Attributes
     ----------
-    entries : mapping of str to ManifestEntry
-        Its parameters, by name.
     metadata : mapping
         The caller's.
     consistent : bool
@@ -186,18 +186,35 @@ class Manifest:
         On how many earlier ones it builds, whose files it shares; 0 if all are its own.
     prefix : str
         What comes before the names of its own files.
+    parameters : sequence of ManifestEntry
+        Its parameters.
     """
 
-    entries: Mapping[str, ManifestEntry]
     metadata: Mapping[str, Any]
     consistent: bool
     run: Mapping[str, Any]
-    depth: int
-    prefix: str
+    depth: Annotated[int, Meta(ge=0, lt=_DEEPEST)]
+    prefix: Annotated[str, Meta(pattern=rf"\A{_FILES}\Z")]
+    parameters: Sequence[ManifestEntry]
+
+    def __post_init__(self) -> None:
+        names: set[str] = set()
+        files: set[str] = set()
+        for each in self.parameters:
+            require(each.name not in names, f"parameter {each.name!r:.80} is there twice")
+            names.add(each.name)
+            for file in chain.from_iterable(each.shards):
+                require(file not in files, f"shard {file} is there twice")
+                files.add(file)
+
+    @cached_property
+    def entries(self) -> Mapping[str, ManifestEntry]:
+        """Its parameters by name."""
+        return {each.name: each for each in self.parameters}
 
     def own(self, file: str) -> bool:
         """Return whether a file was written for this checkpoint, not for one before."""
-        match = _FILE.fullmatch(file)
+        match = re.fullmatch(_FILE, file)
         return match is not None and int(match["depth"] or 0) == self.depth
 
     def text(self) -> str:
@@ -205,18 +222,10 @@ class Manifest:
 
         Raises
         ------
-        CheckpointError
+        ValueError, TypeError
             If JSON cannot hold it.
         """
-        content = {
-            "metadata": dict(self.metadata),
-            "consistent": self.consistent,
-            "run": dict(self.run),
-            "depth": self.depth,
-            "prefix": self.prefix,
-            "parameters": [asdict(entry) for entry in self.entries.values()],
-        }
-        return sealed(content, FORMAT)
+        return sealed(msgspec.to_builtins(self), FORMAT)
 
 
 def file_name(parameter: int, shard: int, depth: int) -> str:
@@ -224,8 +233,8 @@ def file_name(parameter: int, shard: int, depth: int) -> str:
     return f"{parameter:04d}-{shard:05d}{f'-{depth:02d}' if depth else ''}.safetensors"
 
 
-def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a caller's metadata, if JSON can hold it.
+def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what JSON makes of a caller's metadata.
 
     Raises
     ------
@@ -234,12 +243,11 @@ def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     try:
         require(isinstance(metadata, Mapping), f"expected a mapping, found {shown(metadata)}")
-        plain_json(dict(metadata))
+        return dict(plain_json(dict(metadata)))
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"the metadata of a checkpoint must be a mapping that JSON can hold: {error}"
         ) from error
-    return metadata
 
 
 def read_manifest(path: Place, file: Callable[[str], Path]) -> Manifest:
@@ -251,7 +259,7 @@ def read_manifest(path: Place, file: Callable[[str], Path]) -> Manifest:
         If it is not a checkpoint, is damaged, or has a version that cannot be read.
     """
     try:
-        return _manifest(read_sealed(file(MANIFEST), FORMAT))
+        return typed(read_sealed(file(MANIFEST), FORMAT), Manifest)
     except FormatError as error:
         raise CheckpointError(f"checkpoint {str(path)!r} {error}") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -261,46 +269,12 @@ def read_manifest(path: Place, file: Callable[[str], Path]) -> Manifest:
         ) from error
 
 
-def _manifest(content: dict[str, Any]) -> Manifest:
-    names = {"metadata", "consistent", "run", "depth", "prefix", "parameters"}
-    keys("its manifest", content, names)
-    metadata, run, parameters = content["metadata"], content["run"], content["parameters"]
-    consistent, depth, prefix = content["consistent"], content["depth"], content["prefix"]
-    require(is_integer(depth) and 0 <= depth < _DEEPEST, f"its depth is {depth!r:.80}")
-    require(isinstance(prefix, str), f"its prefix is {prefix!r:.80}")
-    require(_PREFIX.fullmatch(prefix) is not None, f"its prefix is {prefix!r:.80}")
-    require(isinstance(consistent, bool), f"consistent is {consistent!r:.80}")
-    require(isinstance(metadata, dict), "its metadata are no JSON object")
-    require(isinstance(run, dict), "what it says of the run is no JSON object")
-    require(isinstance(parameters, list), "its parameters are no list")
-    entries: dict[str, ManifestEntry] = {}
-    files: set[str] = set()
-    for each in parameters:
-        require(isinstance(each, dict), "one of its parameters is no JSON object")
-        keys("one of its parameters", each, {"name", "description", "optimizer", "shards"})
-        entry = ManifestEntry(**each)
-        name = entry.name
-        require(isinstance(name, str), f"the name of a parameter is {name!r:.80}")
-        require(name not in entries, f"parameter {name!r:.80} is there twice")
-        require(isinstance(entry.description, dict), f"{name!r:.80} is not described")
-        optimizer = entry.optimizer
-        require(optimizer is None or isinstance(optimizer, dict), f"optimizer of {name!r:.80}")
-        require(isinstance(entry.shards, list) and bool(entry.shards), f"{name!r:.80} has no files")
-        for shard in entry.shards:
-            require(isinstance(shard, dict) and bool(shard), f"a shard of {name!r:.80} has no file")
-            for file, sum_ in shard.items():
-                require(_FILE.fullmatch(file) is not None, f"{file!r:.80} is no name of a shard")
-                require(file not in files, f"shard {file} is there twice")
-                require(isinstance(sum_, str), f"the checksum of {file} is {sum_!r:.80}")
-                files.add(file)
-        entries[name] = entry
-    return Manifest(entries, metadata, consistent, run, depth, prefix)
-
-
-CANNOT_REMOVE = "an old checkpoint cannot be removed: %s"
+_CANNOT_REMOVE = "an old checkpoint cannot be removed: %s"
 
 GONE = "removed just now"
 """What is told of a checkpoint that another manager has removed."""
+
+logger = logging.getLogger("psnb")
 
 _NAME = re.compile(r"ckpt-(\d{6}|[1-9]\d{6,17})", re.ASCII)
 """As `checkpoint_name` makes them, so no two have one number."""
@@ -328,29 +302,51 @@ def number_of(name: str) -> int | None:
     return match and int(match[1])
 
 
-def written_at(seconds: float) -> str:
-    """Return a time, in seconds since the epoch, for people to read."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+# CheckpointStore: checkpoints in an object store, or wherever else fsspec writes. Pure.
+#
+# There is no renaming and there are no locks, so the manifest makes a checkpoint, and is written
+# last::
+#
+#     ckpt-000003/manifest.json               the checkpoint, with the names of its files
+#     files-0f3a…/begun                       when this was begun, in seconds since the epoch
+#     files-0f3a…/kept                        only if it is never removed as one of the oldest
+#     files-0f3a…/0000-00000.safetensors      one file a shard
+#     …
+#
+# A manifest is made only where there is none (which S3, GCS, Azure and fsspec's memory can tell in
+# one step), so of two that end at once each gets a number of its own. Whoever removes a checkpoint
+# removes the manifest first, and then, of the folders with its files, those that no manifest names
+# by now: checkpoints may share files. Whoever shares files of a checkpoint looks, once the new
+# manifest is there, whether the old one is still there: if so, nobody has removed files without
+# having seen the new one. Nobody can tell whether a writer is alive: files that belong to no
+# checkpoint are removed a day after they were begun. A checkpoint may be removed while it is read,
+# which is told. To be read, files are copied to this machine's folder for temporary files.
+
+_BEGUN = "begun"
+_FILES_FOLDER = "files-"
 
 
-def not_there(path: Place, error: OSError) -> CheckpointError:
-    """Return the error for a checkpoint that cannot be used."""
-    return CheckpointError(
-        f"{str(path)!r} is no checkpoint, or was removed since as one of the oldest ({error}); "
-        "see the manager's checkpoints"
-    )
+class StoredCheckpoint:
+    """A checkpoint in a store; of its files those that are asked for are copied to this machine.
 
-
-class StoredCheckpoint(ABC):
-    """A checkpoint that is in use; nobody removes it until it is released, where that is possible.
-
-    Attributes
+    Parameters
     ----------
     path : Path or RemotePath
         Where it is.
+
+    Raises
+    ------
+    OSError
+        If it is not there.
     """
 
-    path: Place
+    def __init__(self, path: Place) -> None:
+        self.path = path
+        if not (path / MANIFEST).exists():
+            raise FileNotFoundError("it has no manifest")
+        self._copies = Path(tempfile.mkdtemp(prefix="psnb-checkpoint-"))
+        # At the latest with the last reference to it. Arrays that are mapped stay usable.
+        self._removed = weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
 
     def manifest(self) -> Manifest:
         """Return its manifest.
@@ -362,7 +358,6 @@ class StoredCheckpoint(ABC):
         """
         return read_manifest(self.path, self.file)
 
-    @abstractmethod
     def file(self, name: str) -> Path:
         """Return one of its files on this machine, by the name that the manifest has.
 
@@ -371,14 +366,20 @@ class StoredCheckpoint(ABC):
         OSError
             If it cannot be had.
         """
+        copy = self._copies / name.replace("/", "-")
+        if not copy.exists():
+            coming = copy.with_name(f"{copy.name}.{uuid.uuid4().hex}")
+            RemotePath(str(self.place(name))).fetch(coming)
+            coming.rename(copy)  # only what is whole has its name, in any thread
+        return copy
 
-    @abstractmethod
     def place(self, name: str) -> Place:
         """Return where one of its files is."""
+        return (self.path.parent if "/" in name else self.path) / name
 
-    @abstractmethod
     def size(self, name: str) -> int:
         """Return the bytes of one of its files; raises as `file` does."""
+        return RemotePath(str(self.place(name))).size()
 
     def has(self, files: Iterable[str]) -> bool:
         """Return whether these of its files are there."""
@@ -387,13 +388,13 @@ class StoredCheckpoint(ABC):
         except OSError:
             return False
 
-    @abstractmethod
     def release(self) -> None:
-        """Let it be removed; idempotent."""
+        """Let it be removed, where that was kept from happening; idempotent."""
+        self._removed()
 
 
-class PartialCheckpoint(ABC):
-    """A checkpoint that is being written.
+class PartialCheckpoint:
+    """A checkpoint that is being written: files that no manifest names yet.
 
     Attributes
     ----------
@@ -401,12 +402,17 @@ class PartialCheckpoint(ABC):
         The folder of its files, which is there.
     prefix : str
         What comes before the names of its files in the manifest.
+    finished : bool
+        Whether there may be a manifest that names them.
     """
 
-    folder: Place
-    prefix: str
+    def __init__(self, store: CheckpointStore) -> None:
+        name = f"{_FILES_FOLDER}{uuid.uuid4().hex}"
+        self.folder: Place = store.path / name
+        self.prefix, self.finished = f"{name}/", False
+        self._store = store
+        self._base: Place | None = None
 
-    @abstractmethod
     def size(self, name: str) -> int:
         """Return the bytes of a file in its folder.
 
@@ -415,8 +421,8 @@ class PartialCheckpoint(ABC):
         FileNotFoundError
             If it is not there.
         """
+        return RemotePath(str(self.folder / name)).size()
 
-    @abstractmethod
     def share(self, base: StoredCheckpoint, files: Iterable[str]) -> None:
         """Let some files of a checkpoint, which is in use, be files of this one, too.
 
@@ -427,8 +433,8 @@ class PartialCheckpoint(ABC):
         OSError
             If that is not possible.
         """
+        self._base = base.path
 
-    @abstractmethod
     def finish(self, manifest: Manifest, *, kept: bool) -> Place:
         """Make a checkpoint of it, which is the newest, and return where it is.
 
@@ -448,20 +454,56 @@ class PartialCheckpoint(ABC):
             If that is not possible; there is none then. But if the answer of a store was lost,
             there may be one, which is whole.
         """
+        root = self._store.root
+        if kept:
+            (root / self.folder.name / KEPT).create(str(time.time()))
+        text = manifest.text()
+        number = max(self._store.numbers(), default=0)
+        while True:
+            number += 1
+            path = root / checkpoint_name(number)
+            path.make_folder()
+            # From here on: if the answer is lost, a manifest may be there that names the files. If
+            # there is none, they are removed as leftovers.
+            self.finished = True
+            try:
+                (path / MANIFEST).create(text)
+                break
+            except FileExistsError:  # another one has ended at the same time
+                continue
+        if self._base is not None and not (self._base / MANIFEST).exists():
+            path.remove()
+            self.finished = False
+            raise OSError(
+                f"another manager has removed {self._base.name}, on which it was to build; save "
+                "again: then it is a whole one"
+            )
+        return path
 
 
-class CheckpointFolder(ABC):
+class CheckpointStore:
     """A folder of checkpoints; any number of managers, threads and processes may use it.
+
+    Parameters
+    ----------
+    path : Path or RemotePath
+        Where it is.
+    left_after : float
+        Seconds after which files that belong to no checkpoint are what a killed writer has left.
 
     Attributes
     ----------
     path : Path or RemotePath
         Where it is.
+    root : RemotePath
+        The same, where fsspec finds it.
     """
 
     path: Place
 
-    @abstractmethod
+    def __init__(self, path: Place, left_after: float = 86400.0) -> None:
+        self.path, self.root, self._left_after = path, RemotePath(str(path)), left_after
+
     def prepare(self) -> None:
         """Check that checkpoints can be written, and remove leftovers of killed processes.
 
@@ -470,17 +512,36 @@ class CheckpointFolder(ABC):
         CheckpointError
             If they cannot be written.
         """
+        try:
+            self._prepare()
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoints cannot be written to {str(self.path)!r}: {error}"
+            ) from error
 
-    @abstractmethod
     def checkpoints(self) -> list[Place]:
         """Return the complete checkpoints at one moment, oldest first."""
+        return [self.path / checkpoint_name(number) for number in self.numbers()]
 
-    @abstractmethod
+    def numbers(self) -> list[int]:
+        """Return the numbers of all checkpoints, in their order."""
+        names = self.root.names()
+        return sorted(
+            number
+            for name in names
+            if (number := number_of(name)) is not None and self._is_complete(name)
+        )
+
     def written(self, path: Place) -> str:
         """Return when a checkpoint was written, for people to read."""
+        try:
+            written = (self.root / path.name / MANIFEST).modified()
+        except OSError:
+            return GONE
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(written))
 
-    @abstractmethod
-    def partial(self) -> AbstractContextManager[PartialCheckpoint]:
+    @contextmanager
+    def partial(self) -> Iterator[PartialCheckpoint]:
         """Begin a checkpoint; at the end of the block it is removed, unless it was finished.
 
         Raises
@@ -488,8 +549,17 @@ class CheckpointFolder(ABC):
         OSError
             If it cannot be begun.
         """
+        made = PartialCheckpoint(self)
+        folder = self.root / made.folder.name
+        try:
+            folder.make_folder()
+            (folder / _BEGUN).create(str(time.time()))
+            yield made
+        finally:
+            if not made.finished:
+                with suppress(OSError):
+                    folder.remove()
 
-    @abstractmethod
     def use(self, path: Place) -> StoredCheckpoint:
         """Use a checkpoint.
 
@@ -498,23 +568,99 @@ class CheckpointFolder(ABC):
         CheckpointError
             If it is not there.
         """
+        try:
+            return self._use(path.name)
+        except OSError as error:
+            raise CheckpointError(
+                f"{str(path)!r} is no checkpoint, or was removed since as one of the oldest "
+                f"({error}); see the manager's checkpoints"
+            ) from error
 
-    @abstractmethod
     def last_kept(self) -> float:
         """Return when the last of the checkpoints that stay was written, in s since the epoch.
 
         Minus infinity if there is none.
         """
+        latest = -math.inf
+        for path in self.checkpoints():
+            for folder in self._folders(path)[:1]:
+                latest = max(latest, _time_in(folder / KEPT, -math.inf))
+        return latest
 
-    @abstractmethod
     def prune(self, keep: int) -> None:
         """Remove all but the newest ``keep`` checkpoints, and those that stay; failures are logged.
 
         Checkpoints that are in use are left for the next time, where that can be known.
         """
+        freed: set[RemotePath] = set()
+        try:
+            for path in self.checkpoints()[:-keep]:
+                folders = self._folders(path)
+                if not any((own / KEPT).exists() for own in folders[:1]):
+                    (self.root / path.name).remove()  # first: without it the others are leftovers
+                    freed.update(folders)
+            for folder in sorted(freed - self._used(), key=str) if freed else ():
+                folder.remove()
+        except OSError as error:
+            logger.warning(_CANNOT_REMOVE, error)
+
+    def _is_complete(self, name: str) -> bool:
+        return (self.root / name / MANIFEST).exists()
+
+    def _use(self, name: str) -> StoredCheckpoint:
+        return StoredCheckpoint(self.path / name)
+
+    def _folders(self, path: Place) -> list[RemotePath]:
+        """Return the folders in which the files of a checkpoint are, its own first."""
+        try:
+            stored = self.use(path)
+            try:
+                manifest = stored.manifest()
+            finally:
+                stored.release()
+        except CheckpointError:  # it is damaged, or was removed just now
+            return []
+        files = [file for entry in manifest.parameters for file in entry.files]
+        names = dict.fromkeys(each.partition("/")[0] for each in (manifest.prefix, *files))
+        return [self.root / name for name in names]
+
+    def _used(self) -> set[RemotePath]:
+        """Return the folders in which the files of all checkpoints are."""
+        while True:
+            found = {path: self._folders(path) for path in self.checkpoints()}
+            # One that went meanwhile may have had the same files as one that came meanwhile.
+            if all(folders or (path / MANIFEST).exists() for path, folders in found.items()):
+                return {folder for folders in found.values() for folder in folders}
+
+    def _prepare(self) -> None:
+        with self.partial():
+            pass
+        begun_before = time.time() - self._left_after
+        old = [
+            folder
+            for name in self.root.names()
+            if name.startswith(_FILES_FOLDER)
+            and _time_in((folder := self.root / name) / _BEGUN, math.inf) < begun_before
+        ]
+        used = self._used() if old else set()
+        for folder in old:
+            if folder not in used:
+                folder.remove()
 
 
-# LocalFolder: checkpoints on disks, and the locks by which those who use them stay apart. Pure.
+def _time_in(path: RemotePath, otherwise: float) -> float:
+    """Return the time that a file tells; ``otherwise`` if there is none."""
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return otherwise
+
+
+# LocalStore: checkpoints on disks, and the locks by which those who use them stay apart. Pure.
+#
+# What is on disk can be renamed, linked and locked, so a checkpoint here is one folder with all of
+# its files, which people copy and remove; the layout of `CheckpointStore` would work too, but lose
+# that, and with it that nobody removes what is read.
 #
 # Managers in any processes and threads may share a folder. Two kinds of locks keep them apart:
 #
@@ -537,8 +683,6 @@ class CheckpointFolder(ABC):
 # may be removed while it is read, and saves that end at the same time may get their numbers in any
 # order.
 
-logger = logging.getLogger("psnb")
-
 _LOCK = ".lock"
 """The file that carries the folder's lock. It is never removed; otherwise two processes could each
 hold a lock."""
@@ -549,18 +693,7 @@ _TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
 
 
 class LocalCheckpoint(StoredCheckpoint):
-    """A checkpoint on disk, locked as long as it is in use.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Where it is.
-
-    Raises
-    ------
-    OSError
-        If it is not there.
-    """
+    """A checkpoint on disk, locked as long as it is in use."""
 
     path: Path
 
@@ -572,16 +705,13 @@ class LocalCheckpoint(StoredCheckpoint):
         self._lock = FolderLock(path / MANIFEST, "rb", SHARED | AT_ONCE)
 
     def file(self, name: str) -> Path:
-        file = self.place(name)
+        file = self.path / name
         if not stat.S_ISREG(file.lstat().st_mode):
             raise OSError("it is not a regular file, but a link or a device")
         return file
 
-    def place(self, name: str) -> Path:
+    def place(self, name: str) -> Place:
         return self.path / name
-
-    def size(self, name: str) -> int:
-        return self.place(name).stat().st_size
 
     def release(self) -> None:
         self._lock.release()
@@ -590,14 +720,11 @@ class LocalCheckpoint(StoredCheckpoint):
 class _LocalPartial(PartialCheckpoint):
     """A hidden folder whose manifest is locked."""
 
-    prefix = ""
+    folder: Path
 
-    def __init__(self, folder: Path, lock: FolderLock, owner: LocalFolder) -> None:
-        self.folder: Path = folder
-        self._lock, self._owner = lock, owner
-
-    def size(self, name: str) -> int:
-        return (self.folder / name).stat().st_size
+    def __init__(self, folder: Path, lock: FolderLock, store: LocalStore) -> None:
+        self.folder, self.prefix = folder, ""
+        self._lock, self._local = lock, store
 
     def share(self, base: StoredCheckpoint, files: Iterable[str]) -> None:
         refused: OSError | None = None
@@ -624,12 +751,12 @@ class _LocalPartial(PartialCheckpoint):
         self._lock.file.flush()
         sync(self.folder / MANIFEST)
         sync(self.folder)
-        path = self._owner.place(self.folder, self._lock)
-        sync(self._owner.path)
+        path = self._local.place(self.folder, self._lock)
+        sync(self._local.path)
         return path
 
 
-class LocalFolder(CheckpointFolder):
+class LocalStore(CheckpointStore):
     """A folder on this machine's disks, or on such that several hosts share.
 
     Parameters
@@ -640,42 +767,9 @@ class LocalFolder(CheckpointFolder):
 
     path: Path
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
     def checkpoints(self) -> list[Place]:
         with self._steady():
-            return [path for _, path in self._numbered()]
-
-    def written(self, path: Place) -> str:
-        try:
-            return written_at((self.path / path.name).stat().st_mtime)
-        except OSError:
-            return GONE
-
-    def prepare(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with self._alone() as lock:
-                probe = self._hidden()
-                probe.mkdir()
-                probe.rmdir()
-                left = [path for path in self.path.glob(f"{_HIDDEN}*") if _is_partial(path)]
-                # Nobody will use a leftover again, so it can be removed after the lock is released.
-                dead = [path for path in left if lock.real and not _is_used(path)]
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoints cannot be written to {str(self.path)!r}: {error}"
-            ) from error
-        if left and not lock.real:
-            logger.warning(
-                "the file system of %s has no locks, which would show that a process saves: remove "
-                "%s* there while none does",
-                self.path,
-                _HIDDEN,
-            )
-        for path in dead:
-            shutil.rmtree(path, ignore_errors=True)
+            return super().checkpoints()
 
     @contextmanager
     def partial(self) -> Iterator[PartialCheckpoint]:
@@ -693,7 +787,7 @@ class LocalFolder(CheckpointFolder):
         """Give a complete folder the name of the newest checkpoint, and return its path."""
         with self._alone():
             manifest.release()  # not all file systems rename a folder in which a file is open
-            number = max((number for number, _ in self._numbered()), default=0)
+            number = max(self.numbers(), default=0)
             while True:
                 number += 1
                 final = self.path / checkpoint_name(number)
@@ -703,13 +797,6 @@ class LocalFolder(CheckpointFolder):
                     # A file has that name; or, without locks, a checkpoint that was just made.
                     if error.errno not in _TAKEN:
                         raise
-
-    def use(self, path: Place) -> StoredCheckpoint:
-        try:
-            with self._steady():
-                return LocalCheckpoint(self.path / path.name)
-        except OSError as error:
-            raise not_there(path, error) from error
 
     def last_kept(self) -> float:
         latest = -math.inf
@@ -731,18 +818,39 @@ class LocalFolder(CheckpointFolder):
             except FileNotFoundError:
                 pass  # another manager was faster
             except OSError as error:
-                logger.warning(CANNOT_REMOVE, error)
+                logger.warning(_CANNOT_REMOVE, error)
             else:
                 shutil.rmtree(going, ignore_errors=True)
 
-    def _numbered(self) -> list[tuple[int, Path]]:
-        if not self.path.is_dir():
-            return []
-        return sorted(
-            (number, path)
-            for path in self.path.iterdir()
-            if (number := number_of(path.name)) is not None and _has_manifest(path)
-        )
+    def _prepare(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self._alone() as lock:
+            probe = self._hidden()
+            probe.mkdir()
+            probe.rmdir()
+            left = [path for path in self.path.glob(f"{_HIDDEN}*") if _is_partial(path)]
+            # Nobody will use a leftover again, so it can be removed after the lock is released.
+            dead = [path for path in left if lock.real and not _is_used(path)]
+        if left and not lock.real:
+            logger.warning(
+                "the file system of %s cannot show which processes are alive, as it has no locks: remove %s* "
+                "there while nobody saves",
+                self.path,
+                _HIDDEN,
+            )
+        for path in dead:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _is_complete(self, name: str) -> bool:
+        # No manager makes a folder of such a name without a manifest, nor with a link for one.
+        try:
+            return stat.S_ISREG((self.path / name / MANIFEST).lstat().st_mode)
+        except OSError:
+            return False
+
+    def _use(self, name: str) -> StoredCheckpoint:
+        with self._steady():
+            return LocalCheckpoint(self.path / name)
 
     def _hidden(self) -> Path:
         return self.path / f"{_HIDDEN}{uuid.uuid4().hex}"
@@ -761,14 +869,6 @@ class LocalFolder(CheckpointFolder):
             yield
 
 
-def _has_manifest(path: Path) -> bool:
-    """Return whether this is a checkpoint: no manager makes a folder of such a name without one."""
-    try:
-        return stat.S_ISREG((path / MANIFEST).lstat().st_mode)
-    except OSError:
-        return False
-
-
 def _is_partial(path: Path) -> bool:
     """Return whether this is a folder that a manager has begun, and no link or file of others."""
     return path.is_dir() and not path.is_symlink()
@@ -785,251 +885,12 @@ def _is_used(path: Path) -> bool:
     return False
 
 
-# RemoteFolder: checkpoints in an object store, or wherever else fsspec writes. Pure.
-#
-# There is no renaming and there are no locks, so the manifest makes a checkpoint, and is written
-# last::
-#
-#     ckpt-000003/manifest.json               the checkpoint, with the names of its files
-#     files-0f3a…/begun                       when this was begun, in seconds since the epoch
-#     files-0f3a…/kept                        only if it is never removed as one of the oldest
-#     files-0f3a…/0000-00000.safetensors      one file a shard
-#     …
-#
-# A manifest is made only where there is none (which S3, GCS, Azure and fsspec's memory can tell in
-# one step), so of two that end at once each gets a number of its own. Whoever removes a checkpoint
-# removes the manifest first, and then, of the folders with its files, those that no manifest names
-# by now: checkpoints may share files. Whoever shares files of a checkpoint looks, once the new
-# manifest is there, whether the old one is still there: if so, nobody has removed files without
-# having seen the new one. Nobody can tell whether a writer is alive: files that belong to no
-# checkpoint are removed a day after they were begun. A checkpoint may be removed while it is read,
-# which is told. To be read, files are copied to this machine's folder for temporary files.
-
-_BEGUN = "begun"
-_REMOTE_FOLDER_FILES = "files-"
+# Which kind of store a place has. Pure.
 
 
-class RemoteCheckpoint(StoredCheckpoint):
-    """A checkpoint in a store; of its files those that are asked for are copied to this machine.
-
-    Parameters
-    ----------
-    path : RemotePath
-        Where it is.
-
-    Raises
-    ------
-    OSError
-        If it is not there.
-    """
-
-    path: RemotePath
-
-    def __init__(self, path: RemotePath) -> None:
-        self.path = path
-        if not (path / MANIFEST).exists():
-            raise FileNotFoundError("it has no manifest")
-        self._copies = Path(tempfile.mkdtemp(prefix="psnb-checkpoint-"))
-        # At the latest with the last reference to it. Arrays that are mapped stay usable.
-        self._removed = weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
-
-    def file(self, name: str) -> Path:
-        copy = self._copies / name.replace("/", "-")
-        if not copy.exists():
-            coming = copy.with_name(f"{copy.name}.{uuid.uuid4().hex}")
-            self.place(name).fetch(coming)
-            coming.rename(copy)  # only what is whole has its name, in any thread
-        return copy
-
-    def size(self, name: str) -> int:
-        return self.place(name).size()
-
-    def release(self) -> None:
-        self._removed()
-
-    def place(self, name: str) -> RemotePath:
-        return (self.path.parent if "/" in name else self.path) / name
-
-
-class _RemotePartial(PartialCheckpoint):
-    """Files that no manifest names yet."""
-
-    def __init__(self, owner: RemoteFolder) -> None:
-        name = f"{_REMOTE_FOLDER_FILES}{uuid.uuid4().hex}"
-        self.folder: RemotePath = owner.path / name
-        self.prefix, self._owner = f"{name}/", owner
-        self.finished = False
-        self._base: RemotePath | None = None
-
-    def size(self, name: str) -> int:
-        return (self.folder / name).size()
-
-    def share(self, base: StoredCheckpoint, files: Iterable[str]) -> None:
-        assert isinstance(base, RemoteCheckpoint)
-        self._base = base.path
-
-    def finish(self, manifest: Manifest, *, kept: bool) -> RemotePath:
-        now = str(time.time())
-        if kept:
-            (self.folder / KEPT).create(now)
-        text = manifest.text()
-        number = max(self._owner.numbers(), default=0)
-        while True:
-            number += 1
-            path = self._owner.path / checkpoint_name(number)
-            path.make_folder()
-            # From here on: if the answer is lost, a manifest may be there that names the files. If
-            # there is none, they are removed as leftovers.
-            self.finished = True
-            try:
-                (path / MANIFEST).create(text)
-                break
-            except FileExistsError:  # another one has ended at the same time
-                continue
-        if self._base is not None and not (self._base / MANIFEST).exists():
-            path.remove()
-            self.finished = False
-            raise OSError(
-                f"another manager has removed {self._base.name}, on which it was to build; save "
-                "again: then it is a whole one"
-            )
-        return path
-
-
-class RemoteFolder(CheckpointFolder):
-    """A folder of checkpoints where fsspec writes.
-
-    Parameters
-    ----------
-    path : RemotePath
-        Where it is.
-    left_after : float
-        Seconds after which files that belong to no checkpoint are what a killed writer has left.
-    """
-
-    path: RemotePath
-
-    def __init__(self, path: RemotePath, left_after: float = 86400.0) -> None:
-        self.path, self._left_after = path, left_after
-
-    def prepare(self) -> None:
-        try:
-            with self.partial():
-                pass
-            self._remove_leftovers()
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoints cannot be written to {str(self.path)!r}: {error}"
-            ) from error
-
-    def checkpoints(self) -> list[Place]:
-        return [self.path / checkpoint_name(number) for number in self.numbers()]
-
-    def numbers(self) -> list[int]:
-        """Return the numbers of all checkpoints, in their order."""
-        numbers = map(number_of, self.path.names())
-        return sorted(
-            number
-            for number in numbers
-            if number is not None and (self.path / checkpoint_name(number) / MANIFEST).exists()
-        )
-
-    def written(self, path: Place) -> str:
-        try:
-            return written_at((self.path / path.name / MANIFEST).modified())
-        except OSError:
-            return GONE
-
-    @contextmanager
-    def partial(self) -> Iterator[PartialCheckpoint]:
-        made = _RemotePartial(self)
-        try:
-            made.folder.make_folder()
-            (made.folder / _BEGUN).create(str(time.time()))
-            yield made
-        finally:
-            if not made.finished:
-                with suppress(OSError):
-                    made.folder.remove()
-
-    def use(self, path: Place) -> StoredCheckpoint:
-        try:
-            return RemoteCheckpoint(self.path / path.name)
-        except OSError as error:
-            raise not_there(path, error) from error
-
-    def last_kept(self) -> float:
-        latest = -math.inf
-        for path in self.checkpoints():
-            for folder in self._folders(path)[:1]:
-                latest = max(latest, _time_in(folder / KEPT, -math.inf))
-        return latest
-
-    def prune(self, keep: int) -> None:
-        freed: set[RemotePath] = set()
-        try:
-            for path in self.checkpoints()[:-keep]:
-                folders = self._folders(path)
-                if not any((own / KEPT).exists() for own in folders[:1]):
-                    (self.path / path.name).remove()  # first: without it the others are leftovers
-                    freed.update(folders)
-            for folder in sorted(freed - self._used(), key=str) if freed else ():
-                folder.remove()
-        except OSError as error:
-            logger.warning(CANNOT_REMOVE, error)
-
-    def _folders(self, path: Place) -> list[RemotePath]:
-        """Return the folders in which the files of a checkpoint are, its own first."""
-        try:
-            stored = self.use(path)
-            try:
-                manifest = stored.manifest()
-            finally:
-                stored.release()
-        except CheckpointError:  # it is damaged, or was removed just now
-            return []
-        files = [file for entry in manifest.entries.values() for file in entry.files]
-        names = dict.fromkeys(each.partition("/")[0] for each in (manifest.prefix, *files))
-        return [self.path / name for name in names]
-
-    def _used(self) -> set[RemotePath]:
-        """Return the folders in which the files of all checkpoints are."""
-        while True:
-            found = {path: self._folders(path) for path in self.checkpoints()}
-            # One that went meanwhile may have had the same files as one that came meanwhile.
-            if all(folders or (path / MANIFEST).exists() for path, folders in found.items()):
-                return {folder for folders in found.values() for folder in folders}
-
-    def _remove_leftovers(self) -> None:
-        begun_before = time.time() - self._left_after
-        old = [
-            folder
-            for name in self.path.names()
-            if name.startswith(_REMOTE_FOLDER_FILES)
-            and _time_in((folder := self.path / name) / _BEGUN, math.inf) < begun_before
-        ]
-        if not old:
-            return
-        used = self._used()
-        for folder in old:
-            if folder not in used:
-                folder.remove()
-
-
-def _time_in(path: RemotePath, otherwise: float) -> float:
-    """Return the time that a file tells; ``otherwise`` if there is none."""
-    try:
-        return float(path.read_text())
-    except (OSError, ValueError):
-        return otherwise
-
-
-# Which kind of folder a place is. Pure.
-
-
-def folder_of(place: Place) -> CheckpointFolder:
+def store_at(place: Place) -> CheckpointStore:
     """Return the folder of checkpoints at a place."""
-    return RemoteFolder(place) if isinstance(place, RemotePath) else LocalFolder(place)
+    return CheckpointStore(place) if isinstance(place, RemotePath) else LocalStore(place)
 
 
 def checkpoints_in(directory: Place) -> list[Place]:
@@ -1041,7 +902,7 @@ def checkpoints_in(directory: Place) -> list[Place]:
         If it cannot be read.
     """
     try:
-        return folder_of(directory).checkpoints()
+        return store_at(directory).checkpoints()
     except OSError as error:
         raise not_read(directory, error) from error
 
@@ -1061,4 +922,4 @@ def use(path: Place) -> StoredCheckpoint:
     CheckpointError
         If it is not there.
     """
-    return folder_of(path.parent).use(path)
+    return store_at(path.parent).use(path)

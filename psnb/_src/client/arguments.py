@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import fields
 from enum import StrEnum
 from itertools import zip_longest
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.client.requests import Request, ServerClient, on_table
@@ -24,7 +25,7 @@ from psnb._src.server.shard import OPTIMIZABLE
 from psnb._src.server.states import Admission, Always, Constant, Initializer, Uniform
 from psnb._src.server.table import CountUpdates, ReadOptimizer, ReadRate, TuneOptimizer
 from psnb._src.utils.checks import array_of, integer, is_integer
-from psnb._src.utils.files import keys, require
+from psnb._src.utils.files import require, typed
 from psnb._src.utils.text import ARGUMENT, shown, truncate
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError, PsnbError
 
@@ -458,15 +459,11 @@ class LiveOptimizer:
 # attach the strategy, and into checkpoints. It is made when a model was placed wholly, and not
 # before: what an interrupt has left unfinished has none.
 
-Arrays = tuple[tuple[str, tuple[int, ...]], ...]
+Arrays = tuple[tuple[str, tuple[Annotated[int, Meta(ge=0, lt=1 << 53)], ...]], ...]
 """Names and shapes of the arrays in a variable, in the order in which they lie there."""
 
-_MOST = 1 << 53
-"""More numbers than an array ever has."""
 
-
-@dataclass(frozen=True)
-class ModelRecord:
+class ModelRecord(Struct, frozen=True, forbid_unknown_fields=True):
     """What of a model is in which parameter of its strategy.
 
     Attributes
@@ -484,51 +481,27 @@ class ModelRecord:
 
     arrays: Mapping[str, Mapping[str, Arrays]]
     tables: Mapping[str, str]
-    local: Mapping[str, str] = field(default_factory=dict)
-    scratch: Mapping[str, str] = field(default_factory=dict)
+    local: Mapping[str, str] = {}
+    scratch: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        for variables in self.arrays.values():
+            names = [name for arrays in variables.values() for name, _ in arrays]
+            require(len({*names}) == len(names), "two of its arrays have one name")
 
     @property
     def variables(self) -> dict[str, Arrays]:
         """What its variables have, of all kinds."""
         return {name: each for kind in self.arrays.values() for name, each in kind.items()}
 
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        return asdict(self)
-
     def packed(self) -> bytes:
         """Return it as `unpacked` takes it."""
-        return json.dumps(self.described()).encode()
+        return msgspec.json.encode(self)
 
     @classmethod
     def unpacked(cls, packed: bytes) -> ModelRecord:
         """Return what was packed."""
-        return cls.read("a model", json.loads(packed))
-
-    @classmethod
-    def read(cls, name: str, found: Any) -> ModelRecord:
-        """Return what `described` returned.
-
-        Raises
-        ------
-        ValueError
-            If it is none.
-        """
-        what = f"model {name!r:.80}"
-        require(isinstance(found, dict), f"{what} is {found!r:.80}")
-        keys(what, found, set(cls.__annotations__))
-        for part in ("arrays", "tables", "local", "scratch"):
-            require(isinstance(found[part], dict), f"{what}: its {part} are {found[part]!r:.80}")
-            if part != "arrays":
-                texts = all(isinstance(each, str) for each in found[part].values())
-                require(texts, f"{what}: its {part} are {found[part]!r:.80}")
-        arrays = {}
-        for kind, variables in found["arrays"].items():
-            require(isinstance(variables, dict), f"{what}: {kind!r:.80} is {variables!r:.80}")
-            arrays[kind] = {each: _arrays(what, given) for each, given in variables.items()}
-            names = [name for several in arrays[kind].values() for name, _ in several]
-            require(len({*names}) == len(names), f"{what}: two of its arrays have one name")
-        return cls(**{**found, "arrays": arrays})
+        return msgspec.json.decode(packed, type=cls)
 
     def check_sizes(self, name: str, sizes: Mapping[str, Sequence[int] | None]) -> None:
         """Raise ValueError unless its variables have their arrays' size, and its tables are there.
@@ -653,18 +626,6 @@ def _scratch(records: Iterable[ModelRecord]) -> set[str]:
 
 
 def _readable(saved: Mapping[str, Any]) -> Iterator[ModelRecord]:
-    for name, each in saved.items():
+    for each in saved.values():
         with suppress(ValueError):
-            yield ModelRecord.read(name, each)
-
-
-def _arrays(what: str, found: Any) -> Arrays:
-    require(isinstance(found, list | tuple), f"{what}: arrays are {found!r:.80}")
-    read = []
-    for each in found:
-        good = isinstance(each, list | tuple) and len(each) == 2 and isinstance(each[0], str)
-        require(good and isinstance(each[1], list | tuple), f"{what}: an array is {each!r:.80}")
-        good = all(is_integer(size) and 0 <= size < _MOST for size in each[1])
-        require(good, f"{what}: the shape of {each[0]!r:.80} is {each[1]!r:.80}")
-        read.append((each[0], tuple(each[1])))
-    return tuple(read)
+            yield typed(each, ModelRecord)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct, structs
 
 from psnb._src.client.arguments import ModelRecord
 from psnb._src.coordinator.load import StartDelay, Timeouts
-from psnb._src.protocol.messages import MODES, Mode
-from psnb._src.utils.checks import described, integer, is_integer, made, period, seconds
-from psnb._src.utils.files import keys, own_version, require
+from psnb._src.protocol.messages import MODES
+from psnb._src.utils.checks import described, integer, made, period, seconds
+from psnb._src.utils.files import own_version, require, typed
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 
@@ -89,7 +92,7 @@ class SavingSettings:
 # SavedRun: what a checkpoint has beside parameters, for `psnb.resume` to go on with. Pure.
 
 _PACKAGES = ("numpy", "dask", "distributed", "safetensors")
-_MOST = 1 << 53  # closures have numbers, and such numbers travel
+_Count = Annotated[int, Meta(ge=0, lt=1 << 53)]  # closures have numbers, and such numbers travel
 _MANAGERS = {SavingSettings.__name__: SavingSettings}
 
 
@@ -100,8 +103,7 @@ def versions() -> dict[str, str]:
     return own | {name: version(name) for name in _PACKAGES}
 
 
-@dataclass(frozen=True)
-class SavedRun:
+class SavedRun(Struct, frozen=True, forbid_unknown_fields=True):
     """What a coordinator was doing at the moment that is saved.
 
     Attributes
@@ -125,17 +127,18 @@ class SavedRun:
     """
 
     versions: Mapping[str, str]
-    manager: SavingSettings
-    mode: Mode
-    replicas: int
-    closures: int
+    manager: Any
+    mode: Any
+    replicas: _Count
+    closures: _Count
     epochs: tuple[Mapping[str, Any], ...]
     recipes: Mapping[str, Mapping[str, Any]]
-    models: Mapping[str, ModelRecord] = field(default_factory=dict)
+    models: Mapping[str, ModelRecord] = {}
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        return asdict(self) | {"mode": described(self.mode), "manager": described(self.manager)}
+        plain = {"mode": described(self.mode), "manager": described(self.manager)}
+        return dict(msgspec.to_builtins(structs.replace(self, **plain)))
 
     @classmethod
     def read(cls, run: Mapping[str, Any], parameters: Mapping[str, Mapping[str, Any]]) -> SavedRun:
@@ -146,22 +149,13 @@ class SavedRun:
         ValueError
             If it is none, or of other parameters than these.
         """
-        run = {"models": {}, **run}
-        keys("what it says of the run", run, set(cls.__annotations__))
-        kinds = {"versions": dict, "epochs": list, "recipes": dict, "models": dict}
-        for name, kind in kinds.items():
-            require(isinstance(run[name], kind), f"its {name} are {run[name]!r:.80}")
-        for name in ("replicas", "closures"):
-            good = is_integer(run[name]) and 0 <= run[name] < _MOST
-            require(good, f"its {name} is {run[name]!r:.80}")
-        require({*run["recipes"]} == {*parameters}, "its recipes are of other parameters")
-        read = {
-            "mode": made("its mode", run["mode"], MODES),
-            "manager": made("its manager", run["manager"], _MANAGERS),
-            "epochs": tuple(run["epochs"]),
-            "models": {name: ModelRecord.read(name, each) for name, each in run["models"].items()},
-        }
+        read = typed(run, cls)
+        require({*read.recipes} == {*parameters}, "its recipes are of other parameters")
         sizes = {name: each.get("shape") for name, each in parameters.items()}
-        for name, record in read["models"].items():
+        for name, record in read.models.items():
             record.check_sizes(name, sizes)
-        return cls(**{**run, **read})
+        return structs.replace(
+            read,
+            mode=made("its mode", read.mode, MODES),
+            manager=made("its manager", read.manager, _MANAGERS),
+        )

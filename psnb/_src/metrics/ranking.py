@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from psnb._src.metrics.metric import (
     DIGIT_BITS,
@@ -40,7 +41,7 @@ from psnb._src.metrics.metric import (
     whole_total,
 )
 from psnb._src.utils.checks import described, integer, is_number, made
-from psnb._src.utils.files import keys, require
+from psnb._src.utils.files import typed
 from psnb.errors import ConfigurationError
 
 _MOST_BUCKETS = 1 << 24
@@ -728,19 +729,22 @@ def loaded_states(saved: Any) -> MetricStates:
     ValueError
         If these are none.
     """
-    require(isinstance(saved, dict), f"states of metrics are {saved!r:.80}")
-    return MetricStates({name: _state(name, each) for name, each in saved.items()})
+    found = typed(saved, dict[str, _SavedState])
+    return MetricStates({name: _state(name, each) for name, each in found.items()})
 
 
-def _state(name: str, saved: Any) -> MetricState:
-    require(isinstance(saved, dict), f"the state of {name!r:.80} is {saved!r:.80}")
-    keys(f"the state of {name!r:.80}", saved, {"metric", "array"})
-    metric = made(f"metric {name!r:.80}", saved["metric"], _METRICS)
+class _SavedState(Struct, forbid_unknown_fields=True):
+    metric: dict[str, Any]
+    array: str  # base64 of packed numbers
+
+
+def _state(name: str, saved: _SavedState) -> MetricState:
+    metric = made(f"metric {name!r:.80}", saved.metric, _METRICS)
     zeros = metric.form.zeros()
     try:
-        packed = base64.b64decode(saved["array"], validate=True)
+        packed = base64.b64decode(saved.array, validate=True)
         data = zlib.decompressobj().decompress(packed, _MOST_BYTES)
-    except (TypeError, binascii.Error, zlib.error) as error:
+    except (ValueError, binascii.Error, zlib.error) as error:
         raise ValueError(f"the state of {name!r:.80} is damaged: {error}") from error
     array = np.frombuffer(data, zeros.dtype).reshape(-1, *zeros.shape[1:]).copy()
     return MetricState(metric, array)

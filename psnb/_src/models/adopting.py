@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from psnb._src.client.arguments import Arrays, ModelRecord, ModelRecords, as_initializer
 from psnb._src.client.embedding import Embedding
@@ -167,7 +168,7 @@ def note_local(models: ModelRecords, name: str, local: Mapping[str, str]) -> Non
     """Note that the values of a model that are on no server are others now."""
     record = models.all()[name]
     if record.local != local:
-        models.add(name, replace(record, local=dict(local)))
+        models.add(name, structs.replace(record, local=dict(local)))
 
 
 def scratch(strategy: Strategy, name: str, what: str, size: int) -> Variable:
@@ -196,7 +197,7 @@ def scratch(strategy: Strategy, name: str, what: str, size: int) -> Variable:
         number, called = number + 1, f"{name}.{what}.{number + 1}"
     made = strategy.variable(np.zeros(size), called)
     models.use(called)
-    models.add(name, replace(record, scratch={**record.scratch, what: called}))
+    models.add(name, structs.replace(record, scratch={**record.scratch, what: called}))
     return made
 
 

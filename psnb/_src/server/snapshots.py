@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import json
 import math
 import threading
 from abc import ABC, abstractmethod
@@ -31,7 +30,7 @@ from psnb._src.server.operations import SnapshotHeader, WritingProgress
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.states import ROW_USE
 from psnb._src.server.table import Changes, Segment, Table
-from psnb._src.utils.files import DTYPES, NewFile, WrittenFile
+from psnb._src.utils.files import NewFile, WrittenFile, safetensors_head
 from psnb._src.utils.threads import Answer
 from psnb.errors import CheckpointError, InternalError, PsnbError, ServerMemoryError
 
@@ -367,8 +366,6 @@ class OpenSnapshots:
 
 # The safetensors file of a snapshot, made piece by piece in the order of its bytes. Pure.
 
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
 
 class Piece(NamedTuple):
     """Some rows of an array."""
@@ -398,17 +395,7 @@ class TableFile:
         forms |= {name: (array.dtype, array.shape) for name, array in taken.tail.items()}
         # The largest numbers first: so each array begins at a multiple of its numbers' size.
         self._forms = dict(sorted(forms.items(), key=lambda each: (-each[1][0].itemsize, each[0])))
-        header, end = {}, 0
-        for name, (dtype, shape) in self._forms.items():
-            start, end = end, end + dtype.itemsize * math.prod(shape)
-            header[name] = {
-                "dtype": _NAMES[dtype],
-                "shape": list(shape),
-                "data_offsets": [start, end],
-            }
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        self.head = len(text).to_bytes(8, "little") + text
+        self.head = safetensors_head(self._forms)
 
     def pieces(self, nbytes: int) -> Iterator[Piece]:
         """Yield what follows the head, in order: pieces of at most so many bytes, or of a row."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from distributed import Client
+from msgspec import Struct, structs
 from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.client.arguments import (
@@ -73,7 +74,7 @@ from psnb._src.utils.checks import (
     period,
     seconds,
 )
-from psnb._src.utils.files import as_place, keys
+from psnb._src.utils.files import as_place, typed
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import counted, shown, text_table
 from psnb._src.utils.threads import run_in_thread, run_on_loop, uninterrupted
@@ -724,8 +725,15 @@ _KINDS: dict[str, Mapping[str, type]] = {
 }
 
 
-_OF_ALL = {"nonfinite"}
-_OF_EMBEDDINGS = {"padding_idx", "initializer", "admission", "accessor"}
+class _VariableRecipe(Struct, frozen=True, forbid_unknown_fields=True):
+    nonfinite: str
+
+
+class _EmbeddingRecipe(_VariableRecipe, frozen=True, forbid_unknown_fields=True):
+    padding_idx: int | None
+    initializer: dict[str, Any]
+    admission: dict[str, Any] | None
+    accessor: dict[str, Any] | None
 
 
 def described_parameter(
@@ -753,8 +761,8 @@ def described_parameter(
         If it was made with something of the user's, of which a checkpoint has the name alone.
     """
     variable = description["kind"] == "variable"
-    keys(f"the recipe of {name!r:.80}", recipe, _OF_ALL if variable else _OF_ALL | _OF_EMBEDDINGS)
-    how = {"optimizer": optimizer, **recipe, "dtype": np.dtype(description["dtype"])}
+    read = structs.asdict(typed(recipe, _VariableRecipe if variable else _EmbeddingRecipe))
+    how = {"optimizer": optimizer, **read, "dtype": np.dtype(description["dtype"])}
     for part, kinds in _KINDS.items():
         if how.get(part) is not None:
             try:

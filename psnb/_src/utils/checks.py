@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from psnb._src.jupyter_compat import notebook_name
-from psnb._src.utils.files import keys, require
 from psnb._src.utils.text import NAME, shown
 from psnb.errors import ConfigurationError
 
@@ -306,13 +305,16 @@ def made(what: str, description: Any, kinds: Mapping[str, type]) -> Any:
     ValueError
         If it describes nothing of these kinds, or has another value than they take.
     """
-    require(isinstance(description, dict), f"{what} is {description!r:.80}")
-    kind = kinds.get(str(description.get(NAME_KEY)))
+    kind = None
+    if isinstance(description, dict):
+        kind = kinds.get(str(description.get(NAME_KEY)))
     if kind is None:
         raise ValueError(f"{what} is {description!r:.80}")
     options = {name: value for name, value in description.items() if name != NAME_KEY}
     left_out: frozenset[str] = getattr(kind, "may_be_left_out", frozenset()) - options.keys()
-    keys(what, options, {each.name for each in fields(kind)} - left_out)
+    expected = {each.name for each in fields(kind)} - left_out
+    if options.keys() != expected:
+        raise ValueError(f"{what}: expected {sorted(expected)}, found {sorted(options)}")
     return kind(**{name: _made(f"{what}: {name}", each, kinds) for name, each in options.items()})
 
 

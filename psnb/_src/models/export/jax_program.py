@@ -8,17 +8,18 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.experimental
 import numpy as np
 from jax import export as jax_export
+from msgspec import Struct, structs
 
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.manifest import ModelFeed, ModelManifest
 from psnb._src.models.export.tables import StoredTable
-from psnb._src.utils.files import keys, require
+from psnb._src.utils.files import require, typed
 
 with_x64: Callable[[bool], Any] = (
     jax if hasattr(jax, "enable_x64") else jax.experimental
@@ -121,6 +122,19 @@ class JaxComputation:
         return {name: jax.device_put(dense[name]) for name in used}
 
 
+class _Feature(Struct, forbid_unknown_fields=True):
+    table: str
+    feed: str | None
+    combiner: str | None
+
+
+class _Detail(Struct, forbid_unknown_fields=True):
+    arguments: list[tuple[Literal["dense", "rows", "feed"], str]]
+    features: dict[str, _Feature]
+    computed: tuple[list[str], list[str]]
+    x64: bool
+
+
 def load(
     manifest: ModelManifest,
     programs: Mapping[str, bytes],
@@ -134,14 +148,13 @@ def load(
     ValueError
         If its parts do not fit each other.
     """
-    detail, feeds = manifest.detail, {feed.name: feed for feed in manifest.feeds}
-    keys("its detail", detail, {"arguments", "features", "computed", "x64"})
-    require(isinstance(detail["x64"], bool), "its detail: x64 is no bool")
-    takes, computes = _two_lists(detail["computed"])
-    features = _features(detail["features"], feeds, tables, computes)
+    detail, feeds = typed(manifest.detail, _Detail), {feed.name: feed for feed in manifest.feeds}
+    takes, computes = detail.computed
+    features = {name: structs.astuple(each) for name, each in detail.features.items()}
+    _check_features(features, feeds, tables, computes)
     program = _program(programs, PROGRAM)
-    arguments = detail["arguments"]
-    good = isinstance(arguments, list) and len(arguments) == len(program.in_avals)
+    arguments = detail.arguments
+    good = len(arguments) == len(program.in_avals)
     require(good, f"its program takes {len(program.in_avals)} arguments, found others")
     require(
         [list(fetch.shape) for fetch in manifest.fetches]
@@ -149,10 +162,7 @@ def load(
         "its program has other outputs than its fetches",
     )
     made: list[tuple[str, Any]] = []
-    for argument, aval in zip(arguments, program.in_avals, strict=True):
-        pair = isinstance(argument, list) and len(argument) == 2
-        require(pair and all(isinstance(e, str) for e in argument), f"argument {argument!r:.80}")
-        kind, name = argument
+    for (kind, name), aval in zip(arguments, program.in_avals, strict=True):
         found: Any = None
         if kind == "dense":
             require(name in dense, f"there is no dense parameter {name!r:.80}")
@@ -166,12 +176,10 @@ def load(
             if feed is not None:
                 bags = combiner is not None
                 shape = (*((None,) if bags else feeds[feed].shape), tables[table].dim)
-        elif kind == "feed":
+        else:
             good = name in feeds and not feeds[name].ragged
             require(good, f"there is no feed {name!r:.80} of one shape")
-            shape, found = feeds[name].shape, feeds[name]._replace(dtype=aval.dtype.name)
-        else:
-            raise ValueError(f"its program takes {kind!r:.80}")
+            shape, found = feeds[name].shape, structs.replace(feeds[name], dtype=aval.dtype.name)
         fits = len(shape) == len(aval.shape) and all(
             _size(size) in (other, None) for size, other in zip(aval.shape, shape, strict=True)
         )
@@ -182,7 +190,7 @@ def load(
         ids = _program(programs, IDS)
         good = len(ids.in_avals) == len(takes) and len(ids.out_avals) == len(computes)
         require(good and all(name in feeds for name in takes), "its ids are of other feeds")
-    return JaxComputation(program, made, dense, features, (ids, takes, computes), detail["x64"])
+    return JaxComputation(program, made, dense, features, (ids, takes, computes), detail.x64)
 
 
 def _program(programs: Mapping[str, bytes], name: str) -> jax_export.Exported:
@@ -205,35 +213,19 @@ def foreign_calls(text: str) -> list[str]:
     return [target for target in targets if not _CALLED.fullmatch(target)]
 
 
-def _features(
-    given: Any,
+def _check_features(
+    given: Mapping[str, tuple[str, str | None, str | None]],
     feeds: Mapping[str, ModelFeed],
     tables: Mapping[str, StoredTable],
     computed: Sequence[str],
-) -> dict[str, tuple[str, str | None, str | None]]:
-    require(isinstance(given, dict), "its features are no JSON object")
-    found: dict[str, tuple[str, str | None, str | None]] = {}
-    for name, each in given.items():
-        require(isinstance(each, dict), f"feature {name!r:.80} is no JSON object")
-        keys(f"feature {name!r:.80}", each, {"table", "feed", "combiner"})
-        table, feed, combiner = each["table"], each["feed"], each["combiner"]
-        require(isinstance(table, str) and table in tables, f"feature {name!r:.80} has no table")
-        known = isinstance(feed, str) and feed in feeds
-        known = known or (feed is None and name in computed)
+) -> None:
+    for name, (table, feed, combiner) in given.items():
+        require(table in tables, f"feature {name!r:.80} has no table")
+        known = name in computed if feed is None else feed in feeds
         require(known, f"feature {name!r:.80} has no ids")
         bags = feed is not None and feeds[feed].ragged
         good = combiner in COMBINERS if bags else combiner is None
         require(good, f"feature {name!r:.80}: its combiner is {combiner!r:.80}")
-        found[name] = table, feed, combiner
-    return found
-
-
-def _two_lists(given: Any) -> tuple[list[str], list[str]]:
-    require(isinstance(given, list) and len(given) == 2, "its detail: what is computed?")
-    for each in given:
-        good = isinstance(each, list) and all(isinstance(name, str) for name in each)
-        require(good, "its detail: what is computed?")
-    return given[0], given[1]
 
 
 def _size(size: Any) -> int | None:

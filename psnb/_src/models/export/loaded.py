@@ -36,7 +36,7 @@ from psnb._src.models.export.manifest import (
 from psnb._src.models.export.tables import StoredRows, StoredTable, check_index, mapped, place_dtype
 from psnb._src.models.export.writing import nested
 from psnb._src.utils.checks import path_text, period
-from psnb._src.utils.files import Place, as_place, plain_json
+from psnb._src.utils.files import Place, as_place
 from psnb._src.utils.text import truncate
 from psnb._src.utils.threads import Lock, uninterrupted
 from psnb.errors import ConfigurationError, ExportError
@@ -122,7 +122,7 @@ def newer_state(
     )
     computation = now.computation.with_dense(manifest.sources.taken(found.variables, dense))
     tables = {
-        each.name: StoredTable(**each.known(), content=found.tables[each.name])
+        each.name: StoredTable(**each.table().known(), content=found.tables[each.name])
         for each in manifest.tables
     }
     return ModelState(computation, tables, version, found)
@@ -136,11 +136,11 @@ def _wanted(manifest: ModelManifest) -> dict[str, WantedParameter]:
     }
     tables = {}
     for each in manifest.tables:
-        own = {"dim": each.dim, "rows": each.rows, "dtype": each.dtype.name}
-        recipe = {"initializer": each.initializer.describe(), "padding_idx": each.padding_idx}
+        own = {"dim": each.dim, "rows": each.rows, "dtype": each.dtype}
+        recipe = {"initializer": each.initializer, "padding_idx": each.padding_idx}
         if each.rows is None:
-            recipe["admission"] = each.admission.describe()
-        tables[each.name] = WantedParameter({"kind": "embedding", **own}, plain_json(recipe))
+            recipe["admission"] = each.admission
+        tables[each.name] = WantedParameter({"kind": "embedding", **own}, recipe)
     return variables | tables
 
 
@@ -516,10 +516,10 @@ def _table(path: Path, number: str, entry: TableEntry, manifest: ModelManifest) 
         ids, places = array("ids", "uint64", count), array("places", place_dtype(count), count)
         check_index(ids, places)
     rows = StoredRows(
-        entry.dtype,
+        np.dtype(entry.dtype),
         stored=array("rows", entry.stored, count, entry.dim),
         scales=array("scales", "float32", count) if entry.stored == "int8" else None,
         ids=ids,
         places=places,
     )
-    return StoredTable(**entry.known(), content=rows)
+    return StoredTable(**entry.table().known(), content=rows)

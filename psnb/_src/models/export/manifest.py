@@ -17,29 +17,39 @@ everywhere, and names files of its folder alone.
 
 from __future__ import annotations
 
-import math
 import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
+from msgspec import Meta, Struct
 
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.tables import STORED, ExportedTable, StoredTable
 from psnb._src.server.states import ADMISSIONS, INITIALIZERS
-from psnb._src.utils.checks import array_of, is_integer, made
-from psnb._src.utils.files import checksum, keys, read_sealed, require
+from psnb._src.utils.checks import array_of, made
+from psnb._src.utils.files import DTYPES, checksum, one_of, read_sealed, require, sealed, typed
 from psnb.errors import ConfigurationError
 
 # ModelFeed: one of the arrays that a model needs of a batch.
 
 _WIDE = ("int64", "uint64")
 
+_FEED_DTYPES = ("bool", *(each.name for each in DTYPES.values()))
+_FeedDtype = Annotated[str, one_of(*_FEED_DTYPES)]
+_Size = Annotated[int, Meta(ge=0, le=1 << 48)]
+"""No size is larger."""
 
-class ModelFeed(NamedTuple):
+_Start = Annotated[int, Meta(ge=0)]
+_Float = Annotated[str, one_of("float32", "float64")]
+_Shape = Annotated[tuple[_Size | None, ...], Meta(max_length=32)]
+
+
+class ModelFeed(Struct, frozen=True, forbid_unknown_fields=True):
     """One of the arrays that a model needs of a batch.
 
     Attributes
@@ -55,9 +65,12 @@ class ModelFeed(NamedTuple):
     """
 
     name: str
-    dtype: str
-    shape: tuple[int | None, ...]
-    holds: str = "examples"
+    dtype: _FeedDtype
+    shape: _Shape
+    holds: Annotated[str, one_of("examples", "ragged", "any")] = "examples"
+
+    def __post_init__(self) -> None:
+        require(not self.ragged or bool(self.shape), f"feed {self.name!r:.80} has no axis")
 
     @property
     def ragged(self) -> bool:
@@ -122,8 +135,7 @@ class ModelFeed(NamedTuple):
 # DenseSources: in which variables of a strategy a model's dense parameters are. Pure.
 
 
-@dataclass(frozen=True)
-class DenseSources:
+class DenseSources(Struct, frozen=True, forbid_unknown_fields=True):
     """Where dense parameters are on servers: many may lie one after another in a variable.
 
     Attributes
@@ -135,18 +147,18 @@ class DenseSources:
         What is not there, such as a constant, never changes.
     """
 
-    variables: Mapping[str, tuple[int, str]]
-    parts: Mapping[str, tuple[str, int]]
+    variables: Mapping[str, tuple[_Start, _Float]]
+    parts: Mapping[str, tuple[str, _Start]]
+
+    def __post_init__(self) -> None:
+        for name, (variable, _) in self.parts.items():
+            require(variable in self.variables, f"there is no variable of {name!r:.80}")
 
     def of(self, dense: Collection[str]) -> DenseSources:
         """Return those of some dense parameters."""
         parts = {name: each for name, each in self.parts.items() if name in dense}
         used = {variable for variable, _ in parts.values()}
         return DenseSources({n: e for n, e in self.variables.items() if n in used}, parts)
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        return asdict(self)
 
     def check(self, dense: Mapping[str, np.ndarray]) -> None:
         """Raise ValueError unless dense parameters may lie so."""
@@ -165,26 +177,6 @@ class DenseSources:
             part = values[variable][start : start + old.size]
             found[name] = part.reshape(old.shape).astype(old.dtype)
         return found
-
-
-def read_sources(given: Any) -> DenseSources:
-    """Return what `DenseSources.described` returned, or raise ValueError."""
-    require(isinstance(given, dict), "its sources are no JSON object")
-    keys("its sources", given, {"variables", "parts"})
-    variables, parts = given["variables"], given["parts"]
-    require(isinstance(variables, dict) and isinstance(parts, dict), "its sources are no objects")
-    for name, each in variables.items():
-        good = isinstance(each, list) and len(each) == 2
-        good = good and is_integer(each[0]) and each[0] >= 0 and each[1] in ("float32", "float64")
-        require(good, f"variable {name!r:.80} is {each!r:.80}")
-    for name, each in parts.items():
-        good = isinstance(each, list) and len(each) == 2 and isinstance(each[0], str)
-        good = good and each[0] in variables and is_integer(each[1]) and each[1] >= 0
-        require(good, f"the source of {name!r:.80} is {each!r:.80}")
-    return DenseSources(
-        {name: tuple(each) for name, each in variables.items()},
-        {name: tuple(each) for name, each in parts.items()},
-    )
 
 
 # Exported: what a framework gives to be written, and what it makes of that when it is loaded.
@@ -228,12 +220,12 @@ class TableSource(ExportedTable):
     pieces: Callable[[], Iterator[RowPiece]]
 
 
-class Fetch(NamedTuple):
+class Fetch(Struct, frozen=True, forbid_unknown_fields=True):
     """One of the arrays that a model returns; None stands for a size that depends on the batch."""
 
     name: str
-    dtype: str
-    shape: tuple[int | None, ...]
+    dtype: Annotated[str, one_of(*_FEED_DTYPES, "bfloat16")]
+    shape: _Shape
 
 
 @dataclass(frozen=True)
@@ -291,16 +283,20 @@ class Computation(Protocol):
 FORMAT = 2
 MANIFEST = "manifest.json"
 DENSE = "dense.safetensors"
-FRAMEWORKS = ("jax", "torch")
-
-_FILE = re.compile(r"[a-z0-9][a-z0-9.-]{0,60}", re.ASCII)
-_MOST = 1 << 48
-"""No size is larger."""
 
 
-@dataclass(frozen=True)
-class TableEntry(ExportedTable):
-    """A table in a manifest.
+class FileEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """Size and checksum of a file."""
+
+    bytes: _Size
+    xxh3: str
+
+
+_File = Annotated[str, Meta(pattern=rf"\A(?!{re.escape(MANIFEST)}\Z)[a-z0-9][a-z0-9.-]{{0,60}}\Z")]
+
+
+class TableEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table in a manifest; see `ExportedTable`.
 
     Attributes
     ----------
@@ -314,40 +310,74 @@ class TableEntry(ExportedTable):
         The largest error of a number, and the root of the mean square.
     """
 
-    count: int
-    stored: str
-    left_out: int
-    error: Mapping[str, float]
+    name: str
+    dim: Annotated[int, Meta(ge=1, le=1 << 48)]
+    rows: _Size | None
+    dtype: _Float
+    padding_idx: _Start | None
+    initializer: dict[str, Any]
+    admission: dict[str, Any]
+    seed: _Start
+    count: _Size
+    stored: Annotated[str, one_of(*STORED)]
+    left_out: _Size
+    error: Annotated[Mapping[Annotated[str, one_of("max", "rms")], float], Meta(min_length=2)]
 
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        first = {"initializer": self.initializer.describe(), "admission": self.admission.describe()}
-        return {**vars(self), "dtype": self.dtype.name, **first}
+    def __post_init__(self) -> None:
+        self.table()
+        require(self.rows in (None, self.count), f"table {self.name!r:.80} lacks rows")
+        for each in (self.seed, self.padding_idx or 0):  # beyond the bounds that msgspec checks
+            require(each < 1 << 64, f"table {self.name!r:.80}: seed or padding_idx is {each!r:.80}")
+
+    def table(self) -> ExportedTable:
+        """Return what is known of the table beside its rows.
+
+        Raises
+        ------
+        ValueError
+            If its rows begin in a way that is none.
+        """
+        first = made(f"table {self.name!r:.80}: initializer", self.initializer, INITIALIZERS)
+        admission = made(f"table {self.name!r:.80}: admission", self.admission, ADMISSIONS)
+        dtype, padding = np.dtype(self.dtype), self.padding_idx
+        return ExportedTable(
+            self.name, self.dim, self.rows, dtype, padding, first, admission, self.seed
+        )
 
 
-class Follows(NamedTuple):
+class Follows(Struct, frozen=True, forbid_unknown_fields=True):
     """Where checkpoints of the run appear, and the number of the newest before the export."""
 
-    directory: str
-    after: int
+    directory: Annotated[str, Meta(min_length=1)]
+    after: _Size
 
 
-@dataclass(frozen=True)
-class ModelManifest:
-    """A manifest that was read; see `Exported` and `psnb.export` for what its parts mean."""
+class ModelManifest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A manifest; see `Exported` and `psnb.export` for what its parts mean."""
 
-    framework: str
+    framework: Annotated[str, one_of("jax", "torch")]
     feeds: tuple[ModelFeed, ...]
     fetches: tuple[Fetch, ...]
     outputs: Any
     tables: tuple[TableEntry, ...]
     programs: tuple[str, ...]
     detail: Mapping[str, Any]
-    files: Mapping[str, tuple[int, str]]
+    files: Mapping[_File, FileEntry]
     metadata: Mapping[str, Any]
     written_with: Mapping[str, str]
     sources: DenseSources
     follows: Follows | None
+
+    def __post_init__(self) -> None:
+        for name in self.programs:
+            require(name in self.files, f"{name!r:.80}, one of its programs, is no file of it")
+        for what, named in (("feeds", self.feeds), ("tables", self.tables)):
+            names = {each.name for each in named}
+            require(len(names) == len(named), f"two of its {what} have one name")
+
+    def text(self) -> str:
+        """Return the text that is written."""
+        return sealed(msgspec.to_builtins(self), FORMAT)
 
 
 def read_model_manifest(path: Path) -> ModelManifest:
@@ -360,42 +390,10 @@ def read_model_manifest(path: Path) -> ModelManifest:
     """
     if not stat.S_ISREG((path / MANIFEST).lstat().st_mode):
         raise OSError("its manifest is not a regular file")
-    content = read_sealed(path / MANIFEST, FORMAT)
-    keys("its manifest", content, set(ModelManifest.__annotations__))
-    require(content["framework"] in FRAMEWORKS, f"its framework is {content['framework']!r:.80}")
-    for name, kind in (("feeds", list), ("fetches", list), ("tables", list), ("programs", list)):
-        require(isinstance(content[name], kind), f"its {name} are no list")
-    for name in ("detail", "files", "metadata", "written_with"):
-        require(isinstance(content[name], dict), f"its {name} are no JSON object")
-    files = {name: _size_and_sum(name, each) for name, each in content["files"].items()}
-    programs = content["programs"]
-    require(
-        all(isinstance(each, str) and each in files for each in programs),
-        "one of its programs is no file of it",
-    )
-    feeds, tables = [_feed(each) for each in content["feeds"]], list(map(_table, content["tables"]))
-    for what, names in (
-        ("feeds", [feed.name for feed in feeds]),
-        ("tables", [table.name for table in tables]),
-    ):
-        require(len(set(names)) == len(names), f"two of its {what} have one name")
-    return ModelManifest(
-        content["framework"],
-        tuple(feeds),
-        tuple(_fetch(each) for each in content["fetches"]),
-        content["outputs"],
-        tuple(tables),
-        tuple(programs),
-        content["detail"],
-        files,
-        content["metadata"],
-        content["written_with"],
-        read_sources(content["sources"]),
-        _follows(content["follows"]),
-    )
+    return typed(read_sealed(path / MANIFEST, FORMAT), ModelManifest)
 
 
-def check_file(path: Path, name: str, expected: tuple[int, str]) -> None:
+def check_file(path: Path, name: str, expected: FileEntry) -> None:
     """Check the size and checksum of a file.
 
     Raises
@@ -406,101 +404,7 @@ def check_file(path: Path, name: str, expected: tuple[int, str]) -> None:
     found = (path / name).lstat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError("it is not a regular file, but a link or a device")
-    size, sum_ = expected
-    if found.st_size != size:
-        raise OSError(f"it has {found.st_size} bytes, expected {size}")
-    if (own := checksum(path / name)) != sum_:
-        raise OSError(f"its checksum is {own}, expected {sum_:.16}")
-
-
-def _size_and_sum(name: str, given: Any) -> tuple[int, str]:
-    require(
-        _FILE.fullmatch(name) is not None and name != MANIFEST,
-        f"{name!r:.80} is no file of a model",
-    )
-    _object(f"file {name}", given, {"bytes", "xxh3"})
-    require(_is_size(given["bytes"]), f"the size of {name} is {given['bytes']!r:.80}")
-    require(isinstance(given["xxh3"], str), f"the checksum of {name} is {given['xxh3']!r:.80}")
-    return given["bytes"], given["xxh3"]
-
-
-def _feed(given: Any) -> ModelFeed:
-    _object("a feed", given, set(ModelFeed._fields))
-    feed = ModelFeed(given["name"], given["dtype"], _shape(given["shape"]), given["holds"])
-    require(isinstance(feed.name, str), f"the name of a feed is {feed.name!r:.80}")
-    _check_dtype(f"feed {feed.name!r:.80}", feed.dtype)
-    good = feed.holds in ("examples", "ragged", "any")
-    require(good, f"feed {feed.name!r:.80} holds {feed.holds!r:.80}")
-    require(not feed.ragged or bool(feed.shape), f"feed {feed.name!r:.80} has no axis")
-    return feed
-
-
-def _fetch(given: Any) -> Fetch:
-    _object("a fetch", given, set(Fetch._fields))
-    require(isinstance(given["name"], str), f"the name of a fetch is {given['name']!r:.80}")
-    if given["dtype"] != "bfloat16":
-        _check_dtype(f"fetch {given['name']!r:.80}", given["dtype"])
-    return Fetch(given["name"], given["dtype"], _shape(given["shape"]))
-
-
-def _table(given: Any) -> TableEntry:
-    _object("a table", given, {each.name for each in fields(TableEntry)})
-    name = given["name"]
-    require(isinstance(name, str), f"the name of a table is {name!r:.80}")
-    for each, optional in (("dim", False), ("count", False), ("left_out", False), ("rows", True)):
-        value = given[each]
-        good = _is_size(value) or (optional and value is None)
-        require(good, f"table {name!r:.80}: {each} is {value!r:.80}")
-    require(given["dim"] > 0, f"table {name!r:.80} has no columns")
-    for each in ("seed", "padding_idx"):
-        value = given[each]
-        good = is_integer(value) and 0 <= value < 1 << 64
-        good = good or (each == "padding_idx" and value is None)
-        require(good, f"table {name!r:.80}: {each} is {value!r:.80}")
-    require(given["rows"] in (None, given["count"]), f"table {name!r:.80} lacks rows")
-    require(given["dtype"] in ("float32", "float64"), f"table {name!r:.80}: {given['dtype']!r:.80}")
-    require(given["stored"] in STORED, f"table {name!r:.80}: stored as {given['stored']!r:.80}")
-    error = given["error"]
-    _object(f"the error of table {name!r:.80}", error, {"max", "rms"})
-    for value in error.values():
-        good = isinstance(value, float | int) and math.isfinite(value)
-        require(good, f"the error of table {name!r:.80} is {value!r:.80}")
-    # These check their values: a ConfigurationError is a ValueError.
-    first = made(f"table {name!r:.80}: initializer", given["initializer"], INITIALIZERS)
-    admission = made(f"table {name!r:.80}: admission", given["admission"], ADMISSIONS)
-    known = {"dtype": np.dtype(given["dtype"]), "initializer": first, "admission": admission}
-    return TableEntry(**{**given, **known})
-
-
-def _follows(given: Any) -> Follows | None:
-    if given is None:
-        return None
-    _object("what it follows", given, set(Follows._fields))
-    directory, after = given["directory"], given["after"]
-    require(isinstance(directory, str) and bool(directory), f"it follows {directory!r:.80}")
-    require(_is_size(after), f"it follows what comes after {after!r:.80}")
-    return Follows(directory, after)
-
-
-def _shape(given: Any) -> tuple[int | None, ...]:
-    require(isinstance(given, list) and len(given) <= 32, f"a shape is {given!r:.80}")
-    for size in given:
-        require(size is None or _is_size(size), f"a shape is {given!r:.80}")
-    return tuple(given)
-
-
-def _check_dtype(what: str, given: Any) -> None:
-    good = isinstance(given, str) and given in _DTYPES
-    require(good, f"{what}: its dtype is {given!r:.80}")
-
-
-_DTYPES = {np.dtype(kind).name for kind in "?bhilqBHILQefd"}
-
-
-def _is_size(given: Any) -> bool:
-    return is_integer(given) and 0 <= given <= _MOST
-
-
-def _object(what: str, given: Any, expected: set[str]) -> None:
-    require(isinstance(given, dict), f"{what} is no JSON object")
-    keys(what, given, expected)
+    if found.st_size != expected.bytes:
+        raise OSError(f"it has {found.st_size} bytes, expected {expected.bytes}")
+    if (own := checksum(path / name)) != expected.xxh3:
+        raise OSError(f"its checksum is {own}, expected {expected.xxh3:.16}")

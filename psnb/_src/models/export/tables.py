@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from psnb._src.data.ragged import Ragged
 from psnb._src.server.kernels import read_only
 from psnb._src.server.states import Admission, Initializer
-from psnb._src.utils.files import mapped_arrays
+from psnb._src.utils.files import mapped_arrays, safetensors_head
 from psnb.errors import ConfigurationError, ExportError, IdOutOfRangeError
 
 
@@ -251,12 +250,6 @@ class StoredTable(ExportedTable):
 _HEADER = 4096
 """Bytes before the data, which so begin with a page."""
 
-_NAMES = {
-    **{"int8": "I8", "uint32": "U32", "uint64": "U64"},
-    **{"float16": "F16", "float32": "F32", "float64": "F64"},
-}
-"""The dtypes that files have, and what safetensors calls them."""
-
 
 class ArrayFile:
     """Writes an array.
@@ -295,15 +288,9 @@ class ArrayFile:
 
     def finish(self) -> None:
         """Write the header."""
-        size = self.rows * math.prod(self._row_shape) * self._dtype.itemsize
-        tensor = {
-            "dtype": _NAMES[self._dtype.name],
-            "shape": [self.rows, *self._row_shape],
-            "data_offsets": [0, size],
-        }
-        text = json.dumps({"data": tensor}).encode().ljust(_HEADER - 8)
         self._file.seek(0)
-        self._file.write(len(text).to_bytes(8, "little") + text)
+        form = self._dtype, (self.rows, *self._row_shape)
+        self._file.write(safetensors_head({"data": form}, _HEADER))
         self._file.flush()
 
 

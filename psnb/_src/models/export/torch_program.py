@@ -24,12 +24,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.manifest import ModelFeed, ModelManifest
 from psnb._src.models.export.tables import StoredTable
-from psnb._src.utils.files import keys, require
+from psnb._src.utils.files import require, typed
 from psnb.errors import ExportError
 
 # What arguments some operators must have, as PyTorch does not check it: they are checked here.
@@ -410,6 +411,12 @@ def _tensor(feeds: Mapping[str, np.ndarray | Ragged], name: str, part: str) -> t
     return torch.from_numpy(np.require(given, requirements=["C", "W"]))
 
 
+class _Graph(Struct, forbid_unknown_fields=True):
+    inputs: list[list[str]]
+    nodes: list[tuple[str, list[Any], dict[str, Any]]]
+    outputs: list[Any]
+
+
 def load(
     manifest: ModelManifest,
     programs: Mapping[str, bytes],
@@ -424,30 +431,24 @@ def load(
         If its parts do not fit each other.
     """
     require(PROGRAM in programs, f"{PROGRAM} is missing")
-    graph = json.loads(programs[PROGRAM])
-    require(isinstance(graph, dict), "its program is no JSON object")
-    keys("its program", graph, {"inputs", "nodes", "outputs"})
-    for part in graph.values():
-        require(isinstance(part, list), "its program has no lists")
+    graph = typed(json.loads(programs[PROGRAM]), _Graph)
     feeds = {feed.name: feed for feed in manifest.feeds}
-    inputs = [_input(each, feeds, dense) for each in graph["inputs"]]
+    inputs = [_input(each, feeds, dense) for each in graph.inputs]
     nodes = []
-    for number, each in enumerate(graph["nodes"], len(inputs)):
-        good = isinstance(each, list) and len(each) == 3 and isinstance(each[0], str)
-        good = good and isinstance(each[1], list) and isinstance(each[2], dict)
-        require(good, f"node {number} of its program is {each!r:.80}")
-        args = [_argument(arg, number) for arg in each[1]]
-        kwargs = {name: _argument(arg, number) for name, arg in each[2].items()}
-        nodes.append((_called(each[0], args, kwargs, tables), args, kwargs))
-    outputs = [_argument(each, len(inputs) + len(nodes)) for each in graph["outputs"]]
+    for number, (called, given, named) in enumerate(graph.nodes, len(inputs)):
+        args = [_argument(arg, number) for arg in given]
+        kwargs = {name: _argument(arg, number) for name, arg in named.items()}
+        nodes.append((_called(called, args, kwargs, tables), args, kwargs))
+    outputs = [_argument(each, len(inputs) + len(nodes)) for each in graph.outputs]
     good = len(outputs) == len(manifest.fetches) and all(type(e) is _NodeNumber for e in outputs)
     require(good, "its program has other outputs than its fetches")
     return TorchComputation(inputs, dense, nodes, outputs)
 
 
-def _input(given: Any, feeds: Mapping[str, ModelFeed], dense: Mapping[str, np.ndarray]) -> Any:
-    good = isinstance(given, list) and all(isinstance(each, str) for each in given)
-    match given if good else None:
+def _input(
+    given: list[str], feeds: Mapping[str, ModelFeed], dense: Mapping[str, np.ndarray]
+) -> Any:
+    match given:
         case ["dense", name] if name in dense:
             return name
         case ["feed", name] if name in feeds and not feeds[name].ragged:

@@ -19,10 +19,11 @@ from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.reader import newest_number
 from psnb._src.models.export.manifest import (
     DENSE,
-    FORMAT,
     MANIFEST,
     Exported,
+    FileEntry,
     Follows,
+    ModelManifest,
     TableEntry,
     TableSource,
 )
@@ -35,7 +36,7 @@ from psnb._src.models.export.tables import (
     write_index,
 )
 from psnb._src.utils.checks import is_number, path_text
-from psnb._src.utils.files import as_place, plain_json, sealed, sync, synced
+from psnb._src.utils.files import as_place, plain_json, sync, synced
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, ExportError
 
@@ -202,29 +203,28 @@ def _write(
     save_file({n: np.asarray(a, order="C") for n, a in exported.dense.items()}, folder / DENSE)
     for name, program in exported.programs.items():
         (folder / name).write_bytes(program)
-    tables = [
+    tables = tuple(
         _write_table(folder, f"{number:04d}", table, stored[name], scores.get(name))
         for number, (name, table) in enumerate(exported.tables.items())
-    ]
+    )
     files = {
-        file.name: {"bytes": file.stat().st_size, "xxh3": synced(file)}
-        for file in sorted(folder.iterdir())
+        file.name: FileEntry(file.stat().st_size, synced(file)) for file in sorted(folder.iterdir())
     }
-    content = {
-        "framework": exported.framework,
-        "feeds": [feed._asdict() for feed in exported.feeds],
-        "fetches": [fetch._asdict() for fetch in exported.fetches],
-        "outputs": exported.outputs,
-        "tables": [table.described() for table in tables],
-        "programs": list(exported.programs),
-        "detail": exported.detail,
-        "files": files,
-        "metadata": metadata,
-        "written_with": exported.written_with,
-        "sources": exported.sources.of(exported.dense).described(),
-        "follows": None if follows is None else follows._asdict(),
-    }
-    (folder / MANIFEST).write_text(sealed(content, FORMAT))
+    manifest = ModelManifest(
+        exported.framework,
+        tuple(exported.feeds),
+        tuple(exported.fetches),
+        exported.outputs,
+        tables,
+        tuple(exported.programs),
+        exported.detail,
+        files,
+        metadata,
+        {name: str(each) for name, each in exported.written_with.items()},  # torch has its own str
+        exported.sources.of(exported.dense),
+        follows,
+    )
+    (folder / MANIFEST).write_text(manifest.text())
     sync(folder / MANIFEST)
     sync(folder)
 
@@ -265,8 +265,13 @@ def _write_table(
     if table.rows is None:
         write_index(unsorted, rows.rows, place("ids"), place("places"))
     unsorted.unlink()
+    first = {"initializer": table.initializer.describe(), "admission": table.admission.describe()}
     return TableEntry(
-        **table.known(), count=rows.rows, stored=stored, left_out=left_out, error=error.told()
+        **table.known() | first | {"dtype": table.dtype.name},
+        count=rows.rows,
+        stored=stored,
+        left_out=left_out,
+        error=error.told(),
     )
 
 

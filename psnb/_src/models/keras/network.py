@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import cloudpickle
 import keras
 import numpy as np
+from msgspec import structs
 from xxhash import xxh3_64_hexdigest
 
 from psnb._src.client.arguments import ModelRecord, ModelRecords
@@ -496,7 +497,7 @@ def named_alike(kinds: Collection[str], record: ModelRecord, wanted: WantedModel
         places = [position[called[name]] for name in names]
         if places != sorted(places):
             return record
-    return replace(
+    return structs.replace(
         record,
         arrays={
             kind: {
