@@ -51,7 +51,7 @@ from psnb._src.coordinator.load import DRAIN, HEARTBEAT, Services, StartDelay, T
 from psnb._src.coordinator.membership import Membership
 from psnb._src.coordinator.partitioned import PartitionedDataset, make_dataset_of
 from psnb._src.coordinator.queue import BroadcastCalls, ClosureQueue, fetch_per_worker
-from psnb._src.coordinator.remote_value import RemoteValue, join
+from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.coordinator.settings import (
     DEFAULT_QUEUE_SIZE,
@@ -422,7 +422,7 @@ class ClusterCoordinator(SaysWhatToUse):
             As for `join`: the first failed closure's error, `ServerUnresponsiveError`,
             TimeoutError, `CoordinatorClosedError`.
         """
-        await join(self._queue, timeout, self._saving.poll)
+        await self._queue.join_async(timeout, self._saving.poll)
 
     def done(self) -> bool:
         """Return whether every scheduled closure has ended and has had its effect.

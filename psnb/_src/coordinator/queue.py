@@ -12,6 +12,7 @@ of the main thread comes before or after what a method does, or while it waits.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 import uuid
@@ -21,7 +22,7 @@ from typing import Any
 
 from psnb._src.coordinator.closures import Closure, Pin, ScheduleOptions, WorkerPredicate
 from psnb._src.coordinator.in_flight import Gate, Step
-from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue, Signal
 from psnb._src.coordinator.scheduled import QueueStatistics, ScheduledClosures, nobody_steps
 from psnb._src.monitor.events import EventLog
 from psnb._src.monitor.history import WorkerStatistics
@@ -57,6 +58,11 @@ class Waiters:
         For those who wait for outcomes.
     ended : callable
         Returns why what it schedules for cannot be used any more, and what to do; None if it can.
+
+    Attributes
+    ----------
+    idle_callbacks : list of callable
+        Called whenever nothing waits or runs any more.
     """
 
     def __init__(
@@ -68,15 +74,7 @@ class Waiters:
     ) -> None:
         self._closures, self._room, self._settled = closures, room, settled
         self._ended = ended
-        self._idle_callbacks: list[Callable[[], None]] = []
-
-    def add_idle_callback(self, callback: Callable[[], None]) -> None:
-        """Call back whenever nothing waits or runs any more."""
-        self._idle_callbacks.append(callback)
-
-    def remove_idle_callback(self, callback: Callable[[], None]) -> None:
-        """Undo `add_idle_callback`."""
-        self._idle_callbacks.remove(callback)
+        self.idle_callbacks: list[Callable[[], None]] = []
 
     def notify_all(self) -> None:
         """Wake those who may have got what they wait for; after closures have ended or moved."""
@@ -86,8 +84,8 @@ class Waiters:
         self._settled.notify_all()
         if closures.errors or closures.closed:
             self._room.notify_all()
-        if self._idle_callbacks and self._is_over():
-            for callback in self._idle_callbacks:
+        if self.idle_callbacks and self._is_over():
+            for callback in self.idle_callbacks:
                 callback()
 
     def require_open(self) -> None:
@@ -200,8 +198,9 @@ class Waiters:
         )
 
 
-_LOOK_AGAIN = 0.1
-"""Seconds between two calls of what looks after something else while a caller waits for all."""
+_LOOK_AGAIN, _LOOK_AGAIN_ASYNC = 0.1, 1.0
+"""Seconds between two calls of what looks after something else while a thread, and a coroutine,
+waits for all."""
 
 
 def _nobody_works() -> None:
@@ -510,6 +509,28 @@ class ClosureQueue:
                     self._callers.end_join(timeout)
                     return
 
+    async def join_async(
+        self, timeout: float | None = None, look: Callable[[], object] = bool
+    ) -> None:
+        """Do what `join` does, on any event loop; may be cancelled, and needs no thread.
+
+        ``look`` is called once a second.
+        """
+        signal, limit = Signal(), asyncio.timeout(timeout)
+        self.add_idle_callback(signal.set)
+        try:
+            async with limit:
+                look()
+                while not self.done():
+                    await signal.wait(_LOOK_AGAIN_ASYNC)
+                    look()
+        except TimeoutError:
+            if not limit.expired():
+                raise  # a closure's own
+            self.join(0)  # raises, saying what goes on; or returns, if all has just ended
+        finally:
+            self.remove_idle_callback(signal.set)
+
     def done(self) -> bool:
         """Return whether no closure waits or runs, and all have had their effect; never blocks.
 
@@ -560,12 +581,12 @@ class ClosureQueue:
         For psnb only: the callback must neither block nor raise.
         """
         with self.settled:
-            self._callers.add_idle_callback(callback)
+            self._callers.idle_callbacks.append(callback)
 
     def remove_idle_callback(self, callback: Callable[[], None]) -> None:
         """Undo `add_idle_callback`."""
         with self.settled:
-            self._callers.remove_idle_callback(callback)
+            self._callers.idle_callbacks.remove(callback)
 
     def settled_below(self) -> int:
         """Return the commit number below which every closure has ended, in whatever order."""

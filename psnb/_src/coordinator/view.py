@@ -19,8 +19,6 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from distributed import Client
-
 from psnb._src.checkpoint.manager import SaveSchedule
 from psnb._src.cluster.scaling import add_worker, cannot_add, retire_worker
 from psnb._src.coordinator.in_flight import (
@@ -310,6 +308,8 @@ class CoordinatorView:
     ----------
     name : str
         As given.
+    id : str
+        Unique among the coordinators of the cluster.
     records : Records
         As given.
     saving : Saving
@@ -325,7 +325,8 @@ class CoordinatorView:
         records: Records,
         saving: Saving,
     ) -> None:
-        self.name = name
+        self.name, self.id = name, queue.name
+        self._client = strategy.client
         self._strategy, self._queue, self._membership = strategy, queue, membership
         self.records, self.saving = records, saving
         self._started, self._began = time.monotonic(), time.time()
@@ -354,11 +355,6 @@ class CoordinatorView:
             each if each.ended else replace(each, state="released")
             for each in self._membership.statistics()
         )
-
-    @property
-    def id(self) -> str:
-        """Unique among the coordinators of the cluster."""
-        return self._queue.name
 
     @property
     def paused(self) -> bool:
@@ -599,7 +595,3 @@ class CoordinatorView:
     def note_command(self, message: str) -> None:
         """Record a command that somebody gave, as an event."""
         self.records.events.add(EventKind.COMMAND_GIVEN, message)
-
-    @property
-    def _client(self) -> Client:
-        return self._strategy.client
