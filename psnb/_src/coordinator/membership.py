@@ -123,6 +123,8 @@ class Backoff:
 
 logger = logging.getLogger("psnb")
 
+# A plugin of the scheduler could tell who comes and goes, but would not replace the polls: they
+# bring the demand to it, and find out that a connection to it was lost and who came meanwhile.
 _POLL_SECONDS = 0.5
 _POLL_TIMEOUT = 10.0
 _CLOSE_TIMEOUT = 10.0
