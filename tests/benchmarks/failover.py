@@ -35,7 +35,7 @@ def outages() -> list[float]:
                 lambda: all(place.copies for place in strategy._core.layout.places),
                 "each shard has a copy",
             )
-            primary = strategy._core.layout.places[counter._shards._tables[0][0].number].primary
+            primary = strategy._core.layout.places[counter._shards.tables[0][0].number].primary
             assert primary is not None
             (pid,) = client.run(os.getpid, workers=[primary.address]).values()
             counter.assign_add(np.ones(1))

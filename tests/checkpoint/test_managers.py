@@ -18,6 +18,7 @@ from psnb.errors import CheckpointError, InternalError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import manifest_of, names
 from tests.conftest import DEADLINE
+from tests.coordinator.queues import in_thread
 from tests.interrupting import interrupt_when
 
 
@@ -251,3 +252,41 @@ def test_a_restore_that_fails_when_nobody_waits_any_more_is_told(
     go_on.set()
     manager.save()
     assert "is restored in part: the server has gone" in caplog.text
+
+
+def test_no_lock_is_held_while_servers_write_what_is_restored(
+    strategy: Strategy, manager: FolderManager
+) -> None:
+    manager.save()
+    locked: list[str] = []
+
+    def look() -> None:
+        found = vars(manager).items()
+        locked.extend(name for name, each in found if getattr(each, "locked", bool)())
+
+    strategy.made["b"].when_loaded = look
+    manager.restore()
+    assert locked == []
+
+
+def test_restores_of_several_threads_come_one_after_the_other(
+    strategy: Strategy, manager: FolderManager
+) -> None:
+    manager.save()
+    begun, under_way, go_on = threading.Semaphore(0), list[int](), threading.Event()
+
+    def wait() -> None:
+        under_way.append(1)
+        begun.release()
+        assert go_on.wait(DEADLINE)
+        assert under_way.pop()
+        assert not under_way
+
+    strategy.made["b"].when_loaded = wait
+    restoring = [in_thread(manager.restore) for _ in range(3)]
+    assert begun.acquire(timeout=DEADLINE)
+    go_on.set()
+    for each in restoring:
+        each.result(DEADLINE)
+    assert begun.acquire(blocking=False)
+    assert begun.acquire(blocking=False)

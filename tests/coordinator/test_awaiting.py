@@ -11,7 +11,7 @@ import pytest
 from psnb import as_completed, errors
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.queue import ClosureQueue
-from psnb._src.coordinator.remote_value import RemoteValue, join
+from psnb._src.coordinator.remote_value import RemoteValue
 from tests.coordinator.queues import TIMEOUT, fail, put, succeed, up_to
 
 
@@ -113,7 +113,7 @@ def test_join_async_waits_for_the_last_closure() -> None:
     first, second = running(queue, 2)
 
     async def main() -> None:
-        task = asyncio.ensure_future(join(queue, TIMEOUT))
+        task = asyncio.ensure_future(queue.join_async(TIMEOUT))
         elsewhere(lambda: succeed(queue, first))
         await one_round()
         assert not task.done()
@@ -121,11 +121,11 @@ def test_join_async_waits_for_the_last_closure() -> None:
         await task
 
     asyncio.run(main())
-    assert queue._callers._idle_callbacks == []
+    assert queue._callers.idle_callbacks == []
 
 
 def test_join_async_of_an_idle_queue_returns_at_once() -> None:
-    asyncio.run(join(ClosureQueue(10), None))
+    asyncio.run(ClosureQueue(10).join_async())
 
 
 def test_join_async_raises_the_error_of_the_generation_once() -> None:
@@ -133,7 +133,7 @@ def test_join_async_raises_the_error_of_the_generation_once() -> None:
     first, second = running(queue, 2)
 
     async def main() -> None:
-        task = asyncio.ensure_future(join(queue, None))
+        task = asyncio.ensure_future(queue.join_async())
         elsewhere(lambda: fail(queue, first, TimeoutError("the closure's own")))
         await one_round()
         assert not task.done()
@@ -149,8 +149,8 @@ def test_join_async_times_out_and_everything_goes_on() -> None:
     queue = ClosureQueue(10)
     (each,) = running(queue)
     with pytest.raises(TimeoutError, match="1 in flight; all goes on"):
-        asyncio.run(join(queue, 0.01))
-    assert queue._callers._idle_callbacks == []
+        asyncio.run(queue.join_async(0.01))
+    assert queue._callers.idle_callbacks == []
     succeed(queue, each)
     assert queue.done()
 
@@ -160,7 +160,7 @@ def test_join_async_ends_when_the_coordinator_is_closed() -> None:
     put(queue, 1)
 
     async def main() -> None:
-        task = asyncio.ensure_future(join(queue, None))
+        task = asyncio.ensure_future(queue.join_async())
         await one_round()
         elsewhere(queue.close)
         with pytest.raises(errors.CoordinatorClosedError):

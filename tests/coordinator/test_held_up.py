@@ -10,7 +10,7 @@ from psnb import errors
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.in_flight import RoundGate, Step
 from psnb._src.coordinator.queue import ClosureQueue
-from psnb._src.coordinator.remote_value import ClosureStatus, join
+from psnb._src.coordinator.remote_value import ClosureStatus
 from tests.conftest import wait_until
 from tests.coordinator.queues import (
     TIMEOUT,
@@ -45,7 +45,7 @@ def test_so_does_who_asks_whether_all_is_done_and_who_awaits_it() -> None:
         queue.done()
     queue.block(UNRESPONSIVE)
     with pytest.raises(errors.ServerUnresponsiveError):
-        asyncio.run(join(queue, TIMEOUT))
+        asyncio.run(queue.join_async(TIMEOUT))
 
 
 def test_so_does_who_fetches_it_as_often_as_he_likes_until_it_is_known() -> None:

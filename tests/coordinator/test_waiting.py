@@ -8,6 +8,7 @@ import pytest
 
 from psnb import errors
 from psnb._src.coordinator.closures import NO_ARGUMENTS, Closure, Pin, ScheduleOptions, options
+from psnb._src.coordinator.in_flight import RoundGate
 from psnb._src.coordinator.load import StartDelay
 from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
@@ -112,6 +113,23 @@ def test_withdrawing_cancels_only_what_that_function_would_choose() -> None:
     with pytest.raises(errors.ClosureCancelledError, match="not needed"):
         withdrawn.remote.fetch()
     assert queue.take(up_to(5), lambda: worker("a")) == [other]
+
+
+def test_withdrawing_wakes_those_who_may_take_what_is_left() -> None:
+    queue, woken = ClosureQueue(10, gate=RoundGate(1)), list[bool]()
+    queue.attach(lambda: woken.append(True))
+
+    def chooser(w: WorkerStatistics) -> bool:
+        return True
+
+    put_one(queue, 0)
+    queue.take(up_to(1))
+    put_one(queue, 1, pin=chooser)
+    put_one(queue, 2)
+    assert queue.take(up_to(1), worker) == []
+    woken.clear()
+    queue.withdraw(chooser, "not needed")
+    assert woken
 
 
 def test_the_failure_of_a_detached_closure_is_nobodys_but_its_own() -> None:

@@ -109,11 +109,11 @@ def test_a_worker_given_up_for_dead_that_wakes_up_does_not_count_twice(tmp_path:
         # The worker is alive and its closure goes on, but the coordinator has lost its session.
         connection = next(
             connection
-            for connection in coordinator._core.membership._connections
+            for connection in coordinator._membership._connections
             if len(connection._load)
         )
-        task = coordinator._core.membership._tasks[connection]
-        coordinator._core.membership._loop.call_soon_threadsafe(task.cancel)
+        task = coordinator._membership._tasks[connection]
+        coordinator._membership._loop.call_soon_threadsafe(task.cancel)
         remote.fetch(DEADLINE)
         assert int(v.read()) == 1
         assert Path(late).exists()

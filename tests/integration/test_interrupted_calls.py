@@ -73,7 +73,7 @@ def test_a_variable_is_made_or_its_name_is_free(strategy: psnb.ParameterServerSt
 def test_a_per_worker_value_that_nobody_got_is_forgotten(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
-    live = coordinator._core.resources._live
+    live = coordinator._resources._live
 
     def make() -> Scene:
         got: list[object] = []
@@ -117,7 +117,7 @@ def test_the_coordinator_is_closed_wholly_or_not_at_all(
         def check(error: BaseException | None) -> None:
             if coordinator.statistics().state == "closed":
                 assert psnb.ClusterCoordinator(strategy) is not coordinator
-                connections = coordinator._core.membership._tasks
+                connections = coordinator._membership._tasks
                 wait_until(lambda: not connections, "the connections end")
             else:
                 assert error is not None
@@ -133,7 +133,7 @@ def test_pause_calls_back_what_was_sent_or_has_done_nothing(
     coordinator: psnb.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called_back: list[bool] = []
-    monkeypatch.setattr(coordinator._core.membership, "call_back", lambda: called_back.append(True))
+    monkeypatch.setattr(coordinator._membership, "call_back", lambda: called_back.append(True))
 
     def make() -> Scene:
         called_back.clear()

@@ -208,11 +208,11 @@ def test_a_frozen_closure_of_a_round_that_is_over_comes_too_late(
         # The worker is alive and its closure goes on, but the coordinator has lost its session.
         connection = next(
             connection
-            for connection in coordinator._core.membership._connections
+            for connection in coordinator._membership._connections
             if len(connection._load)
         )
-        task = coordinator._core.membership._tasks[connection]
-        coordinator._core.membership._loop.call_soon_threadsafe(task.cancel)
+        task = coordinator._membership._tasks[connection]
+        coordinator._membership._loop.call_soon_threadsafe(task.cancel)
         remote.fetch(DEADLINE)
         coordinator.join(DEADLINE)
         assert v.read().tolist() == [1]

@@ -49,7 +49,7 @@ class Model:
         ]
         self.table = strategy.embedding("table", 2, optimizer=psnb.Adagrad(1.0), initializer=0.0)
         places = strategy._core.layout.places
-        assert {places[v._shards._tables[0][0].number].primary for v in self.variables} == set(
+        assert {places[v._shards.tables[0][0].number].primary for v in self.variables} == set(
             strategy._core.layout.servers
         )
 
@@ -67,7 +67,7 @@ class Model:
 
     def server_of(self, variable: int) -> str:
         place = self.strategy._core.layout.places[
-            self.variables[variable]._shards._tables[0][0].number
+            self.variables[variable]._shards.tables[0][0].number
         ]
         assert place.primary is not None
         return place.primary.address

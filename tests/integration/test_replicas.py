@@ -57,7 +57,7 @@ def test_a_copy_has_learned_at_the_rates_of_the_server_that_died(whole: Client) 
         for _ in range(20):
             v.push([-1.0])
         before = v.read().tolist()
-        [(shard, _)] = shards_of(v)._tables
+        [(shard, _)] = shards_of(v).tables
         kill(whole, primary(strategy, shard.number))
         assert v.read().tolist() == before
 

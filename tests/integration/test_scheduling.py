@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from distributed import Client
 
 import psnb
 from psnb import errors
+from psnb._src.dask_compat import event_loop
+from psnb._src.utils.threads import run_on_loop
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
 
@@ -303,21 +306,48 @@ def test_a_closed_coordinator_is_followed_by_a_new_one(
     assert psnb.ClusterCoordinator(strategy).schedule(lambda: 3).fetch(DEADLINE) == 3
 
 
-def test_a_dropped_coordinator_ends_by_itself(cluster: Client) -> None:
+async def _collected() -> None:
+    gc.collect()
+
+
+@pytest.mark.parametrize("where", ["in the main thread", "on the event loop"])
+def test_a_dropped_coordinator_ends_by_itself(cluster: Client, tmp_path: Path, where: str) -> None:
     def running() -> int:
         return sum(map(len, cluster.run(_psnb_threads).values()))
 
     before = running()  # another test's server, whose client is gone, ends some minutes later
     strategy = psnb.ParameterServerStrategy(cluster)
-    psnb.ClusterCoordinator(strategy).schedule(lambda: None).fetch(DEADLINE)
+    coordinator = psnb.ClusterCoordinator(strategy)
+    psnb.CheckpointManager(coordinator, tmp_path)
+    value = coordinator.create_per_worker_resource(list)
+    remote = coordinator.schedule(len, (value,))
+    failing = coordinator.schedule(lambda: 1 / 0)
+    remote.fetch(DEADLINE)
+    failing.wait(DEADLINE)
+    failures = coordinator.failures()
     assert running() > before
-    del strategy
+    dropped = weakref.ref(coordinator)
+    gc.disable()  # so that only what is called here collects it
+    try:
+        del strategy, coordinator
 
-    def ended() -> bool:
-        gc.collect()  # more than once: a view may look at it at this moment
-        return running() <= before
+        def ended() -> bool:
+            # More than once: a view may look at it at this moment.
+            if where == "on the event loop":
+                run_on_loop(event_loop(cluster), _collected)
+            else:
+                gc.collect()
+            return running() <= before
 
-    wait_until(ended, "closure threads end")
+        wait_until(ended, "closure threads end")
+    finally:
+        gc.enable()
+    assert dropped() is None
+    assert not remote.cancel()
+    with pytest.raises(errors.CoordinatorClosedError):
+        failures[0].rerun()
+    with pytest.raises(errors.CoordinatorClosedError):
+        value.fetch()
 
 
 def test_schedule_refuses_what_cannot_be_called(coordinator: psnb.ClusterCoordinator) -> None:

@@ -56,7 +56,7 @@ def test_the_scheduler_never_hears_what_a_closure_that_failed_was_called_with(
     strategy = psnb.ParameterServerStrategy(client)
     coordinator = psnb.ClusterCoordinator(strategy)  # outside of Jupyter: the scheduler is told
     hub = HubLink(coordinator._view, JupyterServer(server.url, "", TOKEN))
-    assert isinstance(coordinator._core.link, SchedulerLink)
+    assert isinstance(coordinator._link, SchedulerLink)
     try:
         coordinator.schedule(login, ("bob", SECRET))
         with pytest.raises(PermissionError, match=SECRET):

@@ -67,7 +67,7 @@ def test_results_come_in_the_order_of_the_requests(strategy: psnb.ParameterServe
     for i, name in enumerate(names):
         strategy.variable(float(i), name=name)
     requests = [
-        Request(p._shards._tables[0][0], OnTable(name, ReadValues()))
+        Request(p._shards.tables[0][0], OnTable(name, ReadValues()))
         for name, p in strategy.parameters.items()
     ]
     places = strategy._core.layout.places
@@ -327,7 +327,7 @@ def test_arrays_of_a_commit_that_no_thread_waits_for_are_free_when_it_has_ended(
     """At once, not when cycles are collected: they may be in memory that is shared and wanted."""
     variable = strategy.variable(np.zeros(100_000), name="v")
     variable.read()  # connects
-    shard, told = variable._shards._tables[0][0], queue.SimpleQueue()
+    shard, told = variable._shards.tables[0][0], queue.SimpleQueue()
     transport = strategy._core.server_client
 
     def begin() -> weakref.ref[np.ndarray]:

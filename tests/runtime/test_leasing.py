@@ -15,6 +15,7 @@ from psnb._src.protocol.messages import AskLease, TakeElements
 from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests
 from psnb.data import Dataset, splits
 from psnb.errors import ClosureCancelledError, DatasetError
+from tests.conftest import DEADLINE
 from tests.coordinator.queues import closure
 
 
@@ -306,3 +307,59 @@ def test_who_prepares_for_a_lane_holds_up_no_other_lane() -> None:
     go_on.set()
     thread.join(10)
     assert found == [2, 0]
+
+
+class Slow:
+    """A source of four numbers, of which one takes until ``go_on`` is set."""
+
+    def __init__(self, slow: int) -> None:
+        self.reading, self.go_on = threading.Event(), threading.Event()
+
+        def read(number: int) -> int:
+            if number == slow:
+                self.reading.set()
+                assert self.go_on.wait(2 * DEADLINE)
+            return number
+
+        self.parts = splits(Dataset.range(4).map(read), 2)
+
+    def read_meanwhile(
+        self, worker: Worker, first: LeaseRequests, other: LeaseRequests
+    ) -> list[int]:
+        """Return what the other closure gets while the first one reads, and what both have got."""
+        requests: dict[threading.Thread, LeaseRequests] = {}
+        worker.iterator._lease_requests = lambda: requests[threading.current_thread()]
+        found: list[int] = []
+
+        def read() -> None:
+            found.append(int(next(worker.iterator)))
+
+        threads = [threading.Thread(target=read, daemon=True) for _ in range(2)]
+        requests.update(zip(threads, (first, other), strict=True))
+        threads[0].start()
+        assert self.reading.wait(DEADLINE)
+        threads[1].start()
+        threads[1].join(DEADLINE)
+        meanwhile = found.copy()
+        self.go_on.set()
+        threads[0].join(DEADLINE)
+        return [*meanwhile, *found]
+
+
+def test_who_reads_in_a_lane_holds_up_no_other_lane() -> None:
+    leases, slow = LeaseRegistry(2), Slow(0)
+    worker = Worker(leases, slow.parts, leases.open(2))
+    first, other = (LeaseRequests(lane, worker.ask, (), lane) for lane in range(2))
+    assert slow.read_meanwhile(worker, first, other) == [2, 2, 0]
+
+
+def test_a_closure_that_runs_again_waits_for_no_other_that_reads() -> None:
+    leases, slow = LeaseRegistry(), Slow(1)
+    epoch = leases.open(2)
+    lost, worker = (Worker(leases, slow.parts, epoch) for _ in range(2))
+    lost.begin(7)
+    assert int(next(lost.iterator)) == 0
+    leases.lose(lost)
+    first = LeaseRequests(8, worker.ask, ())
+    again = LeaseRequests(7, worker.ask, leases.portions(7))
+    assert slow.read_meanwhile(worker, first, again) == [0, 0, 1]

@@ -122,9 +122,10 @@ class FolderManager(SaysWhatToUse):
         self._state, self._run, self._models = state, run, models
         self._more: list[State] = []  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
-        # Held while parameters are restored, also by a restore that nobody waits for any more; by
-        # threads that no interrupt strikes.
-        self._loading = threading.Lock()
+        # Set when the restore that began last has ended, also if nobody waits for it any more.
+        self._restored = threading.Event()
+        self._restored.set()
+        self._lock = threading.Lock()  # makes one of two restores the first, for a moment
         self._folder.prepare()
 
     def __repr__(self) -> str:
@@ -193,7 +194,7 @@ class FolderManager(SaysWhatToUse):
         TimeoutError
             If closures run for longer; nothing was saved.
         """
-        run_in_thread(self._until_loaded)
+        run_in_thread(self._restored.wait)
         self._status = CheckpointStatistics("saving")
         try:
             path, pause = self._saved(metadata or {}, timeout)
@@ -295,19 +296,24 @@ class FolderManager(SaysWhatToUse):
         return saved.restored
 
     def _load(self, saved: Checkpoint, unheard: threading.Event) -> None:
-        with self._loading:
-            try:
-                saved.load()
-            except Exception as error:  # nobody else sees what ends it after an interrupt
-                if unheard.is_set():
-                    logger.warning("%r is restored in part: %s", str(saved.path), error)
-                raise
+        # In threads that no interrupt strikes. One after the other, but under no lock, which would
+        # be held while all servers write; and a `save` that waits for it might come before a
+        # restore that has waited for longer.
+        ended = threading.Event()
+        with self._lock:
+            before, self._restored = self._restored, ended
+        try:
+            before.wait()
+            saved.load()
+        except Exception as error:  # no caller sees what ends it after an interrupt
+            if unheard.is_set():
+                logger.warning("%r is restored in part: %s", str(saved.path), error)
+            raise
+        else:
             if saved.complete:  # from any other, not all could be recovered
                 self._strategy.note_checkpoint(saved.path)
-
-    def _until_loaded(self) -> None:
-        with self._loading:
-            pass
+        finally:
+            ended.set()
 
     @contextmanager
     def also_saving(self, state: State) -> Iterator[None]:

@@ -833,8 +833,8 @@ class LocalStore(CheckpointStore):
             dead = [path for path in left if lock.real and not _is_used(path)]
         if left and not lock.real:
             logger.warning(
-                "the file system of %s cannot show which processes are alive, as it has no locks: remove %s* "
-                "there while nobody saves",
+                "the file system of %s has no locks, which would show that a process saves: remove "
+                "%s* there while none does",
                 self.path,
                 _HIDDEN,
             )

@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike, DTypeLike
 from psnb._src.client.requests import Request, ServerClient, on_table
 from psnb._src.client.updates import client_of
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.kernels import all_finite
 from psnb._src.server.optimizer import CtrAccessor, Optimizer, tuned
 from psnb._src.server.shard import OPTIMIZABLE
 from psnb._src.server.states import Admission, Always, Constant, Initializer, Uniform
@@ -127,16 +126,6 @@ def _are_integers(value: ArrayLike, array: np.ndarray) -> bool:
     if array.dtype != np.float64 or hasattr(value, "dtype") or not array.size:
         return False
     return all(isinstance(number, int) for number in np.asarray(value, object).flat)
-
-
-def require_optimizer(optimizer: Optimizer | None, name: str) -> Optimizer:
-    """Return the optimizer, or raise ConfigurationError if there is none."""
-    if optimizer is None:
-        raise ConfigurationError(
-            f"{name!r} has no optimizer, so gradients cannot be pushed to it: "
-            "make it with optimizer=psnb.SGD(...) or another one"
-        )
-    return optimizer
 
 
 def check_rows(name: str, dim: int, rows: int | None) -> None:
@@ -289,27 +278,6 @@ def as_nonfinite(value: str, name: str) -> NonFinite:
         raise ConfigurationError(
             f"{name!r}: nonfinite must be one of {choices}, found {shown(value)}"
         ) from None
-
-
-def must_skip(gradient: np.ndarray, choice: NonFinite, what: str) -> bool:
-    """Return whether a gradient, or rows of it, must be left out.
-
-    Raises
-    ------
-    InvalidArrayError
-        If it is not finite and must be refused.
-    """
-    if choice is NonFinite.ALLOW or all_finite(gradient):
-        return False
-    if choice is NonFinite.SKIP:
-        return True
-    bad = np.argwhere(~np.isfinite(gradient))
-    first = tuple(bad[0].tolist())
-    raise InvalidArrayError(
-        f"{what}: {len(bad)} of {gradient.size} numbers are not finite, the first {gradient[first]}"
-        f" at {first}; nothing was changed. Mend the model (a smaller learning rate, clipnorm=), "
-        "or make the parameter with nonfinite='skip' to leave such updates out"
-    )
 
 
 def split_finite(

@@ -26,6 +26,9 @@ from psnb._src.server.operations import (
 from psnb._src.utils.files import WrittenFile
 from psnb.errors import CheckpointError, PsnbError, ServerLostError
 
+# Servers are asked, rather than that they answer when all is written: views show how far they are,
+# an answer tells that a server lives and goes on, and a question that the notebook is still there.
+# An answer that was held back would need a timer in the server for each of these.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.2
 """Seconds between two questions how far servers are."""
 

@@ -20,8 +20,6 @@ from psnb._src.client.arguments import (
     NonFinite,
     checked_array,
     checked_ids,
-    must_skip,
-    require_optimizer,
     split_finite,
 )
 from psnb._src.client.commit import Steps, drive
@@ -35,7 +33,7 @@ from psnb._src.client.requests import (
 )
 from psnb._src.client.updates import PendingRead, ShardWrite, client_of, read_request, write
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.kernels import add_up_rows, distinct, norm, often_repeated
+from psnb._src.server.kernels import add_up_rows, all_finite, distinct, norm, often_repeated
 from psnb._src.server.operations import EndRound, SquareNorms
 from psnb._src.server.optimizer import CtrAccessor, Optimizer
 from psnb._src.server.states import (
@@ -244,6 +242,13 @@ class ParameterShards:
         The client of their servers; None for the process's own.
     nonfinite : NonFinite
         What happens to gradients that are not finite.
+
+    Attributes
+    ----------
+    name, tables : str, tuple
+        As given.
+    made_with : Optimizer or None
+        The optimizer that it was made with.
     """
 
     def __init__(
@@ -255,17 +260,17 @@ class ParameterShards:
         nonfinite: NonFinite,
     ) -> None:
         self.name = name
-        self._made, self._nonfinite = optimizer, nonfinite
-        self._tables = tuple(tables)
+        self.made_with, self._nonfinite = optimizer, nonfinite
+        self.tables = tuple(tables)
         self._server_client = server_client
 
     @property
     def optimizer(self) -> LiveOptimizer | None:
         """What the servers do with pushed gradients; its hyperparameters can be set live."""
-        if self._made is None:
+        if self.made_with is None:
             return None
         return LiveOptimizer(
-            self._made, self.name, self._tables, self._server_client, self._knows_norm()
+            self.made_with, self.name, self.tables, self._server_client, self._knows_norm()
         )
 
     @property
@@ -276,17 +281,12 @@ class ParameterShards:
     def servers(self) -> list[str]:
         """Return what people call the servers that have its shards, each once."""
         client = self.server_client
-        return sorted({client.server_name(shard) for shard, _ in self._tables})
-
-    @property
-    def tables(self) -> Sequence[tuple[ShardId, str]]:
-        """The shards that hold it, and the name of its table on each."""
-        return self._tables
+        return sorted({client.server_name(shard) for shard, _ in self.tables})
 
     @property
     def key(self) -> object:
         """The same for all handles of one parameter, also for those that have travelled."""
-        return self._tables
+        return self.tables
 
     @property
     def refuses_nonfinite(self) -> bool:
@@ -296,29 +296,39 @@ class ParameterShards:
     @property
     def clips_by_norm(self) -> bool:
         """Whether the optimizer may clip gradients by a norm that no single shard knows."""
-        return self._made is not None and self._made.clipnorm is not None
+        return self.made_with is not None and self.made_with.clipnorm is not None
 
     @property
     def table_names(self) -> frozenset[str]:
         """The names of its tables on the shards."""
-        return frozenset(table for _, table in self._tables)
+        return frozenset(table for _, table in self.tables)
 
     def require_optimizer(self) -> None:
         """Raise ConfigurationError if gradients cannot be pushed."""
-        require_optimizer(self._made, self.name)
+        if self.made_with is None:
+            raise ConfigurationError(
+                f"{self.name!r} has no optimizer, so gradients cannot be pushed to it: "
+                "make it with optimizer=psnb.SGD(...) or another one"
+            )
 
     def must_skip(self, gradients: np.ndarray, what: str) -> bool:
         """Return whether some are not finite and left out, or raise InvalidArrayError."""
-        return must_skip(gradients, self._nonfinite, what)
+        if self._nonfinite is NonFinite.ALLOW or all_finite(gradients):
+            return False
+        if self._nonfinite is NonFinite.SKIP:
+            return True
+        bad = np.argwhere(~np.isfinite(gradients))
+        first = tuple(bad[0].tolist())
+        raise InvalidArrayError(
+            f"{what}: {len(bad)} of {gradients.size} numbers are not finite, the first "
+            f"{gradients[first]} at {first}; nothing was changed. Mend the model (a smaller "
+            "learning rate, clipnorm=), or make the parameter with nonfinite='skip' to leave such "
+            "updates out"
+        )
 
     def elsewhere(self, strategy: str, server_client: ServerClient) -> ParameterShards:
         """Return it as it is on the same shards of a strategy with another id."""
         raise NotImplementedError
-
-    @property
-    def made_with(self) -> Optimizer | None:
-        """The optimizer that it was made with."""
-        return self._made
 
     def _knows_norm(self) -> bool:
         """Return whether servers know the norm of a push."""
@@ -329,9 +339,9 @@ class ParameterShards:
 
         Without such a shard, as it was made.
         """
-        kept = [table for table in self._tables if table[0].number not in lost]
-        if self._made is None or not kept:
-            return self._made
+        kept = [table for table in self.tables if table[0].number not in lost]
+        if self.made_with is None or not kept:
+            return self.made_with
         left: Optimizer = self.server_client.call([on_table(*kept[0], ReadOptimizer())])[0]
         return left
 
@@ -376,7 +386,7 @@ class SparseShards(ParameterShards):
     @property
     def _sends_norm(self) -> bool:
         """Whether pushes are summed by id and sent with their norm, which takes time."""
-        made = self._made
+        made = self.made_with
         return made is not None and made.clipnorm is not None and not self._server_sees_all
 
     def describe(self) -> dict[str, Any]:
@@ -386,7 +396,7 @@ class SparseShards(ParameterShards):
             "dim": self.dim,
             "rows": self.rows,
             "dtype": self.dtype.name,
-            "slots": list(self._made.slots if self._made else ()),
+            "slots": list(self.made_with.slots if self.made_with else ()),
         }
 
     def recipe(self) -> dict[str, Any]:
@@ -398,7 +408,7 @@ class SparseShards(ParameterShards):
         expected = ExpectedRows(
             self.name,
             self.dtype,
-            self._made.slots if self._made else (),
+            self.made_with.slots if self.made_with else (),
             self.dim,
             None if self.rows is None else (self.rows, saved.number, saved.shards),
             uses=self.accessor is not None,
@@ -408,11 +418,11 @@ class SparseShards(ParameterShards):
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return ids, values and optimizer state of every shard, for checkpoints."""
-        return read_states(self.server_client, self._tables)
+        return read_states(self.server_client, self.tables)
 
     def segments(self) -> Iterator[dict[str, np.ndarray]]:
         """Yield what `shard_states` returns, without its tail, in pieces of a few MB."""
-        for table in self._tables:
+        for table in self.tables:
             yield from read_segments(self.server_client, table)
 
     def load_states(
@@ -440,7 +450,7 @@ class SparseShards(ParameterShards):
             self.server_client,
             [
                 (table, rows[i], tails[i])
-                for i, table in enumerate(self._tables)
+                for i, table in enumerate(self.tables)
                 if only is None or table[0].number in only
             ],
         )

@@ -97,13 +97,13 @@ class DenseShards(ParameterShards):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DenseShards, (
-            *(self.name, self.shape, self.dtype, self._made, self._shards, None),
+            *(self.name, self.shape, self.dtype, self.made_with, self._shards, None),
             *(self._nonfinite, self._half),
         )
 
     def elsewhere(self, strategy: str, server_client: ServerClient) -> DenseShards:
         return DenseShards(
-            *(self.name, self.shape, self.dtype, self._made),
+            *(self.name, self.shape, self.dtype, self.made_with),
             [replace(part, shard=part.shard._replace(strategy=strategy)) for part in self.parts],
             server_client,
             *(self._nonfinite, self._half),
@@ -130,7 +130,7 @@ class DenseShards(ParameterShards):
     @property
     def clips_by_norm(self) -> bool:
         # For a variable with several shards, clipnorm may be switched on live.
-        divided = self._made is not None and len(self._shards) > 1
+        divided = self.made_with is not None and len(self._shards) > 1
         return divided or super().clips_by_norm
 
     def describe(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class DenseShards(ParameterShards):
             "kind": "variable",
             "shape": list(self.shape),
             "dtype": self.dtype.name,
-            "slots": list(self._made.slots if self._made else ()),
+            "slots": list(self.made_with.slots if self.made_with else ()),
         }
 
     def recipe(self) -> dict[str, Any]:
@@ -148,12 +148,12 @@ class DenseShards(ParameterShards):
 
     def check_state(self, saved: SavedShard) -> None:
         """Raise ConfigurationError unless a saved shard can be loaded."""
-        expected = Expected(self.name, self.dtype, self._made.slots if self._made else ())
+        expected = Expected(self.name, self.dtype, self.made_with.slots if self.made_with else ())
         check_saved_slice(expected, self.shape, saved)
 
     def shard_states(self) -> list[dict[str, np.ndarray]]:
         """Return values and optimizer state of every shard, for checkpoints."""
-        states = read_states(self.server_client, self._tables)
+        states = read_states(self.server_client, self.tables)
         for part, state in zip(self.parts, states, strict=True):
             shape = self.part_shape(part)
             state |= {key: state[key].reshape(shape) for key in state.keys() - {"step"}}

@@ -1,20 +1,29 @@
 """ClusterCoordinator: the notebook's side of scheduling.
 
-A facade: it checks arguments and has the texts for users; `CoordinatorCore` does the work. Its
-methods may be called from any thread but the event loop's.
+It makes the parts and joins them: the queue (what waits and runs), the membership (a connection for
+each worker, on the Dask client's event loop), the registries of functions and per-worker values,
+and the view that dashboards read (`CoordinatorView`). It starts no thread of its own; its methods
+may be called from any thread but the event loop's, also while another one is blocked in ``join``.
+
+What ends a coordinator that nobody holds any more is its finalizer. The parts, and the strategy's
+core, may hold each other and be held by the event loop, but none of them holds the coordinator.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from psnb._src.cluster.scaling import add_worker
 from psnb._src.coordinator.closures import (
     DEFAULT_RETRIES,
     Closure,
@@ -34,7 +43,6 @@ from psnb._src.coordinator.epoch import (
     EpochServices,
     LeasedDataset,
     LeasedIterator,
-    WholeSplits,
     map_splits,
     run_epoch,
 )
@@ -43,7 +51,7 @@ from psnb._src.coordinator.load import DRAIN, HEARTBEAT, Services, StartDelay, T
 from psnb._src.coordinator.membership import Membership
 from psnb._src.coordinator.partitioned import PartitionedDataset, make_dataset_of
 from psnb._src.coordinator.queue import BroadcastCalls, ClosureQueue, fetch_per_worker
-from psnb._src.coordinator.remote_value import RemoteValue, join
+from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.coordinator.settings import (
     DEFAULT_QUEUE_SIZE,
@@ -58,262 +66,33 @@ from psnb._src.coordinator.values import (
     ResourceRegistry,
     fetched,
 )
-from psnb._src.coordinator.view import CoordinatorView, Observed, Saving, Steps, gate_for
+from psnb._src.coordinator.view import CoordinatorView, Saving, Steps, gate_for
+from psnb._src.jupyter_compat import in_notebook
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.display import LiveView, ProgressLine, Share, wanted
-from psnb._src.monitor.history import TrainingClock
+from psnb._src.monitor.events import Event, Failure, FailureLog
+from psnb._src.monitor.history import Statistics, TrainingClock
+from psnb._src.monitor.html import Events, Failures, Phases
 from psnb._src.monitor.links import tell_panels
 from psnb._src.monitor.metrics import Records
 from psnb._src.protocol.messages import Geo, Sync
 from psnb._src.protocol.packing import GivenFutures, unpack_error
-from psnb._src.strategy.core import Fences
+from psnb._src.server.optimizer import LearningRate
+from psnb._src.strategy.core import Fences, StrategyCore
 from psnb._src.strategy.reconciler import LastSave
-from psnb._src.strategy.strategy import ParameterServerStrategy, core_of
+from psnb._src.strategy.strategy import ParameterServerStrategy, coordinators_of, core_of
 from psnb._src.utils.checks import Labels, check_label, integer
+from psnb._src.utils.files import Place
+from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.profiling import Stages
 from psnb._src.utils.text import shown
 from psnb._src.utils.threads import uninterrupted
-from psnb.errors import ConfigurationError, CoordinatorClosedError
+from psnb.errors import ConfigurationError
 
-# CoordinatorCore: psnb's side of a coordinator; users hold a `ClusterCoordinator`.
-#
-# It makes four parts and joins them: the queue (what waits and runs), the membership (a connection
-# for each worker, on the Dask client's event loop), the registries of functions and per-worker
-# values, and the view that dashboards read (`CoordinatorView`). It starts no thread of its own; its
-# methods may be called from any thread but the event loop's.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _labels = Labels()
-
-
-class CoordinatorCore:
-    """The parts of a coordinator, and what they do together.
-
-    Parameters
-    ----------
-    strategy : ParameterServerStrategy
-        Knows where the parameters are and which workers there are.
-    settings : Settings
-        How closures are scheduled.
-
-    Attributes
-    ----------
-    queue : ClosureQueue
-        What waits and runs.
-    membership : Membership
-        Who is here.
-    resources : ResourceRegistry
-        The per-worker values.
-    resolver : Resolver
-        Settles lost closures.
-    poll : callable
-        Begins the saves that are due. To be called by whoever waits for closures; cheap.
-    view : CoordinatorView
-        What dashboards read.
-    live : LiveView
-        The dashboards in the notebook.
-    """
-
-    def __init__(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
-        self._strategy = strategy
-        core, records = core_of(strategy), Records.empty(unpack_error)
-        seats = strategy.mode.closures if isinstance(strategy.mode, Sync) else None
-        self._functions, self._leases = FunctionRegistry(core.uploads), LeaseRegistry(seats)
-        self.resources = ResourceRegistry(self._fetch_per_worker)
-        weak = weakref.ref(core)  # nothing here must keep the strategy alive
-
-        def ended() -> CoordinatorClosedError | None:
-            known = weak()
-            return None if known is None else known.ended()
-
-        resources = self.resources
-
-        def failed(worker: str, closure: Closure, error: bytes) -> None:
-            call = pickled_call(worker, closure, resources, weak)
-            records.failures.add(worker, str(closure), error, call)
-
-        self.queue = ClosureQueue(
-            settings.max_queue_size,
-            records.events,
-            gate_for(strategy.mode),
-            on_failure=failed,
-            on_end=self._leases.end,
-            on_states=records.merged.add,
-            ended=ended,
-        )
-        self.resolver = Resolver(self.queue, core, isinstance(strategy.mode, Geo))
-
-        def workers(cluster: dict[str, Any], connected: Collection[str]) -> dict[str, str]:
-            known = weak()  # servers come and go
-            return known.closure_workers(cluster, connected) if known is not None else {}
-
-        services = Services(
-            self.queue,
-            self.resources,
-            self._leases,
-            self.resolver,
-            records,
-            settings.timeouts,
-            settings.start_delay,
-            strategy.mode,
-            core.name,
-        )
-        self.membership = Membership(strategy.client, workers, services)
-        core.servers.on_end = self.membership.give_up
-        self.queue.attach(self.membership.wake, Steps(self.queue, self.membership, core).begin)
-        self.resources.attach(self.membership.wake_all)
-        self._ids, self._ended_before = itertools.count(), 0
-        me = weakref.ref(self)
-
-        def cancel(remote: RemoteValue) -> bool:
-            known = me()
-            return known is not None and known.cancel(remote)
-
-        self._cancel = cancel  # what remote values hold, which do not keep the coordinator
-        label = _labels.take(settings.name or strategy.name, self)
-        saving = Saving(records.events, self.queue)
-        self.poll = saving.poll
-        self.view = CoordinatorView(label, core, self.queue, self.membership, records, saving)
-        self.live = LiveView()
-        # Queue and connections know neither coordinator nor strategy, so the coordinator can be
-        # collected while they live.
-        self._finalizer = weakref.finalize(self, _end, self.queue, self.membership)
-        try:
-            self.link = tell_panels(self.view, strategy.client)
-        except BaseException:  # an interrupt: the caller never gets this coordinator
-            self._finalizer()
-            raise
-
-    def schedule(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        options: ScheduleOptions,
-    ) -> RemoteValue:
-        """Queue a call; see `ClusterCoordinator.schedule`."""
-        function = self._functions.register(fn)
-        futures = GivenFutures(self._strategy.client)
-        call = pack_call(function.name, args, kwargs, self.queue.settled, futures)
-        name = function.name
-        self.resources.require_own(function.references, f"a per-worker value that {name} uses")
-        self.resources.require_own(call.references, f"a per-worker value that {name} is given")
-        futures.await_tasks()
-        remote = RemoteValue(self.queue.settled, self._cancel)
-        self.queue.put(Closure(next(self._ids), function, call, options, remote))
-        return remote
-
-    def go_on_from(self, closures: int) -> None:
-        """Have closures numbered from here; to be called when none is scheduled."""
-        number = next(self._ids)
-        self._ids = itertools.count(max(number, closures))
-        self._ended_before += max(0, closures - number)
-
-    def saved_run(self, manager: SavingSettings) -> SavedRun:
-        """Return what a checkpoint of a manager has beside parameters."""
-        found, core = self.queue.statistics(), core_of(self._strategy)
-        return SavedRun(
-            versions(),
-            manager,
-            self._strategy.mode,
-            core.layout.replicas,
-            self._ended_before + found.completed + found.failed + found.cancelled,
-            tuple(self._leases.states()),
-            {name: each.recipe() for name, each in core.parameters().items()},
-            core.models.all(),
-        )
-
-    @uninterrupted  # to the end: nobody else finds out what became of a closure that is open
-    def cancel(self, remote: RemoteValue) -> bool:
-        """Begin to cancel a closure; return whether it is going to end."""
-        kept = isinstance(self._strategy.mode, Geo)
-        closure = self.queue.cancel(remote, in_flight=not kept)
-        if closure is not None:
-            # In this order: what the worker hears after this, it hears as of a cancelled closure.
-            self.membership.soon(partial(self._revoke, closure))
-        return not kept or remote.done()
-
-    def _revoke(self, closure: Closure) -> None:
-        # On the event loop.
-        self.membership.revoke(closure)
-        self.resolver.revoke(closure)
-
-    def make_dataset(
-        self, dataset_or_fn: Any, sharding: str, splits: int | None
-    ) -> PerWorkerDataset | LeasedDataset | PartitionedDataset:
-        """Make a dataset on all workers; see `ClusterCoordinator.create_per_worker_dataset`."""
-        # In rounds: what an epoch comes to must not depend on how many workers there are.
-        count = self._leases.seats or self._strategy.num_workers
-        return make_dataset_of(dataset_or_fn, sharding, splits, count, self._dataset_services())
-
-    def run_epoch(
-        self,
-        iterator: LeasedIterator,
-        schedule: Callable[[WorkerPredicate, int | None], RemoteValue],
-        watch: Callable[[], object] = bool,
-        wanted: Callable[[int], bool] = lambda waiting: True,
-    ) -> Iterator[RemoteValue]:
-        """Schedule closures until an epoch is over; see `datasets.run_epoch`."""
-        self.resources.require_own((iterator,), "the iterator")
-
-        def look() -> None:
-            self.poll()
-            watch()
-
-        place = EpochServices(
-            self.queue.withdraw,
-            self.queue.filling,
-            lambda: self.membership.count,
-            self.membership.wake,
-            self.queue.settled,
-        )
-        return run_epoch(iterator, schedule, place, look, wanted)
-
-    def map_splits(
-        self, function: Callable[..., Any], splits: WholeSplits, shown: bool | None
-    ) -> list[Any]:
-        """Call a function for each split of a dataset; see `datasets.map_splits`."""
-        return map_splits(function, splits, self._dataset_services(), shown)
-
-    def progress(
-        self, shown: bool | None = None, epoch: Callable[[], Share] | None = None
-    ) -> AbstractContextManager[None]:
-        """Return a context in which progress is shown: if told so, else where people look."""
-        if not wanted(shown, self.live.watched):
-            return nullcontext()
-        return ProgressLine(self.view, epoch=epoch)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is closed."""
-        return not self._finalizer.alive
-
-    def check_open(self) -> None:
-        """Raise CoordinatorClosedError if it is closed."""
-        self.queue.check_open()
-
-    def close(self) -> None:
-        """Cancel what is queued or in flight, and end all connections."""
-        try:
-            self.view.note_end()
-            _labels.give_back(self.view.name)
-            self._finalizer()
-            self.resolver.end()
-        finally:
-            if self.link is not None:
-                self.link.close()
-
-    def _fetch_per_worker(
-        self, value: PerWorkerValues, question: Callable[[Any], Any], timeout: float | None
-    ) -> list[Any]:
-        return fetch_per_worker(value, question, timeout, self._dataset_services().pinned)
-
-    def _dataset_services(self) -> DatasetServices:
-        def schedule(
-            fn: Callable[..., Any], args: tuple[Any, ...], how: ScheduleOptions
-        ) -> RemoteValue:
-            return self.schedule(fn, args, {}, how)
-
-        pinned = BroadcastCalls(schedule, self._strategy.worker_names, self.queue)
-        return DatasetServices(self.resources, self._leases, schedule, pinned, self.progress)
 
 
 @uninterrupted  # except while it waits; also when the coordinator is collected
@@ -322,7 +101,7 @@ def _end(queue: ClosureQueue, membership: Membership) -> None:
     membership.close()
 
 
-class ClusterCoordinator(Observed):
+class ClusterCoordinator(SaysWhatToUse):
     """Schedules closures on the workers of a strategy, asynchronously.
 
     There is one for each strategy: a second call returns the same object. As the last line of a
@@ -379,7 +158,6 @@ class ClusterCoordinator(Observed):
 
     strategy: ParameterServerStrategy
     settings: Settings
-    _core: CoordinatorCore
 
     # Not __init__, which would run again on a coordinator that exists already.
     def __new__(
@@ -407,14 +185,58 @@ class ClusterCoordinator(Observed):
 
         def make() -> tuple[ClusterCoordinator, Callable[[], Fences], LastSave]:
             made = object.__new__(cls)
-            made.strategy, made.settings = strategy, settings
-            made._core = CoordinatorCore(strategy, settings)
-            made._view, made._live = made._core.view, made._core.live
-            return made, made._core.resolver.fences, made._view.save_last
+            made._assemble(strategy, settings)
+            return made, made._resolver.fences, made._view.save_last
 
-        one = core_of(strategy).one_coordinator(make)
+        one = core_of(strategy).one_coordinator(make, coordinators_of(strategy))
         one.settings.require(settings)
         return one
+
+    def _assemble(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
+        self.strategy, self.settings = strategy, settings
+        core, records = core_of(strategy), Records.empty(unpack_error)
+        seats = strategy.mode.closures if isinstance(strategy.mode, Sync) else None
+        self._functions, self._leases = FunctionRegistry(core.uploads), LeaseRegistry(seats)
+        self._resources = ResourceRegistry(self._fetch_per_worker)
+        self._queue = ClosureQueue(
+            settings.max_queue_size,
+            records.events,
+            gate_for(strategy.mode),
+            # Weakly: failures are the user's, who may keep one for longer than the strategy.
+            on_failure=partial(_note, records.failures, self._resources, weakref.ref(core)),
+            on_end=self._leases.end,
+            on_states=records.merged.add,
+            ended=core.ended,
+        )
+        self._resolver = Resolver(self._queue, core, isinstance(strategy.mode, Geo))
+        services = Services(
+            self._queue,
+            self._resources,
+            self._leases,
+            self._resolver,
+            records,
+            settings.timeouts,
+            settings.start_delay,
+            strategy.mode,
+            core.name,
+        )
+        self._membership = Membership(strategy.client, core.closure_workers, services)
+        core.servers.on_end = self._membership.give_up
+        self._queue.attach(self._membership.wake, Steps(self._queue, self._membership, core).begin)
+        self._resources.attach(self._membership.wake_all)
+        self._ids, self._ended_before = itertools.count(), 0
+        label = _labels.take(settings.name or strategy.name, self)
+        self._saving = Saving(records.events, self._queue)
+        self._view = CoordinatorView(
+            label, core, self._queue, self._membership, records, self._saving
+        )
+        self._live = LiveView()
+        self._finalizer = weakref.finalize(self, _end, self._queue, self._membership)
+        try:
+            self._link = tell_panels(self._view, strategy.client)
+        except BaseException:  # an interrupt: the caller never gets this coordinator
+            self._finalizer()
+            raise
 
     def __enter__(self) -> ClusterCoordinator:
         return self
@@ -489,7 +311,25 @@ class ClusterCoordinator(Observed):
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
         how = options(retries, priority, worker)
-        return self._core.schedule(fn, positional(args), keyword(kwargs), how)
+        return self._schedule(fn, positional(args), keyword(kwargs), how)
+
+    def _schedule(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: ScheduleOptions,
+    ) -> RemoteValue:
+        function = self._functions.register(fn)
+        futures = GivenFutures(self.strategy.client)
+        call = pack_call(function.name, args, kwargs, self._queue.settled, futures)
+        name = function.name
+        self._resources.require_own(function.references, f"a per-worker value that {name} uses")
+        self._resources.require_own(call.references, f"a per-worker value that {name} is given")
+        futures.await_tasks()
+        remote = RemoteValue(self._queue.settled, self._membership.cancel)
+        self._queue.put(Closure(next(self._ids), function, call, options, remote))
+        return remote
 
     def map(
         self,
@@ -563,8 +403,8 @@ class ClusterCoordinator(Observed):
         CoordinatorClosedError
             If the coordinator is closed, before or meanwhile.
         """
-        with self._core.progress(progress):
-            self._core.queue.join(timeout, self._core.poll)
+        with self._progress(progress):
+            self._queue.join(timeout, self._saving.poll)
 
     async def join_async(self, timeout: float | None = None) -> None:
         """Do what `join` does without blocking the event loop: ``await coordinator.join_async()``.
@@ -582,7 +422,7 @@ class ClusterCoordinator(Observed):
             As for `join`: the first failed closure's error, `ServerUnresponsiveError`,
             TimeoutError, `CoordinatorClosedError`.
         """
-        await join(self._core.queue, timeout, self._core.poll)
+        await self._queue.join_async(timeout, self._saving.poll)
 
     def done(self) -> bool:
         """Return whether every scheduled closure has ended and has had its effect.
@@ -598,8 +438,8 @@ class ClusterCoordinator(Observed):
         CoordinatorClosedError
             If the coordinator is closed.
         """
-        self._core.poll()
-        return self._core.queue.done()
+        self._saving.poll()
+        return self._queue.done()
 
     def fetch(self, structure: Any) -> Any:
         """Replace every `RemoteValue` in a structure by its result, waiting for it.
@@ -665,8 +505,10 @@ class ClusterCoordinator(Observed):
         ConfigurationError
             If it is neither iterable nor callable, or a dataset that cannot be cut.
         """
-        self._core.check_open()
-        return self._core.make_dataset(dataset_or_fn, sharding, splits)
+        self._queue.check_open()
+        # In rounds: what an epoch comes to must not depend on how many workers there are.
+        count = self._leases.seats or self.strategy.num_workers
+        return make_dataset_of(dataset_or_fn, sharding, splits, count, self._dataset_services())
 
     def create_per_worker_resource(
         self,
@@ -698,8 +540,8 @@ class ClusterCoordinator(Observed):
         """
         if not callable(fn):
             raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
-        self._core.check_open()
-        return PerWorkerValues(self._core.resources, fn, positional(args), keyword(kwargs))
+        self._queue.check_open()
+        return PerWorkerValues(self._resources, fn, positional(args), keyword(kwargs))
 
     def use_threads(self, count: int | None) -> None:
         """Have each worker run so many closures at the same time, from now on.
@@ -721,8 +563,8 @@ class ClusterCoordinator(Observed):
         """
         if count is not None:
             count = integer("use_threads: count", count, 1)
-        self._core.check_open()
-        self._core.membership.use_threads(count)
+        self._queue.check_open()
+        self._membership.use_threads(count)
 
     def run_epoch(
         self,
@@ -786,11 +628,11 @@ class ClusterCoordinator(Observed):
         earlier = None if iterator.may_be_over else MetricStates({})
         iterator.may_be_over = True
         clock, view = TrainingClock(), self._view
-        with view.training(clock), self._core.progress(progress, iterator.share):
+        with view.training(clock), self._progress(progress, iterator.share):
             view.begin_epoch(clock, None, iterator.count, earlier)
-            ended = self._core.run_epoch(iterator, schedule, bool if watch is None else watch)
+            ended = self._closures_of_epoch(iterator, schedule, bool if watch is None else watch)
             deque(ended, maxlen=0)
-            self._core.queue.join(None, self._core.poll)
+            self._queue.join(None, self._saving.poll)
         iterator.may_be_over = False
         return iterator.progress()
 
@@ -801,12 +643,339 @@ class ClusterCoordinator(Observed):
         A closure that runs on a worker at this moment runs to its end, and its result is dropped.
         The strategy and its parameters stay; `ClusterCoordinator` makes a new coordinator for them.
         """
-        if not self._core.closed:
+        if not self._finalizer.alive:
+            return
+        try:
+            self._view.note_end()
+            _labels.give_back(self.name)
+            self._finalizer()
+            self._resolver.end()
+        finally:
             try:
-                self._core.close()
+                if self._link is not None:
+                    self._link.close()
             finally:
-                core_of(self.strategy).forget_coordinator(self)
+                core_of(self.strategy).forget_coordinator(self, coordinators_of(self.strategy))
                 self._live.stop()
+
+    def __repr__(self) -> str:
+        return repr(self._view)
+
+    def dashboard(self) -> Any:
+        """Show the live dashboard below this cell; the coordinator as a cell's last line does too.
+
+        It is updated, and its buttons work, also while another cell blocks in `join`. When the
+        coordinator is closed, its final state is shown. Outside of notebooks this prints a line.
+
+        Returns
+        -------
+        ipywidgets.DOMWidget or None
+            The dashboard, to be placed elsewhere too, as in an ``ipywidgets.VBox``; it does not
+            appear a second time if it is the cell's last expression. None if nothing is live. In a
+            notebook of marimo, which shows what a cell ends with, its ``mo.ui.anywidget``.
+        """
+        return self._live.show(self._view)
+
+    def _display_(self) -> Any:
+        return self.dashboard()  # marimo calls this for a cell's last expression
+
+    def _ipython_display_(self) -> None:
+        if not in_notebook():
+            raise NotImplementedError  # IPython takes the repr then.
+        self._live.show(self._view)
+
+    @property
+    def name(self) -> str:
+        """What views call it."""
+        return self._view.name
+
+    def statistics(self) -> Statistics:
+        """Return a frozen snapshot of queue, workers, servers and metrics; cheap, any thread."""
+        return self._view.statistics()
+
+    def events(self, since: float = 0.0) -> tuple[Event, ...]:
+        """Return what happened to workers, servers and closures, the oldest first; cheap.
+
+        Any thread may call.
+
+        The last ten thousand events are kept. Each is also logged through `logging` under
+        ``psnb``: losses as warnings, the rest as information.
+
+        Parameters
+        ----------
+        since : float
+            Only later events are returned; seconds since the epoch.
+        """
+        return Events(self._view.events(since))
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Return the closures that raised, and what they raised, the oldest first; any thread.
+
+        The last two hundred are kept, whether `join` has raised them or not. Closures that failed
+        only because one of their inputs failed are left out.
+        """
+        return Failures(self._view.records.failures.since(0))
+
+    @property
+    def metrics(self) -> MetricStates:
+        """What closures reported as states of metrics, merged over all that have returned.
+
+        A frozen mapping from names to `psnb.metrics.MetricState`, as of now, since the coordinator
+        was made; any thread may ask. A closure counts exactly once, when it has returned and had
+        its effect, also if it ran twice; one that raised does not count. After `join` all are in.
+
+        It is also a mark: ``coordinator.metrics.since(mark)`` has what was merged since then,
+        exactly, whoever else reads. So each epoch, or each period of a printed line, has its own::
+
+            mark = coordinator.metrics
+            coordinator.run_epoch(step, iterator)
+            print(coordinator.metrics.since(mark)["auc"].result())
+        """
+        return self._view.records.merged.states()
+
+    def phases(self) -> Phases:
+        """Return what the time of the closures that have ended went to, by worker; any thread.
+
+        A row is the name of a worker and its `PhaseStatistics`; ``total`` is their sum. Printed, or
+        as the last line of a cell, it is a table.
+        """
+        return Phases.of(self.statistics())
+
+    def stages(self) -> Stages:
+        """Return what each part of the datasets has given to closures, and what it took.
+
+        Any thread may call. Of all workers together, as of the last second; see
+        `psnb.data.DatasetIterator.stages`. What ``statistics().starved`` says is made of this and
+        of `phases`.
+        """
+        return self.statistics().stages
+
+    def history(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return everything that closures reported with `psnb.report`, by metric.
+
+        Returns
+        -------
+        dict of str to dict
+            Of each metric ``step`` (int64: how many values had been reported; of validation, as
+            ``val_auc``, how many of its metric), ``time`` (float64, seconds since the epoch),
+            ``value`` and ``smoothed`` (float64), each of shape ``(points,)``. A series is thinned
+            out evenly when it gets longer than ten thousand points, so it always spans the whole
+            run.
+        """
+        records = self._view.records
+        records.merged.draw(time.time(), period=0.0)  # with the very last examples
+        history = records.history
+        return {name: history.series(name) for name in history.metrics()}
+
+    def plot(self, metrics: Sequence[str] | None = None, *, log: bool = False) -> Figure:
+        """Draw what closures reported, for papers; for a live view use `dashboard`.
+
+        Parameters
+        ----------
+        metrics : sequence of str, optional
+            Which metrics; all by default.
+        log : bool
+            Whether the axis of the values is logarithmic.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            One chart for each metric: raw values pale, smoothed ones strong. Not registered with
+            pyplot; ``savefig`` writes it, and as the last line of a cell it is shown.
+
+        Raises
+        ------
+        ConfigurationError
+            If one of the metrics was never reported, or no metric was.
+        """
+        from psnb._src.monitor.plot import plot
+
+        return plot(self.history(), metrics, log=log)
+
+    @property
+    def paused(self) -> bool:
+        """Whether no new closures are begun, after `pause` or `drain`."""
+        return self._queue.statistics().paused
+
+    def pause(self) -> None:
+        """Begin no more closures until `resume`; idempotent, returns at once.
+
+        A closure that runs on a worker goes on to its end; one that has not begun there comes back
+        to the queue. Closures can be scheduled meanwhile. `join` and `fetch` wait for paused
+        closures, too.
+
+        Raises
+        ------
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        self._view.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause` or `drain`; idempotent.
+
+        Raises
+        ------
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        self._queue.resume()
+
+    def cancel_queued(self) -> int:
+        """Cancel all closures that wait in the queue; those that were sent to workers go on.
+
+        Short closures are sent to workers ahead of time; `pause` has workers return those that they
+        have not begun. `fetch` of a cancelled closure raises `ClosureCancelledError`; for `join` it
+        has ended, without an error. A closure that was lost with its worker counts as running until
+        it is known whether it has had its effect.
+
+        Returns
+        -------
+        int
+            How many were cancelled.
+
+        Raises
+        ------
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        return self._queue.cancel_queued()
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Pause, and wait until no closure runs: the parameters do not change until `resume`.
+
+        For a checkpoint of one moment, for example. Errors of closures are left for `join`.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; None waits for as long as it takes.
+
+        Raises
+        ------
+        TimeoutError
+            If it takes longer; the coordinator stays paused.
+        ServerUnresponsiveError
+            If no closure runs, but a server that does not respond must say whether closures had
+            their effect; the coordinator stays paused.
+        CoordinatorClosedError
+            If the coordinator is closed.
+        """
+        self._view.drain(timeout)
+
+    def checkpoint(self) -> Place:
+        """Save all parameters with the `CheckpointManager` that was made last; see its ``save``.
+
+        Returns
+        -------
+        pathlib.Path or RemotePath
+            The new checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            If no manager was made for this coordinator, or as for `CheckpointManager.save`.
+        ServerLostError
+            If a server is gone.
+        """
+        return self._saving.save()
+
+    def set_learning_rate(self, parameter: str, value: LearningRate) -> None:
+        """Set the learning rate of a parameter's optimizer, from the next update on.
+
+        The same as ``strategy.parameters[parameter].optimizer.learning_rate = value``.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such parameter, if it has no optimizer, or if the value is out of range.
+        ServerLostError
+            If a server is gone; the others may have it already.
+        """
+        self._view.set_learning_rate(parameter, value)
+
+    def add_worker(self) -> None:
+        """Have the cluster start one more worker; returns at once. The worker joins when ready.
+
+        Raises
+        ------
+        ClusterError
+            If this notebook has not started the cluster, or the cluster scales itself.
+        """
+        add_worker(self.strategy.client)
+
+    def retire_worker(self, worker: str) -> None:
+        """Have a worker finish the closures that it has, and leave the cluster.
+
+        Parameters
+        ----------
+        worker : str
+            Its name or its address.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such worker, or it is not ready.
+        ClusterError
+            If it did not leave in a minute.
+        """
+        self._view.retire_worker(worker)
+
+    def _closures_of_epoch(
+        self,
+        iterator: LeasedIterator,
+        schedule: Callable[[WorkerPredicate, int | None], RemoteValue],
+        watch: Callable[[], object] = bool,
+        wanted: Callable[[int], bool] = lambda waiting: True,
+    ) -> Iterator[RemoteValue]:
+        self._resources.require_own((iterator,), "the iterator")
+
+        def look() -> None:
+            self._saving.poll()
+            watch()
+
+        place = EpochServices(
+            self._queue.withdraw,
+            self._queue.filling,
+            lambda: self._membership.count,
+            self._membership.wake,
+            self._queue.settled,
+        )
+        return run_epoch(iterator, schedule, place, look, wanted)
+
+    def _progress(
+        self, shown: bool | None = None, epoch: Callable[[], Share] | None = None
+    ) -> AbstractContextManager[None]:
+        """Return a context in which progress is shown: if told so, else where people look."""
+        if not wanted(shown, self._live.watched):
+            return nullcontext()
+        return ProgressLine(self._view, epoch=epoch)
+
+    def _fetch_per_worker(
+        self, value: PerWorkerValues, question: Callable[[Any], Any], timeout: float | None
+    ) -> list[Any]:
+        return fetch_per_worker(value, question, timeout, self._dataset_services().pinned)
+
+    def _dataset_services(self) -> DatasetServices:
+        def schedule(
+            fn: Callable[..., Any], args: tuple[Any, ...], how: ScheduleOptions
+        ) -> RemoteValue:
+            return self._schedule(fn, args, {}, how)
+
+        pinned = BroadcastCalls(schedule, self.strategy.worker_names, self._queue)
+        return DatasetServices(self._resources, self._leases, schedule, pinned, self._progress)
+
+
+def _note(
+    failures: FailureLog,
+    resources: ResourceRegistry,
+    strategy: Callable[[], StrategyCore | None],
+    worker: str,
+    closure: Closure,
+    error: bytes,
+) -> None:
+    call = pickled_call(worker, closure, resources, strategy)
+    failures.add(worker, str(closure), error, call)
 
 
 def closures_of_epoch(
@@ -821,7 +990,7 @@ def closures_of_epoch(
     scheduled and have not come yet, and tells whether one more is wanted.
     """
     schedule = _scheduling(coordinator, fn, (iterator,), {})
-    return coordinator._core.run_epoch(iterator, schedule, wanted=wanted)
+    return coordinator._closures_of_epoch(iterator, schedule, wanted=wanted)
 
 
 def _scheduling(
@@ -836,24 +1005,39 @@ def _scheduling(
 
     def schedule(chooser: WorkerPredicate, lane: int | None) -> RemoteValue:
         how = ScheduleOptions(worker=chooser, lane=lane)
-        return coordinator._core.schedule(fn, args, kwargs, how)
+        return coordinator._schedule(fn, args, kwargs, how)
 
     return schedule
 
 
 def filling(coordinator: ClusterCoordinator) -> AbstractContextManager[None]:
     """Return a context in which closures are put that fill a round: see `ClosureQueue.filling`."""
-    return coordinator._core.queue.filling()
+    return coordinator._queue.filling()
 
 
 def saved_run(coordinator: ClusterCoordinator, manager: SavingSettings) -> SavedRun:
     """Return what a checkpoint of a manager has beside parameters, as of now."""
-    return coordinator._core.saved_run(manager)
+    found, core = coordinator._queue.statistics(), core_of(coordinator.strategy)
+    return SavedRun(
+        versions(),
+        manager,
+        coordinator.strategy.mode,
+        core.layout.replicas,
+        coordinator._ended_before + found.completed + found.failed + found.cancelled,
+        tuple(coordinator._leases.states()),
+        {name: each.recipe() for name, each in core.parameters().items()},
+        core.models.all(),
+    )
 
 
 def go_on_from(coordinator: ClusterCoordinator, closures: int) -> None:
-    """Have a coordinator number its closures from here at least: runs before it had so many."""
-    coordinator._core.go_on_from(closures)
+    """Have a coordinator number its closures from here at least: runs before it had so many.
+
+    To be called when none is scheduled.
+    """
+    number = next(coordinator._ids)
+    coordinator._ids = itertools.count(max(number, closures))
+    coordinator._ended_before += max(0, closures - number)
 
 
 def view_of(coordinator: ClusterCoordinator) -> CoordinatorView:
@@ -868,11 +1052,11 @@ def map_whole_splits(
     shown: bool | None,
 ) -> list[Any]:
     """Call ``function(datasets, number)`` for each split; see `datasets.map_splits`."""
-    return coordinator._core.map_splits(function, dataset.whole_splits(), shown)
+    return map_splits(function, dataset.whole_splits(), coordinator._dataset_services(), shown)
 
 
 def progress_shown(
     coordinator: ClusterCoordinator, shown: bool | None, share: Callable[[], Share]
 ) -> AbstractContextManager[None]:
-    """Return a context in which progress is shown: see `CoordinatorCore.progress`."""
-    return coordinator._core.progress(shown, share)
+    """Return a context in which progress is shown: if told so, else where people look."""
+    return coordinator._progress(shown, share)

@@ -423,8 +423,8 @@ class WorkerKnowledge:
     def _new_layout(self) -> list[Any] | None:
         # A server that was taken for lost but lives answers as before until it hears of that:
         # closures that begin from now on must not ask it.
-        layout = self._services.resolver.layout()
-        if layout is None or layout.version == self._layout:
+        layout = self._services.resolver.layout
+        if layout.version == self._layout:
             return None
         self._layout = layout.version
         return layout.packed()

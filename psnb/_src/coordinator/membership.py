@@ -24,6 +24,7 @@ from distributed import Client
 from psnb._src.cluster.scaling import DEMAND, Demand
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.load import RECALL_SECONDS, ConnectionState, Services, Workload
+from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.worker import WorkerConnection
 from psnb._src.dask_compat import (
     ask_scheduler,
@@ -35,8 +36,9 @@ from psnb._src.dask_compat import (
 )
 from psnb._src.monitor.events import EventKind
 from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.protocol.messages import Geo
 from psnb._src.protocol.packing import unpack_error
-from psnb._src.utils.threads import run_on_loop, uninterrupted
+from psnb._src.utils.threads import run_on_loop, runs_here, uninterrupted
 
 # MissingWorkers: workers that closures wait for by name or index, and that are not here. Pure.
 
@@ -121,6 +123,8 @@ class Backoff:
 
 logger = logging.getLogger("psnb")
 
+# A plugin of the scheduler could tell who comes and goes, but would not replace the polls: they
+# bring the demand to it, and find out that a connection to it was lost and who came meanwhile.
 _POLL_SECONDS = 0.5
 _POLL_TIMEOUT = 10.0
 _CLOSE_TIMEOUT = 10.0
@@ -193,10 +197,15 @@ class Membership:
         """Have workers return the closures that they have not begun; any thread."""
         self.soon(self._call_back)
 
-    def revoke(self, closure: Closure) -> None:
-        """Have the worker that has a closure drop it; on the event loop."""
-        for connection in self._connections:
-            connection.revoke(closure)
+    @uninterrupted  # to the end: nobody else finds out what became of a closure that is open
+    def cancel(self, remote: RemoteValue) -> bool:
+        """Begin to cancel a closure; return whether it is going to end; any thread."""
+        kept = isinstance(self._services.mode, Geo)
+        closure = self._queue.cancel(remote, in_flight=not kept)
+        if closure is not None:
+            # In this order: what the worker hears after this, it hears as of a cancelled closure.
+            self.soon(partial(self._revoke, closure))
+        return not kept or remote.done()
 
     @uninterrupted
     def soon(self, callback: Callable[[], None]) -> None:
@@ -237,6 +246,9 @@ class Membership:
         """
         self._watch.cancel()
         if self._loop.is_closed() or not self._loop.is_running():
+            return
+        if runs_here(self._loop):  # the garbage collector called, which may run in any thread
+            self.give_up()
             return
         try:
             run_on_loop(self._loop, self._end_connections, _CLOSE_TIMEOUT, goes_on=True)
@@ -291,6 +303,11 @@ class Membership:
             if busy:
                 self._balancing = True
                 self._loop.call_later(RECALL_SECONDS, self._balance)
+
+    def _revoke(self, closure: Closure) -> None:
+        for connection in self._connections:
+            connection.revoke(closure)
+        self._services.resolver.revoke(closure)
 
     async def _end_connections(self) -> None:
         tasks = list(self._tasks.values())

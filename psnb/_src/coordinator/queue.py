@@ -12,6 +12,7 @@ of the main thread comes before or after what a method does, or while it waits.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 import uuid
@@ -21,7 +22,7 @@ from typing import Any
 
 from psnb._src.coordinator.closures import Closure, Pin, ScheduleOptions, WorkerPredicate
 from psnb._src.coordinator.in_flight import Gate, Step
-from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue, Signal
 from psnb._src.coordinator.scheduled import QueueStatistics, ScheduledClosures, nobody_steps
 from psnb._src.monitor.events import EventLog
 from psnb._src.monitor.history import WorkerStatistics
@@ -57,6 +58,11 @@ class Waiters:
         For those who wait for outcomes.
     ended : callable
         Returns why what it schedules for cannot be used any more, and what to do; None if it can.
+
+    Attributes
+    ----------
+    idle_callbacks : list of callable
+        Called whenever nothing waits or runs any more.
     """
 
     def __init__(
@@ -68,15 +74,7 @@ class Waiters:
     ) -> None:
         self._closures, self._room, self._settled = closures, room, settled
         self._ended = ended
-        self._idle_callbacks: list[Callable[[], None]] = []
-
-    def add_idle_callback(self, callback: Callable[[], None]) -> None:
-        """Call back whenever nothing waits or runs any more."""
-        self._idle_callbacks.append(callback)
-
-    def remove_idle_callback(self, callback: Callable[[], None]) -> None:
-        """Undo `add_idle_callback`."""
-        self._idle_callbacks.remove(callback)
+        self.idle_callbacks: list[Callable[[], None]] = []
 
     def notify_all(self) -> None:
         """Wake those who may have got what they wait for; after closures have ended or moved."""
@@ -86,8 +84,8 @@ class Waiters:
         self._settled.notify_all()
         if closures.errors or closures.closed:
             self._room.notify_all()
-        if self._idle_callbacks and self._is_over():
-            for callback in self._idle_callbacks:
+        if self.idle_callbacks and self._is_over():
+            for callback in self.idle_callbacks:
                 callback()
 
     def require_open(self) -> None:
@@ -200,8 +198,9 @@ class Waiters:
         )
 
 
-_LOOK_AGAIN = 0.1
-"""Seconds between two calls of what looks after something else while a caller waits for all."""
+_LOOK_AGAIN, _LOOK_AGAIN_ASYNC = 0.1, 1.0
+"""Seconds between two calls of what looks after something else while a thread, and a coroutine,
+waits for all."""
 
 
 def _nobody_works() -> None:
@@ -327,21 +326,17 @@ class ClosureQueue:
         with self._room:
             return self._closures.waiting.awaited()
 
-    @uninterrupted
     def pause(self) -> None:
         """Hand out no closures until `resume`; idempotent."""
-        with self.settled:
+        with self._changing():
             self._callers.require_open()
             self._closures.pause()
-        self._tell()
 
-    @uninterrupted
     def resume(self) -> None:
         """Undo `pause`; idempotent."""
-        with self.settled:
+        with self._changing():
             self._callers.require_open()
             self._closures.resume()
-        self._tell()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -356,9 +351,8 @@ class ClosureQueue:
         try:
             yield
         finally:
-            with self.settled:
+            with self._changing():
                 self._closures.let_go()
-            self._tell()
 
     @contextmanager
     def filling(self) -> Iterator[None]:
@@ -371,31 +365,19 @@ class ClosureQueue:
         try:
             yield
         finally:
-            with self.settled:
+            with self._changing():
                 self._closures.filling -= 1
-                self._callers.notify_all()
-            self._tell()
 
-    @uninterrupted
     def cancel_queued(self) -> int:
         """Cancel the closures that wait, and return how many; running ones go on."""
-        with self.settled:
+        with self._changing():
             self._callers.require_open()
-            count = len(self._closures.cancel_queued("the queue was emptied"))
-            self._callers.notify_all()
-            self._room.notify_all()
-        self._tell()
-        return count
+            return len(self._closures.cancel_queued("the queue was emptied"))
 
-    @uninterrupted
     def cancel(self, remote: RemoteValue, in_flight: bool) -> Closure | None:
         """Cancel one closure; see `ScheduledClosures.cancel`."""
-        with self.settled:
-            closure = self._closures.cancel(remote, in_flight)
-            self._callers.notify_all()
-            self._room.notify_all()
-        self._tell()
-        return closure
+        with self._changing():
+            return self._closures.cancel(remote, in_flight)
 
     def wait_until_nothing_runs(self, timeout: float | None) -> None:
         """Wait until no closure runs and all have had their effect, whatever is queued.
@@ -432,7 +414,7 @@ class ClosureQueue:
             Whether those that have failed have written nothing. If it is not known, they fail also
             if they were cancelled: then nobody may take them for cancelled.
         """
-        with self.settled:
+        with self._changing():
             for closure, succeeded, outcome, pushed in outcomes:
                 if not self._closures.in_flight.take_back(closure):
                     continue
@@ -440,8 +422,6 @@ class ClosureQueue:
                     self._closures.complete(closure, outcome, pushed)
                 else:
                     self._closures.fail(closure, outcome, worker, certain)
-            self._callers.notify_all()
-        self._tell()
 
     def stepped(self, error: Exception | None) -> None:
         """Note that the gate's step was done, or why it failed."""
@@ -449,10 +429,8 @@ class ClosureQueue:
         if error is not None:
             failed = RemoteValue(self.settled)
             failed.set_status(ClosureStatus.FAILED, pack_error(error))
-        with self.settled:
+        with self._changing():
             self._closures.stepped(failed)
-            self._callers.notify_all()
-        self._tell()
 
     def lose(self, closures: Iterable[Closure]) -> list[Closure]:
         """Note that the outcome of running closures is unknown; return those that were running."""
@@ -465,10 +443,8 @@ class ClosureQueue:
         Those who wait for closures get an error when nothing else is left to wait for. To be called
         again for as long as it lasts.
         """
-        with self.settled:
+        with self._changing():
             self._closures.in_flight.block(str(error))
-            self._callers.notify_all()
-        self._tell()
 
     def put_back(
         self, closures: Sequence[Closure], executing: int, lost: str, worker: str = ""
@@ -488,27 +464,20 @@ class ClosureQueue:
         worker : str
             The worker's name.
         """
-        with self.settled:
+        with self._changing():
             self._closures.put_back(closures, executing, lost, worker)
-            self._callers.notify_all()
-        self._tell()
         self._on_work()
 
     def give_back(self, closures: Sequence[Closure]) -> None:
         """Queue closures again that their worker has not begun, before others of their priority."""
-        with self.settled:
+        with self._changing():
             self._closures.give_back(closures)
-            self._callers.notify_all()
-        self._tell()
 
     def fail_waiting(self, reason: str) -> None:
         """Fail all waiting closures with `WorkerLostError`: there is no worker to run them."""
-        with self.settled:
-            if not self._closures.waiting:
-                return
-            self._closures.fail_waiting(reason)
-            self._callers.notify_all()
-        self._tell()
+        with self._changing():
+            if self._closures.waiting:
+                self._closures.fail_waiting(reason)
 
     def join(self, timeout: float | None = None, look: Callable[[], object] = bool) -> None:
         """Wait until no closure waits or runs, and all have had their effect.
@@ -540,6 +509,28 @@ class ClosureQueue:
                     self._callers.end_join(timeout)
                     return
 
+    async def join_async(
+        self, timeout: float | None = None, look: Callable[[], object] = bool
+    ) -> None:
+        """Do what `join` does, on any event loop; may be cancelled, and needs no thread.
+
+        ``look`` is called once a second.
+        """
+        signal, limit = Signal(), asyncio.timeout(timeout)
+        self.add_idle_callback(signal.set)
+        try:
+            async with limit:
+                look()
+                while not self.done():
+                    await signal.wait(_LOOK_AGAIN_ASYNC)
+                    look()
+        except TimeoutError:
+            if not limit.expired():
+                raise  # a closure's own
+            self.join(0)  # raises, saying what goes on; or returns, if all has just ended
+        finally:
+            self.remove_idle_callback(signal.set)
+
     def done(self) -> bool:
         """Return whether no closure waits or runs, and all have had their effect; never blocks.
 
@@ -555,20 +546,15 @@ class ClosureQueue:
         with self.settled:
             return self._callers.done()
 
-    @uninterrupted
     def close(self) -> None:
         """Cancel all that waits or runs and refuse more; idempotent."""
-        with self.settled:
+        with self._changing():
             self._closures.close()
-            self._callers.notify_all()
-        self._tell()
 
     def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
         """Cancel what waits for a worker that this very function chooses."""
-        with self.settled:
+        with self._changing():
             self._closures.withdraw(chooser, reason)
-            self._room.notify_all()
-            self._callers.notify_all()
 
     @property
     def limited(self) -> bool:
@@ -595,12 +581,12 @@ class ClosureQueue:
         For psnb only: the callback must neither block nor raise.
         """
         with self.settled:
-            self._callers.add_idle_callback(callback)
+            self._callers.idle_callbacks.append(callback)
 
     def remove_idle_callback(self, callback: Callable[[], None]) -> None:
         """Undo `add_idle_callback`."""
         with self.settled:
-            self._callers.remove_idle_callback(callback)
+            self._callers.idle_callbacks.remove(callback)
 
     def settled_below(self) -> int:
         """Return the commit number below which every closure has ended, in whatever order."""
@@ -621,6 +607,21 @@ class ClosureQueue:
         """Return a snapshot."""
         with self.settled:
             return self._closures.statistics()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change closures under the lock; then wake those who wait, and tell what happened.
+
+        It is a section: an interrupt comes before all of that or after it. `_put` and `_take` do
+        less, as they are called for each closure.
+        """
+        with uninterrupted:
+            with self.settled:
+                queued = self._closures.queued()
+                yield
+                self._room.notify(queued - self._closures.queued())
+                self._callers.notify_all()
+            self._tell()
 
     def _tell(self) -> None:
         # Called without the lock after news or work was added: settling must stay cheap.
@@ -643,11 +644,8 @@ class ClosureQueue:
                     chosen.append(chooser)
             except Exception as error:  # the users' functions may raise anything
                 packed = pack_error(error, f"raised by worker={chooser!r}, asked for {worker}")
-                with self.settled:
+                with self._changing():
                     self._closures.fail_pinned(chooser, packed)
-                    self._room.notify_all()
-                    self._callers.notify_all()
-                self._tell()
         return chosen
 
     @uninterrupted  # to the end: what was put without waking a connection might wait for ever

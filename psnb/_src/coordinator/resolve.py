@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from psnb._src.client.requests import Request
@@ -195,14 +193,13 @@ class Resolver:
     queue : ClosureQueue
         The queue of the closures.
     strategy : StrategyCore
-        The way to the servers; held weakly.
+        The way to the servers.
     exchanging : bool
         Whether workers commit the updates of several closures together.
     """
 
     def __init__(self, queue: ClosureQueue, strategy: StrategyCore, exchanging: bool) -> None:
-        self._queue, self._exchanging = queue, exchanging
-        self._strategy = weakref.ref(strategy)
+        self._queue, self._strategy, self._exchanging = queue, strategy, exchanging
         # Both are added to by the event loop and copied by threads, which is atomic.
         self._others: dict[str, None] = {}
         self._ended_sessions: list[str] = []
@@ -281,10 +278,10 @@ class Resolver:
         """Find out whether a commit without a closure is applied; calls ``then`` in a thread."""
         self._find_out({key[0]: {key[1]: 1}}, (), lambda applied: then(key in applied), ())
 
-    def layout(self) -> Layout | None:
-        """Return where the strategy's shards are; None if the strategy is gone."""
-        strategy = self._strategy()
-        return None if strategy is None else strategy.layout
+    @property
+    def layout(self) -> Layout:
+        """Where the strategy's shards are."""
+        return self._strategy.layout
 
     def writes_to(self, strategies: Sequence[str]) -> None:
         """Note that closures write to parameters of other strategies."""
@@ -298,19 +295,15 @@ class Resolver:
 
     def end(self) -> None:
         """Have servers forget the coordinator, which was closed; returns at once."""
-        strategy = self._strategy()
-        if strategy is not None:
-            _start(partial(self._tell_that_it_ended, strategy))
+        _start(self._tell_that_it_ended)
 
-    def _tell_that_it_ended(self, strategy: StrategyCore) -> None:
+    def _tell_that_it_ended(self) -> None:
         writers = [self._queue.name, *self._ended_sessions]
         requests = [
-            Request(shard, EndWriter(writer))
-            for shard in self._shards(strategy)
-            for writer in writers
+            Request(shard, EndWriter(writer)) for shard in self._shards() for writer in writers
         ]
         with contextlib.suppress(PsnbError):  # the strategy is closed too, its servers have ended
-            strategy.attempt(requests)
+            self._strategy.attempt(requests)
 
     def _find_out(
         self,
@@ -321,9 +314,9 @@ class Resolver:
     ) -> None:
         def run() -> None:
             try:
-                strategy = self._require_strategy()
-                steps = resolve_in_doubt(self._shards(strategy), attempts, closed)
-                settle(ask_all(steps, partial(_attempt, strategy), self._hold_up))
+                self._require_open()
+                steps = resolve_in_doubt(self._shards(), attempts, closed)
+                settle(ask_all(steps, self._attempt, self._hold_up))
             except Exception as error:  # nobody must wait for the closures for ever
                 packed = pack_error(error, "raised while it was found out what became of it")
                 failed = [(each, False, packed, False) for each in closures]
@@ -332,33 +325,29 @@ class Resolver:
         _start(run)
 
     def _hold_up(self, error: ServerUnresponsiveError) -> None:
-        self._require_strategy()
+        self._require_open()
         self._queue.block(error)
 
-    def _require_strategy(self) -> StrategyCore:
-        strategy = self._strategy()
-        if strategy is None or self._queue.statistics().closed:
+    def _require_open(self) -> None:
+        if self._queue.statistics().closed:
             raise CoordinatorClosedError("the coordinator is closed")
-        return strategy
 
-    def _shards(self, strategy: StrategyCore) -> list[ShardId]:
-        others = [
-            shard for name in list(self._others) for shard in strategy.shards_of_strategy(name)
-        ]
+    def _shards(self) -> list[ShardId]:
+        strategy = self._strategy
+        others = [s for each in list(self._others) for s in strategy.shards_of_strategy(each)]
         return [*strategy.shards, *others]
+
+    def _attempt(self, requests: Sequence[Request]) -> Sequence[Any]:
+        try:
+            return self._strategy.attempt(requests) if requests else []
+        except ServerUnresponsiveError as error:
+            return [error] * len(requests)
 
 
 def lost_exchange() -> bytes:
     """Return the packed error for updates that a worker could not send."""
     lost = "what closures of a worker had learned together was lost with a parameter server"
     return pack_error(ServerLostError(lost))
-
-
-def _attempt(strategy: StrategyCore, requests: Sequence[Request]) -> Sequence[Any]:
-    try:
-        return strategy.attempt(requests) if requests else []
-    except ServerUnresponsiveError as error:
-        return [error] * len(requests)
 
 
 def _start(run: Callable[[], None]) -> None:

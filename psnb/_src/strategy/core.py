@@ -273,6 +273,10 @@ Fences = Sequence[FenceCommits]
 C = TypeVar("C", bound=Coordinator)
 
 
+def _none() -> None:
+    """Stand for a weak reference to what is not there."""
+
+
 class StrategyCore:
     """The parts of a strategy, and what other packages do with them.
 
@@ -351,9 +355,10 @@ class StrategyCore:
         self._loop = event_loop(client)
         self._lock = threading.Lock()  # guards all fields below; not held during requests
         self._closed = False
-        self._coordinator: Coordinator | None = None
+        # Both weakly: the event loop holds the core, and must not keep the coordinator.
+        self._coordinator: Callable[[], Coordinator | None] = _none
+        self._save_last: Callable[[], LastSave | None] = _none  # the coordinator's
         self._fences: Callable[[], Fences] = tuple  # the coordinator's; else there are none
-        self._save_last: LastSave = no_last_save  # the coordinator's
         # Shards whose recovery was begun and has not ended. The event loop adds to it, so every
         # operation on it must be one that needs no lock.
         self.lost: set[int] = set()
@@ -452,33 +457,41 @@ class StrategyCore:
         return self._names.of(closure_workers(addresses, cluster), connected)
 
     @uninterrupted  # except while it waits; what was made is closed then
-    def one_coordinator(self, make: Callable[[], tuple[C, Callable[[], Fences], LastSave]]) -> C:
+    def one_coordinator(
+        self, make: Callable[[], tuple[C, Callable[[], Fences], LastSave]], kept: set[Any]
+    ) -> C:
         """Return the strategy's coordinator, or make it.
 
-        ``make`` also returns its fences, and what saves before a last server ends.
+        ``make`` also returns its fences, and what saves before a last server ends. The coordinator
+        is added to ``kept``, which the strategy has, as it is to live as long as that.
         """
         with self._lock:
             self._require_open()
-            if self._coordinator is None:
-                self._coordinator, self._fences, self._save_last = make()
-            return cast(C, self._coordinator)
+            known = self._coordinator()
+            if known is None:
+                known, self._fences, save_last = make()
+                self._coordinator = weakref.ref(known)
+                self._save_last = weakref.WeakMethod(save_last)
+                kept.add(known)
+            return cast(C, known)
 
-    def forget_coordinator(self, coordinator: Coordinator) -> None:
+    def forget_coordinator(self, coordinator: Coordinator, kept: set[Any]) -> None:
         """Forget a coordinator that was closed, so that a new one can be made."""
         with self._lock:
-            if self._coordinator is coordinator:
-                self._coordinator, self._fences, self._save_last = None, tuple, no_last_save
+            kept.discard(coordinator)
+            if self._coordinator() is coordinator:
+                self._coordinator, self._save_last, self._fences = _none, _none, tuple
 
     def coordinator(self) -> tuple[Coordinator | None, Callable[[], Fences]]:
         """Return the coordinator, if there is one, and what returns its fences."""
         with self._lock:
-            return self._coordinator, self._fences
+            return self._coordinator(), self._fences
 
     @property
     def save_last(self) -> LastSave:
         """What saves before a last server ends."""
         with self._lock:
-            return self._save_last
+            return self._save_last() or no_last_save
 
     def settled(self) -> bool:
         """Wait until each shard is on a server that answers; see `Reconciler.settled`."""
@@ -576,6 +589,15 @@ class StrategyCore:
         self.watch.stop()
         with suppress(PsnbError, RuntimeError):  # then it counts as left some seconds later
             run_on_loop(self._loop, lambda: self.servers.ownership.leave(self.name), goes_on=True)
+
+    @uninterrupted
+    def hang_up(self) -> None:
+        """End servers and connections. Takes no lock, as the garbage collector may call."""
+        self._closed = True
+        self.reconciler.close()
+        self.server_client.close()  # what the watch has asked for ends with it
+        self.watch.stop()
+        self.servers.close()
 
     def begin_to_close(self) -> bool:
         """Refuse all calls from now on; return whether the strategy was open."""

@@ -62,7 +62,7 @@ from psnb._src.server.states import ADMISSIONS, INITIALIZERS, Admission, Initial
 from psnb._src.strategy.core import StrategyCore, begin_anew, bring_back, unpickled_here
 from psnb._src.strategy.ownership import Ownership, check_scheduler, claim
 from psnb._src.strategy.reconciler import Reconciler, ServerDraining, no_last_save
-from psnb._src.strategy.servers import ServerControl, Servers, ServerWatch, begin, extend
+from psnb._src.strategy.servers import ServerControl, Servers, begin, extend
 from psnb._src.strategy.tables import describe
 from psnb._src.utils.checks import (
     check_label,
@@ -303,11 +303,10 @@ class ParameterServerStrategy(SaysWhatToUse):
     def _assemble(self, core: StrategyCore, mode: Mode) -> None:
         self.client, self.mode, self._core = core.client, mode, core
         self.name = core.servers.ownership.deed.name
+        self._coordinators: set[Any] = set()  # its coordinator, if there is one
         # If the strategy is collected without being closed, this ends its servers and connections;
-        # handles keep the connections only. Not of the core, which knows the coordinator and so the
-        # strategy.
-        parts = core.server_client, core.reconciler, core.watch, core.servers
-        self._hang_up = weakref.finalize(self, _hang_up, *parts)
+        # handles keep the connections only. Not of the core, which the event loop holds.
+        self._hang_up = weakref.finalize(self, core.hang_up)
         # A kernel that is restarted ends in good order, too: `attach` is for that.
         self._hang_up.atexit = False
 
@@ -664,19 +663,14 @@ class ParameterServerStrategy(SaysWhatToUse):
         return self._core.closure_workers(identity(self.client))
 
 
-@uninterrupted  # also where the strategy is collected
-def _hang_up(
-    server_client: CommServerClient, reconciler: Reconciler, watch: ServerWatch, servers: Servers
-) -> None:
-    reconciler.close()
-    server_client.close()  # what the watch has asked for ends with it
-    watch.stop()
-    servers.close()
-
-
 def core_of(strategy: ParameterServerStrategy) -> StrategyCore:
     """Return the `StrategyCore` of a strategy."""
     return strategy._core
+
+
+def coordinators_of(strategy: ParameterServerStrategy) -> set[Any]:
+    """Return what keeps a strategy's coordinator: its `StrategyCore` knows it weakly."""
+    return strategy._coordinators
 
 
 def leave_to_others(strategy: ParameterServerStrategy) -> None:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
 from psnb._src.protocol.messages import AskLease, Lease, Portion, TakeElements
 from psnb._src.protocol.packing import dumps
@@ -186,6 +185,8 @@ class LeaseRequests:
         Which element was taken last, from any dataset, for messages; empty if none was.
     taken : TakenElements
         What was taken, from leased and from other iterators.
+    replays : dict of int to _Replay
+        By epoch, the portion that is being taken again.
     """
 
     def __init__(
@@ -202,6 +203,7 @@ class LeaseRequests:
         self.ended = False
         self.latest = ""
         self.taken = TakenElements()
+        self.replays: dict[int, _Replay] = {}
 
     def again(self, epoch: int) -> Portion | None:
         """Return the next portion to be taken again from an epoch."""
@@ -278,12 +280,24 @@ class _OpenLease:
 
 
 @dataclass
-class _PortionAgain:
+class _Replay:
     """A portion that a closure takes again."""
 
     split: int
     iterator: Iterated
     left: int
+
+
+class _Lane:
+    """Where the closures of one lane take from; all that have none share one."""
+
+    def __init__(self) -> None:
+        # A turn: one thread at a time asks for the lane's lease, and is in its iterator. So it is
+        # held while the coordinator is asked, and while a remote file is read: who waits for it
+        # wants just what comes of that, and nothing else is under it.
+        self.turn = threading.Lock()
+        self.unread: Lease | None = None  # could not be begun, for the next who asks
+        self.lease: _OpenLease | None = None  # what is being read
 
 
 class LeasedSplitReader:
@@ -310,15 +324,7 @@ class LeasedSplitReader:
     ) -> None:
         self._splits, self._epoch = splits, epoch
         self._lease_requests, self._prepare = lease_requests, prepare
-        # One thread at a time in the iterators and the fields below; not held while asking the
-        # coordinator or preparing splits.
-        self._lock = threading.Condition()
-        # By lane; all closures without one share what is under None.
-        self._leasing: set[int | None] = set()  # a thread gets a lease, the others wait for that
-        self._unread: dict[int | None, Lease] = {}  # could not be begun, for the next who asks
-        self._leases: dict[int | None, _OpenLease] = {}  # what is being read
-        # Of a closure that runs again, by its `LeaseRequests`.
-        self._again: WeakKeyDictionary[LeaseRequests, _PortionAgain] = WeakKeyDictionary()
+        self._lanes: dict[int | None, _Lane] = {}  # `setdefault` alone changes it, atomically
 
     def __iter__(self) -> LeasedSplitReader:
         return self
@@ -326,79 +332,69 @@ class LeasedSplitReader:
     @counted_as(READ)
     def __next__(self) -> Any:
         requests = self._lease_requests()
-        self._begin_again(requests)
-        while True:
-            with self._lock:
-                self._lock.wait_for(lambda: requests.lane not in self._leasing)
-                found = self._next_again(requests) or self._next(requests)
-                if found is not None:
-                    requests.taken.add(self, found[0])
-                    return found[0]
-                self._leasing.add(requests.lane)
-            try:
-                self._get_lease(requests)
-            finally:
-                with self._lock:
-                    self._leasing.remove(requests.lane)
-                    self._lock.notify_all()
+        replay = self._replay(requests)
+        if replay is not None:
+            element = self._next_again(requests, replay)
+        else:
+            lane = self._lanes.setdefault(requests.lane, _Lane())
+            with lane.turn:
+                while (found := self._next(requests, lane)) is None:
+                    self._get_lease(requests, lane)
+            (element,) = found
+        requests.taken.add(self, element)
+        return element
 
-    def _get_lease(self, requests: LeaseRequests) -> None:
+    def _get_lease(self, requests: LeaseRequests, lane: _Lane) -> None:
         """Get a lease and begin with it; if that fails, the next thread begins with it."""
-        lane = requests.lane
-        lease = self._unread.get(lane) or requests.lease(self._epoch)
+        lease = lane.unread or requests.lease(self._epoch)
         if lease is None:
             requests.ended = True
             requests.taken.end(self)
             raise StopIteration
-        before = self._leases.get(lane)  # that of another closure, if there are lanes
+        before = lane.lease  # that of another closure, if there are lanes
         if before is not None:
             if before.number == lease.number:
                 return
             before.iterator.close()
-        if lane is None:
-            self._unread[lane] = lease
+        if requests.lane is None:
+            lane.unread = lease
         self._prepare(lease.owned)
         iterator = self._splits[lease.split].iterator(lease.state)
-        open_ = _OpenLease(lease.number, lease.split, iterator, lease.count, iterator.state())
-        with self._lock:
-            self._leases[lane] = open_
-            self._unread.pop(lane, None)
+        lane.lease = _OpenLease(lease.number, lease.split, iterator, lease.count, iterator.state())
+        lane.unread = None
 
-    def _begin_again(self, requests: LeaseRequests) -> None:
-        """Prepare the next portion of what the closure had taken before, if there is one."""
-        if requests in self._again:
-            return
-        portion = requests.again(self._epoch)
-        if portion is not None:
-            self._prepare([portion.split])
-            iterator = self._splits[portion.split].iterator(portion.state)
-            again = _PortionAgain(portion.split, iterator, portion.count)
-            with self._lock:
-                self._again[requests] = again
+    def _replay(self, requests: LeaseRequests) -> _Replay | None:
+        """Return what the closure takes again, if there is anything left of it; prepared."""
+        replay = requests.replays.get(self._epoch)
+        if replay is None:
+            portion = requests.again(self._epoch)
+            if portion is not None:
+                self._prepare([portion.split])
+                iterator = self._splits[portion.split].iterator(portion.state)
+                replay = _Replay(portion.split, iterator, portion.count)
+                requests.replays[self._epoch] = replay
+        return replay
 
-    def _next_again(self, requests: LeaseRequests) -> tuple[Any] | None:
-        """Return the next element of what the closure had taken before, if there is one."""
-        again = self._again.get(requests)
-        if again is None:
-            return None
-        element = next(again.iterator)
-        requests.latest = self._name(again)
-        again.left -= 1
-        if not again.left:
-            again.iterator.close()
-            del self._again[requests]
-        return (element,)
+    def _next_again(self, requests: LeaseRequests, replay: _Replay) -> Any:
+        # Without a lock: the iterator is this closure's alone.
+        element = next(replay.iterator)
+        requests.latest = self._name(replay)
+        replay.left -= 1
+        if not replay.left:
+            replay.iterator.close()
+            del requests.replays[self._epoch]
+        return element
 
-    def _next(self, requests: LeaseRequests) -> tuple[Any] | None:
+    def _next(self, requests: LeaseRequests, lane: _Lane) -> tuple[Any] | None:
         """Return the next element of what is leased, if there is one."""
-        lease = self._leases.get(requests.lane)
+        lease = lane.lease
         if lease is None or not requests.may_read(self._epoch, lease.number):
             return None
         before = lease.before
         try:
             element = next(lease.iterator)
         except StopIteration:
-            self._end_lease(requests.lane)
+            self._end_lease(lane, lease)
             requests.take(self._epoch, lease.number, 0, before, before, True)
             return None
         except Exception:  # a dataset may raise anything; what was taken before counts
@@ -413,12 +409,13 @@ class LeasedSplitReader:
             lease.left -= 1
         ended = lease.left == 0
         if ended:
-            self._end_lease(requests.lane)
+            self._end_lease(lane, lease)
         requests.take(self._epoch, lease.number, 1, before, lease.before, ended)
         return (element,)
 
-    def _name(self, read: _OpenLease | _PortionAgain) -> str:
+    def _name(self, read: _OpenLease | _Replay) -> str:
         return f"{read.iterator.latest()} of split {read.split} of {len(self._splits)}"
 
-    def _end_lease(self, lane: int | None) -> None:
-        self._leases.pop(lane).iterator.close()
+    def _end_lease(self, lane: _Lane, lease: _OpenLease) -> None:
+        lane.lease = None
+        lease.iterator.close()
