@@ -253,19 +253,18 @@ class CoordinatorCore:
     ) -> Iterator[RemoteValue]:
         """Schedule closures until an epoch is over; see `datasets.run_epoch`."""
         self.resources.require_own((iterator,), "the iterator")
+        return run_epoch(iterator, schedule, self.epoch_services(), watch, wanted)
 
-        def look() -> None:
-            self.poll()
-            watch()
-
-        place = EpochServices(
+    def epoch_services(self) -> EpochServices:
+        """Return what is needed to run an epoch."""
+        return EpochServices(
+            self.poll,
             self.queue.withdraw,
             self.queue.filling,
             lambda: self.membership.count,
             self.membership.wake,
             self.queue.settled,
         )
-        return run_epoch(iterator, schedule, place, look, wanted)
 
     def map_splits(
         self, function: Callable[..., Any], splits: WholeSplits, shown: bool | None
@@ -822,6 +821,11 @@ def closures_of_epoch(
     """
     schedule = _scheduling(coordinator, fn, (iterator,), {})
     return coordinator._core.run_epoch(iterator, schedule, wanted=wanted)
+
+
+def epoch_services(coordinator: ClusterCoordinator) -> EpochServices:
+    """Return what `run_in_order` needs of a coordinator."""
+    return coordinator._core.epoch_services()
 
 
 def _scheduling(
