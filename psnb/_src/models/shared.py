@@ -12,6 +12,7 @@ import dis
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, Protocol
@@ -26,7 +27,8 @@ from psnb._src.client.local_copies import pull, push
 from psnb._src.client.requests import SEGMENT
 from psnb._src.client.sparse_shards import DistinctIds
 from psnb._src.client.variable import Blend, Handle, Variable, shards_of
-from psnb._src.models.export.manifest import DenseSources, RowPiece, TableSource
+from psnb._src.models.export.manifest import DenseSources, Fetch, RowPiece, TableSource
+from psnb._src.models.export.writing import check_nested, leaves_of
 from psnb._src.protocol.errors import RemoteTraceback
 from psnb._src.protocol.messages import Mode
 from psnb._src.server.kernels import distinct
@@ -685,23 +687,47 @@ def check_free(strategy: Strategy, names: Sequence[str]) -> None:
         )
 
 
-# not_exportable: why a model cannot be exported, by the user's own lines. Pure.
+# What exports of all frameworks share: the tracing, and what is written of a model. Pure.
 
 
-def not_exportable(what: str, error: Exception, hint: str = "") -> ConfigurationError:
-    """Return what to raise, ``from None``, where a framework cannot trace a model.
+@contextmanager
+def tracing(what: str, hint: Callable[[Exception], str] = lambda error: "") -> Iterator[None]:
+    """Raise ConfigurationError where a framework cannot trace a model, by the user's own lines.
 
-    The user's lines are a note. The framework's own traceback, of up to 250 lines, is the error's
+    These are a note. The framework's own traceback, of up to 250 lines, is the error's
     ``__context__``, which is not shown.
     """
-    said = str(error).partition("\n\n")[0]  # then come frameworks' advice and addresses
-    found = ConfigurationError(
-        f"psnb.export: {what} cannot be exported for batches of any size: "
-        f"{type(error).__name__}: {said[:600].rstrip('. ')}{hint}"
-    )
-    if lines := RemoteTraceback.of(error).text():
-        found.add_note(lines)
-    return found
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except Exception as error:  # whatever the user's code raises when it is traced
+        said = str(error).partition("\n\n")[0]  # then come frameworks' advice and addresses
+        found = ConfigurationError(
+            f"psnb.export: {what} cannot be exported for batches of any size: "
+            f"{type(error).__name__}: {said[:600].rstrip('. ')}{hint(error)}"
+        )
+        if lines := RemoteTraceback.of(error).text():
+            found.add_note(lines)
+        raise found from None
+
+
+def returned(outputs: Any, forms: Iterable[tuple[str, Iterable[Any]]]) -> tuple[Any, list[Fetch]]:
+    """Return the form of what a model returns, and its arrays.
+
+    Parameters
+    ----------
+    outputs : object
+        The structure, with numbers in place of its arrays.
+    forms : iterable of (str, iterable)
+        For each number dtype and shape; what is no int in a shape depends on the batch.
+    """
+    form = check_nested(outputs)
+    names = [name for _, name in sorted(leaves_of(form))]
+    return form, [
+        Fetch(name, dtype, tuple(size if isinstance(size, int) else None for size in shape))
+        for name, (dtype, shape) in zip(names, forms, strict=True)
+    ]
 
 
 # Tables as exports take them: what they are, and their rows in pieces.
