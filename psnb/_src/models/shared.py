@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import cloudpickle
 import numpy as np
 from numpy.typing import ArrayLike
+from xxhash import xxh3_64_hexdigest
 
 from psnb._src.client.arguments import ModelRecords, checked_ids
 from psnb._src.client.embedding import Embedding
@@ -547,6 +548,17 @@ class FlatVariables:
             if share is not None and term is not None
         }
 
+    @classmethod
+    def joined(cls, several: Sequence[FlatVariables]) -> FlatVariables:
+        """Return the arrays of several together."""
+        variables: list[Variable] = []
+        places: dict[str, Place] = {}
+        for each in several:
+            start = len(variables)
+            places |= {n: p._replace(variable=p.variable + start) for n, p in each.places.items()}
+            variables += each.variables
+        return cls(variables, places)
+
     def read(self) -> dict[str, np.ndarray]:
         """Fetch all arrays."""
         return self.split([variable.read() for variable in self.variables])
@@ -753,9 +765,8 @@ def table_source(table: Embedding) -> TableSource:
 
 
 def _fixed(table: Embedding, rows: int) -> Iterator[RowPiece]:
-    step = max(1, SEGMENT // (table.dim * table.dtype.itemsize))
-    for start in range(0, rows, step):
-        ids = np.arange(start, min(start + step, rows), dtype=np.uint64)
+    for part in _parts(table, rows):
+        ids = np.arange(part.start, part.stop, dtype=np.uint64)
         yield RowPiece(ids, table.lookup(ids, training=False))
 
 
@@ -764,3 +775,40 @@ def _growing(table: Embedding) -> Iterator[RowPiece]:
     for segment in shards_of(table).segments():
         scores = None if accessor is None else accessor.score(segment["show"], segment["click"])
         yield RowPiece(segment["ids"], segment["values"], scores)
+
+
+# All rows of a table, in parts, so that no server stands still for long.
+
+
+def read_rows(table: Embedding) -> np.ndarray:
+    """Return all rows of a table that has a number of them."""
+    assert table.rows is not None
+    return np.concatenate([piece.rows for piece in _fixed(table, table.rows)])
+
+
+def write_rows(table: Embedding, ids: np.ndarray, rows: np.ndarray) -> None:
+    """Replace the rows of ids."""
+    for part in _parts(table, len(ids)):
+        table.assign(ids[part], np.ascontiguousarray(rows[part], table.dtype))
+
+
+def _parts(table: Embedding, count: int) -> Iterator[slice]:
+    step = max(1, SEGMENT // (table.dim * table.dtype.itemsize))
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
+# What a model has that is on no server, and what is wrong with ids.
+
+
+def local_value(dtype: object, shape: Sequence[int], value: np.ndarray) -> str:
+    """Return what identifies a value that stays with a model, such as a frozen embedding."""
+    digest = xxh3_64_hexdigest(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    return f"{dtype} of shape {tuple(shape)} with checksum {digest}, on no server"
+
+
+def no_ids(what: str) -> InvalidArrayError:
+    """Return what to raise for ids that are no integers; ``what`` says of which dtype they are."""
+    return InvalidArrayError(
+        f"{what}: ids are integers. A column that lost its type on the way (missing values make "
+        "floats) is converted where it is read"
+    )
