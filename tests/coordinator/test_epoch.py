@@ -26,6 +26,7 @@ class Epoch:
         self.withdrawn: list[str] = []
         self.woken = threading.Event()
         self.watch: Callable[[], object] = bool
+        self.poll: Callable[[], object] = bool
         self.wanted = 1000
         self.ended: list[RemoteValue] = []
         self.seats: int | None = None
@@ -66,7 +67,7 @@ class Epoch:
 
     def services(self) -> EpochServices:
         return EpochServices(
-            bool,
+            self.poll,
             lambda chooser, why: self.withdrawn.append(why),
             self.filling,
             lambda: 2,
@@ -217,3 +218,16 @@ def test_an_element_whose_closure_is_held_up_is_yielded() -> None:
         epoch.settled.notify_all()
     running.result(TIMEOUT)
     assert epoch.ended == epoch.scheduled
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_saves_that_are_due_are_asked_for_while_no_closure_ends(in_order: bool) -> None:
+    epoch = Epoch()
+    polled = threading.Semaphore(0)
+    epoch.poll = polled.release
+    running = in_thread((lambda: epoch.run_in_order(1)) if in_order else epoch.run)
+    for _ in range(3):
+        assert polled.acquire(timeout=TIMEOUT)
+    epoch.over = True
+    epoch.end(*range(len(epoch.scheduled)))
+    running.result(TIMEOUT)
