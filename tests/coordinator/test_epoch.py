@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.coordinator.epoch import EpochServices, run_epoch
+from psnb._src.coordinator.epoch import EpochServices, run_epoch, run_in_order
 from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
 from psnb._src.utils.threads import Condition
 from tests.conftest import wait_until
@@ -26,11 +26,13 @@ class Epoch:
         self.withdrawn: list[str] = []
         self.woken = threading.Event()
         self.watch: Callable[[], object] = bool
+        self.poll: Callable[[], object] = bool
         self.wanted = 1000
         self.ended: list[RemoteValue] = []
         self.seats: int | None = None
         self.left: list[int] = []  # lanes in which there is something to read
         self.rounds: list[list[int]] = []  # the lanes of the closures of each
+        self.before: list[int] = []  # how many had been yielded when each was scheduled
 
     def progress(self) -> Any:
         return self
@@ -52,6 +54,7 @@ class Epoch:
     def schedule(self, chooser: object, lane: int | None) -> RemoteValue:
         if lane is not None:
             self.rounds[-1].append(lane)
+        self.before.append(len(self.ended))
         self.scheduled.append(RemoteValue(self.settled))
         return self.scheduled[-1]
 
@@ -62,19 +65,33 @@ class Epoch:
                 self.scheduled[number].set_status(ClosureStatus.COMPLETED)
             self.settled.notify_all()
 
+    def services(self) -> EpochServices:
+        return EpochServices(
+            self.poll,
+            lambda chooser, why: self.withdrawn.append(why),
+            self.filling,
+            lambda: 2,
+            self.woken.set,
+            self.settled,
+        )
+
     def run(self) -> None:
         for remote in run_epoch(
             self,  # type: ignore[arg-type]
             self.schedule,
-            EpochServices(
-                lambda chooser, why: self.withdrawn.append(why),
-                self.filling,
-                lambda: 2,
-                self.woken.set,
-                self.settled,
-            ),
+            self.services(),
             self.watch,
             lambda waiting: len(self.ended) + waiting < self.wanted,
+        ):
+            self.ended.append(remote)
+
+    def run_in_order(self, count: int, round_size: int | None = None) -> None:
+        elements = iter(range(count))
+        for remote in run_in_order(
+            elements,
+            lambda element: self.schedule(element, None),
+            self.services(),
+            round_size,
         ):
             self.ended.append(remote)
 
@@ -162,3 +179,55 @@ def test_a_round_has_no_more_closures_than_are_wanted() -> None:
         epoch.end(*range(first, len(epoch.scheduled)))
     running.result(TIMEOUT)
     assert epoch.rounds == [[0, 1], [0]]
+
+
+def test_closures_of_elements_are_yielded_in_order_and_the_next_takes_the_place_of_each() -> None:
+    epoch = Epoch()
+    running = in_thread(lambda: epoch.run_in_order(10))
+    wait_until(lambda: len(epoch.scheduled) == 8, "four for each worker")
+    epoch.end(1, 2)
+    epoch.woken.clear()
+    assert epoch.woken.wait(TIMEOUT), "the first one is waited for"
+    assert not epoch.ended
+    epoch.end(0)
+    wait_until(lambda: len(epoch.scheduled) == 10, "the rest")
+    epoch.end(*range(3, 10))
+    running.result(TIMEOUT)
+    assert epoch.ended == epoch.scheduled
+    assert not epoch.withdrawn
+
+
+def test_a_round_of_elements_is_taken_to_its_end_before_the_next_is_scheduled() -> None:
+    epoch = Epoch()
+    running = in_thread(lambda: epoch.run_in_order(3, round_size=2))
+    wait_until(lambda: len(epoch.scheduled) == 2, "the first round")
+    epoch.end(0, 1)
+    wait_until(lambda: len(epoch.scheduled) == 3, "what is left")
+    epoch.end(2)
+    running.result(TIMEOUT)
+    assert epoch.before == [0, 0, 2]
+
+
+def test_an_element_whose_closure_is_held_up_is_yielded() -> None:
+    epoch = Epoch()
+    running = in_thread(lambda: epoch.run_in_order(1))
+    wait_until(lambda: len(epoch.scheduled) == 1, "it is scheduled")
+    with epoch.settled:
+        epoch.scheduled[0].set_status(ClosureStatus.RUNNING)
+        epoch.scheduled[0].block("server-0 says nothing")
+        epoch.settled.notify_all()
+    running.result(TIMEOUT)
+    assert epoch.ended == epoch.scheduled
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_saves_that_are_due_are_asked_for_while_no_closure_ends(in_order: bool) -> None:
+    epoch = Epoch()
+    polled = threading.Semaphore(0)
+    epoch.poll = polled.release
+    running = in_thread((lambda: epoch.run_in_order(1)) if in_order else epoch.run)
+    for _ in range(3):
+        assert polled.acquire(timeout=TIMEOUT)
+    epoch.over = True
+    epoch.end(*range(len(epoch.scheduled)))
+    running.result(TIMEOUT)

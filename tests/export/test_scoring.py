@@ -178,3 +178,15 @@ def test_bags_do_not_fit_csv(
 ) -> None:
     assert main(["predict", str(bags), write_csv(tmp_path / "in.csv", slice(0, 2))]) == 1
     assert "which CSV cannot hold" in capsys.readouterr().err
+
+
+def test_without_a_file_predictions_are_printed(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_csv(tmp_path / "in.csv", slice(0, 2))
+    assert main(["predict", str(model), source]) == 0
+    printed = capsys.readouterr().out
+    scores = [float(line.rpartition(",")[2]) for line in printed.splitlines()[1:]]
+    np.testing.assert_allclose(scores, expected(model)[:2], atol=1e-6)
+    assert printed.startswith("row.0,row.1,row.2,score\n")
+    assert "\r" not in printed

@@ -75,8 +75,8 @@ class FolderLock:
     BlockingIOError
         If another holder has it, and ``how`` says not to wait.
     OSError
-        If the file cannot be opened, or is not a regular file: to open a pipe would block, and a link
-        may lead anywhere.
+        If the file cannot be opened, or is not a regular file: to open a pipe would block, and a
+        link may lead anywhere.
     """
 
     def __init__(self, path: Path, mode: str, how: int) -> None:

@@ -929,19 +929,17 @@ class ClusterCoordinator(SaysWhatToUse):
         wanted: Callable[[int], bool] = lambda waiting: True,
     ) -> Iterator[RemoteValue]:
         self._resources.require_own((iterator,), "the iterator")
+        return run_epoch(iterator, schedule, self._epoch_services(), watch, wanted)
 
-        def look() -> None:
-            self._saving.poll()
-            watch()
-
-        place = EpochServices(
+    def _epoch_services(self) -> EpochServices:
+        return EpochServices(
+            self._saving.poll,
             self._queue.withdraw,
             self._queue.filling,
             lambda: self._membership.count,
             self._membership.wake,
             self._queue.settled,
         )
-        return run_epoch(iterator, schedule, place, look, wanted)
 
     def _progress(
         self, shown: bool | None = None, epoch: Callable[[], Share] | None = None
@@ -991,6 +989,11 @@ def closures_of_epoch(
     """
     schedule = _scheduling(coordinator, fn, (iterator,), {})
     return coordinator._closures_of_epoch(iterator, schedule, wanted=wanted)
+
+
+def epoch_services(coordinator: ClusterCoordinator) -> EpochServices:
+    """Return what `run_in_order` needs of a coordinator."""
+    return coordinator._epoch_services()
 
 
 def _scheduling(

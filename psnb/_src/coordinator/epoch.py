@@ -4,6 +4,8 @@ Without rounds a few are scheduled ahead for each worker. With rounds, of synchr
 are scheduled round by round, each when all closures of the one before have ended: their numbers,
 their lanes and how many there are depend on the dataset alone. While the closures of a round are
 put, nobody may end it early. That costs no time, as servers apply a round meanwhile.
+
+Elements that the notebook reads itself go to closures in their order, and so do results.
 """
 
 from __future__ import annotations
@@ -327,6 +329,8 @@ class EpochServices(NamedTuple):
 
     Attributes
     ----------
+    poll : callable
+        Begins the saves that are due; cheap.
     withdraw : callable
         Cancels the closures that wait for a worker chosen by a function, with a reason.
     filling : callable
@@ -339,6 +343,7 @@ class EpochServices(NamedTuple):
         Notified when closures end.
     """
 
+    poll: Callable[[], object]
     withdraw: Callable[[WorkerPredicate, str], None]
     filling: Callable[[], AbstractContextManager[None]]
     workers: Callable[[], int]
@@ -375,34 +380,93 @@ def run_epoch(
     """
     suits = iterator.suits  # once: closures are withdrawn by this very object
     lanes = [partial(_suits_lane, iterator, lane) for lane in range(iterator.seats or 0)]
+
+    def fill(waiting: list[RemoteValue]) -> bool:
+        # Nothing may be waiting though there is more: somebody else's closures have taken the rest.
+        if iterator.progress().over or not (waiting or wanted(0)):
+            return False
+        if iterator.seats is None:
+            while iterator.unread() and _room(waiting, place) and wanted(len(waiting)):
+                waiting.append(schedule(suits, None))
+        elif not waiting:
+            with uninterrupted, place.filling():
+                for lane in islice(cycle(iterator.lanes()), iterator.seats):
+                    if wanted(len(waiting)):
+                        waiting.append(schedule(lanes[lane], lane))
+        return True
+
     waiting: list[RemoteValue] = []
     try:
-        while not iterator.progress().over and (waiting or wanted(0)):
-            if iterator.seats is not None:
-                if not waiting:
-                    with uninterrupted, place.filling():
-                        for lane in islice(cycle(iterator.lanes()), iterator.seats):
-                            if wanted(len(waiting)):
-                                waiting.append(schedule(lanes[lane], lane))
-            else:
-                while (
-                    iterator.unread()
-                    and len(waiting) < _AHEAD * max(1, place.workers())
-                    and wanted(len(waiting))
-                ):
-                    waiting.append(schedule(suits, None))
-            # No closure is waiting if somebody else's closures have taken the rest.
-            with place.settled:
-                ended = place.settled.wait_for(partial(_any_done, waiting), _LOOK_AGAIN)
-            if not ended:
-                place.wake()
-            done = [each for each in waiting if each.done()]
-            waiting = [each for each in waiting if each not in done]
-            yield from done
-            watch()
+        yield from _ended(waiting, fill, place, watch)
         yield from (each for each in waiting if each.done())
     finally:
         place.withdraw(suits, "the epoch is over")
+
+
+def run_in_order(
+    elements: Iterator[Any],
+    schedule: Callable[[Any], RemoteValue],
+    place: EpochServices,
+    round_size: int | None = None,
+) -> Iterator[RemoteValue]:
+    """Schedule a closure for each element that is read here; yield them in the elements' order.
+
+    The first one is yielded as well when an unresponsive server holds it up: ``fetch`` raises that.
+    When this ends early, what was scheduled is run.
+
+    Parameters
+    ----------
+    elements : iterator
+        Read here, no more of them than are scheduled.
+    schedule : callable
+        Schedules a closure for an element.
+    place : EpochServices
+        Of the coordinator.
+    round_size : int, optional
+        Schedule so many, and no more before all of them were yielded; by default always a few.
+    """
+
+    def fill(waiting: list[RemoteValue]) -> bool:
+        room = _room(waiting, place)
+        if round_size is not None:
+            room = 0 if waiting else round_size
+        for element in islice(elements, room):
+            waiting.append(schedule(element))
+        return bool(waiting)
+
+    return _ended([], fill, place, in_order=True)
+
+
+def _room(waiting: list[RemoteValue], place: EpochServices) -> int:
+    """Return how many more closures are scheduled now."""
+    return max(0, _AHEAD * max(1, place.workers()) - len(waiting))
+
+
+def _ended(
+    waiting: list[RemoteValue],
+    fill: Callable[[list[RemoteValue]], bool],
+    place: EpochServices,
+    watch: Callable[[], object] = bool,
+    *,
+    in_order: bool = False,
+) -> Iterator[RemoteValue]:
+    """Take closures out of a list as they end, and yield them, while ``fill`` goes on."""
+    while fill(waiting):
+        with place.settled:
+            if in_order:
+                ended = place.settled.wait_for(waiting[0].ended_or_held_up, _LOOK_AGAIN)
+            else:
+                ended = place.settled.wait_for(partial(_any_done, waiting), _LOOK_AGAIN)
+        if not ended:
+            place.wake()
+        elif in_order:  # one: the next takes its place before the second is looked at
+            yield waiting.pop(0)
+        else:
+            done = [each for each in waiting if each.done()]
+            waiting[:] = [each for each in waiting if each not in done]
+            yield from done
+        place.poll()
+        watch()
 
 
 def _suits_lane(iterator: LeasedIterator, lane: int, worker: WorkerStatistics) -> bool:

@@ -138,11 +138,11 @@ class CheckpointManager(FolderManager):
     reach the directory, too.
 
     With ``every`` or ``steps`` it saves by itself while somebody waits for closures: polls
-    `ClusterCoordinator.done`, or is in `join`, `join_async`, `run_epoch` or a `Trainer`. That
-    happens in the background. If one fails, training goes on: a warning and an event tell it once,
-    it is tried again after 1 s, then after growing pauses of at most 5 minutes, and an event tells
-    when it works again. The same if closures run for more than ``save_timeout``. When nobody waits,
-    nothing is saved.
+    `ClusterCoordinator.done`, or is in `join`, `join_async`, `run_epoch`, a `Trainer` or Keras's
+    ``fit``. That happens in the background. If one fails, training goes on: a warning and an event
+    tell it once, it is tried again after 1 s, then after growing pauses of at most 5 minutes, and
+    an event tells when it works again. The same if closures run for more than ``save_timeout``.
+    When nobody waits, nothing is saved.
 
     Thread-safe. Several managers, of one notebook or of many, may share a directory. Saves are
     numbered in the order in which they end. Of those that one coordinator has for a directory, only

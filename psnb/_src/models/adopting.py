@@ -21,7 +21,17 @@ from msgspec import structs
 from psnb._src.client.arguments import Arrays, ModelRecord, ModelRecords, as_initializer
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import Variable, shards_of
-from psnb._src.models.shared import FlatVariables, OptimizerChoice, Place, Strategy, optimizer_for
+from psnb._src.models.shared import (
+    FlatVariables,
+    OptimizerChoice,
+    Place,
+    Strategy,
+    check_free,
+    optimizer_for,
+    place_flat,
+    place_state,
+    write_rows,
+)
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.states import Initializer
 from psnb._src.utils.text import NAME, counted, truncate
@@ -37,12 +47,13 @@ _MOST, _FEW = 10, 3
 
 
 class WantedTable(NamedTuple):
-    """A table that a model needs; an initializer where it decides on rows that come later."""
+    """A table that a model needs, and the ids and rows that it begins with, if it has some."""
 
     dim: int
     rows: int | None
     dtype: np.dtype
-    initializer: Initializer | float | None = None
+    initializer: Initializer | float | None = 0.0
+    begins: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ class _Optimizers(NamedTuple):
     given: Optimizer
 
 
-def adopted(
+def place_model(
     strategy: Strategy,
     name: str,
     wanted: WantedModel,
@@ -93,8 +104,10 @@ def adopted(
     dense: OptimizerChoice | None,
     adopt: bool | None,
     named: Callable[[ModelRecord, WantedModel], ModelRecord] = lambda record, wanted: record,
-) -> AdoptedModel | None:
-    """Return what a model takes up; None if it is to be placed.
+    moved: str = "state",
+    clips_each: bool = False,
+) -> AdoptedModel:
+    """Put what a model needs on the servers, or take up what is there of it.
 
     Parameters
     ----------
@@ -105,18 +118,74 @@ def adopted(
     wanted : WantedModel
         What it needs.
     sparse, dense : Optimizer, callable or None
-        Those that it was given. The servers keep theirs, with their hyperparameters; a warning says
-        what is different.
+        Those that it was given. Of what is there servers keep the optimizers, with their
+        hyperparameters; a warning says what is different.
     adopt : bool or None
         As for `psnb.torch.distribute`.
     named : callable, optional
         Gives what was placed the names that the model has for it, if these are not of the user.
+    moved : str
+        What variables of arrays that steps move are called, after the model's name.
+    clips_each : bool
+        Whether ``clipnorm`` is of each array by itself: servers clip the norm of a variable.
 
     Raises
     ------
     ConfigurationError
-        If it must not be adopted, or does not fit; nothing was changed.
+        If it must not be adopted, or does not fit; or if there is no optimizer for a parameter, or
+        a name is taken. Nothing was changed.
     """
+    found = _adopted(strategy, name, wanted, sparse, dense, adopt, named)
+    if found is not None:
+        return found
+    learning = wanted.arrays[LEARNING]
+    optimizers = {each: optimizer_for(sparse, each) for each in wanted.tables}  # type: ignore[arg-type]
+    own = {each: optimizer_for(dense, each) for each in learning}  # type: ignore[arg-type]
+    names = {each: f"{name}.{each}" for each in wanted.tables}
+    moving = wanted.arrays.get(MOVED)
+    check_free(strategy, [name, *([] if moving is None else [f"{name}.{moved}"]), *names.values()])
+    alone = {n for n, each in own.items() if clips_each and each.clipnorm is not None}
+    groups = {name: [each for each in learning if each not in alone]}
+    groups |= {f"{name}.{each}": [each] for each in learning if each in alone}
+    placed = [
+        place_flat(strategy, called, {each: learning[each] for each in group}, own.__getitem__)
+        for called, group in groups.items()
+    ]
+    arrays = {LEARNING: FlatVariables.joined(placed)}
+    if moving is not None:
+        arrays[MOVED] = place_state(strategy, f"{name}.{moved}", moving)
+    tables = {}
+    for each, table in wanted.tables.items():
+        tables[each] = strategy.embedding(
+            names[each],
+            table.dim,
+            table.rows,
+            initializer=table.initializer,
+            optimizer=optimizers[each],
+            dtype=table.dtype,
+        )
+        if table.begins is not None:
+            write_rows(tables[each], *table.begins())
+    strategy.__psnb_models__.use(name)
+    record = ModelRecord(
+        {kind: _contents(flat) for kind, flat in arrays.items()},
+        {each: table.name for each, table in tables.items()},
+        dict(wanted.local),
+    )
+    strategy.__psnb_models__.add(name, record)
+    return AdoptedModel(arrays, tables)
+
+
+def _adopted(
+    strategy: Strategy,
+    name: str,
+    wanted: WantedModel,
+    sparse: OptimizerChoice | None,
+    dense: OptimizerChoice | None,
+    adopt: bool | None,
+    named: Callable[[ModelRecord, WantedModel], ModelRecord],
+) -> AdoptedModel | None:
+    """Return what a model takes up; None if it is to be placed."""
     if adopt is not None and not isinstance(adopt, bool):
         raise ConfigurationError(f"adopt must be True, False or None, found {adopt!r:.200}")
     models = strategy.__psnb_models__
@@ -145,23 +214,6 @@ def adopted(
     taken = found.taken(wanted)
     _say(name, taken, optimizers)
     return taken
-
-
-def place_record(
-    strategy: Strategy,
-    name: str,
-    arrays: Mapping[str, FlatVariables],
-    tables: Mapping[str, Embedding],
-    local: Mapping[str, str],
-) -> None:
-    """Note that a model was placed, wholly; so others can adopt it."""
-    strategy.__psnb_models__.use(name)
-    record = ModelRecord(
-        {kind: _contents(flat) for kind, flat in arrays.items()},
-        {each: table.name for each, table in tables.items()},
-        dict(local),
-    )
-    strategy.__psnb_models__.add(name, record)
 
 
 def note_local(models: ModelRecords, name: str, local: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ import dis
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import cloudpickle
 import numpy as np
 from numpy.typing import ArrayLike
+from xxhash import xxh3_64_hexdigest
 
 from psnb._src.client.arguments import ModelRecords, checked_ids
 from psnb._src.client.embedding import Embedding
@@ -26,7 +28,8 @@ from psnb._src.client.local_copies import pull, push
 from psnb._src.client.requests import SEGMENT
 from psnb._src.client.sparse_shards import DistinctIds
 from psnb._src.client.variable import Blend, Handle, Variable, shards_of
-from psnb._src.models.export.manifest import DenseSources, RowPiece, TableSource
+from psnb._src.models.export.manifest import DenseSources, Fetch, RowPiece, TableSource
+from psnb._src.models.export.writing import check_nested, leaves_of
 from psnb._src.protocol.errors import RemoteTraceback
 from psnb._src.protocol.messages import Mode
 from psnb._src.server.kernels import distinct
@@ -545,6 +548,17 @@ class FlatVariables:
             if share is not None and term is not None
         }
 
+    @classmethod
+    def joined(cls, several: Sequence[FlatVariables]) -> FlatVariables:
+        """Return the arrays of several together."""
+        variables: list[Variable] = []
+        places: dict[str, Place] = {}
+        for each in several:
+            start = len(variables)
+            places |= {n: p._replace(variable=p.variable + start) for n, p in each.places.items()}
+            variables += each.variables
+        return cls(variables, places)
+
     def read(self) -> dict[str, np.ndarray]:
         """Fetch all arrays."""
         return self.split([variable.read() for variable in self.variables])
@@ -685,23 +699,47 @@ def check_free(strategy: Strategy, names: Sequence[str]) -> None:
         )
 
 
-# not_exportable: why a model cannot be exported, by the user's own lines. Pure.
+# What exports of all frameworks share: the tracing, and what is written of a model. Pure.
 
 
-def not_exportable(what: str, error: Exception, hint: str = "") -> ConfigurationError:
-    """Return what to raise, ``from None``, where a framework cannot trace a model.
+@contextmanager
+def tracing(what: str, hint: Callable[[Exception], str] = lambda error: "") -> Iterator[None]:
+    """Raise ConfigurationError where a framework cannot trace a model, by the user's own lines.
 
-    The user's lines are a note. The framework's own traceback, of up to 250 lines, is the error's
+    These are a note. The framework's own traceback, of up to 250 lines, is the error's
     ``__context__``, which is not shown.
     """
-    said = str(error).partition("\n\n")[0]  # then come frameworks' advice and addresses
-    found = ConfigurationError(
-        f"psnb.export: {what} cannot be exported for batches of any size: "
-        f"{type(error).__name__}: {said[:600].rstrip('. ')}{hint}"
-    )
-    if lines := RemoteTraceback.of(error).text():
-        found.add_note(lines)
-    return found
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except Exception as error:  # whatever the user's code raises when it is traced
+        said = str(error).partition("\n\n")[0]  # then come frameworks' advice and addresses
+        found = ConfigurationError(
+            f"psnb.export: {what} cannot be exported for batches of any size: "
+            f"{type(error).__name__}: {said[:600].rstrip('. ')}{hint(error)}"
+        )
+        if lines := RemoteTraceback.of(error).text():
+            found.add_note(lines)
+        raise found from None
+
+
+def returned(outputs: Any, forms: Iterable[tuple[str, Iterable[Any]]]) -> tuple[Any, list[Fetch]]:
+    """Return the form of what a model returns, and its arrays.
+
+    Parameters
+    ----------
+    outputs : object
+        The structure, with numbers in place of its arrays.
+    forms : iterable of (str, iterable)
+        For each number dtype and shape; what is no int in a shape depends on the batch.
+    """
+    form = check_nested(outputs)
+    names = [name for _, name in sorted(leaves_of(form))]
+    return form, [
+        Fetch(name, dtype, tuple(size if isinstance(size, int) else None for size in shape))
+        for name, (dtype, shape) in zip(names, forms, strict=True)
+    ]
 
 
 # Tables as exports take them: what they are, and their rows in pieces.
@@ -727,9 +765,8 @@ def table_source(table: Embedding) -> TableSource:
 
 
 def _fixed(table: Embedding, rows: int) -> Iterator[RowPiece]:
-    step = max(1, SEGMENT // (table.dim * table.dtype.itemsize))
-    for start in range(0, rows, step):
-        ids = np.arange(start, min(start + step, rows), dtype=np.uint64)
+    for part in _parts(table, rows):
+        ids = np.arange(part.start, part.stop, dtype=np.uint64)
         yield RowPiece(ids, table.lookup(ids, training=False))
 
 
@@ -738,3 +775,40 @@ def _growing(table: Embedding) -> Iterator[RowPiece]:
     for segment in shards_of(table).segments():
         scores = None if accessor is None else accessor.score(segment["show"], segment["click"])
         yield RowPiece(segment["ids"], segment["values"], scores)
+
+
+# All rows of a table, in parts, so that no server stands still for long.
+
+
+def read_rows(table: Embedding) -> np.ndarray:
+    """Return all rows of a table that has a number of them."""
+    assert table.rows is not None
+    return np.concatenate([piece.rows for piece in _fixed(table, table.rows)])
+
+
+def write_rows(table: Embedding, ids: np.ndarray, rows: np.ndarray) -> None:
+    """Replace the rows of ids."""
+    for part in _parts(table, len(ids)):
+        table.assign(ids[part], np.ascontiguousarray(rows[part], table.dtype))
+
+
+def _parts(table: Embedding, count: int) -> Iterator[slice]:
+    step = max(1, SEGMENT // (table.dim * table.dtype.itemsize))
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
+# What a model has that is on no server, and what is wrong with ids.
+
+
+def local_value(dtype: object, shape: Sequence[int], value: np.ndarray) -> str:
+    """Return what identifies a value that stays with a model, such as a frozen embedding."""
+    digest = xxh3_64_hexdigest(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    return f"{dtype} of shape {tuple(shape)} with checksum {digest}, on no server"
+
+
+def no_ids(what: str) -> InvalidArrayError:
+    """Return what to raise for ids that are no integers; ``what`` says of which dtype they are."""
+    return InvalidArrayError(
+        f"{what}: ids are integers. A column that lost its type on the way (missing values make "
+        "floats) is converted where it is read"
+    )

@@ -343,7 +343,7 @@ class StrategyCore:
 
         def way(lost: Collection[int]) -> str:
             known = me()
-            return "" if known is None else known.losses.hide_internal_frames(lost)
+            return "" if known is None else known.losses.summary(lost)
 
         # On the event loop, which must not keep the core.
         ended = partial(_end, servers, self.server_client)

@@ -461,7 +461,7 @@ class Losses:
             )
         return f"{self.way()}. Lost: {self.names(numbers)}. {more}"
 
-    def hide_internal_frames(self, numbers: Collection[int]) -> str:
+    def summary(self, numbers: Collection[int]) -> str:
         """Return the same in the length of an event."""
         return f"{self.names(numbers)}; {self.way()}"
 

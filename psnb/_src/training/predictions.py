@@ -12,12 +12,11 @@ import math
 import os
 import re
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -74,77 +73,81 @@ def _finite(array: np.ndarray) -> np.ndarray:
     return found
 
 
-Columns = dict[str, np.ndarray]
+Columns = Mapping[str, np.ndarray]
 
-_PLACE = "*"
+Write = Callable[[Columns], object]
+"""Writes some rows."""
 
 
-class RowWriter(ABC):
-    """Writes columns into a new file, batch after batch.
+def write_rows(to: Path | TextIO, suffix: str, batches: Iterable[Columns]) -> int | None:
+    """Write batches, one after another; return how many rows there were, None without a batch.
 
     Parameters
     ----------
-    path : Path
-        The file.
-    first : dict
-        The first columns, which say what the file has.
+    to : Path or file
+        A new file, or one that is open and stays so; the first batch says what it has.
+    suffix : {".csv", ".jsonl", ".parquet"}
+        The format.
+    batches : iterable of dict
+        The columns of each.
+
+    Raises
+    ------
+    ConfigurationError
+        If Parquet cannot be written here.
     """
-
-    @abstractmethod
-    def __init__(self, path: Path, first: Columns) -> None: ...
-
-    @abstractmethod
-    def add(self, columns: Columns) -> None:
-        """Write some rows."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the file."""
+    rows: int | None = None
+    with ExitStack() as opened:
+        write: Write | None = None
+        for columns in batches:
+            write = write or _WRITERS[suffix](to, columns, opened)
+            write(columns)
+            rows = (rows or 0) + len(next(iter(columns.values()), ()))
+    return rows
 
 
-class _ParquetRows(RowWriter):
-    def __init__(self, path: Path, first: Columns) -> None:
+def _parquet_rows(to: Path | TextIO, first: Columns, opened: ExitStack) -> Write:
+    if not isinstance(to, Path):
+        raise ConfigurationError("Parquet is written to a file: give --to FILE")
+    try:
         import pyarrow.parquet
-
-        self._file = pyarrow.parquet.ParquetWriter(path, parquet_table(first).schema)
-
-    def add(self, columns: Columns) -> None:
-        self._file.write_table(parquet_table(columns))
-
-    def close(self) -> None:
-        self._file.close()
+    except ModuleNotFoundError as error:
+        raise ConfigurationError("Parquet needs pyarrow: pip install 'psnb[data]'") from error
+    file = pyarrow.parquet.ParquetWriter(to, parquet_table(first).schema)
+    opened.enter_context(file)
+    return lambda columns: file.write_table(parquet_table(columns))
 
 
-class _JsonRows(RowWriter):
-    def __init__(self, path: Path, first: Columns) -> None:
-        self._file = path.open("w", encoding="utf-8")
-
-    def add(self, columns: Columns) -> None:
-        self._file.writelines(json_lines(columns))
-
-    def close(self) -> None:
-        self._file.close()
+def _json_rows(to: Path | TextIO, first: Columns, opened: ExitStack) -> Write:
+    file = _text_file(to, opened)
+    return lambda columns: file.writelines(json_lines(columns))
 
 
-class _CsvRows(RowWriter):
-    def __init__(self, path: Path, first: Columns) -> None:
-        self._file = path.open("w", encoding="utf-8", newline="")
-        self._rows = csv.writer(self._file)
-        self._rows.writerow(single_columns(first))
+def _csv_rows(to: Path | TextIO, first: Columns, opened: ExitStack) -> Write:
+    rows = csv.writer(_text_file(to, opened), lineterminator="\n")
+    rows.writerow(single_columns(first))
 
-    def add(self, columns: Columns) -> None:
+    def write(columns: Columns) -> None:
         lists = [column.tolist() for column in single_columns(columns).values()]
-        self._rows.writerows(zip(*lists, strict=True))
+        rows.writerows(zip(*lists, strict=True))
 
-    def close(self) -> None:
-        self._file.close()
+    return write
 
 
-_WRITERS: dict[str, type[RowWriter]] = {
-    ".parquet": _ParquetRows,
-    ".csv": _CsvRows,
-    ".jsonl": _JsonRows,
+def _text_file(to: Path | TextIO, opened: ExitStack) -> TextIO:
+    if isinstance(to, Path):
+        return opened.enter_context(to.open("w", encoding="utf-8", newline=""))
+    return to
+
+
+_WRITERS: dict[str, Callable[[Path | TextIO, Columns, ExitStack], Write]] = {
+    ".parquet": _parquet_rows,
+    ".csv": _csv_rows,
+    ".jsonl": _json_rows,
 }
+
+
+_PLACE = "*"
 
 
 @dataclass(frozen=True)
@@ -200,19 +203,13 @@ class PredictionFiles:
         """Write a part, to be published, in place of an earlier attempt's; False without rows."""
         part = self._hidden(number)
         temporary = part.with_name(f"{part.name}.{uuid.uuid4().hex}")
-        with ExitStack() as stack:
-            stack.callback(temporary.unlink, missing_ok=True)
-            writer: RowWriter | None = None
-            for columns in batches:
-                if writer is None:
-                    writer = _WRITERS[part.suffixes[-2]](temporary, columns)
-                    stack.callback(writer.close)
-                writer.add(columns)
-            if writer is None:
-                return False
-            writer.close()
-            os.replace(temporary, part)
-        return True
+        try:
+            has_rows = write_rows(temporary, part.suffixes[-2], batches) is not None
+            if has_rows:
+                os.replace(temporary, part)
+            return has_rows
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def publish(self, written: Sequence[bool]) -> list[str]:
         """Give all parts their names, in place of an earlier call's; return their paths, in order.

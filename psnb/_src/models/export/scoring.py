@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from psnb._src.data.dataset import Dataset
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.loaded import LoadedModel
 from psnb._src.models.export.manifest import ModelFeed
-from psnb._src.training.predictions import json_lines, parquet_table, single_columns
+from psnb._src.training.predictions import write_rows
 from psnb._src.utils.checks import array_of
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError, ExportError
@@ -64,23 +62,9 @@ def score_files(
         If the predictions cannot be written, or are not one for each row.
     """
     form = form or _READS.get(Path(to).suffix if to else "", "csv")
-    rows = 0
     partial = None if to is None else Path(to).with_name(f".incomplete-{uuid.uuid4().hex}")
     try:
-        with ExitStack() as opened:
-            if form == "parquet":
-                writer: _Writer = _parquet_writer(partial, opened)
-            else:
-                file: TextIO = sys.stdout
-                if partial is not None:
-                    file = opened.enter_context(open(partial, "w", newline=""))
-                writer = _CsvWriter(file) if form == "csv" else _JsonWriter(file)
-            for batch in batches(model.feeds, files, batch_size):
-                columns = _columns(model, batch)
-                writer.write(columns)
-                rows += len(next(iter(columns.values())))
-            if not rows:
-                writer.write(_no_rows(model))
+        rows = write_rows(partial or sys.stdout, f".{form}", _scored(model, files, batch_size))
         if partial is not None and to is not None:
             partial.replace(to)
     except OSError as error:
@@ -92,7 +76,18 @@ def score_files(
     finally:
         if partial is not None:
             partial.unlink(missing_ok=True)
-    return rows
+    return rows or 0
+
+
+def _scored(
+    model: LoadedModel, files: list[str], batch_size: int
+) -> Iterator[Mapping[str, np.ndarray]]:
+    """Yield the predictions of batches; their columns without rows, if there is no batch."""
+    batch = None
+    for batch in batches(model.feeds, files, batch_size):
+        yield _columns(model, batch)
+    if batch is None:
+        yield _no_rows(model)
 
 
 def batches(
@@ -222,58 +217,3 @@ def _no_rows(model: LoadedModel) -> dict[str, np.ndarray]:
         fetch.name: np.empty((0, *(size or 1 for size in fetch.shape[1:])), fetch.dtype)
         for fetch in model.fetches
     }
-
-
-class _Writer(Protocol):
-    """Writes predictions."""
-
-    def write(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Write some rows."""
-
-
-class _CsvWriter:
-    """Writes CSV; arrays of several numbers a row become several columns."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._writer, self._begun = csv.writer(file, lineterminator="\n"), False
-
-    def write(self, columns: Mapping[str, np.ndarray]) -> None:
-        flat = single_columns(columns)
-        if not self._begun:
-            self._writer.writerow(flat)
-            self._begun = True
-        self._writer.writerows(zip(*(each.tolist() for each in flat.values()), strict=True))
-
-
-class _JsonWriter:
-    """Writes JSON lines."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def write(self, columns: Mapping[str, np.ndarray]) -> None:
-        self._file.writelines(json_lines(columns))
-
-
-def _parquet_writer(partial: Path | None, opened: ExitStack) -> _Writer:
-    if partial is None:
-        raise ConfigurationError("Parquet is written to a file: give --to FILE")
-    try:
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise ConfigurationError("Parquet needs pyarrow: pip install 'psnb[data]'") from error
-
-    class ParquetWriter:
-        """Writes Parquet."""
-
-        def __init__(self) -> None:
-            self._writer: Any = None
-
-        def write(self, columns: Mapping[str, np.ndarray]) -> None:
-            table = parquet_table(columns)
-            if self._writer is None:
-                file = pyarrow.parquet.ParquetWriter(partial, table.schema)
-                self._writer = opened.enter_context(file)
-            self._writer.write_table(table)
-
-    return ParquetWriter()

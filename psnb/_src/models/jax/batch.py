@@ -15,7 +15,7 @@ from psnb._src.client.variable import Handle, Variable, shards_of
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.jax_program import COMBINERS
 from psnb._src.models.jax.variables import TreeVariables
-from psnb._src.models.shared import BatchRows, SizeBuckets
+from psnb._src.models.shared import BatchRows, SizeBuckets, no_ids
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, InvalidArrayError
 
@@ -133,10 +133,7 @@ def as_ids(name: str, given: Any) -> Ids:
     """Return ids, or raise InvalidArrayError if they are none."""
     ids = given if isinstance(given, Ragged) else np.asarray(given)
     if ids.dtype.kind not in "iu":
-        raise InvalidArrayError(
-            f"the ids of feature {name!r} are of {ids.dtype}: ids are integers. A column that lost "
-            "its type on the way (missing values make floats) is converted where it is read"
-        )
+        raise no_ids(f"the ids of feature {name!r} are of {ids.dtype}")
     if isinstance(ids, Ragged) and ids.values.ndim != 1:
         raise InvalidArrayError(
             f"the bags of feature {name!r} must have one id a place, found {shown(ids)}"

@@ -18,10 +18,9 @@ from jax import export as jax_export
 from psnb._src.client.embedding import Embedding
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.jax_program import IDS, PROGRAM, foreign_calls, with_x64
-from psnb._src.models.export.manifest import DenseSources, Exported, Fetch, ModelFeed
-from psnb._src.models.export.writing import check_nested, leaves_of
+from psnb._src.models.export.manifest import DenseSources, Exported, ModelFeed
 from psnb._src.models.jax.batch import BatchForm, BatchFunction, as_ids, form_of
-from psnb._src.models.shared import not_exportable, table_source
+from psnb._src.models.shared import returned, table_source, tracing
 from psnb.errors import ConfigurationError
 
 _PLATFORMS = ("cpu", "cuda")
@@ -59,19 +58,14 @@ def exported(
     program, used = _exported(computed, forms, f"function {of.name!r}")
     feeds = [name for kind, name in used if kind == "feed"]
     needed = [name for name in batch.order if name in {*feeds, *features.feeds}]
-    form = check_nested(outputs[-1])
-    names = [name for _, name in sorted(leaves_of(form))]
-    there = {table.name: table for table in tables.values()}
+    form, fetches = returned(outputs[-1], ((e.dtype.name, e.shape) for e in program.out_avals))
     return Exported(
         "jax",
         [batch.feed(name, cut=name in feeds) for name in needed],
-        [
-            Fetch(name, aval.dtype.name, _shown(aval.shape))
-            for name, aval in zip(names, program.out_avals, strict=True)
-        ],
+        fetches,
         form,
         {name: leaves[name] for kind, name in used if kind == "dense"},
-        {name: table_source(table) for name, table in there.items()},
+        {table.name: table_source(table) for table in tables.values()},
         {PROGRAM: _serialized(program), **features.program},
         {
             "arguments": [list(each) for each in used],
@@ -278,15 +272,10 @@ def _exported(
 
         return program
 
-    try:
-        order = list(forms)
-        used = _used(of(order), forms)
+    with tracing(what):
+        used = _used(of(list(forms)), forms)
         program = jax_export.export(jax.jit(of(used), keep_unused=True), platforms=_PLATFORMS)
         made = program(*(forms[each] for each in used))
-    except Exception as error:  # whatever the user's code raises when it is traced
-        if isinstance(error, ConfigurationError):
-            raise
-        raise not_exportable(what, error) from None
     for target in foreign_calls(made.mlir_module()):
         raise ConfigurationError(
             f"psnb.export: {what} calls {target!r:.80}, which is no operation that exported models "
@@ -311,10 +300,6 @@ def _used(
 
 def _zeros(form: jax.ShapeDtypeStruct) -> Any:
     return jax.numpy.zeros(form.shape, form.dtype)
-
-
-def _shown(shape: Sequence[Any]) -> tuple[int | None, ...]:
-    return tuple(size if isinstance(size, int) else None for size in shape)
 
 
 def _form(shape: Sequence[Any], dtype: Any) -> jax.ShapeDtypeStruct:

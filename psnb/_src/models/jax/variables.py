@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from psnb._src.client.variable import Variable
-from psnb._src.models.adopting import LEARNING, WantedModel, adopted, place_record
+from psnb._src.models.adopting import LEARNING, WantedModel, place_model
 from psnb._src.models.export.manifest import DenseSources
 from psnb._src.models.jax.optimizer import as_optimizer
 from psnb._src.models.shared import (
@@ -18,7 +18,6 @@ from psnb._src.models.shared import (
     OptimizerChoice,
     Strategy,
     check_strategy,
-    place_flat,
 )
 from psnb._src.server.optimizer import Optimizer
 from psnb.errors import ConfigurationError
@@ -198,12 +197,8 @@ def variables(
         )
     choice = None if optimizer is None else _as_choice(optimizer)
     wanted = WantedModel({LEARNING: arrays})
-    found = adopted(strategy, name, wanted, sparse=None, dense=choice, adopt=adopt)
-    if found is not None:
-        return TreeVariables(found.arrays[LEARNING], form)
-    flat = place_flat(strategy, name, arrays, choice)  # type: ignore[arg-type]
-    place_record(strategy, name, {LEARNING: flat}, {}, {})
-    return TreeVariables(flat, form)
+    found = place_model(strategy, name, wanted, sparse=None, dense=choice, adopt=adopt)
+    return TreeVariables(found.arrays[LEARNING], form)
 
 
 def _as_choice(given: Any) -> OptimizerChoice:

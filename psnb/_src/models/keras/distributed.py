@@ -20,12 +20,11 @@ from psnb._src.models.keras.fit import (
     ClassWeights,
     CountedMetrics,
     FitLoop,
-    Ordered,
     Pass,
+    Passes,
     as_batches,
     callback_list,
     parted,
-    passes,
     split_off,
     steps_of,
     validated_after,
@@ -574,7 +573,8 @@ class DistributedKeras:
         told = callback_list(callbacks, self, verbose, epochs=1, steps=target)
         told.on_predict_begin()
         found = []
-        run = Ordered(self._coordinator, data).run(predict, steps, told.on_predict_batch_begin)
+        batches = Passes(self._coordinator, data, in_order=True)
+        run = batches.run(predict, steps, told.on_predict_batch_begin)
         for number, outputs in enumerate(run):
             found.append(outputs)
             told.on_predict_batch_end(number, {"outputs": outputs})
@@ -694,7 +694,7 @@ class DistributedKeras:
         if batch is None:
             raise ConfigurationError("there is no batch in the data")
         metrics = self._compiled().metrics(what, batch)
-        return Pass(passes(self._coordinator, data), metrics, steps, steps_of(data, steps))
+        return Pass(Passes(self._coordinator, data), metrics, steps, steps_of(data, steps))
 
 
 def _check_counts(method: str, **given: int | None) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import keras
 import numpy as np
 
 from psnb._src.client.variable import Variable
-from psnb._src.coordinator.coordinator import ClusterCoordinator, closures_of_epoch
+from psnb._src.coordinator.coordinator import ClusterCoordinator, closures_of_epoch, epoch_services
+from psnb._src.coordinator.epoch import run_in_order
 from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
 from psnb._src.coordinator.resume import clock_shown, epoch_metrics_shown, epoch_shown
 from psnb._src.data.dataset import Dataset
@@ -28,17 +28,28 @@ from psnb.errors import ConfigurationError
 #
 # In the notebook's thread that asks for results; what is scheduled ahead runs meanwhile.
 
-_AHEAD = 4
-"""Closures for each worker that are scheduled at a time."""
 
-_LOOK_AGAIN = 1.0
-"""Seconds after which a closure is asked whether an unresponsive server blocks it."""
+class Passes:
+    """Goes through a dataset on the workers, again and again.
 
+    Workers lease parts and read them; results come as closures end. The notebook reads the batches
+    instead, and results come in their order, if that is asked for; in mode `Sync`, so that a round
+    has the same batches whichever worker is faster or dies; and of datasets that cannot be cut into
+    parts (``take``, ``repeat``, generators).
+    """
 
-class Passes(ABC):
-    """Goes through a dataset, again and again."""
+    def __init__(
+        self, coordinator: ClusterCoordinator, data: Dataset, *, in_order: bool = False
+    ) -> None:
+        self._coordinator, self._data = coordinator, data
+        mode = coordinator.strategy.mode
+        self._round_size = mode.closures if isinstance(mode, Sync) else None
+        self._leased: Any = None
+        if not in_order and self._round_size is None:
+            with suppress(ConfigurationError):
+                self._leased = coordinator.create_per_worker_dataset(data, sharding="dynamic")
+        self._under_way: Any = None
 
-    @abstractmethod
     def run(
         self,
         closure: Callable[[Iterator[Any]], Any],
@@ -63,116 +74,45 @@ class Passes(ABC):
             sees the parameters as they are after it, and ``begin`` changes what it is trained with.
             In other modes there is no such moment, as batches of several workers overlap.
         """
+        coordinator, count = self._coordinator, 0
+        held = self._round_size if hold else None
+        if self._leased is not None:
+            if self._under_way is None or self._under_way.progress().over:
+                self._under_way = iter(self._leased)
+            ended = closures_of_epoch(
+                coordinator,
+                closure,
+                self._under_way,
+                lambda waiting: steps is None or count + waiting < steps,
+            )
+        else:
+            first = [] if self._under_way is None else [*islice(self._under_way, 1)]
+            if not first:  # also where the steps of the call before have used all
+                self._under_way = iter(self._data)
+            numbered = enumerate(islice(chain(first, self._under_way), steps))
 
+            def schedule(batch: tuple[int, Any]) -> RemoteValue:
+                if held:
+                    begin(batch[0])
+                return coordinator.schedule(closure, (iter([batch[1]]),))
 
-def passes(coordinator: ClusterCoordinator, data: Dataset) -> Passes:
-    """Return how to go through a dataset on the workers.
-
-    In mode `Sync` the notebook reads the batches and hands them out in their order, so that a round
-    has the same ones whichever is faster or dies. In others, workers lease parts and read them;
-    unless the dataset cannot be cut into parts (``take``, ``repeat``, generators).
-    """
-    if isinstance(coordinator.strategy.mode, Sync):
-        return Ordered(coordinator, data)
-    try:
-        return Leased(coordinator, data)
-    except ConfigurationError:
-        return Ordered(coordinator, data)
-
-
-class Leased(Passes):
-    """Workers lease parts of the dataset; results come as closures end."""
-
-    def __init__(self, coordinator: ClusterCoordinator, data: Dataset) -> None:
-        self._coordinator = coordinator
-        self._data = coordinator.create_per_worker_dataset(data, sharding="dynamic")
-        self._under_way: Any = None
-
-    def run(
-        self,
-        closure: Callable[[Iterator[Any]], Any],
-        steps: int | None,
-        begin: Callable[[int], None],
-        *,
-        hold: bool = False,
-    ) -> Iterator[Any]:
-        """See `Passes.run`."""
-        if self._under_way is None or self._under_way.progress().over:
-            self._under_way = iter(self._data)
-        iterator, count = self._under_way, 0
-        ended = closures_of_epoch(
-            self._coordinator,
-            closure,
-            iterator,
-            lambda waiting: steps is None or count + waiting < steps,
-        )
+            ended = run_in_order(numbered, schedule, epoch_services(coordinator), held)
         with closing(ended):  # type: ignore[type-var]
             for remote in ended:
+                if not remote.done():
+                    remote.fetch()  # raises what holds it up
                 if remote.status is not ClosureStatus.COMPLETED:
-                    self._coordinator.join(progress=False)  # raises what it raised
-                elif (found := remote.returned()) is not None:  # its round goes on
-                    begin(count)
+                    coordinator.join(progress=False)  # raises what it or another one raised
+                if held:
+                    remote.fetch()  # waits for its round
+                if (found := remote.returned()) is not None:  # its round goes on
+                    if not held:
+                        begin(count)
                     count += 1
                     yield found
-        self._coordinator.join(progress=False)
-        if steps is None:
+        coordinator.join(progress=False)
+        if steps is None or (self._leased is None and count < steps):
             self._under_way = None
-
-
-class Ordered(Passes):
-    """The notebook reads the batches; results come in their order."""
-
-    def __init__(self, coordinator: ClusterCoordinator, data: Dataset) -> None:
-        self._coordinator, self._data = coordinator, data
-        self._under_way: Iterator[Any] | None = None
-
-    def run(
-        self,
-        closure: Callable[[Iterator[Any]], Any],
-        steps: int | None,
-        begin: Callable[[int], None],
-        *,
-        hold: bool = False,
-    ) -> Iterator[Any]:
-        """See `Passes.run`."""
-        batches = self._under_way or iter(self._data)
-        mode = self._coordinator.strategy.mode
-        round_size = mode.closures if hold and isinstance(mode, Sync) else None
-        waiting: deque[RemoteValue] = deque()
-        left, over = steps, False
-        scheduled = taken = 0
-        while True:
-            # A round that is held is taken to its end first.
-            ahead = (round_size or self._ahead()) if not (round_size and waiting) else 0
-            while not over and left != 0 and len(waiting) < ahead:
-                batch = next(batches, None)
-                over = batch is None
-                if not over:
-                    if round_size:
-                        begin(scheduled)
-                    waiting.append(self._coordinator.schedule(closure, (iter([batch]),)))
-                    left = None if left is None else left - 1
-                    scheduled += 1
-            if not waiting:
-                break
-            remote = waiting.popleft()
-            while not remote.wait(_LOOK_AGAIN):
-                if remote.ended_or_held_up():
-                    remote.fetch()  # raises what holds it up
-            if remote.status is not ClosureStatus.COMPLETED:
-                self._coordinator.join(progress=False)  # raises what it or another one raised
-            if round_size:
-                remote.fetch()  # waits for its round
-            else:
-                begin(taken)
-            taken += 1
-            yield remote.returned()
-        self._coordinator.join(progress=False)
-        self._under_way = None if over or steps is None else batches
-
-    def _ahead(self) -> int:
-        """Return how many batches are scheduled at a time."""
-        return _AHEAD * max(1, self._coordinator.strategy.num_workers)
 
 
 # The callbacks of a call, as Keras makes them; those that cannot work are refused.

@@ -21,19 +21,11 @@ import cloudpickle
 import keras
 import numpy as np
 from msgspec import structs
-from xxhash import xxh3_64_hexdigest
 
 from psnb._src.client.arguments import ModelRecord, ModelRecords
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import Variable
-from psnb._src.models.adopting import (
-    LEARNING,
-    MOVED,
-    WantedModel,
-    WantedTable,
-    adopted,
-    place_record,
-)
+from psnb._src.models.adopting import LEARNING, MOVED, WantedModel, WantedTable, place_model
 from psnb._src.models.keras.split import (
     ModelInputs,
     SplitKeras,
@@ -47,12 +39,10 @@ from psnb._src.models.keras.split import (
 from psnb._src.models.shared import (
     FlatVariables,
     OptimizerChoice,
-    Place,
     Strategy,
-    check_free,
-    optimizer_for,
-    place_flat,
-    place_state,
+    local_value,
+    read_rows,
+    write_rows,
 )
 from psnb.errors import ConfigurationError, InvalidArrayError, PsnbError, SerializationError
 
@@ -221,7 +211,7 @@ class KerasNetwork:
             return _rebuilt, (*given, cloudpickle.dumps(self._compiled))
         except PsnbError:
             raise
-        except Exception as error:  # the user's get_config may raise anything
+        except Exception as error:
             raise SerializationError(
                 f"model {self._tail.name!r} cannot travel to workers: {type(error).__name__}: "
                 f"{error}. Layers, losses and metrics of your own need a get_config() that returns "
@@ -348,8 +338,9 @@ class KerasNetwork:
 
     def local_values(self) -> dict[str, str]:
         """Return what identifies the values that are not on servers, such as frozen weights."""
-        names = _named(self._local)
-        return dict(zip(names, (_identity(as_array(e)) for e in self._local), strict=True))
+        values = map(as_array, self._local)
+        told = (local_value(each.dtype, each.shape, each) for each in values)
+        return dict(zip(_named(self._local), told, strict=True))
 
     def metric_shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the metrics' variables."""
@@ -365,11 +356,6 @@ class KerasNetwork:
         found = {name: _number(each) for name, each in self._tail.get_metrics_result().items()}
         self._tail.reset_metrics()
         return found
-
-
-def _identity(value: np.ndarray) -> str:
-    digest = xxh3_64_hexdigest(np.ascontiguousarray(value).tobytes())
-    return f"{value.dtype} of shape {value.shape} with checksum {digest}, on no server"
 
 
 def _named(variables: Sequence[Any]) -> Named:
@@ -575,9 +561,6 @@ def _snake(name: str) -> str:
 
 # PlacedValues: where the values of a Keras model are on the servers.
 
-_PART = 4 << 20
-"""Bytes of a table that are read or written at a time, so that no server stands still for long."""
-
 
 @dataclass(frozen=True)
 class PlacedValues:
@@ -603,7 +586,7 @@ class PlacedValues:
     @property
     def flat(self) -> FlatVariables:
         """Weights and state together."""
-        return _joined([self.weights, self.state])
+        return FlatVariables.joined([self.weights, self.state])
 
     def split(self, values: Sequence[Any]) -> dict[str, Any]:
         """Return the arrays by name, as parts of the values of `variables`."""
@@ -616,11 +599,8 @@ class PlacedValues:
         for flat in (self.weights, self.state):
             if not flat.places.keys().isdisjoint(names):
                 found |= flat.read()
-        for name in self.tables.keys() & names:
-            table = self.tables[name]
-            parts = [table.lookup(ids, training=False) for ids in _placed_values_parts(table)]
-            found[name] = np.concatenate(parts)
-        return found
+        tables = self.tables.keys() & names
+        return found | {name: read_rows(self.tables[name]) for name in tables}
 
     def write(self, values: Mapping[str, np.ndarray]) -> None:
         """Replace all values; the state of optimizers stays as it is.
@@ -641,8 +621,7 @@ class PlacedValues:
         for each in (self.weights, self.state):
             each.assign({name: values[name] for name in each.places})
         for name, table in self.tables.items():
-            for ids in _placed_values_parts(table):
-                table.assign(ids, np.ascontiguousarray(values[name][ids], table.dtype))
+            write_rows(table, np.arange(len(values[name])), values[name])
 
 
 def place(
@@ -662,14 +641,15 @@ def place(
         If there is no optimizer for one, a name is taken, or what is there does not fit; nothing
         was placed.
     """
-    arrays = {each: as_array(variable) for each, variable in network.weights.items()}
-    state = {each: as_array(variable) for each, variable in network.state.items()}
     wanted = WantedModel(
-        {LEARNING: arrays, MOVED: state},
+        {
+            LEARNING: {each: as_array(variable) for each, variable in network.weights.items()},
+            MOVED: {each: as_array(variable) for each, variable in network.state.items()},
+        },
         {each: _wanted(layer) for each, layer in parts.tables.items()},
         network.local_values(),
     )
-    there = adopted(
+    found = place_model(
         strategy,
         name,
         wanted,
@@ -677,59 +657,14 @@ def place(
         dense=dense,
         adopt=adopt,
         named=partial(named_alike, numbered_kinds(parts.tail)),
+        clips_each=True,  # as Keras does
     )
-    if there is not None:
-        return PlacedValues(there.arrays[LEARNING], there.arrays[MOVED], there.tables)
-    optimizers = {each: optimizer_for(sparse, each) for each in parts.tables}
-    for each in network.weights:
-        optimizer_for(dense, each)
-    names = {each: f"{name}.{each}" for each in parts.tables}
-    check_free(strategy, [name, f"{name}.state", *names.values()])
-    # Keras clips the norm of each weight by itself, servers that of each variable.
-    clipped = [each for each in arrays if optimizer_for(dense, each).clipnorm is not None]
-    groups = [[each] for each in clipped]
-    groups.insert(0, [each for each in arrays if each not in clipped])
-    placed = [
-        place_flat(
-            strategy,
-            name if not number else f"{name}.{group[0]}",
-            {each: arrays[each] for each in group},
-            dense,
-        )
-        for number, group in enumerate(groups)
-    ]
-    tables = {
-        each: strategy.embedding(
-            names[each], layer.output_dim, layer.input_dim, 0.0, optimizers[each]
-        )
-        for each, layer in parts.tables.items()
-    }
-    flat = place_state(strategy, f"{name}.state", state)
-    found = PlacedValues(_joined(placed), flat, tables)
-    rows = {each: as_array(layer.embeddings) for each, layer in parts.tables.items()}
-    for each, table in tables.items():
-        for ids in _placed_values_parts(table):
-            table.assign(ids, rows[each][ids])
-    arrays_there = {LEARNING: found.weights, MOVED: flat}
-    place_record(strategy, name, arrays_there, tables, wanted.local)
-    return found
+    return PlacedValues(found.arrays[LEARNING], found.arrays[MOVED], found.tables)
 
 
 def _wanted(layer: Any) -> WantedTable:
-    return WantedTable(layer.output_dim, layer.input_dim, np.dtype(np.float32))
+    def begins() -> tuple[np.ndarray, np.ndarray]:
+        return np.arange(layer.input_dim), as_array(layer.embeddings)
 
-
-def _joined(several: Sequence[FlatVariables]) -> FlatVariables:
-    variables: list[Variable] = []
-    places: dict[str, Place] = {}
-    for each in several:
-        start = len(variables)
-        places |= {n: p._replace(variable=p.variable + start) for n, p in each.places.items()}
-        variables += each.variables
-    return FlatVariables(variables, places)
-
-
-def _placed_values_parts(table: Embedding) -> list[np.ndarray]:
-    assert table.rows is not None
-    step = max(1, _PART // (table.dim * table.dtype.itemsize))
-    return [np.arange(at, min(at + step, table.rows)) for at in range(0, table.rows, step)]
+    form = layer.output_dim, layer.input_dim, np.dtype(np.float32)
+    return WantedTable(*form, begins=begins)

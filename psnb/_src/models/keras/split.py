@@ -382,7 +382,9 @@ def as_optimizer(given: Any) -> Optimizer:
 
 def _check(given: Any, kind: str) -> None:
     """Raise ConfigurationError if an optimizer is more than its kind and its config."""
-    if type(given) is not getattr(keras.optimizers, kind, None):
+    # With torch, Keras makes them of classes of the backend, of the same names.
+    own = getattr(keras.optimizers, kind, None)
+    if own is None or not isinstance(given, own) or not type(given).__module__.startswith("keras."):
         raise ConfigurationError(
             f"optimizer {kind} is a class of {type(given).__module__}, which servers do not run: "
             "give one of Keras, or of psnb"

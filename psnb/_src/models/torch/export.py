@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from psnb._src.client.embedding import Embedding
-from psnb._src.models.export.manifest import DenseSources, Exported, Fetch, ModelFeed
+from psnb._src.models.export.manifest import DenseSources, Exported, ModelFeed
 from psnb._src.models.export.torch_program import OPERATORS, PROGRAM, is_allowed
-from psnb._src.models.export.writing import check_nested, leaves_of
-from psnb._src.models.shared import not_exportable, table_source
+from psnb._src.models.shared import returned, table_source, tracing
 from psnb._src.models.torch.model_pass import TensorBags, as_torch
 from psnb._src.models.torch.module_graph import span_of
 from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
@@ -168,25 +167,17 @@ def exported(
     given, places, tensors = _feeds(module, example)
     told: list[Any] = []  # no attribute: those are put back after the tracing
     flat = _Flat(module, given, told)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # those of torch about itself
-            dims = (_dims(places),)
-            program = torch.export.export(flat, tuple(tensors), dynamic_shapes=dims)
-            program = program.run_decompositions(_DECOMPOSED)
-    except Exception as error:  # whatever the user's code raises when it is traced
-        if isinstance(error, ConfigurationError):
-            raise
-        hint = _DECIDES if isinstance(error, GuardOnDataDependentSymNode) else ""
-        raise not_exportable(type(module).__name__, error, hint) from None
-    graph, dense, fetched = _graph(program, places)
-    form = check_nested(told[-1])
-    names = [name for _, name in sorted(leaves_of(form))]
+    with tracing(type(module).__name__, _hint), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of torch about itself
+        program = torch.export.export(flat, tuple(tensors), dynamic_shapes=(_dims(places),))
+        program = program.run_decompositions(_DECOMPOSED)
+    graph, dense, forms = _graph(program, places)
+    form, fetches = returned(told[-1], forms)
     used = {entry[1] for entry in graph["inputs"] if entry[0] == "feed"}
     return Exported(
         "torch",
         [place.feed for place in places if place.feed.name in used],
-        [Fetch(name, *each) for name, each in zip(names, fetched, strict=True)],
+        fetches,
         form,
         dense,
         {table.name: table_source(table) for table in tables.values()},
@@ -195,6 +186,10 @@ def exported(
         {"torch": torch.__version__},
         sources,
     )
+
+
+def _hint(error: Exception) -> str:
+    return _DECIDES if isinstance(error, GuardOnDataDependentSymNode) else ""
 
 
 def _traceable(module: nn.Module, tables: Mapping[str, Embedding]) -> nn.Module:
@@ -374,7 +369,7 @@ def _numbered(found: Any, flat: list[Tensor]) -> Any:
     )
 
 
-_Form = tuple[str, tuple[int | None, ...]]
+_Form = tuple[str, Sequence[Any]]
 
 
 def _graph(
@@ -416,7 +411,8 @@ def _graph(
                 kwargs.pop("memory_format", None)  # of ``empty``
             nodes.append([name, [_written(each, numbers) for each in args], kwargs])
             numbers[node] = len(numbers)
-    forms = [(str(n.meta["val"].dtype).removeprefix("torch."), _sizes(n)) for n in outputs]
+    found = [node.meta["val"] for node in outputs]
+    forms = [(str(each.dtype).removeprefix("torch."), each.shape) for each in found]
     graph: dict[str, list[Any]] = {
         "inputs": [entry for _, entry in inputs],
         "nodes": nodes,
@@ -450,10 +446,6 @@ def _named(constant: Tensor, state: Mapping[str, Tensor]) -> str | None:
 def _asserts(node: Any) -> bool:
     """Return whether a node only checks what was known when it was traced."""
     return "assert" in str(node.target) or "sym_constrain" in str(node.target)
-
-
-def _sizes(node: Any) -> tuple[int | None, ...]:
-    return tuple(size if isinstance(size, int) else None for size in node.meta["val"].shape)
 
 
 _ZEROS = {

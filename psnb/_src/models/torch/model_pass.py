@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_leaves
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import Blend, Handle, Variable
 from psnb._src.data.ragged import Ragged
-from psnb._src.models.shared import BatchRows, batch_summary
-from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
+from psnb._src.models.shared import BatchRows, batch_summary, no_ids
+from psnb.errors import ConfigurationError, IdOutOfRangeError
 
 # Elements of `psnb.data` as tensors, without a copy.
 
@@ -517,10 +517,7 @@ def _joined(path: Path) -> str:
 
 def _as_array(name: str, ids: Tensor) -> np.ndarray:
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise InvalidArrayError(
-            f"the ids for {name!r} are a tensor of {ids.dtype}: ids are integers. A column that "
-            "lost its type on the way (missing values make floats) is converted where it is read"
-        )
+        raise no_ids(f"the ids for {name!r} are a tensor of {ids.dtype}")
     return ids.detach().cpu().numpy()
 
 

@@ -14,27 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
-from xxhash import xxh3_64_hexdigest
 
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import shards_of
-from psnb._src.models.adopting import (
-    LEARNING,
-    MOVED,
-    WantedModel,
-    WantedTable,
-    adopted,
-    place_record,
-)
+from psnb._src.models.adopting import LEARNING, MOVED, WantedModel, WantedTable, place_model
 from psnb._src.models.export.manifest import DenseSources
 from psnb._src.models.shared import (
     FlatVariables,
     OptimizerChoice,
     Strategy,
-    check_free,
-    optimizer_for,
-    place_flat,
-    place_state,
+    local_value,
+    read_rows,
+    write_rows,
 )
 from psnb._src.models.torch.model_pass import tensor_of
 from psnb._src.models.torch.module_graph import (
@@ -311,9 +302,6 @@ def _cannot_travel(module: nn.Module, error: Exception) -> SerializationError:
 
 # All rows of a table at once: as tensors of a state, and back.
 
-_PART = 4 << 20
-"""Bytes of a table that are read or written at a time."""
-
 IDS, ROWS = "ids", "rows"
 """What the state of a table of any id consists of."""
 
@@ -321,25 +309,12 @@ IDS, ROWS = "ids", "rows"
 def read_table(name: str, table: Embedding) -> dict[str, Tensor]:
     """Return what a table holds: all rows, or those that ids have got, in their order."""
     if table.rows is not None:
-        step = _rows_of_a_part(table)
-        parts = [
-            table.lookup(np.arange(start, min(start + step, table.rows)), training=False)
-            for start in range(0, table.rows, step)
-        ]
-        return {name: torch.from_numpy(np.concatenate(parts))}
+        return {name: torch.from_numpy(read_rows(table))}
     states = shards_of(table).shard_states()
     ids = np.concatenate([state["ids"] for state in states]).view(np.int64)
     order = np.argsort(ids)
     rows = np.concatenate([state["values"] for state in states])
     return {f"{name}.{IDS}": tensor_of(ids[order]), f"{name}.{ROWS}": tensor_of(rows[order])}
-
-
-def write_rows(table: Embedding, ids: np.ndarray, rows: np.ndarray) -> None:
-    """Write rows in parts, so that no server stands still for long."""
-    step = _rows_of_a_part(table)
-    for start in range(0, len(ids), step):
-        part = slice(start, start + step)
-        table.assign(ids[part], np.ascontiguousarray(rows[part], table.dtype))
 
 
 def replace_rows(table: Embedding, ids: np.ndarray, rows: np.ndarray) -> None:
@@ -358,10 +333,6 @@ def _those(state: dict[str, np.ndarray], kept: np.ndarray) -> dict[str, np.ndarr
         key: array if key == "step" or key.startswith("waiting.") else array[kept]
         for key, array in state.items()
     }
-
-
-def _rows_of_a_part(table: Embedding) -> int:
-    return max(1, _PART // (table.dim * table.dtype.itemsize))
 
 
 # MovingAverages: what calls of BatchNorm and its like blend into their running statistics. Pure.
@@ -550,9 +521,8 @@ def local_values(
 
 
 def _identity(value: Tensor) -> str:
-    whole = value.detach().cpu().contiguous()
-    digest = xxh3_64_hexdigest(whole.reshape(-1).view(torch.uint8).numpy().data)
-    return f"{value.dtype} of shape {tuple(value.shape)} with checksum {digest}, on no server"
+    whole = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return local_value(value.dtype, value.shape, whole)
 
 
 # ModelValues: where the values of a module are on the servers, and its state as torch knows it.
@@ -683,35 +653,11 @@ def place_values(
         {form.name: _wanted(form) for form in parts.tables},
         local,
     )
-    found = adopted(strategy, name, wanted, sparse=sparse, dense=dense, adopt=adopt)
-    if found is not None:
-        arrays = found.arrays[LEARNING], found.arrays[MOVED]
-        return ModelValues(found.tables, *arrays, parts.fixed, parts.names)
-    optimizers = {form.name: optimizer_for(sparse, form.name) for form in parts.tables}  # type: ignore[arg-type]
-    for each in parts.parameters:
-        optimizer_for(dense, each)  # type: ignore[arg-type]
-    tables = {form.name: f"{name}.{form.name}" for form in parts.tables}
-    check_free(strategy, [name, f"{name}.buffers", *tables.values()])
-    parameters = place_flat(strategy, name, parts.parameters, dense)  # type: ignore[arg-type]
-    buffers = place_state(strategy, f"{name}.buffers", parts.buffers)
-    placed = {}
-    for form in parts.tables:
-        weight = None if form.weight is None else _as_array(form.weight)
-        table = strategy.embedding(
-            tables[form.name],
-            form.dim,
-            None if weight is None else len(weight),
-            initializer=0.0 if form.hashed is None else form.hashed.initializer,
-            optimizer=optimizers[form.name],
-            dtype=np.float32 if weight is None else weight.dtype,
-        )
-        if weight is not None:
-            write_rows(table, np.arange(len(weight)), weight)
-        elif form.hashed is not None and len(form.hashed.ids):
-            write_rows(table, _as_array(form.hashed.ids), _as_array(form.hashed.rows))
-        placed[form.name] = table
-    place_record(strategy, name, {LEARNING: parameters, MOVED: buffers}, placed, local)
-    return ModelValues(placed, parameters, buffers, parts.fixed, parts.names)
+    found = place_model(
+        strategy, name, wanted, sparse=sparse, dense=dense, adopt=adopt, moved="buffers"
+    )
+    arrays = found.arrays[LEARNING], found.arrays[MOVED]
+    return ModelValues(found.tables, *arrays, parts.fixed, parts.names)
 
 
 def _served(tables: Collection[str], *others: Iterable[str]) -> set[str]:
@@ -720,11 +666,19 @@ def _served(tables: Collection[str], *others: Iterable[str]) -> set[str]:
 
 
 def _wanted(form: TableForm) -> WantedTable:
-    """Return what a table must be to be adopted."""
-    if form.weight is None:
-        assert form.hashed is not None
-        return WantedTable(form.dim, None, np.dtype(np.float32), form.hashed.initializer)
-    return WantedTable(form.dim, len(form.weight), _as_array(form.weight[:0]).dtype)
+    """Return what a table must be to be adopted, and what it begins with otherwise."""
+    weight, hashed = form.weight, form.hashed
+    if weight is not None:
+        of = form.dim, len(weight), _as_array(weight[:0]).dtype
+        return WantedTable(*of, begins=lambda: (np.arange(len(weight)), _as_array(weight)))
+    assert hashed is not None
+    return WantedTable(
+        form.dim,
+        None,
+        np.dtype(np.float32),
+        hashed.initializer,
+        lambda: (_as_array(hashed.ids), _as_array(hashed.rows)),
+    )
 
 
 def tensor_at(module: nn.Module, name: str) -> Tensor:
