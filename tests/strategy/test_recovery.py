@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
-from psnb._src.strategy.core import hosted_anew, missing, still_lost
+from psnb._src.strategy.core import hosted_anew, missing, still_lost, stuck
 
 A, B, C = (ServerAddress(f"tcp://{name}", name) for name in "abc")
 
@@ -42,3 +42,8 @@ def test_lost_ones_are_spread_over_those_that_have_least() -> None:
     old, new = before.places[2], after.places[2]
     assert (new.version, new.term) == (old.version + 2, old.term + 2)
     assert after.version == before.version + 1
+
+
+def test_a_server_that_was_killed_a_moment_ago_is_waited_for_though_it_did_not_answer() -> None:
+    killed, frozen = ServerAddress("tcp://a:1", "k-0"), ServerAddress("tcp://b:1", "k-1")
+    assert stuck([killed, frozen], ["tcp://b:1", "tcp://c:1"]) == 1

@@ -189,9 +189,10 @@ async def _replaced(
     loop = asyncio.get_running_loop()
     end = loop.time() + restart_timeout
     used = {server.address for server in (*alive, *unresponsive)}
-    wanted -= len(unresponsive)  # nobody starts them again while they are there
+    most = wanted
     while True:
         found, late = roles(await scheduler_identity(client)), loop.time() > end
+        wanted = most - stuck(unresponsive, (*found.servers, *found.workers))
         fresh = [address for address in found.servers if address not in used]
         if not found.servers and (late or not servers.dedicated):
             fresh = [address for address in found.workers if address not in used][:-1]
@@ -209,6 +210,14 @@ async def _replaced(
             'dask worker ADDRESS --resources "ps=1", then call recover() again'
         )
     return [*alive, *started]
+
+
+def stuck(unresponsive: Sequence[ServerAddress], there: Collection[str]) -> int:
+    """Return how many unresponsive servers still have processes; Dask starts none instead. Pure.
+
+    One that was killed a moment before it was asked counts as unresponsive, too.
+    """
+    return sum(server.address in there for server in unresponsive)
 
 
 async def _host(
