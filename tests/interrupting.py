@@ -34,6 +34,9 @@ _state = np.zeros(4, np.int64)
 
 _STATE = _state.ctypes.data
 
+_traced = [False]
+"""Whether places are passed: what counts them must not outlive its memory."""
+
 
 @intrinsic
 def _pointer(context: Any, address: Any) -> Any:
@@ -96,11 +99,13 @@ class Interrupter:
         # Nothing in Python, or an interrupt might come in it.
         sys.unraisablehook = self.ignored.append
         _state[:] = 0, 0, *self._times
+        _traced[0] = True
         _set_profile(_passed().address, None)
 
     def end(self) -> None:
         """End it; an interrupt that is left may strike here. Idempotent."""
         _set_profile(None, None)
+        _traced[0] = False
         sys.unraisablehook = self._hook
 
 
@@ -174,11 +179,13 @@ def when_it_sleeps(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
     """Pass no places in this block."""
+    traced = _traced[0]
     _set_profile(None, None)
     try:
         yield
     finally:
-        _set_profile(_passed().address, None)
+        if traced:
+            _set_profile(_passed().address, None)
 
 
 @contextlib.contextmanager
