@@ -706,6 +706,7 @@ class ClusterCoordinator(SaysWhatToUse):
         since : float
             Only later events are returned; seconds since the epoch.
         """
+        self._queue.tell_news()
         return Events(self._view.events(since))
 
     def failures(self) -> tuple[Failure, ...]:
@@ -714,6 +715,7 @@ class ClusterCoordinator(SaysWhatToUse):
         The last two hundred are kept, whether `join` has raised them or not. Closures that failed
         only because one of their inputs failed are left out.
         """
+        self._queue.tell_news()
         return Failures(self._view.records.failures.since(0))
 
     @property

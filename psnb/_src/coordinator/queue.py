@@ -246,6 +246,9 @@ class ClosureQueue:
         lock = Lock()  # guards all fields and the outcomes of all remote values
         self._room = Condition(lock)
         self.settled = Condition(lock)
+        # Held while events and failures are written down, in their order: who asks for them waits
+        # for what another thread is writing. Taken before the other lock.
+        self._telling = Lock()
         self._closures = ScheduledClosures(gate or Gate(), on_end, on_states)
         self._callers = Waiters(self._closures, self._room, self.settled, ended)
         self.name = uuid.uuid4().hex  # unique: the writer of its closures' commits
@@ -626,12 +629,17 @@ class ClosureQueue:
     def _tell(self) -> None:
         # Called without the lock after news or work was added: settling must stay cheap.
         if self._closures.news:
-            with self.settled:
-                news = self._closures.news.take()
-            news.tell(self._events, self._on_failure)
+            self.tell_news()
         if self._closures.wake:
             self._closures.wake = False
             self._on_work()
+
+    def tell_news(self) -> None:
+        """Write down what has happened until now: all that `join` and `fetch` may have raised."""
+        with uninterrupted, self._telling:
+            with self.settled:
+                news = self._closures.news.take()
+            news.tell(self._events, self._on_failure)
 
     def _ask(
         self, choosers: Sequence[WorkerPredicate], worker: WorkerStatistics
