@@ -65,6 +65,18 @@ def test_who_asks_for_failures_waits_for_those_that_are_being_noted() -> None:
     failing.join(DEADLINE)
 
 
+def test_a_queue_may_be_closed_while_a_failure_is_noted() -> None:
+    log = EventLog()
+
+    def close(worker: str, closure: Closure, error: bytes) -> None:
+        queue.close()  # as a finalizer does that the garbage collector calls
+
+    queue = ClosureQueue(10, events=log, on_failure=close)
+    put(queue, 1)
+    fail(queue, queue.take(up_to(1))[0], ValueError("x"))
+    assert kinds(log) == [EventKind.CLOSURE_FAILED, EventKind.COORDINATOR_CLOSED]
+
+
 def test_success_is_not_noted() -> None:
     log = EventLog()
     queue = ClosureQueue(10, events=log)

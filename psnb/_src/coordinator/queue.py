@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -247,8 +248,9 @@ class ClosureQueue:
         self._room = Condition(lock)
         self.settled = Condition(lock)
         # Held while events and failures are written down, in their order: who asks for them waits
-        # for what another thread is writing. Taken before the other lock.
-        self._telling = Lock()
+        # for what another thread is writing. Taken before the other lock, in sections only. It is
+        # re-entrant: the garbage collector may run in the middle, and close the queue.
+        self._telling = threading.RLock()
         self._closures = ScheduledClosures(gate or Gate(), on_end, on_states)
         self._callers = Waiters(self._closures, self._room, self.settled, ended)
         self.name = uuid.uuid4().hex  # unique: the writer of its closures' commits
