@@ -152,7 +152,8 @@ class Notebook:
         for remote in ended:
             try:
                 written = remote.fetch(0)
-            except TimeoutError:  # its round is not applied yet
+            except (TimeoutError, errors.ServerUnresponsiveError):
+                # Its round is not applied yet, or waits for a server; it has written all the same.
                 self._remotes.append(remote)
                 continue
             except _FAILURES:
