@@ -89,6 +89,7 @@ class Chaos:
             self._error = error
         for _, _, _, act in due:
             act()
+        self._processes.mend()  # or what was killed last would be missing, perhaps all workers
 
     def _next(self, kind: str) -> float:
         return self._rng.exponential(self._every[kind] * self._pace)
