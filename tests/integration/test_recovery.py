@@ -198,6 +198,8 @@ def test_a_recovery_that_failed_can_be_tried_again(
         with pytest.raises(errors.CheckpointError, match="the disk is gone"):
             strategy.recover()
     assert not coordinator.paused
+    with pytest.raises(errors.PsnbError):  # not zeros, which closures would train on
+        model.values()
     strategy.recover(path)
     assert_same(model.values(), saved)
 

@@ -392,7 +392,7 @@ _LONGEST_PAUSE = 300.0
 
 
 class SaveSchedule:
-    """Tells when the next save is due: so many seconds or steps after the last, if it is wanted.
+    """Says when the next save is due: a number of seconds or steps after the last, if it is wanted.
 
     After a failure it is due again after a pause, which grows with each failure.
 

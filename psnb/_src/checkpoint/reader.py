@@ -195,7 +195,7 @@ def _table(name: str, parts: Sequence[State]) -> SavedTable:
 # Restored: what came of a checkpoint, and what did not fit. Pure.
 
 _MOST = 10
-"""Parameters of a kind that are told one by one."""
+"""Parameters of a kind that are listed one by one."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -191,7 +191,7 @@ def write_checkpoint(
     consistent : bool
         Whether no closure ran when they were taken; the manifest says so.
     kept : bool
-        Whether `prune` leaves it alone, whoever calls that.
+        Whether `prune` leaves it alone, in any process.
     told : callable
         Is told how much is written, 0 to 1.
     run : mapping, optional

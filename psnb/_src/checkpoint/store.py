@@ -1,6 +1,6 @@
 """CheckpointStore: where checkpoints are, and how those who use it stay apart. Pure.
 
-Whoever uses one, a checkpoint is there wholly or not at all, at any time and whoever is killed.
+A checkpoint is there wholly or not at all, at any time, whichever process is killed.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def read_manifest(path: Place, file: Callable[[str], Path]) -> Manifest:
 _CANNOT_REMOVE = "an old checkpoint cannot be removed: %s"
 
 GONE = "removed just now"
-"""What is told of a checkpoint that another manager has removed."""
+"""What the error of a checkpoint says that another manager has removed."""
 
 logger = logging.getLogger("psnb")
 

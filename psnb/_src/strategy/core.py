@@ -737,9 +737,9 @@ def bring_back(
     with _at_rest(core) as settle:
         core.host_lost(restart_timeout)
         lost_now = frozenset(core.lost)
-        core.tables.make_again(lost_now, _optimizers(core, lost_now), {})
-        settle()
-        saved.load(None if consistent else lost_now)
+        with _made_again(core, lost_now):
+            settle()
+            saved.load(None if consistent else lost_now)
         core.lost -= lost_now
     return saved.restored.metadata
 
@@ -755,10 +755,10 @@ def begin_anew(
     with _at_rest(core) as settle:
         core.host_lost(restart_timeout, beginnings.check)
         lost = frozenset(core.lost)
-        optimizers = _optimizers(core, lost)
-        core.tables.make_again(lost, optimizers, {})
-        settle()
-        core.tables.make_again(beginnings.shards(lost), optimizers, beginnings.values)
+        with _made_again(core, lost):
+            settle()
+            optimizers = _optimizers(core, lost)
+            core.tables.make_again(beginnings.shards(lost), optimizers, beginnings.values)
         core.lost -= lost
 
 
@@ -792,6 +792,20 @@ def _at_rest(core: StrategyCore) -> Iterator[Callable[[], None]]:
     finally:
         if not paused:
             coordinator.resume()
+
+
+@contextmanager
+def _made_again(core: StrategyCore, lost: Collection[int]) -> Iterator[None]:
+    """Make the tables of lost shards again, and drop them if the block fails.
+
+    Closures go on after a recovery that has failed, and must not find zeros there.
+    """
+    core.tables.make_again(lost, _optimizers(core, lost), {})
+    try:
+        yield
+    except BaseException:  # an interrupt, too
+        core.attempt(core.tables.drops(lost))
+        raise
 
 
 def _optimizers(core: StrategyCore, lost: Collection[int]) -> dict[str, Any]:

@@ -118,6 +118,11 @@ class PlacedTables:
             if name in self._unkept and any(shard in numbers for shard, _ in made)
         ]
 
+    def names_on(self, numbers: Collection[int]) -> list[tuple[int, str]]:
+        """Return all tables of some shards, as shard and name."""
+        made = (each for parts in self._made.values() for each in parts)
+        return [(shard, creation.name) for shard, creation in made if shard in numbers]
+
     def made_on(
         self,
         numbers: Collection[int],
@@ -292,6 +297,13 @@ class TableFactory:
         with self._lock:
             made = self._tables.made_on(numbers, optimizers, values)
         self._server_client.call(self._requests(made))
+
+    def drops(self, numbers: Collection[int]) -> list[Request]:
+        """Return the requests that drop all tables of some shards."""
+        with self._lock:
+            names = self._tables.names_on(numbers)
+        shards = self._servers.shards
+        return [Request(shards[number], DropTable(name)) for number, name in names]
 
     def forget_values(self, variable: str) -> None:
         """Note that the values that a variable was made with only hold the place of others."""

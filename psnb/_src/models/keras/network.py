@@ -211,7 +211,7 @@ class KerasNetwork:
             return _rebuilt, (*given, cloudpickle.dumps(self._compiled))
         except PsnbError:
             raise
-        except Exception as error:
+        except Exception as error:  # get_config of users raises anything
             raise SerializationError(
                 f"model {self._tail.name!r} cannot travel to workers: {type(error).__name__}: "
                 f"{error}. Layers, losses and metrics of your own need a get_config() that returns "
