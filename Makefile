@@ -17,9 +17,9 @@ LAB_OPTIONS := $(if $(filter 0,$(shell id -u)),--allow-root)
 # order in which `make test` comes to them: some leave servers, which others count.
 INTEGRATION := adaptive cluster elasticity exactly_once in_memory plain_cluster recovery replicas \
 	scheduling security server_faults worker_faults
-CORE := tests/checkpoint/test_manager.py tests/cluster tests/dask_internals \
+CORE := tests/checkpoint/test_manager.py tests/cluster tests/dask_compat \
 	$(INTEGRATION:%=tests/integration/test_%.py) tests/monitor/test_scheduler_link.py \
-	tests/parameters/test_comm_server_client.py tests/placement tests/strategy \
+	tests/client/test_comm_server_client.py tests/placement tests/strategy \
 	tests/transport/test_connecting.py tests/transport/test_stream.py
 
 # Two on two cores: a third fills the moments in which a test waits, but imports, compiles and

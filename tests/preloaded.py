@@ -20,9 +20,9 @@ from distributed.utils import get_mp_context
 
 import psnb
 import psnb._src.worker.plugin
+from tests.client.in_process import embedding, variable
 from tests.compiling import COMPILED, compile_once
 from tests.forking import FORKED
-from tests.parameters.in_process import embedding, variable
 
 
 def _use_kernels() -> None:

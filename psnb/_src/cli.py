@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psnb
-from psnb._src.utils.files import as_place
+from psnb._src.utils.files import as_path
 from psnb._src.utils.text import printable
 
 _ABOUT = """\
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         "before, its metadata, and whether it is whole. The exit status is 1 if one is damaged.",
     )
     checkpoints.add_argument(
-        "directory", metavar="DIRECTORY", type=as_place, help="the folder, or its address"
+        "directory", metavar="DIRECTORY", type=as_path, help="the folder, or its address"
     )
     checkpoints.add_argument(
         "--verify", action="store_true", help="read all files and check what is in them"
@@ -140,12 +140,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.command == "predict":
-        return _told(lambda: _predict(given), "psnb: interrupted; nothing was written")
+        return _exit_status(lambda: _predict(given), "psnb: interrupted; nothing was written")
     if given.command == "checkpoints":
-        return _told(
+        return _exit_status(
             lambda: _checkpoints(given), "psnb: interrupted; no checkpoint is half removed"
         )
-    return _told(
+    return _exit_status(
         lambda: _demo(parser, given),
         "psnb: interrupted; run the same command again to resume from the last checkpoint",
     )
@@ -197,7 +197,7 @@ def _checkpoints(given: argparse.Namespace) -> None:
         )
 
 
-def _told(command: Callable[[], None], interrupted: str) -> int:
+def _exit_status(command: Callable[[], None], interrupted: str) -> int:
     """Run a command, tell what went wrong, and return the exit status."""
     try:
         command()

@@ -96,7 +96,7 @@ def tls_context_of(security: Security) -> ssl.SSLContext | None:
     return context
 
 
-async def connect_apart(client: Client, address: str) -> Comm:
+async def connect_separately(client: Client, address: str) -> Comm:
     """Return a new connection that does not belong to the client's pool.
 
     Relies on ``distributed.comm.connect``, and ``Client.connection_args`` for its certificates.
@@ -407,8 +407,8 @@ def script_hidden() -> Iterator[None]:
 
 
 def _without_script(name: str) -> dict[str, Any]:
-    told = _with_script(name)
-    return {k: v for k, v in told.items() if name != _PROCESS or k not in _SCRIPT}
+    settings = _with_script(name)
+    return {k: v for k, v in settings.items() if name != _PROCESS or k not in _SCRIPT}
 
 
 # What Dask logs of the processes of a local cluster, in words that say what it means for them.

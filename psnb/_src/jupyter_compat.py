@@ -79,8 +79,8 @@ def cell_of(file: str) -> str:
     Relies on the compiler of IPython's shell, which knows the names of cells.
     """
     name_of = getattr(getattr(_shell(), "compile", None), "format_code_name", None)
-    told = name_of(file) if name_of is not None else None
-    return " ".join(told) if told else ""
+    parts = name_of(file) if name_of is not None else None
+    return " ".join(parts) if parts else ""
 
 
 def current_cell() -> str:

@@ -32,10 +32,10 @@ def outages() -> list[float]:
         written = 0
         for _ in range(KILLS):
             wait_until(
-                lambda: all(place.copies for place in strategy._core.layout.places),
+                lambda: all(place.synced for place in strategy._core.layout.placements),
                 "each shard has a copy",
             )
-            primary = strategy._core.layout.places[counter._shards.tables[0][0].number].primary
+            primary = strategy._core.layout.placements[counter._shards.tables[0][0].number].primary
             assert primary is not None
             (pid,) = client.run(os.getpid, workers=[primary.address]).values()
             counter.assign_add(np.ones(1))

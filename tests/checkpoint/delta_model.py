@@ -22,9 +22,9 @@ from psnb._src.client.variable import DenseShards, shards_of
 from psnb._src.server.operations import CreateSparse
 from psnb._src.server.optimizers import Adagrad
 from psnb._src.server.states import Uniform
-from psnb._src.utils.files import Place
+from psnb._src.utils.files import AnyPath
 from tests.checkpoint.saved import released
-from tests.parameters.in_process import DIM, InProcess, variable
+from tests.client.in_process import DIM, InProcess, variable
 
 State = dict[str, np.ndarray]
 
@@ -84,7 +84,7 @@ class Model:
         """No server takes the place of another here."""
         return False
 
-    def note_checkpoint(self, path: Place) -> None:
+    def note_checkpoint(self, path: AnyPath) -> None:
         """Nobody recovers here."""
 
     def push(self, *ids: int) -> None:
@@ -124,18 +124,18 @@ def assert_same(found: dict[str, State], expected: dict[str, State]) -> None:
             np.testing.assert_array_equal(found[name][key], array, err_msg=f"{key} of {name}")
 
 
-def restored(path: Place, shards: int = 1) -> dict[str, State]:
+def restored(path: AnyPath, shards: int = 1) -> dict[str, State]:
     model = Model(shards)
     Checkpoint(path, model.parameters()).load()
     return model.content()
 
 
-def manifest(path: Place) -> Manifest:
+def manifest(path: AnyPath) -> Manifest:
     with released(store_at(path.parent).use(path)) as stored:
         return stored.manifest()
 
 
-def own_files(path: Place) -> list[str]:
+def own_files(path: AnyPath) -> list[str]:
     """Return the parameters of the files that were written for a checkpoint."""
     said = manifest(path)
     return [name for name, each in said.entries.items() for file in each.files if said.own(file)]

@@ -35,8 +35,8 @@ STATES = [
 class Saved:
     """A parameter that is saved."""
 
-    def __init__(self, described: Parameter) -> None:
-        self.name, self._description, optimizer, self.tables = described
+    def __init__(self, to_config: Parameter) -> None:
+        self.name, self._description, optimizer, self.tables = to_config
         self.optimizer = None if optimizer is None else Saved((self.name, optimizer, None, []))
 
     def describe(self) -> Mapping[str, Any]:

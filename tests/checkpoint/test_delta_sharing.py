@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from psnb._src.checkpoint.store import CheckpointStore, store_at
-from psnb._src.utils.files import Place, RemotePath, as_place
+from psnb._src.utils.files import AnyPath, RemotePath, as_path
 from psnb.errors import CheckpointError
 from tests.checkpoint.delta_model import (
     MEMORY,
@@ -76,7 +76,7 @@ def test_one_whose_base_is_removed_while_it_is_written_is_given_up_and_the_next_
     manager.save()
     other = manager_of(Model(), store)
     kept = other.save()
-    model.meanwhile = lambda: store_at(as_place(store)).prune(1)
+    model.meanwhile = lambda: store_at(as_path(store)).prune(1)
     with pytest.raises(CheckpointError, match="has removed ckpt-000001, on which it was to build"):
         manager.save()
     assert manager.checkpoints == [kept]
@@ -92,17 +92,17 @@ def test_files_that_a_delta_shares_stay_though_it_comes_while_others_are_removed
     manager = manager_of(model, store)
     first = manager.save()
     manager_of(Model(), store).save()
-    came: list[Place] = []
+    came: list[AnyPath] = []
     look = CheckpointStore._folders
 
-    def slow(folder: CheckpointStore, path: Place) -> list[RemotePath]:
+    def slow(folder: CheckpointStore, path: AnyPath) -> list[RemotePath]:
         found = look(folder, path)
         if path == first and not came:
             came.append(manager.save())
         return found
 
     monkeypatch.setattr(CheckpointStore, "_folders", slow)
-    store_at(as_place(store)).prune(1)
+    store_at(as_path(store)).prune(1)
     assert first not in manager.checkpoints
     assert_same(restored(came[0]), model.content())
 
@@ -116,7 +116,7 @@ def test_a_folder_is_not_taken_for_unused_as_its_checkpoints_come_and_go(
     used = {*folder._folders(first)}
     look, old = CheckpointStore.checkpoints, [True]
 
-    def before(self: CheckpointStore) -> list[Place]:
+    def before(self: CheckpointStore) -> list[AnyPath]:
         found = look(self)
         if old and old.pop():  # when it is read, a delta has come and its base has gone
             manager.save()

@@ -17,7 +17,7 @@ from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.reader import folder_listing, prune_verified
 from psnb._src.checkpoint.store import store_at
 from psnb._src.server.operations import TakeSnapshot
-from psnb._src.utils.files import Place, as_place, mapped_arrays
+from psnb._src.utils.files import AnyPath, as_path, mapped_arrays
 from psnb.errors import CheckpointError
 from tests.checkpoint.delta_model import (
     MEMORY,
@@ -32,7 +32,7 @@ from tests.checkpoint.delta_model import (
     restored,
 )
 from tests.checkpoint.saved import released
-from tests.parameters.in_process import DIM
+from tests.client.in_process import DIM
 
 IDS = st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=3, unique=True)
 NEW = st.lists(st.integers(0, 99), min_size=1, max_size=3, unique=True)
@@ -93,7 +93,7 @@ def test_each_is_restored_as_it_was_saved(
 ) -> None:
     model = Model(shards[0])
     model.push(*range(ROWS))
-    expected: list[tuple[Place, dict[str, State]]] = []
+    expected: list[tuple[AnyPath, dict[str, State]]] = []
     try:
         with TemporaryDirectory() as folder:
             manager = manager_of(model, folder if local else MEMORY, 4)
@@ -253,7 +253,7 @@ def test_they_are_told_with_the_bytes_that_each_has_cost(model: Model, address: 
     assert saved[0].own_nbytes == saved[0].nbytes
     assert 0 < saved[1].own_nbytes < saved[0].nbytes < saved[1].nbytes
     assert saved[1].nbytes == saved[0].nbytes + saved[1].own_nbytes
-    lines = folder_listing(as_place(address), verify=True).text.splitlines()
+    lines = folder_listing(as_path(address), verify=True).text.splitlines()
     assert [line.split()[4:6] for line in lines[1:]] == [
         [f"{each.nbytes:,}", f"{each.own_nbytes:,}"] for each in saved
     ]
@@ -297,9 +297,9 @@ def test_a_file_of_one_before_that_is_missing_or_damaged_is_told_by_name(
     with pytest.raises(CheckpointError, match=f"{path.name}': shard {name} of 'any' is damaged"):
         manager.restore()
     with pytest.raises(CheckpointError, match="nothing was removed"):
-        prune_verified(as_place(address), 1)
+        prune_verified(as_path(address), 1)
     shared = 1 if how == "missing" and address != MEMORY else 2  # a name is gone, the file is not
-    assert folder_listing(as_place(address), verify=True).damaged == shared
+    assert folder_listing(as_path(address), verify=True).damaged == shared
 
 
 def test_only_its_own_mark_keeps_a_checkpoint(model: Model, address: str) -> None:
@@ -309,5 +309,5 @@ def test_only_its_own_mark_keeps_a_checkpoint(model: Model, address: str) -> Non
     keeping.save()
     model.push(4)
     keeping.save()
-    store_at(as_place(address)).prune(1)
+    store_at(as_path(address)).prune(1)
     assert [each.name for each in keeping.checkpoints] == [kept.name, "ckpt-000003"]

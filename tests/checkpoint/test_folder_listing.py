@@ -14,7 +14,7 @@ from psnb._src.checkpoint.reader import load
 from psnb._src.checkpoint.store import MANIFEST
 from psnb._src.client.variable import shards_of
 from tests.checkpoint.saved import in_hand, names, write
-from tests.parameters.in_process import variable
+from tests.client.in_process import variable
 
 FILE = "0000-00000.safetensors"
 

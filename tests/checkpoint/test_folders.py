@@ -18,7 +18,7 @@ from psnb._src.checkpoint import shards
 from psnb._src.checkpoint.manager import FolderManager, latest_full
 from psnb._src.checkpoint.reader import folder_listing, prune_verified
 from psnb._src.checkpoint.store import MANIFEST, CheckpointStore, store_at
-from psnb._src.utils.files import Place, RemotePath, as_place
+from psnb._src.utils.files import AnyPath, RemotePath, as_path
 from psnb.errors import CheckpointError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import STATES, InHand, parameter, released
@@ -35,7 +35,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def folder(address: str) -> CheckpointStore:
-    made = store_at(as_place(address))
+    made = store_at(as_path(address))
     made.prepare()
     return made
 
@@ -46,7 +46,7 @@ def save(
     *,
     kept: bool = False,
     **metadata: Any,
-) -> Place:
+) -> AnyPath:
     taken = InHand([parameter("a"), parameter("b")], meanwhile)
     return shards.write_checkpoint(folder, taken, metadata, kept=kept).path
 
@@ -55,7 +55,7 @@ def names(folder: CheckpointStore) -> list[str]:
     return [path.name for path in folder.checkpoints()]
 
 
-def is_whole(folder: CheckpointStore, path: Place) -> bool:
+def is_whole(folder: CheckpointStore, path: AnyPath) -> bool:
     with released(folder.use(path)) as stored:
         entries = stored.manifest().entries.values()
         return all(
@@ -66,7 +66,7 @@ def is_whole(folder: CheckpointStore, path: Place) -> bool:
         )
 
 
-def metadata(folder: CheckpointStore, path: Place) -> Any:
+def metadata(folder: CheckpointStore, path: AnyPath) -> Any:
     with released(folder.use(path)) as stored:
         return stored.manifest().metadata
 
@@ -309,25 +309,25 @@ def test_copies_on_this_machine_go_with_the_last_reference(
 )
 def test_a_store_that_cannot_be_written_is_told(where: str, reason: str) -> None:
     with pytest.raises(CheckpointError, match=reason) as raised:
-        store_at(as_place(where)).prepare()
+        store_at(as_path(where)).prepare()
     assert f"checkpoints cannot be written to '{where}'" in str(raised.value)
 
 
 @pytest.mark.parametrize("where", ["s3x://bucket/a", "http://127.0.0.1:9/a"])
 def test_a_store_that_cannot_be_read_is_told_to_who_goes_on_from_it(where: str) -> None:
     with pytest.raises(CheckpointError, match=f"'{where}' cannot be read now: "):
-        latest_full(as_place(where))
+        latest_full(as_path(where))
 
 
 @pytest.mark.parametrize("where", ["/a/b", "file:///a/b"])
 def test_an_address_on_this_machine_is_a_path(where: str) -> None:
-    assert as_place(where) == Path("/a/b")
+    assert as_path(where) == Path("/a/b")
 
 
 def test_an_address_has_parts_as_a_path_has() -> None:
-    path = as_place("s3://bucket/a/ckpt-000001/")
+    path = as_path("s3://bucket/a/ckpt-000001/")
     assert isinstance(path, RemotePath)
     assert (path.name, str(path.parent)) == ("ckpt-000001", "s3://bucket/a")
     assert path.parent / "ckpt-000001" == path
-    assert as_place(path) == path
+    assert as_path(path) == path
     assert {path: 1}[RemotePath("s3://bucket/a/ckpt-000001")] == 1

@@ -23,7 +23,7 @@ from psnb._src.server.optimizers import Adagrad
 from psnb._src.server.states import CountFilter
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import forge, in_hand, write
-from tests.parameters.in_process import DIM, InProcess, embedding, variable
+from tests.client.in_process import DIM, InProcess, embedding, variable
 
 State = dict[str, np.ndarray]
 

@@ -41,7 +41,7 @@ def test_where_others_have_the_shards_all_is_saved_as_of_a_later_moment(
         moments.append(strategy.values[0])
         yield
 
-    manager = FolderManager(strategy, tmp_path, 3, held=held, state=lambda: {"at": moments[-1]})
+    manager = FolderManager(strategy, tmp_path, 3, barrier=held, state=lambda: {"at": moments[-1]})
     lose(strategy, 2)
     strategy.settles = lambda: True
     path = manager.save()

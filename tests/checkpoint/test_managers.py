@@ -148,7 +148,7 @@ def test_closures_are_held_until_snapshots_are_taken_and_the_manifest_says_so(
     strategy.when_prepared = lambda: told.append("prepared")
     strategy.when_taken = lambda: told.append("taken")
     strategy.made["b"].when_saved = lambda: told.append("written")
-    manager = FolderManager(strategy, tmp_path, 3, held=held, state=state)
+    manager = FolderManager(strategy, tmp_path, 3, barrier=held, state=state)
     path = manager.save({"step": 2}, timeout=5.0)
     assert told == ["prepared", 5.0, "taken", "let go", "written"]
     manifest = manifest_of(path)

@@ -18,7 +18,7 @@ from psnb._src.client.variable import Variable, shards_of
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import InHand, in_hand
-from tests.parameters.in_process import DIM, embedding, variable
+from tests.client.in_process import DIM, embedding, variable
 
 
 class Model:

@@ -21,7 +21,7 @@ from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.states import CountFilter
 from psnb.errors import CheckpointError, ConfigurationError, IdOutOfRangeError
 from tests.checkpoint.saved import forge, in_hand, write
-from tests.parameters.in_process import DIM, embedding, variable
+from tests.client.in_process import DIM, embedding, variable
 
 W = np.arange(10, dtype=np.float32).reshape(5, 2)
 IDS = np.array([2**64 - 1, 5, 2**40, 7], np.uint64)

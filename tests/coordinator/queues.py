@@ -94,9 +94,9 @@ def put_one(
     pin: Pin | None = None,
     call: Call = NO_ARGUMENTS,
     detached: bool = False,
-    lane: int | None = None,
+    slot: int | None = None,
 ) -> Closure:
-    made = ScheduleOptions(priority=priority, worker=pin, detached=detached, lane=lane)
+    made = ScheduleOptions(priority=priority, worker=pin, detached=detached, slot=slot)
     closure = Closure(number, FUNCTION, call, made, RemoteValue(queue.settled))
     queue.put(closure)
     return closure

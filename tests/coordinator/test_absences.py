@@ -11,22 +11,22 @@ from tests.coordinator.queues import FUNCTION
 
 def test_one_is_told_once_and_only_after_a_while() -> None:
     absences = MissingWorkers(2.0)
-    assert absences.told_now(["a", 7], ["b", 0], 0.0) == []
-    assert absences.told_now(["a", 7], ["b", 0], 1.9) == []
-    assert absences.told_now(["a", 7], ["b", 0], 2.0) == ["a", 7]
-    assert absences.told_now(["a", 7], ["b", 0], 99.0) == []
+    assert absences.due(["a", 7], ["b", 0], 0.0) == []
+    assert absences.due(["a", 7], ["b", 0], 1.9) == []
+    assert absences.due(["a", 7], ["b", 0], 2.0) == ["a", 7]
+    assert absences.due(["a", 7], ["b", 0], 99.0) == []
 
 
 def test_one_that_is_here_is_not_told() -> None:
     absences = MissingWorkers(10.0)
-    found = [absences.told_now(["a", 0], ["a", 0], now) for now in (0.0, 99.0)]
+    found = [absences.due(["a", 0], ["a", 0], now) for now in (0.0, 99.0)]
     assert found == [[], []]
 
 
 def test_one_that_came_meanwhile_has_its_time_again() -> None:
     absences = MissingWorkers(10.0)
     found = [
-        absences.told_now(["a"], here, now)
+        absences.due(["a"], here, now)
         for here, now in (([], 0.0), (["a"], 9.0), ([], 10.0), ([], 19.0), ([], 20.0))
     ]
     assert found == [[], [], [], [], ["a"]]
@@ -35,7 +35,7 @@ def test_one_that_came_meanwhile_has_its_time_again() -> None:
 def test_one_that_was_told_is_told_again_when_it_was_here_meanwhile() -> None:
     absences = MissingWorkers(10.0)
     found = [
-        absences.told_now(["a"], here, now)
+        absences.due(["a"], here, now)
         for here, now in (([], 0.0), ([], 10.0), (["a"], 11.0), ([], 12.0), ([], 22.0))
     ]
     assert found == [[], ["a"], [], [], ["a"]]

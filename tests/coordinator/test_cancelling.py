@@ -201,7 +201,7 @@ def test_what_it_takes_of_a_leased_dataset_is_free_again() -> None:
     leases.end(closure, succeeded=False)
     assert not leases.take("session", TakeElements(epoch, lease.number, 5, 1, 1, 2, False))
     state = leases.state(epoch)
-    assert sorted(state["pieces"], key=str) == sorted([[0, 0, 1], [0, 1, 1], [0, 2, None]], key=str)
+    assert sorted(state["ranges"], key=str) == sorted([[0, 0, 1], [0, 1, 1], [0, 2, None]], key=str)
 
 
 def test_what_it_takes_at_the_very_moment_of_its_end_is_free_again_too() -> None:
@@ -226,7 +226,7 @@ def test_what_it_takes_at_the_very_moment_of_its_end_is_free_again_too() -> None
     leases._over = EndsWhenAsked()
     leases.take("session", TakeElements(epoch, lease.number, 5, 1, 0, 1, False))
     enders[0].join(TIMEOUT)
-    assert leases.portions(5) == ()
-    pieces = leases.state(epoch)["pieces"]
-    assert sorted(pieces, key=str) == sorted([[0, 0, 1], [0, 1, None]], key=str)
+    assert leases.ranges(5) == ()
+    ranges = leases.state(epoch)["ranges"]
+    assert sorted(ranges, key=str) == sorted([[0, 0, 1], [0, 1, None]], key=str)
     assert leases.lease("other", AskLease(epoch, 6, None)) is not None

@@ -29,9 +29,9 @@ class Epoch:
         self.poll: Callable[[], object] = bool
         self.wanted = 1000
         self.ended: list[RemoteValue] = []
-        self.seats: int | None = None
-        self.left: list[int] = []  # lanes in which there is something to read
-        self.rounds: list[list[int]] = []  # the lanes of the closures of each
+        self.round_size: int | None = None
+        self.left: list[int] = []  # slots in which there is something to read
+        self.rounds: list[list[int]] = []  # the slots of the closures of each
         self.before: list[int] = []  # how many had been yielded when each was scheduled
 
     def progress(self) -> Any:
@@ -40,10 +40,10 @@ class Epoch:
     def unread(self) -> bool:
         return not self.over
 
-    def lanes(self) -> list[int]:
+    def slots(self) -> list[int]:
         return [] if self.over else self.left
 
-    def suits(self, worker: object, lane: int | None = None) -> bool:
+    def suits(self, worker: object, slot: int | None = None) -> bool:
         return True
 
     @contextmanager
@@ -51,9 +51,9 @@ class Epoch:
         self.rounds.append([])
         yield
 
-    def schedule(self, chooser: object, lane: int | None) -> RemoteValue:
-        if lane is not None:
-            self.rounds[-1].append(lane)
+    def schedule(self, chooser: object, slot: int | None) -> RemoteValue:
+        if slot is not None:
+            self.rounds[-1].append(slot)
         self.before.append(len(self.ended))
         self.scheduled.append(RemoteValue(self.settled))
         return self.scheduled[-1]
@@ -155,13 +155,13 @@ def test_closures_are_yielded_as_they_end_and_no_more_are_scheduled_than_are_wan
 
 def test_a_round_is_scheduled_at_once_when_the_one_before_has_ended() -> None:
     epoch = Epoch()
-    epoch.seats, epoch.left = 3, [0, 1, 2]
+    epoch.round_size, epoch.left = 3, [0, 1, 2]
     running = in_thread(epoch.run)
     wait_until(lambda: len(epoch.scheduled) == 3, "the first round")
     epoch.end(2, 0)
     wait_until(lambda: len(epoch.ended) == 2, "they are yielded while the other one runs")
     assert len(epoch.scheduled) == 3
-    epoch.left = [0, 2]  # what is left is divided among all seats of a round
+    epoch.left = [0, 2]  # what is left is divided among all slots of a round
     epoch.end(1)
     wait_until(lambda: len(epoch.scheduled) == 6, "the second round")
     epoch.over = True
@@ -172,7 +172,7 @@ def test_a_round_is_scheduled_at_once_when_the_one_before_has_ended() -> None:
 
 def test_a_round_has_no_more_closures_than_are_wanted() -> None:
     epoch = Epoch()
-    epoch.seats, epoch.left, epoch.wanted = 2, [0, 1], 3
+    epoch.round_size, epoch.left, epoch.wanted = 2, [0, 1], 3
     running = in_thread(epoch.run)
     for first in (0, 2):
         wait_until(lambda: len(epoch.scheduled) > first, "the next round")  # noqa: B023

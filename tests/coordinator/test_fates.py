@@ -35,7 +35,7 @@ class Shards:
         self.deaf: list[ShardId] = []  # each time that one does not hear what was decided
         self.concluded: list[tuple[type, ShardId]] = []
         self.asked: list[ShardId] = []
-        self.held_up = 0
+        self.blocked_by = 0
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         return [self._answer(request) for request in requests]
@@ -58,11 +58,11 @@ class Shards:
     def found(self) -> bool:
         """Find out what became of the commit, and return whether it is applied."""
 
-        def held_up(error: ServerUnresponsiveError) -> None:
-            self.held_up += 1
+        def blocked_by(error: ServerUnresponsiveError) -> None:
+            self.blocked_by += 1
 
         shards = [shard for shard in self._says if shard != FOREIGN]
-        found = ask_all(resolve_in_doubt(shards, {"w": {7: 1}}), self.attempt, held_up)
+        found = ask_all(resolve_in_doubt(shards, {"w": {7: 1}}), self.attempt, blocked_by)
         assert found in ({}, {("w", 7): COMMIT})
         return bool(found)
 
@@ -106,7 +106,7 @@ def test_a_shard_that_says_nothing_is_asked_until_it_does() -> None:
     shards = Shards(a=[HELD], b=[UNRESPONSIVE, UNRESPONSIVE, HELD])
     assert shards.found()
     assert shards.asked == [A, B, B, B]
-    assert shards.held_up == 2
+    assert shards.blocked_by == 2
 
 
 def test_one_that_says_nothing_may_have_applied_it_alone() -> None:

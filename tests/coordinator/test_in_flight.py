@@ -45,9 +45,9 @@ def test_nothing_is_held_up_any_more_when_the_last_open_closure_is_known() -> No
     first, second = in_flight.lose(begun(in_flight, 2))
     in_flight.block("a server is unresponsive")
     in_flight.take_back(first)
-    assert in_flight.held_up == "a server is unresponsive"
+    assert in_flight.blocked_by == "a server is unresponsive"
     in_flight.take_back(second)
-    assert in_flight.held_up == ""
+    assert in_flight.blocked_by == ""
 
 
 def test_closed_attempts_are_those_that_were_begun() -> None:

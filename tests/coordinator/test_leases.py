@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.leases import EpochLeases, LeasedPart, Progress
+from psnb._src.coordinator.leases import EpochLeases, Progress, SplitRange
 from psnb.errors import ConfigurationError
 
 
 def test_splits_are_leased_in_order_and_done_when_their_closures_have_ended() -> None:
     leases = EpochLeases(2)
-    assert leases.lease("a") == (0, LeasedPart(0))
+    assert leases.lease("a") == (0, SplitRange(0))
     assert leases.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)
     assert (leases.progress().done, leases.progress().leased, leases.progress().left) == (0, 1, 1)
     leases.end(7, succeeded=True)
@@ -28,7 +28,7 @@ def test_the_rest_of_a_dead_workers_lease_goes_to_the_next() -> None:
     leases.lease("a")
     leases.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=False)
     leases.lose("a")
-    assert leases.lease("b") == (1, LeasedPart(0, {"at": 3}))
+    assert leases.lease("b") == (1, SplitRange(0, {"at": 3}))
 
 
 def test_a_closure_that_runs_again_uses_what_it_had_taken() -> None:
@@ -37,7 +37,7 @@ def test_a_closure_that_runs_again_uses_what_it_had_taken() -> None:
     leases.take("a", 0, closure=6, count=1, before={"at": 0}, after={"at": 1}, ended=False)
     leases.take("a", 0, closure=7, count=3, before={"at": 1}, after={"at": 4}, ended=False)
     leases.lose("a")
-    assert leases.portions(7) == (LeasedPart(0, {"at": 1}, 3),)
+    assert leases.ranges(7) == (SplitRange(0, {"at": 1}, 3),)
 
 
 def test_what_a_failed_closure_had_taken_is_leased_anew() -> None:
@@ -46,7 +46,7 @@ def test_what_a_failed_closure_had_taken_is_leased_anew() -> None:
     leases.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)
     assert leases.lease("a") is None
     leases.end(7, succeeded=False)
-    assert leases.lease("b") == (1, LeasedPart(0, None, 3))
+    assert leases.lease("b") == (1, SplitRange(0, None, 3))
     assert not leases.progress().over
 
 
@@ -69,8 +69,8 @@ def test_a_returned_portion_ends_after_its_count() -> None:
     leases.lease("a")
     leases.take("a", 0, closure=7, count=2, before=None, after=2, ended=True)
     leases.end(7, succeeded=False)
-    number, piece = leases.lease("b") or pytest.fail("it is free again")
-    assert piece.count == 2
+    number, range_ = leases.lease("b") or pytest.fail("it is free again")
+    assert range_.count == 2
     leases.take("b", number, closure=8, count=2, before=None, after=2, ended=False)
     leases.end(8, succeeded=True)
     assert leases.progress().over
@@ -79,9 +79,9 @@ def test_a_returned_portion_ends_after_its_count() -> None:
 def test_owners_alone_lease_their_splits_while_they_are_there() -> None:
     leases = EpochLeases(3, owners={0: "b", 1: "a", 2: "b"})
     everyone = {"a", "b"}
-    assert leases.lease("A", "a", everyone) == (0, LeasedPart(1))
+    assert leases.lease("A", "a", everyone) == (0, SplitRange(1))
     assert leases.lease("A", "a", everyone) is None
-    assert leases.lease("B", "b", everyone) == (1, LeasedPart(0))
+    assert leases.lease("B", "b", everyone) == (1, SplitRange(0))
     assert (leases.owned("a"), leases.owned("b")) == ([1], [0, 2])
 
 
@@ -89,9 +89,9 @@ def test_who_leases_a_split_of_a_lost_owner_owns_all_that_it_had() -> None:
     leases = EpochLeases(4, owners={0: "b", 1: "a", 2: "b", 3: "c"})
     leases.lease("A", "a", {"a", "b", "c"})
     leases.lose("B")
-    assert leases.lease("A", "a", {"a", "c"}) == (1, LeasedPart(0))
+    assert leases.lease("A", "a", {"a", "c"}) == (1, SplitRange(0))
     assert leases.owned("a") == [0, 1, 2]
-    assert leases.lease("C", "c", {"a", "c"}) == (2, LeasedPart(3))
+    assert leases.lease("C", "c", {"a", "c"}) == (2, SplitRange(3))
     assert leases.lease("C", "c", {"a", "c"}) is None
 
 
@@ -126,9 +126,9 @@ def test_an_epoch_goes_on_where_its_state_was_taken() -> None:
     again = EpochLeases(3, state)
     assert again.progress() == Progress(done=0, leased=1, left=2, visits=2)
     assert [again.lease("b") for _ in range(4)] == [
-        (0, LeasedPart(0, {"at": 2})),
-        (1, LeasedPart(1)),
-        (2, LeasedPart(2)),
+        (0, SplitRange(0, {"at": 2})),
+        (1, SplitRange(1)),
+        (2, SplitRange(2)),
         None,
     ]
 
@@ -147,7 +147,7 @@ def test_what_runs_when_a_state_is_taken_is_done_again() -> None:
     leases.lease("a")
     leases.take("a", 0, closure=7, count=2, before=0, after=2, ended=True)
     again = EpochLeases(1, leases.state())
-    assert again.lease("b") == (0, LeasedPart(0, 0, 2))
+    assert again.lease("b") == (0, SplitRange(0, 0, 2))
 
 
 @pytest.mark.parametrize(
@@ -164,15 +164,15 @@ def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]
     random_ = random.Random(seed)
     leases = EpochLeases(len(sizes))
     used = [[0] * size for size in sizes]  # by closures that have ended well
-    holders = {f"w{i}": None for i in range(3)}  # type: dict[str, tuple[int, LeasedPart, int] | None]
+    holders = {f"w{i}": None for i in range(3)}  # type: dict[str, tuple[int, SplitRange, int] | None]
     running: dict[int, str] = {}
     closures = 0
 
-    def use(portions: tuple[LeasedPart, ...]) -> None:
-        for portion in portions:
-            start = portion.state or 0
-            for position in range(start, start + (portion.count or 0)):
-                used[portion.split][position] += 1
+    def use(ranges: tuple[SplitRange, ...]) -> None:
+        for range_ in ranges:
+            start = range_.state or 0
+            for position in range(start, start + (range_.count or 0)):
+                used[range_.split][position] += 1
 
     for _ in range(5000):
         if leases.progress().over and not running:
@@ -186,24 +186,24 @@ def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]
                     if found is None:
                         continue
                     lease = (*found, found[1].state or 0)
-                number, piece, at = lease
-                first = piece.state or 0
-                end = sizes[piece.split] if piece.count is None else first + piece.count
+                number, range_, at = lease
+                first = range_.state or 0
+                end = sizes[range_.split] if range_.count is None else first + range_.count
                 count = min(random_.randint(1, 4), end - at)
                 ended = at + count == end
                 assert leases.take(holder, number, closures, count, at, at + count, ended)
                 running[closures] = holder
                 closures += 1
-                holders[holder] = None if ended else (number, piece, at + count)
+                holders[holder] = None if ended else (number, range_, at + count)
             case "end" | "fail" as how if running:
                 closure = random_.choice(list(running))
                 del running[closure]
                 if how == "end":
-                    use(leases.portions(closure))
+                    use(leases.ranges(closure))
                 leases.end(closure, succeeded=how == "end")
             case "die":
                 leases.lose(holder)
-                holders[holder] = None  # its closures run again elsewhere, on their portions
+                holders[holder] = None  # its closures run again elsewhere, on their ranges
     else:
         pytest.fail("the epoch does not end")
     assert used == [[1] * size for size in sizes]

@@ -88,9 +88,9 @@ class _Worker:
             return
         world, each = self.world, self.begun.pop(0)
         used = [
-            (portion.split, position)
-            for portion in world.leases.portions(each.id)
-            for position in range(portion.state or 0, (portion.state or 0) + portion.count)
+            (range_.split, position)
+            for range_ in world.leases.ranges(each.id)
+            for position in range(range_.state or 0, (range_.state or 0) + range_.count)
         ]
         used = used or self.read(each.id)
         if used:  # else it has nothing to write

@@ -1,4 +1,4 @@
-"""Leases in lanes: what a closure takes depends on the dataset, not on who is fast or dies."""
+"""Leases in slots: what a closure takes depends on the dataset, not on who is fast or dies."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.leases import LeasedPart, OrderedLeases, Turn
+from psnb._src.coordinator.leases import OrderedLeases, SplitRange, Turn
 
 
 def lease(
-    leases: OrderedLeases, lane: int, closure: int, holder: Hashable = "A"
-) -> tuple[int, LeasedPart]:
-    return leases.lease(holder, turn=Turn(lane, closure)) or pytest.fail("there is something")
+    leases: OrderedLeases, slot: int, closure: int, holder: Hashable = "A"
+) -> tuple[int, SplitRange]:
+    return leases.lease(holder, turn=Turn(slot, closure)) or pytest.fail("there is something")
 
 
 def test_a_closure_takes_the_splits_of_its_lane_in_their_order() -> None:
     leases = OrderedLeases(2, 4)
-    assert lease(leases, 1, closure=0) == (0, LeasedPart(1))
-    assert lease(leases, 0, closure=1) == (1, LeasedPart(0))
+    assert lease(leases, 1, closure=0) == (0, SplitRange(1))
+    assert lease(leases, 0, closure=1) == (1, SplitRange(0))
     assert leases.take("A", 0, 0, count=1, before=None, after=1, ended=True)
-    assert lease(leases, 1, closure=0) == (2, LeasedPart(3))
+    assert lease(leases, 1, closure=0) == (2, SplitRange(3))
 
 
 def test_it_goes_on_where_the_one_before_it_has_stopped() -> None:
@@ -32,7 +32,7 @@ def test_it_goes_on_where_the_one_before_it_has_stopped() -> None:
     number, _ = lease(leases, 0, closure=0)
     leases.take("A", number, 0, count=3, before=None, after=3, ended=False)
     leases.end(0, succeeded=True)
-    assert lease(leases, 0, closure=1) == (number, LeasedPart(0, 3))
+    assert lease(leases, 0, closure=1) == (number, SplitRange(0, 3))
 
 
 def test_another_worker_gets_the_rest_and_the_first_one_cannot_take_any_more() -> None:
@@ -40,9 +40,9 @@ def test_another_worker_gets_the_rest_and_the_first_one_cannot_take_any_more() -
     number, _ = lease(leases, 0, closure=0)
     leases.take("A", number, 0, count=3, before=None, after=3, ended=False)
     leases.end(0, succeeded=True)
-    assert lease(leases, 0, closure=1, holder="B") == (1, LeasedPart(0, 3))
+    assert lease(leases, 0, closure=1, holder="B") == (1, SplitRange(0, 3))
     assert not leases.take("A", number, 2, count=1, before=3, after=4, ended=False)
-    assert lease(leases, 0, closure=2) == (2, LeasedPart(0, 3))  # anew: A is not where it was
+    assert lease(leases, 0, closure=2) == (2, SplitRange(0, 3))  # anew: A is not where it was
 
 
 def test_what_a_failed_closure_had_taken_comes_next_in_its_lane() -> None:
@@ -57,7 +57,7 @@ def test_what_a_failed_closure_had_taken_comes_next_in_its_lane() -> None:
         found.append(part)
         if count:
             leases.take("A", number, 1, count, part.state, None, ended=False)
-    assert found == [LeasedPart(0, None, 1), LeasedPart(0, 1, 1), LeasedPart(0, 2)]
+    assert found == [SplitRange(0, None, 1), SplitRange(0, 1, 1), SplitRange(0, 2)]
 
 
 def test_the_rest_of_a_lost_worker_comes_next_in_its_lane() -> None:
@@ -65,27 +65,27 @@ def test_the_rest_of_a_lost_worker_comes_next_in_its_lane() -> None:
     number, _ = lease(leases, 0, closure=0)
     leases.take("A", number, 0, count=1, before=None, after=1, ended=False)
     leases.lose("A")
-    assert leases.portions(0) == (LeasedPart(0, None, 1),)
-    assert lease(leases, 0, closure=0, holder="B") == (1, LeasedPart(0, 1))
+    assert leases.ranges(0) == (SplitRange(0, None, 1),)
+    assert lease(leases, 0, closure=0, holder="B") == (1, SplitRange(0, 1))
 
 
 def test_only_lanes_with_something_to_read_are_named() -> None:
     leases = OrderedLeases(3, 5)
-    assert leases.lanes() == [0, 1, 2]
+    assert leases.slots() == [0, 1, 2]
     number, _ = lease(leases, 2, closure=0)
-    assert leases.lanes() == [0, 1, 2]
+    assert leases.slots() == [0, 1, 2]
     leases.take("A", number, 0, count=0, before=None, after=None, ended=True)
-    assert leases.lanes() == [0, 1]
+    assert leases.slots() == [0, 1]
     assert leases.lease("A", turn=Turn(2, 0)) is None
-    assert OrderedLeases(3, 1).lanes() == [0]
+    assert OrderedLeases(3, 1).slots() == [0]
 
 
 def test_a_lane_suits_the_same_worker_as_long_as_the_same_ones_are_there() -> None:
     leases = OrderedLeases(4, 8)
     both = {"b", "a"}
-    assert [leases.suits("a", both, lane) for lane in range(4)] == [True, False, True, False]
-    assert [leases.suits("b", both, lane) for lane in range(4)] == [False, True, False, True]
-    assert all(leases.suits("b", {"b"}, lane) for lane in range(4))
+    assert [leases.suits("a", both, slot) for slot in range(4)] == [True, False, True, False]
+    assert [leases.suits("b", both, slot) for slot in range(4)] == [False, True, False, True]
+    assert all(leases.suits("b", {"b"}, slot) for slot in range(4))
 
 
 def test_a_lane_suits_who_has_what_comes_next_in_memory() -> None:
@@ -104,7 +104,7 @@ def test_a_closure_does_not_go_on_to_what_another_worker_may_have_in_memory() ->
     number, _ = leases.lease("A", "a", {"a"}, Turn(0, 7)) or pytest.fail("it is its own")
     leases.take("A", number, 7, count=1, before=None, after=1, ended=True)
     assert leases.lease("A", "a", {"a"}, Turn(0, 7)) is None
-    assert leases.lease("A", "a", {"a"}, Turn(0, 8)) == (1, LeasedPart(1))
+    assert leases.lease("A", "a", {"a"}, Turn(0, 8)) == (1, SplitRange(1))
 
 
 def test_of_a_worker_that_is_there_no_more_than_one_split_is_taken() -> None:
@@ -115,44 +115,44 @@ def test_of_a_worker_that_is_there_no_more_than_one_split_is_taken() -> None:
 
 def test_closures_without_a_lane_take_what_is_free_and_no_lanes_lease() -> None:
     leases = OrderedLeases(2, 4)
-    assert lease(leases, 0, closure=0) == (0, LeasedPart(0))
-    assert leases.lease("A") == (1, LeasedPart(1))
-    assert lease(leases, 1, closure=2) == (2, LeasedPart(3))
+    assert lease(leases, 0, closure=0) == (0, SplitRange(0))
+    assert leases.lease("A") == (1, SplitRange(1))
+    assert lease(leases, 1, closure=2) == (2, SplitRange(3))
 
 
 class _Epoch:
     """Closures of an epoch, whose workers are lost, fail and change by chance."""
 
-    def __init__(self, lanes: int, sizes: list[int], seed: int) -> None:
-        self.lanes, self.sizes, self.chance = lanes, sizes, random.Random(seed)
-        self.leases = OrderedLeases(lanes, len(sizes))
+    def __init__(self, slots: int, sizes: list[int], seed: int) -> None:
+        self.slots, self.sizes, self.chance = slots, sizes, random.Random(seed)
+        self.leases = OrderedLeases(slots, len(sizes))
         self.number, self.lives = 0, 0
         self.rounds: list[list[list[tuple[int, int]]]] = []
 
     def run(self, saves: bool, disturbed: bool) -> list[list[list[tuple[int, int]]]]:
-        while lanes := self.leases.lanes():
-            closures = [(lanes[seat % len(lanes)], seat) for seat in range(self.lanes)]
+        while slots := self.leases.slots():
+            closures = [(slots[slot % len(slots)], slot) for slot in range(self.slots)]
             taken: dict[int, list[tuple[int, int]]] = {}
-            while closures:  # whichever may begin: of each lane the first
+            while closures:  # whichever may begin: of each slot the first
                 first = dict(reversed(closures))
-                lane = self.chance.choice([*first]) if disturbed else closures[0][0]
-                taken[first[lane]] = self.closure(lane, 1 + first[lane] % 3, disturbed)
-                closures.remove((lane, first[lane]))
-            self.rounds.append([taken[seat] for seat in sorted(taken)])
+                slot = self.chance.choice([*first]) if disturbed else closures[0][0]
+                taken[first[slot]] = self.closure(slot, 1 + first[slot] % 3, disturbed)
+                closures.remove((slot, first[slot]))
+            self.rounds.append([taken[slot] for slot in sorted(taken)])
             if saves:
                 state = json.loads(json.dumps(self.leases.state()))
-                self.leases = OrderedLeases(self.lanes, len(self.sizes), state)
+                self.leases = OrderedLeases(self.slots, len(self.sizes), state)
         assert self.leases.progress().over
         assert self.leases.progress().visits == sum(self.sizes)
         return self.rounds
 
-    def closure(self, lane: int, wanted: int, disturbed: bool) -> list[tuple[int, int]]:
+    def closure(self, slot: int, wanted: int, disturbed: bool) -> list[tuple[int, int]]:
         """Take so many elements, in as many attempts as it takes; return them."""
         number, self.number = self.number, self.number + 1
         while True:
             holder = f"life {self.lives} of {self.chance.randint(0, 2)}" if disturbed else "A"
-            found = [(each.split, each.state or 0) for each in self.leases.portions(number)]
-            while self.take(holder, Turn(lane, number), wanted, found):
+            found = [(each.split, each.state or 0) for each in self.leases.ranges(number)]
+            while self.take(holder, Turn(slot, number), wanted, found):
                 if disturbed and self.chance.random() < 0.3:
                     break  # in the middle
             else:
@@ -180,7 +180,7 @@ class _Epoch:
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.lists(st.integers(0, 9), max_size=9))
 def test_rounds_are_the_same_whoever_dies_or_fails_and_whenever_it_is_saved(
-    seed: int, lanes: int, sizes: list[int]
+    seed: int, slots: int, sizes: list[int]
 ) -> None:
-    undisturbed = _Epoch(lanes, sizes, 0).run(saves=False, disturbed=False)
-    assert _Epoch(lanes, sizes, seed).run(saves=True, disturbed=True) == undisturbed
+    undisturbed = _Epoch(slots, sizes, 0).run(saves=False, disturbed=False)
+    assert _Epoch(slots, sizes, seed).run(saves=True, disturbed=True) == undisturbed

@@ -55,7 +55,7 @@ def test_who_asks_for_failures_waits_for_those_that_are_being_noted() -> None:
     assert noting.wait(DEADLINE)
     with pytest.raises(ValueError, match="x"):
         queue.join(0)
-    reading = threading.Thread(target=lambda: (queue.tell_news(), read.set()))
+    reading = threading.Thread(target=lambda: (queue.publish_events(), read.set()))
     reading.start()
     assert not read.wait(0.1)
     may_note.set()

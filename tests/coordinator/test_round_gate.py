@@ -85,7 +85,7 @@ def test_closures_count_in_the_order_in_which_they_were_scheduled_however_they_b
 
 def test_of_each_lane_one_closure_runs_at_a_time() -> None:
     queue, _ = rounds_of(4)
-    closures = [put_one(queue, number, lane=number % 2) for number in range(4)]
+    closures = [put_one(queue, number, slot=number % 2) for number in range(4)]
     assert take(queue) == closures[:2]
     assert take(queue) == []
     succeed(queue, closures[0])

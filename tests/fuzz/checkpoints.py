@@ -29,7 +29,7 @@ from psnb._src.server.table import Segment
 from psnb._src.utils.files import checksum
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge, in_hand, write
-from tests.parameters.in_process import DIM, embedding, variable
+from tests.client.in_process import DIM, embedding, variable
 
 BETWEEN = b"\n\0=====\0\n"
 """What stands between the files of a checkpoint, where they are one."""

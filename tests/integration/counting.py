@@ -66,7 +66,7 @@ class Counter:
 
 def wait_until_copied(strategy: psnb.ParameterServerStrategy) -> None:
     """Wait until each shard has its copies: before, a server that dies takes its shards along."""
-    wait_until(lambda: strategy.copies_complete, "each shard has a copy", 2 * DEADLINE)
+    wait_until(lambda: strategy.replicas_complete, "each shard has a copy", 2 * DEADLINE)
 
 
 def _signal(number: signal.Signals, client: Client, addresses: tuple[str, ...]) -> None:

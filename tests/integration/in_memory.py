@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import psnb
 from psnb.data import InMemoryDataset
 
-PIECES = 8
+PARTITIONS = 8
 
 
 class InMemory(Protocol):
@@ -58,7 +58,7 @@ class OnWorkers:
         self._coordinator, self._folder, self._numbers = coordinator, folder, count()
 
     def make(self, dataset: InMemoryDataset) -> Any:
-        return self._coordinator.create_per_worker_dataset(dataset, splits=PIECES)
+        return self._coordinator.create_per_worker_dataset(dataset, splits=PARTITIONS)
 
     def batches(self, made: InMemory, iterator: Any = None) -> list[Any]:
         iterator = iter(made) if iterator is None else iterator

@@ -72,7 +72,7 @@ class Model:
     def lose(self) -> None:
         """Kill the server of the first variable, and wait until that is known."""
         layout = self.strategy._core.layout
-        place = layout.places[self.first._shards.tables[0][0].number]
+        place = layout.placements[self.first._shards.tables[0][0].number]
         assert place.primary is not None
         kill(self.strategy.client, place.primary.address)
         wait_until(lambda: self.strategy._core.layout.incomplete, "the server is lost")

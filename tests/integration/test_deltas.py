@@ -73,7 +73,7 @@ def test_a_copy_that_took_over_writes_all_and_the_others_what_changed(
         trained.save()
         assert files_a_shard(trained.save()) == [2, 2]
         wait_until_copied(strategy)
-        first = core_of(strategy).layout.places[0].primary
+        first = core_of(strategy).layout.placements[0].primary
         assert first is not None
         kill(whole, first.address)
         assert files_a_shard(trained.save()) == [1, 3]

@@ -169,7 +169,7 @@ def count_while_they_die(
                 # One at a time: a second one dead, before anybody has noticed the first, is what
                 # two copies do not survive.
                 noticed = killed not in servers.running
-                if noticed and all(place.copies for place in servers.layout.places):
+                if noticed and all(place.synced for place in servers.layout.placements):
                     killed = rng.choice(servers.running)
                     _kill_listener(killed.address)
                     server_kills += 1

@@ -128,7 +128,7 @@ def test_an_export_while_closures_run_is_whole_and_of_its_time(
 
 
 @pytest.mark.second_tier(
-    "another framework: tests/keras_models/test_keras_export.py has what it predicts"
+    "another framework: tests/models/keras/test_keras_export.py has what it predicts"
 )
 def test_a_keras_model_predicts_alone(
     strategy: psnb.ParameterServerStrategy, tmp_path: Path

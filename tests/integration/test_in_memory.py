@@ -153,7 +153,7 @@ def test_examples_that_are_alone_have_no_slots_to_shuffle() -> None:
     made.load_into_memory()
     made.global_shuffle(1)
     made.slots_shuffle(["row"], 2)
-    with pytest.raises(DatasetError, match="a piece of the dataset has one example only"):
+    with pytest.raises(DatasetError, match="a partition of the dataset has one example only"):
         list(made)
 
 

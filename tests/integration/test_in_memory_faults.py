@@ -237,7 +237,7 @@ def test_a_global_shuffle_spreads_over_workers_that_have_joined() -> None:
         wait_until(lambda: len(coordinator.statistics().workers) == 3, "a third worker")
         made.global_shuffle()
         now = made.statistics()
-        assert [len(each.pieces) for each in now.workers.values()] == [2, 2, 2]
+        assert [len(each.ranges) for each in now.workers.values()] == [2, 2, 2]
         assert now.examples == COUNT
 
 

@@ -189,7 +189,7 @@ def test_a_loss_that_is_nan_says_which_element_of_which_file_it_is(
     assert "[4] 0.5 to 0.5, 1 not finite" in str(raised.value)
 
 
-@pytest.mark.second_tier("tests/jax_models/test_worker_programs has it within one process")
+@pytest.mark.second_tier("tests/models/jax/test_worker_programs has it within one process")
 def test_a_step_that_is_an_argument_is_compiled_once_a_worker(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         step = step_of(strategy, placed(strategy))
@@ -210,7 +210,7 @@ def test_a_step_that_is_an_argument_is_compiled_once_a_worker(whole: Client) -> 
         assert list(told) == [1, 1]  # once by each worker
 
 
-@pytest.mark.second_tier("tests/runtime/test_pytree_classes has it within one process")
+@pytest.mark.second_tier("tests/worker/test_pytree_classes has it within one process")
 def test_modules_of_the_notebook_are_trees_on_workers(whole: Client) -> None:
     equinox = pytest.importorskip("equinox")
 

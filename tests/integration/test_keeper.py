@@ -18,7 +18,7 @@ from distributed import Client
 import psnb
 from psnb import EventKind, errors
 from psnb._src.cluster.local import Roles, roles
-from psnb._src.placement.layout import CopyState, Layout, ServerAddress, ShardPlace
+from psnb._src.placement.layout import Layout, ReplicaState, ServerAddress, ShardPlacement
 from psnb._src.placement.next_layout import next_layout
 from psnb._src.strategy import reconciler
 from psnb._src.strategy import reconciler as rebalancing_module
@@ -98,19 +98,19 @@ def test_a_server_may_die_as_soon_as_a_copy_is_complete(
 ) -> None:
     pids = processes(whole)
 
-    def filled(index: int, place: ShardPlace, observed: Any) -> bool:
+    def filled(index: int, place: ShardPlacement, observed: Any) -> bool:
         held = observed[place.primary].holdings.get(index) if place.primary in observed else None
-        key = place.filling.key if place.filling else ""
-        return held is not None and held.copies.get(key) is CopyState.FILLED
+        key = place.syncing.key if place.syncing else ""
+        return held is not None and held.replicas.get(key) is ReplicaState.SYNCED
 
     def complete(layout: Layout, observed: Any) -> int | None:
-        just = [each for each in enumerate(layout.places) if filled(*each, observed)]
-        if not just or len(just) + sum(bool(each.copies) for each in layout.places) < len(
-            layout.places
+        just = [each for each in enumerate(layout.placements) if filled(*each, observed)]
+        if not just or len(just) + sum(bool(each.synced) for each in layout.placements) < len(
+            layout.placements
         ):
             return None  # the server that dies is to have no other shard of which there is no copy
         place = just[0][1]
-        dying = place.filling if who == "copy" else place.primary
+        dying = place.syncing if who == "copy" else place.primary
         assert dying is not None
         return pids[dying.address]
 
@@ -140,7 +140,7 @@ def test_a_server_may_die_in_the_moment_in_which_a_shard_is_handed_over(
     pids = processes(whole)
 
     def handed_over(layout: Layout, observed: Any) -> int | None:
-        for place in layout.places:
+        for place in layout.placements:
             if place.successor is not None and place.primary is not None:
                 return pids[(place.primary if who == "source" else place.successor).address]
         return None
@@ -265,7 +265,7 @@ def test_there_is_always_a_copy_while_servers_are_drained_and_added(
             strategy.rebalance()
         counter.require_all()
         assert len(published) > 20
-        assert all(place.copies for layout in published for place in layout.places)
+        assert all(place.synced for layout in published for place in layout.placements)
         assert EventKind.SERVER_LOST not in kinds(strategy)
 
 
@@ -331,7 +331,7 @@ def test_a_rebalance_that_is_interrupted_can_be_called_again(
         strategy.rebalance(drain=["server-0"])
         counter.wait_for(30)
         counter.require_all()
-        places = strategy._core.layout.places
+        places = strategy._core.layout.placements
         assert address_of(harmless, "server-0") not in {
             p.primary.address for p in places if p.primary
         }

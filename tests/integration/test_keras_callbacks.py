@@ -14,7 +14,7 @@ from distributed import Client
 import psnb
 import psnb.keras
 from psnb._src.models.keras.fit import Passes
-from tests.keras_models import nets
+from tests.models.keras import nets
 
 pytestmark = [
     # Of Keras itself, with numpy 2 and without 64-bit integers.

@@ -24,7 +24,7 @@ import psnb
 import psnb.keras
 from psnb.errors import ConfigurationError, IdOutOfRangeError
 from tests.integration import wide_and_deep as wd
-from tests.keras_models import nets
+from tests.models.keras import nets
 
 pytestmark = [
     # Of Keras itself, with numpy 2 and without 64-bit integers.

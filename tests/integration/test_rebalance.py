@@ -46,7 +46,7 @@ def growing() -> Iterator[Growing]:
 def shards(strategy: psnb.ParameterServerStrategy) -> dict[str, int]:
     """Return how many shards each server is the primary of."""
     found: dict[str, int] = {}
-    for place in strategy._core.layout.places:
+    for place in strategy._core.layout.placements:
         assert place.primary is not None
         found[place.primary.address] = found.get(place.primary.address, 0) + 1
     return found

@@ -48,7 +48,7 @@ class Model:
             strategy.variable(np.zeros(4), optimizer=psnb.Momentum(1.0, 0.5)) for _ in "ab"
         ]
         self.table = strategy.embedding("table", 2, optimizer=psnb.Adagrad(1.0), initializer=0.0)
-        places = strategy._core.layout.places
+        places = strategy._core.layout.placements
         assert {places[v._shards.tables[0][0].number].primary for v in self.variables} == set(
             strategy._core.layout.servers
         )
@@ -66,7 +66,7 @@ class Model:
         return [*(variable.read() for variable in self.variables), self.table.lookup(IDS)]
 
     def server_of(self, variable: int) -> str:
-        place = self.strategy._core.layout.places[
+        place = self.strategy._core.layout.placements[
             self.variables[variable]._shards.tables[0][0].number
         ]
         assert place.primary is not None

@@ -28,7 +28,7 @@ LOSSES = pytest.mark.parametrize(
 
 
 def primary(strategy: psnb.ParameterServerStrategy, shard: int = 0) -> str:
-    server = strategy._core.layout.places[shard].primary
+    server = strategy._core.layout.placements[shard].primary
     assert server is not None
     return server.address
 

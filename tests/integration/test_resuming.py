@@ -77,12 +77,12 @@ def test_all_parameters_are_there_again_as_they_were(cluster: Client, tmp_path: 
         kept = {each.name: each.read() for each in variables}
         rows = ads.lookup([1, 2, 3, 9], training=False)
         first = tags.lookup([1, 7], training=False)
-        described = {name: str(each.optimizer) for name, each in old.parameters.items()}
+        to_config = {name: str(each.optimizer) for name, each in old.parameters.items()}
     with psnb.resume(tmp_path, cluster, replicas=0) as resumed:
         found = resumed.strategy.parameters
         assert resumed.metadata == {"step": 8}
         assert resumed.strategy.mode == psnb.Sync(closures=3)
-        assert {name: str(each.optimizer) for name, each in found.items()} == described
+        assert {name: str(each.optimizer) for name, each in found.items()} == to_config
         for name, value in kept.items():
             np.testing.assert_array_equal(found[name].read(), value)  # type: ignore[union-attr]
         made = found["ads"]

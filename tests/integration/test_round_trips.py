@@ -105,7 +105,7 @@ def assert_one_round_trip(found: Messages, steps: int = STEPS) -> None:
         assert messages == {ASKED: steps, TOLD: steps, APPLIED: steps}
 
 
-@pytest.mark.second_tier("tests/jax_models/test_train_step.py counts them, too; the wire: torch's")
+@pytest.mark.second_tier("tests/models/jax/test_train_step.py counts them, too; the wire: torch's")
 def test_a_step_of_jax_asks_each_server_once_and_tells_it_once(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
@@ -145,7 +145,7 @@ def test_ids_that_a_module_computes_are_asked_for_table_by_table(
         assert messages == {ASKED: 2 * STEPS, TOLD: STEPS, APPLIED: STEPS}
 
 
-@pytest.mark.second_tier("tests/keras_models/test_compiled_model.py counts; the wire: torch's")
+@pytest.mark.second_tier("tests/models/keras/test_compiled_model.py counts; the wire: torch's")
 def test_a_step_of_keras_asks_each_server_once_and_tells_it_once(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:

@@ -139,7 +139,7 @@ def test_closures_train_and_workers_join_behind_certificates(private: Client) ->
 def test_copies_take_over_behind_certificates(private: Client) -> None:
     with psnb.ParameterServerStrategy(private, replicas=1) as strategy:
         counter = Counter(strategy)
-        places = strategy._core.layout.places
+        places = strategy._core.layout.placements
         wait_until_copied(strategy)
         counter.schedule(500)
         counter.wait_for(50)

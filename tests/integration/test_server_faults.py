@@ -43,7 +43,7 @@ def wait_for(strategy: psnb.ParameterServerStrategy, kind: EventKind, times: int
 
 def pids(strategy: psnb.ParameterServerStrategy) -> list[int]:
     """Return the processes of the servers of the shards, in their order."""
-    places = strategy._core.layout.places
+    places = strategy._core.layout.placements
     addresses = [place.primary.address for place in places if place.primary]
     found = strategy.client.run(os.getpid, workers=addresses)
     return [found[address] for address in addresses]
@@ -273,7 +273,7 @@ def test_a_server_that_works_for_long_says_that_it_is_busy(whole: Client, tmp_pa
     begun = tmp_path / "begun"
     with patient(whole) as strategy:
         v = strategy.variable(np.zeros(1))
-        name = next(p.primary.address for p in strategy._core.layout.places if p.primary)
+        name = next(p.primary.address for p in strategy._core.layout.placements if p.primary)
 
         async def work() -> None:
             begun.touch()

@@ -33,11 +33,11 @@ def trained(
     client: Client,
     between: Callable[[psnb.ClusterCoordinator], Between] = lambda coordinator: nothing,
     dataset: Any = BATCHES,
-    seats: int = 2,
+    round_size: int = 2,
     **how: Any,
 ) -> Learned:
     """Train two epochs with a trainer, and return all that was learned."""
-    with psnb.ParameterServerStrategy(client, mode=psnb.Sync(seats)) as strategy:
+    with psnb.ParameterServerStrategy(client, mode=psnb.Sync(round_size)) as strategy:
         w, ads = placed(strategy)
         coordinator = psnb.ClusterCoordinator(strategy)
         meet = between(coordinator)
@@ -58,7 +58,7 @@ def slowing(index: int, folder: Path) -> Callable[[psnb.ClusterCoordinator], Bet
     folder.mkdir()
 
     def meet(number: int, batch: list[int]) -> None:
-        if psnb.worker_index() == index and number < 40:  # as long as both workers have a lane
+        if psnb.worker_index() == index and number < 40:  # as long as both workers have a slot
             wait_for_file(folder / str(number ^ 1))
         (folder / str(number)).touch()
 
@@ -169,8 +169,8 @@ def test_a_background_save_at_any_moment_ends_no_round_early(
 
 # Last: it closes clusters of this process, after which closures of others cannot read ahead.
 def test_it_is_the_same_with_other_numbers_of_workers(cluster: Client) -> None:
-    found = [trained(cluster, seats=3)]
+    found = [trained(cluster, round_size=3)]
     for workers in (1, 3):
         with psnb.local_cluster(workers, 2, processes=False) as client:
-            found.append(trained(client, seats=3))
+            found.append(trained(client, round_size=3))
     assert found[0] == found[1] == found[2]

@@ -9,7 +9,7 @@ from distributed import Client
 
 import psnb
 import psnb.torch
-from tests.torch_models.test_module_stage import First, Last
+from tests.models.torch.test_module_stage import First, Last
 
 MICRO, MICROBATCHES, UPDATES, RATE = 8, 3, 4, 0.5
 

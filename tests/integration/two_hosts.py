@@ -23,8 +23,8 @@ from tests.integration.helpers import CommandLine
 from tests.integration.namespaces import HERE, OWN_PROCESSES, THERE, held, linked
 
 SUITE = (
-    "tests/parameters/test_comm_server_client.py",
-    "tests/parameters/test_unreadable.py",
+    "tests/client/test_comm_server_client.py",
+    "tests/client/test_unreadable.py",
     "tests/integration/test_ctr.py",
 )
 SELECTED = "not network and not where_it_is_wanted"

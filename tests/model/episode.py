@@ -152,8 +152,8 @@ class Episode:
 
     def _is_spare(self, server: Server) -> bool:
         """Whether all that a server has is on another one that is sure to take over."""
-        for place in self.notebook.layout.places:
-            found = [self.world.servers[a.key] for a in (place.primary, *place.copies) if a]
+        for place in self.notebook.layout.placements:
+            found = [self.world.servers[a.key] for a in (place.primary, *place.synced) if a]
             leaving = [self.world.servers[a.key] for a in place.leaving]
             others = [each for each in found if each.alive and each is not server]
             if server in (*found, *leaving) and not others:
@@ -162,7 +162,7 @@ class Episode:
 
     def _is_lost(self) -> bool:
         notebook = self.notebook
-        return notebook.unmade or any(place.primary is None for place in notebook.layout.places)
+        return notebook.unmade or any(place.primary is None for place in notebook.layout.placements)
 
     def _wants_recovery(self) -> bool:
         """Whether somebody would call recover: something is lost, or may be."""
@@ -183,13 +183,13 @@ class Episode:
             return False
         if not all(each.done for each in world.pending):
             return False
-        for place in layout.places:
-            whole = place.primary is not None and len(place.copies) == layout.replicas
-            if not whole or place.filling or place.successor or place.leaving:
+        for place in layout.placements:
+            whole = place.primary is not None and len(place.synced) == layout.replicas
+            if not whole or place.syncing or place.successor or place.leaving:
                 return False
         return all(
             set(server.host._hosted)
-            == {i for i, place in enumerate(layout.places) if server.address in place.servers}
+            == {i for i, place in enumerate(layout.placements) if server.address in place.servers}
             for server in notebook.watched()
             if server.alive
         )
@@ -199,9 +199,9 @@ class Episode:
         if self._careful:
             assert not notebook.lost_at
         values = {}
-        for index, place in enumerate(notebook.layout.places):
+        for index, place in enumerate(notebook.layout.placements):
             assert place.primary is not None
-            holders = [world.servers[each.key].host for each in (place.primary, *place.copies)]
+            holders = [world.servers[each.key].host for each in (place.primary, *place.synced)]
             held = [contents(host, index) for host in holders]
             for other in held[1:]:
                 np.testing.assert_array_equal(other, held[0])

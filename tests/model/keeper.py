@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from psnb._src.client.requests import Request
-from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlace
+from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlacement
 from psnb._src.placement.next_layout import DesiredLayout, Health, ObservedServer, next_layout
 from psnb._src.server.operations import (
     CreateDense,
-    FollowPlaces,
+    FollowPlacements,
     HostOperation,
     HostShards,
     MeasureShards,
@@ -49,7 +49,7 @@ class Keeper(Process):
 
     def __init__(self, world: World, servers: int, shards: int, replicas: int) -> None:
         made = [world.server() for _ in range(servers)]
-        places = [ShardPlace(made[i % servers].address) for i in range(shards)]
+        places = [ShardPlacement(made[i % servers].address) for i in range(shards)]
         world.published = self.layout = Layout("s", 1, replicas, 1.0, tuple(places))
         super().__init__(world, "notebook")
         self._silence: dict[str, int] = {}
@@ -75,7 +75,7 @@ class Keeper(Process):
 
     @property
     def shards(self) -> tuple[ShardId, ...]:
-        return tuple(ShardId("s", index) for index in range(len(self.layout.places)))
+        return tuple(ShardId("s", index) for index in range(len(self.layout.placements)))
 
     def watched(self) -> list[Server]:
         """Return the servers that were not given up."""
@@ -115,12 +115,12 @@ class Keeper(Process):
         before, world = self.layout, self.world
         usable = [s.address for s in self.watched() if s.address not in self._drained]
         after = next_layout(before, self._observed, DesiredLayout(usable, self._homes))
-        for index, (old, new) in enumerate(zip(before.places, after.places, strict=True)):
+        for index, (old, new) in enumerate(zip(before.placements, after.placements, strict=True)):
             if new.primary == old.primary:
                 continue
             if new.primary is None:
                 # Lost it is only if all that had it are dead.
-                holders = [world.servers[s.key] for s in old.servers if s != old.filling]
+                holders = [world.servers[s.key] for s in old.servers if s != old.syncing]
                 watched = [each for each in holders if each in self.watched()]
                 assert not any(each.alive for each in watched), f"shard {index} was thrown away"
                 self.lost_at[index] = world.steps
@@ -145,15 +145,15 @@ class Keeper(Process):
         self._beating[key] = number
         places = {
             index: place
-            for index, place in enumerate(layout.places)
+            for index, place in enumerate(layout.placements)
             if server.address in place.servers
         }
-        versions = [place.version for place in layout.places]
+        versions = [place.version for place in layout.placements]
 
         def arrive() -> None:
             if not server.alive:
                 return
-            packed = pickle.dumps(manage(server, FollowPlaces(places, versions)))
+            packed = pickle.dumps(manage(server, FollowPlacements(places, versions)))
             self.world.send(self, lambda: answered(pickle.loads(packed)))
 
         def answered(status: Any) -> None:
@@ -177,7 +177,7 @@ class Keeper(Process):
                 self._drained = {chance.choice(alive)}
             usable = [each for each in alive if each not in self._drained]
             leaves = chance.random() < 0.5  # as a server does that was asked to end: to any other
-            for index, place in enumerate(self.layout.places):
+            for index, place in enumerate(self.layout.placements):
                 moves = place.primary in self._drained and not leaves
                 if moves or chance.random() < 0.3:
                     self._homes[index] = chance.choice(usable)
@@ -260,7 +260,9 @@ class Keeper(Process):
         layout = hosted_anew(self.layout, lost, usable)
         orders = []
         for address in usable:
-            mine = {i: layout.places[i] for i in lost if layout.places[i].primary == address}
+            mine = {
+                i: layout.placements[i] for i in lost if layout.placements[i].primary == address
+            }
             server = self.world.servers[address.key]
             orders.append((server, HostShards(mine, fences)))
         for answer in (yield from self._order(orders)):

@@ -103,7 +103,7 @@ class Worker(Process):
 
     def together(self, shards: Any) -> bool:
         """Return what `CommTransport` believes."""
-        places = [self.known.places[shard.number] for shard in shards]
+        places = [self.known.placements[shard.number] for shard in shards]
         return len(shards) == 1 or (
             len({place.servers for place in places}) == 1 and len(places[0].servers) == 1
         )

@@ -232,7 +232,7 @@ class Pending:
 
     def _place(self) -> Any:
         assert isinstance(self._request.to, ShardId)
-        return self._owner.known.places[self._request.to.number]
+        return self._owner.known.placements[self._request.to.number]
 
 
 class World:

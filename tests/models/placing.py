@@ -18,7 +18,7 @@ from psnb._src.protocol.messages import Async, Mode
 from psnb._src.server.operations import CreateDense, CreateSparse
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.states import Admission, Always
-from tests.parameters.in_process import InProcess
+from tests.client.in_process import InProcess
 
 
 class CopyingInProcess(InProcess):

@@ -11,7 +11,7 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 
-from psnb._src.monitor.links import HubLink, SchedulerLink, tell_panels
+from psnb._src.monitor.links import HubLink, SchedulerLink, connect_panels
 from tests.monitor.viewed import FakeViewed
 
 
@@ -25,7 +25,7 @@ def test_the_jupyter_server_is_told_if_there_is_one_and_else_the_scheduler(
         socket.socket() as held,
     ):
         monkeypatch.delenv("JPY_PARENT_PID", raising=False)
-        far = tell_panels(viewed, client)
+        far = connect_panels(viewed, client)
         assert isinstance(far, SchedulerLink)
         far.close()
         held.bind(("127.0.0.1", 0))  # one that does not answer is told, too
@@ -33,7 +33,7 @@ def test_the_jupyter_server_is_told_if_there_is_one_and_else_the_scheduler(
         (tmp_path / f"jpserver-{os.getpid()}.json").write_text(json.dumps(told))
         monkeypatch.setenv("JPY_PARENT_PID", str(os.getpid()))
         monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
-        near = tell_panels(viewed, client)
+        near = connect_panels(viewed, client)
         assert isinstance(near, HubLink)
         near.close()
         assert not near.alive
@@ -48,7 +48,7 @@ def test_the_scheduler_is_told_nothing_if_dasks_configuration_says_so(
         Client(cluster, timeout=10) as client,
         dask.config.set({"psnb.tell-scheduler": False}),
     ):
-        assert tell_panels(FakeViewed(), client) is None
+        assert connect_panels(FakeViewed(), client) is None
         assert "psnb-updates" not in cluster.scheduler.plugins
 
 
@@ -58,4 +58,4 @@ def test_a_scheduler_that_is_gone_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
     with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         client = Client(cluster, timeout=10)
         client.close()
-        assert tell_panels(viewed, client) is None
+        assert connect_panels(viewed, client) is None

@@ -34,9 +34,9 @@ def _extracts(route: UpdatesRoute, after: dict[str, Any] | None = None) -> list[
 
 def test_a_reader_gets_what_it_does_not_have() -> None:
     route = UpdatesRoute()
-    assert route.tell("client", "abc", update(1))  # and is asked for a full one
+    assert route.post("client", "abc", update(1))  # and is asked for a full one
     for each in (update(2, True), update(3), update(4)):
-        assert not route.tell("client", "abc", each)
+        assert not route.post("client", "abc", each)
     assert _extracts(route) == [
         {"coordinator": "abc", "gone": "", "updates": [update(2, True), update(3), update(4)]}
     ]
@@ -48,24 +48,24 @@ def test_a_reader_gets_what_it_does_not_have() -> None:
 def test_a_coordinator_goes_when_it_says_so_and_with_its_client() -> None:
     route = UpdatesRoute()
     for name, client in (("closed", "one"), ("lost", "one"), ("lives", "two")):
-        route.tell(client, name, update(0, True))
-    route.tell("one", "closed", None)
+        route.post(client, name, update(0, True))
+    route.post("one", "closed", None)
     route.remove_client(cast(Any, None), "one")
     gone = {each["coordinator"]: each["gone"] for each in _extracts(route)}
     assert gone["closed"] == "it was closed"
     assert "its process has ended" in gone["lost"]
     assert gone["lives"] == ""
-    route.tell("one", "lost", update(1))
+    route.post("one", "lost", update(1))
     assert [each["gone"] for each in _extracts(route) if each["coordinator"] == "lost"] == [""]
 
 
 def test_of_too_many_those_that_are_gone_are_forgotten_first() -> None:
     route = UpdatesRoute()
     for each in range(MOST_COORDINATORS):
-        route.tell("client", str(each), update(0, True))
-    route.tell("client", "30", None)
-    route.tell("client", "a", update(0, True))
-    route.tell("client", "b", update(0, True))
+        route.post("client", str(each), update(0, True))
+    route.post("client", "30", None)
+    route.post("client", "a", update(0, True))
+    route.post("client", "b", update(0, True))
     names = [each["coordinator"] for each in _extracts(route)]
     assert len(names) == MOST_COORDINATORS
     assert not {"30", "0"} & set(names)
@@ -76,11 +76,11 @@ def test_what_is_gone_is_forgotten_after_a_while() -> None:
     now = [1000.0]
     route = UpdatesRoute(lambda: now[0])
     for name, client in (("closed", "one"), ("lost", "one"), ("back", "two"), ("lives", "three")):
-        route.tell(client, name, update(0, True))
-    route.tell("one", "closed", None)
+        route.post(client, name, update(0, True))
+    route.post("one", "closed", None)
     route.remove_client(cast(Any, None), "one")
     route.remove_client(cast(Any, None), "two")
-    route.tell("two", "back", update(1))
+    route.post("two", "back", update(1))
     now[0] += GONE_SECONDS - 1
     route.sweep()
     assert len(_extracts(route)) == 4
@@ -93,7 +93,7 @@ def test_a_long_answer_is_given_in_parts() -> None:
     route = UpdatesRoute()
     for each in range(4):
         notice = "x" * (MOST_BYTES // 2 - 1000)
-        route.tell("client", "abc", update(each, each == 0, notice=notice))
+        route.post("client", "abc", update(each, each == 0, notice=notice))
     parts: list[list[int]] = []
     have: dict[str, int] = {}
     while part := _extracts(route, have)[0]["updates"]:
@@ -165,8 +165,8 @@ def test_the_scheduler_forgets_what_is_gone_by_itself(
 ) -> None:
     client.register_plugin(UpdatesRoute())
     route = scheduler.scheduler.plugins["psnb-updates"]
-    route.tell("client", "forgotten", update(0, True))
-    route.tell("client", "forgotten", None)
+    route.post("client", "forgotten", update(0, True))
+    route.post("client", "forgotten", None)
     sweep = scheduler.scheduler.periodic_callbacks["psnb-updates"]
     assert sweep.is_running()
     assert sweep.callback_time == 1000 * SWEEP

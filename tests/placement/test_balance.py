@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace, moves
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement, moves
 
 A, B, C, D = (ServerAddress(f"tcp://{name}", name) for name in "abcd")
 SERVERS = [A, B, C, D]
 
 
 def layout(*primaries: ServerAddress) -> Layout:
-    return Layout("s", 1, 0, 10.0, tuple(map(ShardPlace, primaries)))
+    return Layout("s", 1, 0, 10.0, tuple(map(ShardPlacement, primaries)))
 
 
 def test_shards_spread_over_new_servers() -> None:
@@ -38,9 +38,9 @@ def test_moves_end_with_the_heaviest_server_no_heavier_and_nothing_on_others(
     at = data.draw(st.lists(st.sampled_from(SERVERS), min_size=1, max_size=12))
     weights = [float(data.draw(st.integers(0, 100))) for _ in at]
     usable = data.draw(st.lists(st.sampled_from(SERVERS), min_size=1, unique=True))
-    places = layout(*at)
+    placements = layout(*at)
     after = list(at)
-    for index, server in moves(places, usable, weights):
+    for index, server in moves(placements, usable, weights):
         assert after[index] != server
         after[index] = server
     assert set(after) <= set(usable)

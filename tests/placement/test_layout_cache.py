@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
 from psnb._src.placement.registry import LayoutCache
 from psnb.errors import ServerLostError
 
@@ -17,10 +17,10 @@ FIRST = Layout(
     1,
     1,
     10.0,
-    (ShardPlace(A, (B,)), ShardPlace(B, filling=A), ShardPlace(A, (B,), successor=B)),
+    (ShardPlacement(A, (B,)), ShardPlacement(B, syncing=A), ShardPlacement(A, (B,), successor=B)),
 )
-SECOND = FIRST.with_places(
-    [ShardPlace(B, leaving=(A,), term=3), ShardPlace(None), ShardPlace(B, version=9)]
+SECOND = FIRST.with_placements(
+    [ShardPlacement(B, leaving=(A,), term=3), ShardPlacement(None), ShardPlacement(B, version=9)]
 )
 
 

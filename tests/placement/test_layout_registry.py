@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from psnb._src.placement import registry as registry_module
-from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
 from psnb._src.placement.registry import HOLDER, UNKNOWN, LayoutRegistry
 
 A, B = ServerAddress("tcp://a", "a"), ServerAddress("tcp://b", "b")
-FIRST = Layout("s", 1, 1, 10.0, (ShardPlace(A, (B,)),))
-SECOND = FIRST.with_places([ShardPlace(B, leaving=(A,), term=3)])
+FIRST = Layout("s", 1, 1, 10.0, (ShardPlacement(A, (B,)),))
+SECOND = FIRST.with_placements([ShardPlacement(B, leaving=(A,), term=3)])
 SOON = 0.05
 LEASE = 15.0
 

@@ -11,10 +11,16 @@ import pytest
 
 from psnb._src.client.commit import committing, drive
 from psnb._src.client.requests import Request
-from psnb._src.placement.layout import CopyState, ServerAddress, ShardId, ShardPlace
+from psnb._src.placement.layout import ReplicaState, ServerAddress, ShardId, ShardPlacement
 from psnb._src.server import memory
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.operations import CreateTable, FollowPlaces, HostShards, OnShard, PendingReply
+from psnb._src.server.operations import (
+    CreateTable,
+    FollowPlacements,
+    HostShards,
+    OnShard,
+    PendingReply,
+)
 from psnb._src.server.replication import Opening
 from psnb._src.server.server import Host
 from psnb._src.server.shard import ParameterShard
@@ -74,18 +80,18 @@ class Servers:
 
     def __init__(self, homes: str, creations: Sequence[CreateTable], *, copied: bool) -> None:
         self.hosts = {name: Host(name, name, now) for name in {*homes, "c"}}
-        self.places = [ShardPlace(ServerAddress(name, name)) for name in homes]
+        self.placements = [ShardPlacement(ServerAddress(name, name)) for name in homes]
         self._wires: list[Wire] = []
         self.commits = 0
         for index, home in enumerate(homes):
-            self._manage(home, HostShards({index: self.places[index]}, []))
+            self._manage(home, HostShards({index: self.placements[index]}, []))
         for index in range(len(homes)):
             for creation in creations:
                 self.do(index, creation)
             if copied:
-                self._tell(index, filling=ServerAddress("c", "c"))
+                self._tell(index, syncing=ServerAddress("c", "c"))
                 self._flow()
-                self._tell(index, copies=(ServerAddress("c", "c"),), filling=None)
+                self._tell(index, synced=(ServerAddress("c", "c"),), syncing=None)
 
     def shard(self, index: int) -> ParameterShard:
         """Return a shard, on its primary."""
@@ -93,21 +99,21 @@ class Servers:
 
     def copy(self, index: int) -> ParameterShard | None:
         """Return a shard's copy, if the primary keeps one."""
-        if not self._hosted(index).copies:
+        if not self._hosted(index).replicas:
             return None
         return self.hosts["c"]._hosted[index].shard
 
     def do(self, index: int, operation: ShardOperation) -> Any:
         """Run an operation on a shard; one that its copy fails in is dropped meanwhile."""
         answers: list[Any] = []
-        primary = self.places[index].primary
+        primary = self.placements[index].primary
         assert primary is not None
         reply = PendingReply(answers.extend)
         self.hosts[primary.key].run([OnShard(index, operation)], reply, self._connect)
         self._flow()
-        for at in range(len(self.places)):
-            if CopyState.BROKEN in self._hosted(at).status().copies.values():
-                self._tell(at, copies=())
+        for at in range(len(self.placements)):
+            if ReplicaState.BROKEN in self._hosted(at).status().replicas.values():
+                self._tell(at, synced=())
         return result(answers)
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
@@ -126,7 +132,7 @@ class Servers:
         self, writes: Sequence[OnTable], sync_round: int | None = None, together: bool = True
     ) -> int:
         """Commit the same writes to all shards; return the number of the commit."""
-        shards = tuple(ShardId("s", index) for index in range(len(self.places)))
+        shards = tuple(ShardId("s", index) for index in range(len(self.placements)))
         number, self.commits = self.commits, self.commits + 1
         parts: Mapping[ShardId, Part] = {
             shard: Part(writes, round_number=sync_round) for shard in shards
@@ -136,20 +142,20 @@ class Servers:
         return number
 
     def _hosted(self, index: int) -> Any:
-        primary = self.places[index].primary
+        primary = self.placements[index].primary
         assert primary is not None
         return self.hosts[primary.key]._hosted[index]
 
     def _tell(self, index: int, **changes: Any) -> None:
-        self.places[index] = place = self.places[index].next(**changes)
-        versions = [each.version for each in self.places]
+        self.placements[index] = place = self.placements[index].next(**changes)
+        versions = [each.version for each in self.placements]
         for name in self.hosts:
             mine = {
                 at: each
-                for at, each in enumerate(self.places)
+                for at, each in enumerate(self.placements)
                 if name in {server.key for server in each.servers}
             }
-            self._manage(name, FollowPlaces(mine, versions))
+            self._manage(name, FollowPlacements(mine, versions))
         assert place.version in versions
 
     def _manage(self, host: str, operation: Any) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from psnb._src.placement.layout import (
-    CopyState,
+    ReplicaState,
     ServerAddress,
     ServerStatus,
-    ShardPlace,
+    ShardPlacement,
     ShardStatus,
 )
 from psnb._src.server.commit_log import Commit, Part
@@ -24,7 +24,7 @@ from psnb._src.server.operations import (
     CreateTable,
     Done,
     Failed,
-    FollowPlaces,
+    FollowPlacements,
     HostOperation,
     HostShards,
     Moved,
@@ -47,7 +47,7 @@ from psnb._src.server.table import (
     ShardOperation,
 )
 
-FILLING, FILLED = CopyState.FILLING, CopyState.FILLED
+SYNCING, SYNCED = ReplicaState.SYNCING, ReplicaState.SYNCED
 ONES = np.ones(2, np.float32)
 SPARSE = CreateSparse(
     *("e", 2, None, 0, 1, "float32", Constant(1.0), 0, Adam(0.1)),
@@ -102,7 +102,7 @@ class Pair:
     def __init__(self) -> None:
         self.hosts = {name: Host(name, name, now) for name in "ab"}
         self.wires: list[Wire] = []
-        self.place = ShardPlace(A)
+        self.place = ShardPlacement(A)
         self.manage("a", HostShards({0: self.place}, []))
         for name in "vw":
             self.do(CreateDense(name, np.zeros(2, np.float32), SGD(1.0)))
@@ -135,9 +135,9 @@ class Pair:
         for host in hosts:
             self.beat(host, self.place)
 
-    def beat(self, host: str, place: ShardPlace) -> dict[int, ShardStatus]:
+    def beat(self, host: str, place: ShardPlacement) -> dict[int, ShardStatus]:
         mine = {0: place} if host in {server.key for server in place.servers} else {}
-        found: ServerStatus = self.manage(host, FollowPlaces(mine, [place.version]))
+        found: ServerStatus = self.manage(host, FollowPlacements(mine, [place.version]))
         return dict(found.shards)
 
     def do(self, operation: ShardOperation, host: str = "a") -> Any:
@@ -154,9 +154,9 @@ class Pair:
     def holding(self, host: str) -> ShardStatus:
         return self.hosts[host]._hosted[0].status()
 
-    def copied(self) -> CopyState:
+    def copied(self) -> ReplicaState:
         """Return how far the copy is."""
-        return self.holding("a").copies["b"]
+        return self.holding("a").replicas["b"]
 
     def read(self, host: str) -> list[float]:
         """Return what the variable has, whatever the host is for the shard."""
@@ -171,14 +171,14 @@ class Pair:
                     wire.deliver()
 
     def fill(self) -> None:
-        self.tell("a", filling=B)
+        self.tell("a", syncing=B)
         self.flow()
-        assert self.copied() is FILLED
-        self.tell("a", "b", copies=(B,), filling=None)
+        assert self.copied() is SYNCED
+        self.tell("a", "b", synced=(B,), syncing=None)
 
     def promote(self) -> None:
         """Let the copy hear that it is the primary, and nobody else."""
-        self.tell("b", primary=B, copies=())
+        self.tell("b", primary=B, synced=())
 
 
 def result(answers: list[ServerAnswer]) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.operations import CreateDense, FinishCopy, TableTail
+from psnb._src.server.operations import CreateDense, FinishReplica, TableTail
 from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import Adagrad
 from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex
@@ -281,7 +281,7 @@ def test_a_copy_that_is_sent_a_bad_tail_keeps_what_it_had() -> None:
     good = TableTail({"step": np.array([5])}, 0, Adagrad(0.1))
     bad = TableTail({"step": np.array([-5])}, 0, Adagrad(0.1))
     with pytest.raises(ConfigurationError):
-        shard.run(FinishCopy({"v": good, "w": bad}, shard.log()))
+        shard.run(FinishReplica({"v": good, "w": bad}, shard.log()))
     assert shard.table("v").state()["step"] == 0
 
 

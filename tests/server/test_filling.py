@@ -27,9 +27,9 @@ from psnb._src.server.table import (
     TuneOptimizer,
 )
 from tests.server.pair import (
-    FILLED,
     ONES,
     SPARSE,
+    SYNCED,
     B,
     Pair,
     push,
@@ -80,11 +80,11 @@ def test_whatever_happens_while_a_copy_is_filled_it_ends_the_same(
     for step in before:
         take(pair, *step)
     with small_segments():
-        pair.tell("a", filling=B)
+        pair.tell("a", syncing=B)
         for step in meanwhile:
             take(pair, *step)
         pair.flow()
-    assert pair.copied() is FILLED
+    assert pair.copied() is SYNCED
     assert same(pair.shard("a"), pair.shard("b"))
     for step in (*before, *meanwhile):
         take(pair, *step)

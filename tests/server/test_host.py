@@ -1,4 +1,4 @@
-"""Shards and their copies on several servers."""
+"""Shards and their replicas on several servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.placement.layout import CopyState, Role, ShardPlace
+from psnb._src.placement.layout import ReplicaState, Role, ShardPlacement
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import (
@@ -18,7 +18,7 @@ from psnb._src.server.operations import (
     CommitParts,
     CreateDense,
     FenceCommits,
-    FollowPlaces,
+    FollowPlacements,
     GiveUpCommit,
     HostShards,
     OnShard,
@@ -33,10 +33,10 @@ from psnb._src.server.sparse import SparseTable
 from psnb._src.server.table import OnTable, PushGradient, PutSegment
 from psnb.errors import ConfigurationError, InternalError
 from tests.server.pair import (
-    FILLED,
-    FILLING,
     ONES,
     READ,
+    SYNCED,
+    SYNCING,
     A,
     B,
     Pair,
@@ -101,18 +101,18 @@ def test_what_waits_for_a_copy_is_answered_as_it_was() -> None:
 
 def test_a_copy_that_is_being_filled_keeps_nobody_waiting() -> None:
     pair = Pair()
-    pair.tell("a", filling=B)
+    pair.tell("a", syncing=B)
     pair.wires[0].deliver()
     assert results(pair.commit(push())) == [None]
-    assert pair.copied() is FILLING
+    assert pair.copied() is SYNCING
     pair.flow()
-    assert pair.copied() is FILLED
+    assert pair.copied() is SYNCED
     assert same(pair.shard("a"), pair.shard("b"))
 
 
 def test_a_copy_that_has_everything_is_waited_for_before_anybody_has_heard_so() -> None:
     pair = Pair()
-    pair.tell("a", filling=B)
+    pair.tell("a", syncing=B)
     pair.flow()
     answers = pair.commit(push())
     assert answers == []
@@ -132,7 +132,7 @@ def test_a_copy_answers_nobody_until_it_is_the_primary() -> None:
 
 def test_a_commit_that_the_dead_primary_answered_is_not_applied_again_by_its_copy() -> None:
     pair = Pair()
-    pair.commit(push(), number=5)  # before there is a copy
+    pair.commit(push(), number=5)  # before there is a replica
     pair.fill()
     pair.commit(push(), number=6)
     pair.flow()
@@ -168,7 +168,7 @@ def test_nor_when_it_hears_of_it() -> None:
     pair = Pair()
     pair.fill()
     answers = pair.commit(push())
-    pair.tell("b", "a", primary=B, copies=(), leaving=(A,))
+    pair.tell("b", "a", primary=B, synced=(), leaving=(A,))
     assert moved(answers)
     assert moved(pair.send("a", READ))
 
@@ -180,8 +180,8 @@ def test_what_waits_for_a_broken_copy_is_answered_when_it_is_let_go() -> None:
     pair.wires[0].opening.broken(ConnectionResetError("gone"))
     later = pair.commit(push())
     assert answers == later == []
-    assert pair.copied() is CopyState.BROKEN
-    pair.tell("a", copies=(), leaving=(B,))
+    assert pair.copied() is ReplicaState.BROKEN
+    pair.tell("a", synced=(), leaving=(B,))
     assert results(answers) == results(later) == [None]
     assert pair.wires[0].closed
 
@@ -192,8 +192,8 @@ def test_a_change_that_there_is_no_memory_to_forward_is_made_and_breaks_the_copy
     pair.wires[0].has_memory = False
     answers = pair.commit(push())
     assert answers == []
-    assert pair.copied() is CopyState.BROKEN
-    pair.tell("a", copies=(), leaving=(B,))
+    assert pair.copied() is ReplicaState.BROKEN
+    pair.tell("a", synced=(), leaving=(B,))
     assert results(answers) == [None]
     assert pair.read("a") == [1, 1]
 
@@ -204,18 +204,18 @@ def test_a_copy_that_there_is_no_memory_to_fill_is_filled_later(
 ) -> None:
     pair = Pair()
     pair.commit(push_rows(1, 1, 2, 2))
-    pair.tell("a", filling=B)
+    pair.tell("a", syncing=B)
     for _ in range(delivered):
         pair.wires[0].deliver()
     with monkeypatch.context() as without:
         without.setattr(SparseTable, "pick", _no_memory)
         without.setattr(DenseTable, "segment", _no_memory)
         pair.flow()
-    assert pair.copied() is CopyState.BROKEN
-    pair.tell("a", filling=None)
-    pair.tell("a", filling=B)
+    assert pair.copied() is ReplicaState.BROKEN
+    pair.tell("a", syncing=None)
+    pair.tell("a", syncing=B)
     pair.flow()
-    assert pair.copied() is FILLED
+    assert pair.copied() is SYNCED
     assert same(pair.shard("a"), pair.shard("b"))
 
 
@@ -226,31 +226,31 @@ def _no_memory(*arguments: object) -> None:
 def test_a_server_that_is_not_there_makes_a_broken_copy_for_which_nobody_waits() -> None:
     pair = Pair()
     pair.connect = nowhere  # type: ignore[method-assign]
-    pair.tell("a", filling=B)
-    assert pair.copied() is CopyState.BROKEN
+    pair.tell("a", syncing=B)
+    assert pair.copied() is ReplicaState.BROKEN
     assert results(pair.commit(push())) == [None]
 
 
 def test_a_copy_that_broke_while_it_was_filled_is_filled_anew() -> None:
     pair = Pair()
-    pair.tell("a", filling=B)
+    pair.tell("a", syncing=B)
     pair.wires[0].opening.broken(ConnectionResetError("gone"))
     pair.commit(push())
-    pair.tell("a", filling=None)
-    pair.tell("a", filling=B)
+    pair.tell("a", syncing=None)
+    pair.tell("a", syncing=B)
     pair.flow()
-    assert pair.copied() is FILLED
+    assert pair.copied() is SYNCED
     assert same(pair.shard("a"), pair.shard("b"))
 
 
 def test_so_it_is_if_the_primary_has_not_heard_in_between_that_it_is_given_up() -> None:
     pair = Pair()
-    pair.tell("a", filling=B)
+    pair.tell("a", syncing=B)
     pair.wires[0].opening.broken(ConnectionResetError("gone"))
-    pair.tell(filling=None)
-    pair.tell("a", filling=B)
+    pair.tell(syncing=None)
+    pair.tell("a", syncing=B)
     pair.flow()
-    assert pair.copied() is FILLED
+    assert pair.copied() is SYNCED
 
 
 def test_a_shard_is_handed_over_with_everything_and_the_old_primary_goes_on_as_a_copy() -> None:
@@ -263,12 +263,12 @@ def test_a_shard_is_handed_over_with_everything_and_the_old_primary_goes_on_as_a
     pair.flow()
     assert results(answers) == [None]
     assert pair.holding("a").idle
-    pair.tell("b", primary=B, copies=(A,), successor=None)
+    pair.tell("b", primary=B, synced=(A,), successor=None)
     answers = pair.commit(push(), number=50, host="b")
     assert answers == []  # it is on both, as before
     pair.flow()
     assert results(answers) == [None]
-    assert pair.holding("a").role is Role.COPY
+    assert pair.holding("a").role is Role.REPLICA
     assert pair.read("a") == pair.read("b") == [2, 2]
 
 
@@ -294,11 +294,11 @@ def test_an_old_place_that_comes_late_changes_nothing() -> None:
 def test_only_one_that_holds_the_very_same_is_taken_for_a_copy_without_being_filled() -> None:
     pair = Pair()
     pair.fill()
-    pair.tell("b", primary=B, copies=(A,), successor=None)  # it did not wait for the last change
+    pair.tell("b", primary=B, synced=(A,), successor=None)  # it did not wait for the last change
     pair.commit(push(), number=9)  # of which nothing is on the way yet
-    pair.hosts["a"]._hosted[0].copies.clear()
+    pair.hosts["a"]._hosted[0].replicas.clear()
     pair.flow()
-    assert pair.holding("b").copies["a"] is CopyState.BROKEN
+    assert pair.holding("b").replicas["a"] is ReplicaState.BROKEN
 
 
 def test_changes_that_come_out_of_turn_break_a_copy() -> None:
@@ -308,7 +308,7 @@ def test_changes_that_come_out_of_turn_break_a_copy() -> None:
     pair.commit(push("w"))
     pair.wires[0].waiting.popleft()  # as no connection does
     pair.flow()
-    assert pair.copied() is CopyState.BROKEN
+    assert pair.copied() is ReplicaState.BROKEN
     assert pair.read("b") == [0, 0]
 
 
@@ -322,10 +322,10 @@ def test_a_shard_that_is_not_here_is_elsewhere() -> None:
 
 def test_a_shard_that_a_newer_place_has_brought_is_not_dropped_for_an_older_one() -> None:
     pair = Pair()
-    place = ShardPlace(B, version=7)
-    pair.manage("b", HostShards({0: place}, []))
-    assert set(pair.beat("b", ShardPlace(A, version=6))) == {0}
-    assert set(pair.beat("b", ShardPlace(A, version=7))) == set()
+    placement = ShardPlacement(B, version=7)
+    pair.manage("b", HostShards({0: placement}, []))
+    assert set(pair.beat("b", ShardPlacement(A, version=6))) == {0}
+    assert set(pair.beat("b", ShardPlacement(A, version=7))) == set()
 
 
 def test_a_change_that_failed_half_way_through_a_bug_breaks_the_copies() -> None:
@@ -333,7 +333,7 @@ def test_a_change_that_failed_half_way_through_a_bug_breaks_the_copies() -> None
     pair.fill()
     with pytest.raises(InternalError):
         pair.do(OnTable("e", PutSegment(None)))  # type: ignore[arg-type]
-    assert pair.copied() is CopyState.BROKEN
+    assert pair.copied() is ReplicaState.BROKEN
 
 
 def test_a_change_that_is_refused_does_not() -> None:
@@ -341,7 +341,7 @@ def test_a_change_that_is_refused_does_not() -> None:
     pair.fill()
     with pytest.raises(ConfigurationError):
         pair.do(push("gone"))
-    assert pair.copied() is FILLED
+    assert pair.copied() is SYNCED
 
 
 def test_what_was_refused_is_not_kept() -> None:
@@ -364,7 +364,7 @@ class Two:
 
     def __init__(self) -> None:
         self.pair = Pair()
-        self.pair.manage("a", HostShards({1: ShardPlace(A)}, []))
+        self.pair.manage("a", HostShards({1: ShardPlacement(A)}, []))
         self.pair.send("a", OnShard(1, CreateDense("v", np.zeros(2, np.float32), SGD(1.0))))
 
     def commit(self, *writes: Any, number: int = 0) -> Any:
@@ -392,10 +392,10 @@ def test_it_is_made_nowhere_if_it_cannot_be_made_everywhere() -> None:
 
 def test_it_must_be_made_in_two_steps_if_a_shard_is_elsewhere_or_has_copies() -> None:
     two = Two()
-    two.pair.manage("a", FollowPlaces({0: ShardPlace(A, filling=B, version=2)}, [2, 0]))
+    two.pair.manage("a", FollowPlacements({0: ShardPlacement(A, syncing=B, version=2)}, [2, 0]))
     assert two.commit() == APART
     two = Two()
-    two.pair.manage("a", FollowPlaces({1: ShardPlace(A)}, [9, 1]))
+    two.pair.manage("a", FollowPlacements({1: ShardPlacement(A)}, [9, 1]))
     assert moved(two.pair.send("a", READ))
     parts = {1: Part([push()]), 0: Part([push()])}
     answers = two.pair.send("a", OnShard(1, CommitParts(Commit("w", 0), parts)))

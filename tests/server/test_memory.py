@@ -149,7 +149,7 @@ def servers(homes: str = "aa", *, copied: bool = False) -> Servers:
 
 def states(found: Servers) -> list[Any]:
     """Return what the tables of each shard hold."""
-    return [contents(found.shard(index)) for index in range(len(found.places))]
+    return [contents(found.shard(index)) for index in range(len(found.placements))]
 
 
 def contents(shard: ParameterShard) -> dict[str, dict[str, bytes]]:
@@ -170,7 +170,7 @@ def content(table: Table) -> dict[str, bytes]:
 
 def all_work(found: Servers) -> None:
     """Look the ids up in all tables, and push to them."""
-    for index in range(len(found.places)):
+    for index in range(len(found.placements)):
         for name in SPARSE:
             assert found.do(index, OnTable(name, LookUpRows(ids()))).shape == (OLD + MORE, DIM)
     before = states(found)
@@ -180,7 +180,7 @@ def all_work(found: Servers) -> None:
 
 def copies_equal(found: Servers) -> None:
     """The copies that primaries keep have what these have."""
-    for index in range(len(found.places)):
+    for index in range(len(found.placements)):
         copy = found.copy(index)
         assert copy is None or contents(copy) == contents(found.shard(index))
 
@@ -517,15 +517,15 @@ def test_a_copy_that_is_filled_begins_anew_where_there_was_no_memory_to_note_a_c
 def test_room_for_snapshots_that_there_is_no_memory_for_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room, made, real = PreallocatedPages(), [0], memory._piece
+    room, made, real = PreallocatedPages(), [0], memory._chunk
 
-    def piece() -> np.ndarray:
+    def chunk() -> np.ndarray:
         made[0] += 1
         if made[0] > 2:
             raise MemoryError
         return real()
 
-    monkeypatch.setattr(memory, "_piece", piece)
+    monkeypatch.setattr(memory, "_chunk", chunk)
     room.want(5)
     for thread in threading.enumerate():
         if thread.name == "psnb-room":

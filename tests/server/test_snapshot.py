@@ -185,10 +185,10 @@ def test_columns_are_as_they_were_though_rows_change_between_two_of_them(rows: i
 
 
 def small_pieces(numbers: int) -> ExitStack:
-    """Let snapshots of variables be copied in pieces of so many numbers."""
+    """Let snapshots of variables be copied in chunks of so many numbers."""
     stack = ExitStack()
     for module in (snapshot_module, memory):
-        stack.enter_context(patch.object(module, "PIECE", 8 * numbers))
+        stack.enter_context(patch.object(module, "CHUNK", 8 * numbers))
     return stack
 
 

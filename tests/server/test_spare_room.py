@@ -10,25 +10,25 @@ import pytest
 
 from psnb._src.server import memory
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.memory import PIECE, TICKS, PreallocatedPages
+from psnb._src.server.memory import CHUNK, TICKS, PreallocatedPages
 from psnb._src.server.optimizers import Adam
-from psnb._src.server.snapshots import pieces_wanted
+from psnb._src.server.snapshots import chunks_wanted
 from tests.conftest import wait_until
 
-FULL = np.arange(PIECE // 8)
+FULL = np.arange(CHUNK // 8)
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the threads that have had memory made."""
     names: list[str] = []
-    make = memory._piece
+    make = memory._chunk
 
-    def piece() -> np.ndarray:
+    def chunk() -> np.ndarray:
         names.append(threading.current_thread().name)
         return make()
 
-    monkeypatch.setattr(memory, "_piece", piece)
+    monkeypatch.setattr(memory, "_chunk", chunk)
     return names
 
 
@@ -39,8 +39,8 @@ def room() -> Iterator[PreallocatedPages]:
     made.clear()
 
 
-def ready(room: PreallocatedPages, pieces: int) -> None:
-    wait_until(lambda: room.want(pieces), "it is there")
+def ready(room: PreallocatedPages, chunks: int) -> None:
+    wait_until(lambda: room.want(chunks), "it is there")
 
 
 def test_copies_are_made_in_memory_that_is_there(room: PreallocatedPages, made: list[str]) -> None:
@@ -79,12 +79,12 @@ def test_small_ones_take_no_piece(room: PreallocatedPages, made: list[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("size", "pieces"), [(10, 0), (PIECE // 8, 3), (PIECE // 8 + 10, 3), (PIECE // 8 * 3 // 2, 6)]
+    ("size", "chunks"), [(10, 0), (CHUNK // 8, 3), (CHUNK // 8 + 10, 3), (CHUNK // 8 * 3 // 2, 6)]
 )
 def test_as_much_is_wanted_as_a_snapshot_of_a_changed_variable_takes(
-    size: int, pieces: int
+    size: int, chunks: int
 ) -> None:
-    assert pieces_wanted(DenseTable("v", np.zeros(size), Adam(0.1))) == pieces
+    assert chunks_wanted(DenseTable("v", np.zeros(size), Adam(0.1))) == chunks
 
 
 def minutes(room: PreallocatedPages) -> None:
@@ -106,17 +106,17 @@ def test_what_is_given_back_while_it_is_made_is_not_kept(
     room: PreallocatedPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    make = memory._piece
+    make = memory._chunk
 
-    def piece() -> np.ndarray:
+    def chunk() -> np.ndarray:
         begun.set()
         go_on.wait()
         return make()
 
-    monkeypatch.setattr(memory, "_piece", piece)
+    monkeypatch.setattr(memory, "_chunk", chunk)
     assert not room.want(5)
     begun.wait()
     room.clear()
     go_on.set()
     wait_until(lambda: not room._fills, "the thread ends")
-    assert not room._pieces
+    assert not room._chunks

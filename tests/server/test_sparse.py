@@ -64,8 +64,8 @@ class Sharded:
         return out
 
     def counted(self) -> tuple[int, int]:
-        described = [each.describe_rows() for each in self.tables]
-        return sum(d["rows"] for d in described), sum(d["waiting"] for d in described)
+        to_config = [each.describe_rows() for each in self.tables]
+        return sum(d["rows"] for d in to_config), sum(d["waiting"] for d in to_config)
 
     def reloaded(self, shards: int) -> Sharded:
         states = [each.state() for each in self.tables]

@@ -70,7 +70,7 @@ TABLES: dict[str, Callable[[], Table]] = {
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_PIECE", 100)
+    monkeypatch.setattr(snapshots, "_CHUNK", 100)
 
 
 def written(
@@ -197,10 +197,10 @@ def test_memory_that_was_made_ready_is_given_back_when_nothing_is_written_any_mo
     wait_until(lambda: room.want(2), "it is there")
     on_host.write()
     on_host.ask(EndWriting("of another one"))
-    assert len(room._pieces) == 2
+    assert len(room._chunks) == 2
     on_host.wait()
     on_host.ask(EndWriting(on_host.folder))
-    assert not room._pieces
+    assert not room._chunks
 
 
 @pytest.mark.parametrize("minutes", [1, 2])

@@ -68,7 +68,7 @@ def test_rows_go_a_segment_at_a_time_and_few_at_last(shard: ParameterShard) -> N
         kinds += [str(step) for step in steps]
         take(copy, steps)
     assert kinds == ["CreateSparse 'e'", *["PutSegment of 'e'"] * 10]
-    assert [str(step) for steps in under_way.last() for step in steps] == ["FinishCopy"]
+    assert [str(step) for steps in under_way.last() for step in steps] == ["FinishReplica"]
 
 
 def test_rows_that_change_after_they_were_sent_are_sent_again(shard: ParameterShard) -> None:

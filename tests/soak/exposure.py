@@ -19,8 +19,8 @@ class Exposure:
 
     def note_kill(self, address: str) -> None:
         """Note that the process at an address is killed now."""
-        for index, place in enumerate(self._servers.layout.places):
-            holders = {*filter(None, (place.primary, *place.copies, *place.leaving))}
+        for index, place in enumerate(self._servers.layout.placements):
+            holders = {*filter(None, (place.primary, *place.synced, *place.leaving))}
             alive = [holder.address for holder in holders if holder.address not in self._killed]
             # Two in one process would be no copies at all. Where nobody lives, a recovery may be
             # about to give it to this one.
@@ -30,7 +30,7 @@ class Exposure:
 
     def lost(self) -> list[int]:
         """Return which shards are lost."""
-        places = self._servers.layout.places
+        places = self._servers.layout.placements
         return [index for index, place in enumerate(places) if place.primary is None]
 
     def unexplained(self) -> list[int]:

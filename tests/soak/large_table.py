@@ -33,7 +33,7 @@ def save_a_large_table(row: Row, rng: np.random.Generator, seconds: float) -> No
         small = strategy.variable(np.int64(0))
         table = strategy.embedding("table", _DIM, rows=rows, optimizer=psnb.SGD(1.0))
         end = time.monotonic() + DEADLINE
-        while not all(place.copies for place in strategy._core.layout.places):
+        while not all(place.synced for place in strategy._core.layout.placements):
             if time.monotonic() > end:
                 raise ViolationError(f"no copy is filled: {strategy.server_events()}")
             threading.Event().wait(0.1)

@@ -122,9 +122,9 @@ class Notebook:
             if time.monotonic() > end:
                 raise ViolationError(f"it does not come to rest: {self._state()}")
         layout = self.strategy._core.layout
-        while layout.replicas and not all(place.copies for place in layout.places):
+        while layout.replicas and not all(place.synced for place in layout.placements):
             if time.monotonic() > end:
-                raise ViolationError(f"shards have no copies: {layout.places}")
+                raise ViolationError(f"shards have no copies: {layout.placements}")
             threading.Event().wait(0.1)
             layout = self.strategy._core.layout
         kinds = [event.kind for event in self.strategy.server_events()]

@@ -5,33 +5,33 @@ from __future__ import annotations
 import pytest
 
 from psnb import EventKind
-from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
 from psnb._src.strategy.reconciler import changes
 
 A, B = ServerAddress("tcp://a", "a"), ServerAddress("tcp://b", "b")
 
 
-def kinds(before: ShardPlace, after: ShardPlace) -> list[EventKind]:
+def kinds(before: ShardPlacement, after: ShardPlacement) -> list[EventKind]:
     layout = Layout("s", 1, 1, 10.0, (before,))
-    return [kind for kind, _ in changes(layout, layout.with_places([after]), str)]
+    return [kind for kind, _ in changes(layout, layout.with_placements([after]), str)]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "reported"),
     [
-        (ShardPlace(A, copies=(B,)), ShardPlace(A), []),
-        (ShardPlace(A, copies=(B,), successor=B), ShardPlace(B), []),
-        (ShardPlace(A, copies=(B,)), ShardPlace(B), [EventKind.SHARDS_TAKEN_OVER]),
+        (ShardPlacement(A, synced=(B,)), ShardPlacement(A), []),
+        (ShardPlacement(A, synced=(B,), successor=B), ShardPlacement(B), []),
+        (ShardPlacement(A, synced=(B,)), ShardPlacement(B), [EventKind.SHARDS_TAKEN_OVER]),
         (
-            ShardPlace(A, leaving=(B,)),
-            ShardPlace(B),
+            ShardPlacement(A, leaving=(B,)),
+            ShardPlacement(B),
             [EventKind.SHARDS_TAKEN_OVER, EventKind.UPDATES_LOST],
         ),
-        (ShardPlace(A, copies=(B,)), ShardPlace(None), [EventKind.SHARDS_LOST]),
+        (ShardPlacement(A, synced=(B,)), ShardPlacement(None), [EventKind.SHARDS_LOST]),
     ],
     ids=["no copy any more", "handed over", "taken over", "outdated", "lost"],
 )
 def test_what_became_of_a_shard_is_told(
-    before: ShardPlace, after: ShardPlace, told: list[EventKind]
+    before: ShardPlacement, after: ShardPlacement, reported: list[EventKind]
 ) -> None:
-    assert kinds(before, after) == told
+    assert kinds(before, after) == reported

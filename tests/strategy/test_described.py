@@ -7,8 +7,8 @@ import numpy as np
 from psnb._src.monitor.history import ServerStatistics
 from psnb._src.strategy.tables import describe
 from psnb._src.utils.text import counted
+from tests.client.in_process import DIM, embedding, variable
 from tests.monitor.test_summary import HOSTILE, Reader
-from tests.parameters.in_process import DIM, embedding, variable
 
 
 def test_servers_and_parameters_are_told_and_escaped() -> None:
@@ -16,8 +16,15 @@ def test_servers_and_parameters_are_told_and_escaped() -> None:
     parameters = {HOSTILE: variable(np.ones((5, 2), np.float32)), "ids": embedding(None)}
     read = Reader(describe("the title", [server], parameters))
     assert "img" not in read.elements
-    for told in ("the title", "tcp://host:1", "variable", "(5, 2)", f"any id of {DIM}", "float32"):
-        assert told in read.text
+    for reported in (
+        "the title",
+        "tcp://host:1",
+        "variable",
+        "(5, 2)",
+        f"any id of {DIM}",
+        "float32",
+    ):
+        assert reported in read.text
     assert read.text.count(HOSTILE) == 2
 
 

@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-from psnb._src.placement.layout import Layout, ServerAddress, ShardPlace
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
 from psnb._src.strategy.core import hosted_anew, missing, still_lost, stuck
 
 A, B, C = (ServerAddress(f"tcp://{name}", name) for name in "abc")
 
 
-def layout(*places: ShardPlace) -> Layout:
-    return Layout("s", 9, 1, 10.0, places)
+def layout(*placements: ShardPlacement) -> Layout:
+    return Layout("s", 9, 1, 10.0, placements)
 
 
 def test_a_shard_is_lost_that_neither_its_primary_nor_a_copy_holds() -> None:
-    places = layout(
-        ShardPlace(A),
-        ShardPlace(B),
-        ShardPlace(None),
-        ShardPlace(C, (A,)),
-        ShardPlace(C, filling=A),
+    placements = layout(
+        ShardPlacement(A),
+        ShardPlacement(B),
+        ShardPlacement(None),
+        ShardPlacement(C, (A,)),
+        ShardPlacement(C, syncing=A),
     )
-    assert missing(places, {A: {0, 3, 4}, B: set()}) == ([1, 2, 4], [3])
+    assert missing(placements, {A: {0, 3, 4}, B: set()}) == ([1, 2, 4], [3])
 
 
 def test_one_that_went_elsewhere_since_servers_were_asked_is_not_lost() -> None:
-    before = layout(ShardPlace(A), ShardPlace(A), ShardPlace(None), ShardPlace(None))
-    now = layout(ShardPlace(A), ShardPlace(B), ShardPlace(None), ShardPlace(C))
+    before = layout(
+        ShardPlacement(A), ShardPlacement(A), ShardPlacement(None), ShardPlacement(None)
+    )
+    now = layout(ShardPlacement(A), ShardPlacement(B), ShardPlacement(None), ShardPlacement(C))
     assert still_lost([0, 1, 2, 3], before, now) == [0, 2]
-    assert still_lost([0], before, layout(ShardPlace(None))) == [0]
+    assert still_lost([0], before, layout(ShardPlacement(None))) == [0]
 
 
 def test_lost_ones_are_spread_over_those_that_have_least() -> None:
     before = layout(
-        ShardPlace(A),
-        ShardPlace(None),
-        ShardPlace(B, (C,), filling=A, leaving=(A,)),
-        ShardPlace(None),
+        ShardPlacement(A),
+        ShardPlacement(None),
+        ShardPlacement(B, (C,), syncing=A, leaving=(A,)),
+        ShardPlacement(None),
     )
     after = hosted_anew(before, [1, 2, 3], [A, B])
-    assert [place.servers for place in after.places] == [(A,), (B,), (A,), (B,)]
-    old, new = before.places[2], after.places[2]
+    assert [placement.servers for placement in after.placements] == [(A,), (B,), (A,), (B,)]
+    old, new = before.placements[2], after.placements[2]
     assert (new.version, new.term) == (old.version + 2, old.term + 2)
     assert after.version == before.version + 1
 

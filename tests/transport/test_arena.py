@@ -52,7 +52,7 @@ def test_a_block_is_used_again_when_nobody_holds_what_was_made_of_it() -> None:
 
 
 def lent(ours: Arena, size: int = LARGE) -> np.ndarray:
-    view = ours.lend(size)
+    view = ours.allocate(size)
     assert view is not None
     return np.frombuffer(view, np.uint8)
 
@@ -131,7 +131,7 @@ def test_a_lent_block_outlives_the_arena_and_can_be_sent_by_another() -> None:
     view = Mapped(os.getpid()).get(sent(other, array), LARGE)
     assert set(view) == {3}
     del array
-    assert ours.lend(LARGE) is None
+    assert ours.allocate(LARGE) is None
 
 
 def test_a_reader_may_write_into_what_it_got() -> None:
@@ -151,7 +151,7 @@ def test_half_of_an_arena_is_kept_for_what_is_sent_at_once(monkeypatch: pytest.M
     monkeypatch.setattr(shared_memory, "MOST_BYTES", 4 * LARGE)
     ours = Arena()
     held = [lent(ours), lent(ours)]
-    assert ours.lend(LARGE) is None
+    assert ours.allocate(LARGE) is None
     put(ours, 1)
     held.pop()
     lent(ours)

@@ -91,7 +91,7 @@ def test_arrays_in_lent_memory_arrive_as_others_do(address: str, shared: bool) -
             stream.send("share")
             assert await stream.receive() == "share"
         for number in range(5):
-            lent = stream.lend((100, 500), np.dtype("f4"))
+            lent = stream.allocate((100, 500), np.dtype("f4"))
             assert (lent is not None) is address.startswith("tcp")
             array = np.empty((100, 500), "f4") if lent is None else lent
             array[...] = number
@@ -126,12 +126,12 @@ def test_what_was_received_may_change_once_it_was_sent_again() -> None:
 
 def test_a_socket_is_written_from_lent_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     async def talk(stream: MessageStream) -> None:
-        lent = stream.lend((5_000_000,), np.dtype("f4"))
+        lent = stream.allocate((5_000_000,), np.dtype("f4"))
         assert lent is not None
         lent[...] = 3
         copies: list[int] = []
         with monkeypatch.context() as patch:
-            patch.setattr(stream_module._sent, "lend", copies.append)
+            patch.setattr(stream_module._sent, "allocate", copies.append)
             stream.send(lent)
         assert not copies
         assert ((await stream.receive()) == 3).all()

@@ -39,7 +39,7 @@ from psnb._src.checkpoint.store import checked_metadata, checkpoints_in, not_rea
 from psnb._src.monitor.history import CheckpointStatistics
 from psnb._src.monitor.html import html_table
 from psnb._src.utils.checks import integer, path_text
-from psnb._src.utils.files import Place, as_place
+from psnb._src.utils.files import AnyPath, as_path
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import truncate
 from psnb._src.utils.threads import run_in_thread
@@ -66,14 +66,14 @@ class SavedStrategy(Protocol):
     def settled(self) -> bool:
         """Wait until each shard is on a server that answers; return whether that is so."""
 
-    def note_checkpoint(self, path: Place) -> None:
+    def note_checkpoint(self, path: AnyPath) -> None:
         """Remember the checkpoint, for recovery."""
 
 
 State = Callable[[], Mapping[str, Any]]
 """Returns metadata, as of the moment that is saved."""
 
-Held = Callable[[float | None], AbstractContextManager[None]]
+Barrier = Callable[[float | None], AbstractContextManager[None]]
 """Returns a context in which no closure runs; it takes the seconds that it may wait for that."""
 
 
@@ -90,7 +90,7 @@ class FolderManager(SaysWhatToUse):
         As for `CheckpointManager`, in seconds.
     full_every : int
         As for `CheckpointManager`.
-    held : callable, optional
+    barrier : callable, optional
         Holds closures while it saves. None: they go on.
     state : callable, optional
         Returns metadata.
@@ -107,7 +107,7 @@ class FolderManager(SaysWhatToUse):
         max_to_keep: int,
         keep_every: float | None = None,
         full_every: int = 1,
-        held: Held | None = None,
+        barrier: Barrier | None = None,
         state: State | None = None,
         run: State = dict,
         models: ModelPartsOf = no_models,
@@ -115,10 +115,10 @@ class FolderManager(SaysWhatToUse):
         max_to_keep = integer("max_to_keep", max_to_keep, 1)
         self._full_every = integer("full_every", full_every, 1)
         self._base: DeltaBase | None = None  # one assignment each, atomically
-        self.directory = as_place(path_text("CheckpointManager: directory", directory))
+        self.directory = as_path(path_text("CheckpointManager: directory", directory))
         self._folder = store_at(self.directory)
         self._strategy, self._max_to_keep, self._keep_every = strategy, max_to_keep, keep_every
-        self._held = held
+        self._barrier = barrier
         self._state, self._run, self._models = state, run, models
         self._more: list[State] = []  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
@@ -143,19 +143,19 @@ class FolderManager(SaysWhatToUse):
         return self._status
 
     @property
-    def checkpoints(self) -> list[Place]:
+    def checkpoints(self) -> list[AnyPath]:
         """The checkpoints in the directory, oldest first."""
         return checkpoints_in(self.directory)
 
     @property
-    def latest_checkpoint(self) -> Place | None:
+    def latest_checkpoint(self) -> AnyPath | None:
         """The newest checkpoint, or None."""
         found = self.checkpoints
         return found[-1] if found else None
 
     def save(
         self, metadata: Mapping[str, Any] | None = None, timeout: float | None = None
-    ) -> Place:
+    ) -> AnyPath:
         """Write the next checkpoint, and remove old ones beyond ``max_to_keep``.
 
         May be called while closures run. Everything is saved as it was at one moment: those that
@@ -202,13 +202,13 @@ class FolderManager(SaysWhatToUse):
             # In another thread: an interrupt must not leave a checkpoint half removed.
             run_in_thread(self._folder.prune, self._max_to_keep)
         except BaseException as error:  # an interrupt, too: statistics say how it ended
-            told = truncate(str(error)) or type(error).__name__
-            self._status = CheckpointStatistics("failed", error=told)
+            reason = truncate(str(error)) or type(error).__name__
+            self._status = CheckpointStatistics("failed", error=reason)
             raise
         self._status = CheckpointStatistics("saved", str(path), 1.0, held=pause)
         return path
 
-    def _saved(self, metadata: Mapping[str, Any], timeout: float | None) -> tuple[Place, float]:
+    def _saved(self, metadata: Mapping[str, Any], timeout: float | None) -> tuple[AnyPath, float]:
         """Write the next checkpoint; return it, and for how many seconds closures were held.
 
         If a server has ended that still had to write, while others have its shards, it is begun
@@ -221,10 +221,10 @@ class FolderManager(SaysWhatToUse):
             with in_use(self._folder, self._may_build_on()) as base:
                 self._strategy.prepare_snapshots()
                 began = time.monotonic()
-                with nullcontext() if self._held is None else self._held(timeout):
+                with nullcontext() if self._barrier is None else self._barrier(timeout):
                     content, run = self._content(metadata), self._run()
                     taken = self._strategy.snapshots(self._since(base))
-                pause += 0.0 if self._held is None else time.monotonic() - began
+                pause += 0.0 if self._barrier is None else time.monotonic() - began
                 try:
                     with closing(taken):
                         self._base = new = self._write(taken, content, run, base)
@@ -284,7 +284,7 @@ class FolderManager(SaysWhatToUse):
         if path is None:
             saved = self._newest(choice, strict)
         else:
-            place = as_place(path_text("restore: path", path))
+            place = as_path(path_text("restore: path", path))
             saved = Checkpoint(place, parameters, choice, strict=strict, models=self._models)
         unheard = threading.Event()
         try:
@@ -363,14 +363,14 @@ class FolderManager(SaysWhatToUse):
             self._folder,
             taken,
             content,
-            consistent=self._held is not None,
+            consistent=self._barrier is not None,
             kept=kept,
-            told=self._told,
+            on_progress=self._note_share,
             run=run,
             base=base,
         )
 
-    def _told(self, share: float) -> None:
+    def _note_share(self, share: float) -> None:
         self._status = CheckpointStatistics("saving", share=share)
 
     def _newest(self, choice: RestoreChoice, strict: bool) -> Checkpoint:
@@ -450,7 +450,7 @@ class SaveSchedule:
 # latest_full: the checkpoint to go on from, also if newer ones are damaged. Pure.
 
 
-def latest_full(directory: Place) -> SavedCheckpoint | None:
+def latest_full(directory: AnyPath) -> SavedCheckpoint | None:
     """Return the newest checkpoint of a folder that is not damaged; None if it has none at all.
 
     All files of it are checked. A warning tells of each newer one that is damaged.

@@ -28,7 +28,7 @@ from psnb._src.checkpoint.store import (
     use,
 )
 from psnb._src.utils.checks import array_of, path_text
-from psnb._src.utils.files import Place, as_place
+from psnb._src.utils.files import AnyPath, as_path
 from psnb._src.utils.text import NAME, text_table, truncate
 from psnb.errors import CheckpointError, ConfigurationError, IdOutOfRangeError
 
@@ -222,7 +222,7 @@ class Restored(Mapping[str, Any]):
         The parameters that have another shape, dtype or optimizer state there: expected and found.
     """
 
-    path: Place
+    path: AnyPath
     metadata: Mapping[str, Any]
     run: Mapping[str, Any]
     restored: tuple[str, ...]
@@ -265,11 +265,11 @@ def listed(names: Sequence[str]) -> str:
     return (", ".join(map(_quoted, names[:_MOST])) or "none") + more
 
 
-def _lines(fault: str, told: Mapping[str, str]) -> Iterator[str]:
-    for name, text in islice(told.items(), _MOST):
+def _lines(fault: str, texts: Mapping[str, str]) -> Iterator[str]:
+    for name, text in islice(texts.items(), _MOST):
         yield f"  {fault}: {_quoted(name)}: {text}"
-    if len(told) > _MOST:
-        yield f"  {fault}: {len(told) - _MOST:,} more"
+    if len(texts) > _MOST:
+        yield f"  {fault}: {len(texts) - _MOST:,} more"
 
 
 def _quoted(name: str) -> str:
@@ -298,7 +298,7 @@ class SavedCheckpoint(Mapping[str, Any]):
         If it is no checkpoint, or a damaged one.
     """
 
-    def __init__(self, path: Place) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self._path, self._stored = path, use(path)
         weakref.finalize(self, self._stored.release)
         self._manifest = self._stored.manifest()
@@ -336,7 +336,7 @@ class SavedCheckpoint(Mapping[str, Any]):
         return f"{head}\n{text_table(('name', 'kind', 'dtype', 'size', 'files'), rows)}"
 
     @property
-    def path(self) -> Place:
+    def path(self) -> AnyPath:
         """Its folder: a `pathlib.Path`, or an address of another kind, as `str` tells it."""
         return self._path
 
@@ -366,7 +366,7 @@ class SavedCheckpoint(Mapping[str, Any]):
         return {name: entry.description for name, entry in self._manifest.entries.items()}
 
     @property
-    def files(self) -> tuple[Place, ...]:
+    def files(self) -> tuple[AnyPath, ...]:
         """The files of all parameters."""
         return tuple(map(self._stored.place, self._names()))
 
@@ -467,7 +467,7 @@ def load(path: str | os.PathLike[str]) -> SavedCheckpoint:
     CheckpointError
         If it is no checkpoint, or a damaged one.
     """
-    return SavedCheckpoint(as_place(path_text("psnb.checkpoint.load: path", path)))
+    return SavedCheckpoint(as_path(path_text("psnb.checkpoint.load: path", path)))
 
 
 # What is in a folder of checkpoints, for the command line: a table, and what is wrong. Pure.
@@ -493,7 +493,7 @@ class FolderListing:
     damaged: int
 
 
-def folder_listing(directory: Place, *, verify: bool) -> FolderListing:
+def folder_listing(directory: AnyPath, *, verify: bool) -> FolderListing:
     """Look at all checkpoints of a folder.
 
     Parameters
@@ -525,7 +525,7 @@ def folder_listing(directory: Place, *, verify: bool) -> FolderListing:
     return FolderListing("\n".join([text_table(head, rows), *wrong]), len(rows), len(wrong))
 
 
-def prune_verified(directory: Place, keep: int) -> list[str]:
+def prune_verified(directory: AnyPath, keep: int) -> list[str]:
     """Remove all but the newest checkpoints, if these are whole.
 
     Parameters
@@ -559,7 +559,7 @@ def prune_verified(directory: Place, keep: int) -> list[str]:
     return [path.name for path in before if path.name not in left]
 
 
-def _known(path: Place, verify: bool) -> tuple[str, str, str, str]:
+def _known(path: AnyPath, verify: bool) -> tuple[str, str, str, str]:
     """Return what a checkpoint's line tells of its content."""
     saved = SavedCheckpoint(path)
     size, own = saved.nbytes, saved.own_nbytes
@@ -570,8 +570,8 @@ def _known(path: Place, verify: bool) -> tuple[str, str, str, str]:
         for key, value in saved.metadata.items()
         if value is None or isinstance(value, str | int | float)
     ]
-    told = truncate(" ".join(" ".join(plain).split()), _WIDTH)
-    return f"{len(saved):,}", f"{size:,}", f"{own:,}", told
+    metadata = truncate(" ".join(" ".join(plain).split()), _WIDTH)
+    return f"{len(saved):,}", f"{size:,}", f"{own:,}", metadata
 
 
 # NewerCheckpoint: a checkpoint that predictions use, read without what is known already. Pure.
@@ -597,8 +597,8 @@ class WantedParameter:
 
     def differences(self, entry: ManifestEntry, recipe: Any) -> Iterator[str]:
         """Yield what is different, for people to read."""
-        told = recipe if isinstance(recipe, dict) else self.recipe
-        for wanted, found in ((self.description, entry.description), (self.recipe, told)):
+        of_saved = recipe if isinstance(recipe, dict) else self.recipe
+        for wanted, found in ((self.description, entry.description), (self.recipe, of_saved)):
             for key, value in wanted.items():
                 if found.get(key) != value:
                     yield f"expected {key} {value!r:.200}, found {found.get(key)!r:.200}"
@@ -624,7 +624,7 @@ class NewerCheckpoint:
         The arrays of all files that were checked.
     """
 
-    path: Place
+    path: AnyPath
     number: int
     manifest: Manifest
     variables: Mapping[str, np.ndarray]
@@ -632,7 +632,7 @@ class NewerCheckpoint:
     known: Mapping[FileKey, State]
 
 
-def newest_number(directory: Place) -> int:
+def newest_number(directory: AnyPath) -> int:
     """Return the number of the newest checkpoint of a folder; 0 if there is none.
 
     Raises
@@ -645,7 +645,7 @@ def newest_number(directory: Place) -> int:
 
 
 def newer_checkpoint(
-    directory: Place,
+    directory: AnyPath,
     after: int,
     wanted: Mapping[str, WantedParameter],
     before: NewerCheckpoint | None = None,
@@ -698,7 +698,7 @@ def newer_checkpoint(
     return None
 
 
-def _newest(directory: Place) -> tuple[int, Place] | None:
+def _newest(directory: AnyPath) -> tuple[int, AnyPath] | None:
     found = checkpoints_in(directory)
     return (number_of(found[-1].name) or 0, found[-1]) if found else None
 
@@ -739,13 +739,13 @@ def _check_fits(
     stored: StoredCheckpoint, manifest: Manifest, wanted: Mapping[str, WantedParameter]
 ) -> None:
     recipes = manifest.run.get("recipes")
-    told = recipes if isinstance(recipes, dict) else {}
+    of_saved = recipes if isinstance(recipes, dict) else {}
     faults = []
     for name, each in wanted.items():
         if name not in manifest.entries:
             faults.append(f"{name!r}: expected {dict(each.description)}, found nothing")
             continue
-        found = list(each.differences(manifest.entries[name], told.get(name)))
+        found = list(each.differences(manifest.entries[name], of_saved.get(name)))
         faults += [f"{name!r}: {'; '.join(found)}"] if found else []
     if faults:
         raise CheckpointError(

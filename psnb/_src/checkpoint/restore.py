@@ -14,7 +14,7 @@ from psnb._src.checkpoint.reader import Restored, listed
 from psnb._src.checkpoint.shards import check_files, read_states
 from psnb._src.checkpoint.store import ManifestEntry, use
 from psnb._src.server.states import SavedShard
-from psnb._src.utils.files import Place
+from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import shown, truncate
 from psnb.errors import CheckpointError, ConfigurationError
 
@@ -203,7 +203,7 @@ class Checkpoint:
 
     def __init__(
         self,
-        path: Place,
+        path: AnyPath,
         parameters: Mapping[str, Parameter],
         choice: RestoreChoice = _ALL,
         *,
@@ -237,12 +237,12 @@ class Checkpoint:
             manifest.run,
             tuple(self._parts),
             {
-                name: f"expected {_told(each.describe())}"
+                name: f"expected {_shown(each.describe())}"
                 for name, each in wanted.items()
                 if name not in saved
             },
             {
-                entry.name: f"found {_told(entry.description)}"
+                entry.name: f"found {_shown(entry.description)}"
                 for name, entry in saved.items()
                 if name not in wanted
                 if name not in known.scratch and entry.name not in known.saved_scratch
@@ -300,6 +300,6 @@ def _differences(name: str, entry: ManifestEntry, expected: Mapping[str, Any]) -
             )
 
 
-def _told(description: Mapping[str, Any]) -> str:
+def _shown(description: Mapping[str, Any]) -> str:
     """Return what a parameter is, in a line."""
     return truncate(", ".join(f"{key} {value!r}" for key, value in description.items()))

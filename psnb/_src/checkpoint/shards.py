@@ -51,7 +51,7 @@ from psnb._src.server.states import (
     check_saved_slice,
     forms,
 )
-from psnb._src.utils.files import Dtype, Place, WrittenFile, checksum, mapped_arrays, typed
+from psnb._src.utils.files import AnyPath, Dtype, WrittenFile, checksum, mapped_arrays, typed
 from psnb.errors import CheckpointError
 
 # DeltaBase: a checkpoint that the next one may build on, and the marks of its moment. Pure.
@@ -79,7 +79,7 @@ class DeltaBase:
         Of each shard, the servers' mark of that moment.
     """
 
-    path: Place
+    path: AnyPath
     depth: int
     shards: Mapping[ShardKey, Mapping[str, str]]
     marks: Mapping[ShardKey, str]
@@ -155,7 +155,7 @@ class Snapshots(Protocol):
         """What there is of each shard."""
 
     def write(
-        self, folder: str, files: Mapping[ShardKey, str], told: Callable[[float], object]
+        self, folder: str, files: Mapping[ShardKey, str], on_progress: Callable[[float], object]
     ) -> Mapping[str, WrittenFile]:
         """Let the servers write them, and return what is on disk."""
 
@@ -174,7 +174,7 @@ def write_checkpoint(
     *,
     consistent: bool = False,
     kept: bool = False,
-    told: Callable[[float], object] = _nobody,
+    on_progress: Callable[[float], object] = _nobody,
     run: Mapping[str, Any] | None = None,
     base: UsedBase | None = None,
 ) -> DeltaBase:
@@ -192,7 +192,7 @@ def write_checkpoint(
         Whether no closure ran when they were taken; the manifest says so.
     kept : bool
         Whether `prune` leaves it alone, in any process.
-    told : callable
+    on_progress : callable
         Is told how much is written, 0 to 1.
     run : mapping, optional
         What psnb needs to go on with it.
@@ -229,7 +229,7 @@ def write_checkpoint(
                 for shard, _ in enumerate(each.tables)
                 if not taken.taken[name, shard].nothing
             }
-            written = taken.write(str(partial.folder), files, told)
+            written = taken.write(str(partial.folder), files, on_progress)
             for file, found in written.items():
                 _check_there(partial, file, found)
             shards = {key: dict(shared.get(key, {})) for key in taken.taken}
@@ -446,10 +446,10 @@ def described_shards(
         If a file is missing or damaged, or the entry describes no parameter.
     """
     try:
-        described = typed(entry.description, _DESCRIBED)
+        to_config = typed(entry.description, _DESCRIBED)
     except ValueError as error:
         raise CheckpointError(
             f"checkpoint {str(stored.path)!r}: {entry.name!r:.200} is no parameter that this psnb "
             f"reads: {error}"
         ) from error
-    return check_files(stored, entry, lambda saved: described.check_state(entry.name, saved), known)
+    return check_files(stored, entry, lambda saved: to_config.check_state(entry.name, saved), known)

@@ -28,8 +28,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from psnb._src.utils.files import (
+    AnyPath,
     FormatError,
-    Place,
     RemotePath,
     plain_json,
     read_sealed,
@@ -250,7 +250,7 @@ def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         ) from error
 
 
-def read_manifest(path: Place, file: Callable[[str], Path]) -> Manifest:
+def read_manifest(path: AnyPath, file: Callable[[str], Path]) -> Manifest:
     """Read the manifest of a checkpoint, of which a function returns the files on this machine.
 
     Raises
@@ -340,7 +340,7 @@ class StoredCheckpoint:
         If it is not there.
     """
 
-    def __init__(self, path: Place) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self.path = path
         if not (path / MANIFEST).exists():
             raise FileNotFoundError("it has no manifest")
@@ -373,7 +373,7 @@ class StoredCheckpoint:
             coming.rename(copy)  # only what is whole has its name, in any thread
         return copy
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> AnyPath:
         """Return where one of its files is."""
         return (self.path.parent if "/" in name else self.path) / name
 
@@ -408,10 +408,10 @@ class PartialCheckpoint:
 
     def __init__(self, store: CheckpointStore) -> None:
         name = f"{_FILES_FOLDER}{uuid.uuid4().hex}"
-        self.folder: Place = store.path / name
+        self.folder: AnyPath = store.path / name
         self.prefix, self.finished = f"{name}/", False
         self._store = store
-        self._base: Place | None = None
+        self._base: AnyPath | None = None
 
     def size(self, name: str) -> int:
         """Return the bytes of a file in its folder.
@@ -435,7 +435,7 @@ class PartialCheckpoint:
         """
         self._base = base.path
 
-    def finish(self, manifest: Manifest, *, kept: bool) -> Place:
+    def finish(self, manifest: Manifest, *, kept: bool) -> AnyPath:
         """Make a checkpoint of it, which is the newest, and return where it is.
 
         It gets its number here, not when it was begun. So the newest is the one that was finished
@@ -499,9 +499,9 @@ class CheckpointStore:
         The same, where fsspec finds it.
     """
 
-    path: Place
+    path: AnyPath
 
-    def __init__(self, path: Place, left_after: float = 86400.0) -> None:
+    def __init__(self, path: AnyPath, left_after: float = 86400.0) -> None:
         self.path, self.root, self._left_after = path, RemotePath(str(path)), left_after
 
     def prepare(self) -> None:
@@ -519,7 +519,7 @@ class CheckpointStore:
                 f"checkpoints cannot be written to {str(self.path)!r}: {error}"
             ) from error
 
-    def checkpoints(self) -> list[Place]:
+    def checkpoints(self) -> list[AnyPath]:
         """Return the complete checkpoints at one moment, oldest first."""
         return [self.path / checkpoint_name(number) for number in self.numbers()]
 
@@ -532,7 +532,7 @@ class CheckpointStore:
             if (number := number_of(name)) is not None and self._is_complete(name)
         )
 
-    def written(self, path: Place) -> str:
+    def written(self, path: AnyPath) -> str:
         """Return when a checkpoint was written, for people to read."""
         try:
             written = (self.root / path.name / MANIFEST).modified()
@@ -560,7 +560,7 @@ class CheckpointStore:
                 with suppress(OSError):
                     folder.remove()
 
-    def use(self, path: Place) -> StoredCheckpoint:
+    def use(self, path: AnyPath) -> StoredCheckpoint:
         """Use a checkpoint.
 
         Raises
@@ -610,7 +610,7 @@ class CheckpointStore:
     def _use(self, name: str) -> StoredCheckpoint:
         return StoredCheckpoint(self.path / name)
 
-    def _folders(self, path: Place) -> list[RemotePath]:
+    def _folders(self, path: AnyPath) -> list[RemotePath]:
         """Return the folders in which the files of a checkpoint are, its own first."""
         try:
             stored = self.use(path)
@@ -710,7 +710,7 @@ class LocalCheckpoint(StoredCheckpoint):
             raise OSError("it is not a regular file, but a link or a device")
         return file
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> AnyPath:
         return self.path / name
 
     def release(self) -> None:
@@ -767,7 +767,7 @@ class LocalStore(CheckpointStore):
 
     path: Path
 
-    def checkpoints(self) -> list[Place]:
+    def checkpoints(self) -> list[AnyPath]:
         with self._steady():
             return super().checkpoints()
 
@@ -888,12 +888,12 @@ def _is_used(path: Path) -> bool:
 # Which kind of store a place has. Pure.
 
 
-def store_at(place: Place) -> CheckpointStore:
+def store_at(place: AnyPath) -> CheckpointStore:
     """Return the folder of checkpoints at a place."""
     return CheckpointStore(place) if isinstance(place, RemotePath) else LocalStore(place)
 
 
-def checkpoints_in(directory: Place) -> list[Place]:
+def checkpoints_in(directory: AnyPath) -> list[AnyPath]:
     """Return the checkpoints of a folder, the oldest first; none if there is no such folder.
 
     Raises
@@ -907,14 +907,14 @@ def checkpoints_in(directory: Place) -> list[Place]:
         raise not_read(directory, error) from error
 
 
-def not_read(place: Place, error: OSError) -> CheckpointError:
+def not_read(place: AnyPath, error: OSError) -> CheckpointError:
     """Return the error for a place that cannot be read."""
     return CheckpointError(
         f"{str(place)!r} cannot be read now: {error}; see whether it is reached from here"
     )
 
 
-def use(path: Place) -> StoredCheckpoint:
+def use(path: AnyPath) -> StoredCheckpoint:
     """Use a checkpoint, in whatever folder.
 
     Raises

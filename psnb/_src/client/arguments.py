@@ -500,15 +500,15 @@ def placed_otherwise(here: Arrays, there: Arrays) -> str:
     """
     for known, other in zip_longest(here, there):
         if known is None or other is None or known[1] != other[1]:
-            return f"expected {_told(known)}, found {_told(other)} at its place"
+            return f"expected {_shown(known)}, found {_shown(other)} at its place"
     names = {name for name, _ in here}
     for known, other in zip(here, there, strict=True):
         if known[0] != other[0] and other[0] in names:
-            return f"expected {_told(known)}, found {_told(other)} at its place"
+            return f"expected {_shown(known)}, found {_shown(other)} at its place"
     return ""
 
 
-def _told(array: tuple[str, tuple[int, ...]] | None) -> str:
+def _shown(array: tuple[str, tuple[int, ...]] | None) -> str:
     return "nothing more" if array is None else f"{array[0]!r:.200} of shape {array[1]}"
 
 
@@ -572,12 +572,12 @@ class ModelRecords:
         others = list(_readable(saved if isinstance(saved, dict) else {}))
         here, there = _contents(own), _contents(others)
 
-        def tell(now: str, before: str) -> str:
+        def moved(now: str, before: str) -> str:
             if now not in here or before not in there:
                 return ""
             return placed_otherwise(here[now], there[before])
 
-        return tell, _scratch(own), _scratch(others)
+        return moved, _scratch(own), _scratch(others)
 
     def waiting(self) -> list[str]:
         """Return the models that others have placed and that this process has not taken up."""

@@ -205,8 +205,11 @@ class CommServerClient(ServerClient):
         layouts = [self._layouts.known(shard.strategy) for shard in shards]
         if layouts[0] is None or any(layout is not layouts[0] for layout in layouts):
             return False
-        places = [layouts[0].places[shard.number] for shard in shards]
-        return len({place.servers for place in places}) == 1 and len(places[0].servers) == 1
+        placements = [layouts[0].placements[shard.number] for shard in shards]
+        return (
+            len({placement.servers for placement in placements}) == 1
+            and len(placements[0].servers) == 1
+        )
 
     def _outcomes(self, requests: Sequence[Request], seen: dict[ShardId, int] | None) -> list[Any]:
         try:
@@ -294,17 +297,19 @@ class CommServerClient(ServerClient):
         if isinstance(to, ServerAddress):
             return to
         layout = self._layouts.known(to.strategy)
-        return layout.places[to.number].primary if layout is not None else None
+        return layout.placements[to.number].primary if layout is not None else None
 
     def server_name(self, shard: ShardId) -> str:
         server = self._server(shard)
         return f"shard {shard.number}" if server is None else server.name
 
     @uninterrupted  # the event loop uses the memory as well
-    def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+    def allocate(
+        self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype
+    ) -> np.ndarray | None:
         server = self._server(shard)
         connection = self._open.get(server.address) if server is not None else None
-        return None if connection is None else connection.lend(shape, dtype)
+        return None if connection is None else connection.allocate(shape, dtype)
 
     def _why(self) -> CoordinatorClosedError:
         closed = self._closed or CoordinatorClosedError(_CLOSED)
@@ -482,7 +487,7 @@ class CommServerClient(ServerClient):
             return False
         layout = self._layouts.known(request.to.strategy)
         # A copy that is being filled may be complete already; only the notebook knows that so far.
-        return layout is not None and len(layout.places[request.to.number].servers) > 1
+        return layout is not None and len(layout.placements[request.to.number].servers) > 1
 
     def _heard(self, server: ServerAddress) -> int:
         """Return how many messages have come where the data comes."""

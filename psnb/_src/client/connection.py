@@ -106,9 +106,9 @@ class ServerConnection:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the callers were told
                 self._loop.call_soon_threadsafe(self._on_broken, [exchange], self._error)
 
-    def lend(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
-        """Return an array that can be sent without a copy; see `MessageStream.lend`."""
-        return self._stream.lend(shape, dtype)
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+        """Return an array that can be sent without a copy; see `MessageStream.allocate`."""
+        return self._stream.allocate(shape, dtype)
 
     def close(self) -> None:
         """Close it; requests under way count as broken."""

@@ -306,7 +306,7 @@ class LocalCopies:
         """Return what people call the server of a shard."""
         return self._server_client.server_name(shard)
 
-    def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    def allocate(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """Return None: pushes stay in this process."""
 
     def call(
@@ -618,7 +618,7 @@ class PulledVariables:
         """Make writes on the servers."""
         return self._client.commit(commit, parts)
 
-    def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    def allocate(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """Return None: gradients are added up in this process."""
 
     def server_name(self, shard: ShardId) -> str:

@@ -312,7 +312,9 @@ class ServerClient(Protocol):
     def server_name(self, shard: ShardId) -> str:
         """Return what people call the server of a shard, or the shard if that is not known."""
 
-    def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+    def allocate(
+        self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype
+    ) -> np.ndarray | None:
         """Return an array that can be sent to a shard's server without a copy, or None.
 
         It must not be changed after it was sent.

@@ -109,7 +109,7 @@ class TableSnapshots:
         self,
         folder: str,
         files: Mapping[tuple[str, int], str],
-        told: Callable[[float], object],
+        on_progress: Callable[[float], object],
     ) -> dict[str, WrittenFile]:
         """Let the servers write all of them, each what it has, and wait for that.
 
@@ -119,7 +119,7 @@ class TableSnapshots:
             Where to; nobody else writes there.
         files : mapping of tuple to str
             The names of the files, of each shard of which something was taken.
-        told : callable
+        on_progress : callable
             Is told how much is written, 0 to 1.
 
         Returns
@@ -141,7 +141,9 @@ class TableSnapshots:
         most = sum(each.rows * each.row_nbytes for each in headers.values())
         try:
             self._ask({each: WriteTables(folder, part) for each, part in parts.items()}, there)
-            return self._wait(folder, there, lambda nbytes: told(min(1.0, nbytes / max(1, most))))
+            return self._wait(
+                folder, there, lambda nbytes: on_progress(min(1.0, nbytes / max(1, most)))
+            )
         finally:
             self._client.attempt([Request(each, EndWriting(folder)) for each in there])
 
@@ -170,7 +172,7 @@ class TableSnapshots:
         self,
         folder: str,
         there: dict[ServerAddress, None],
-        told: Callable[[int], object],
+        on_progress: Callable[[int], object],
     ) -> dict[str, WrittenFile]:
         """Ask until all have written; forget those that are gone."""
         done: dict[str, WrittenFile] = {}
@@ -186,7 +188,7 @@ class TableSnapshots:
                 if progress.files is not None:
                     done |= progress.files
                     asked.remove(server)
-            told(sum(nbytes.values()))
+            on_progress(sum(nbytes.values()))
             if sum(nbytes.values()) > before:
                 changed = time.monotonic()
             elif time.monotonic() - changed > self._longest_stop:

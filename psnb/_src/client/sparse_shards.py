@@ -615,7 +615,7 @@ class SparseShards(ParameterShards):
         """Return the sum of each id's gradients, and whether all are finite."""
         shape, sums = (ids.size, self.dim), None
         if len(self._shards) == 1:
-            sums = self.server_client.lend(self._shards[0], shape, self.dtype)
+            sums = self.server_client.allocate(self._shards[0], shape, self.dtype)
         if sums is None:
             sums = np.empty(shape, self.dtype)
         return sums, add_up_rows(gradients, position, sums)
@@ -628,7 +628,7 @@ class SparseShards(ParameterShards):
             if isinstance(at, slice):
                 part = gradients
             else:
-                own = self.server_client.lend(shard, (at.size, self.dim), self.dtype)
+                own = self.server_client.allocate(shard, (at.size, self.dim), self.dtype)
                 part = gradients.take(at, axis=0, out=own, mode="clip")
             part.flags.writeable = False
             yield shard, share(ids, at), part
@@ -763,7 +763,7 @@ def apply_round(
     writer: str,
     number: int,
     closures: Sequence[int],
-    held_up: Callable[[Exception], None],
+    on_blocked: Callable[[Exception], None],
 ) -> None:
     """Have all shards apply a round, or none; each applies it once, however often it is asked.
 
@@ -781,7 +781,7 @@ def apply_round(
         Which round.
     closures : sequence of int
         The commit numbers of the closures that count, in the order in which they are summed.
-    held_up : callable
+    on_blocked : callable
         Called each time when a server is unresponsive. The request is repeated, because closures
         that have ended rely on it.
 
@@ -796,7 +796,7 @@ def apply_round(
         if parameter.clips_by_norm
         for table in parameter.table_names
     }
-    drive(ending_round(shards, owners, writer, number, closures, held_up), attempt)
+    drive(ending_round(shards, owners, writer, number, closures, on_blocked), attempt)
 
 
 def ending_round(
@@ -805,7 +805,7 @@ def ending_round(
     writer: str,
     number: int,
     closures: Sequence[int],
-    held_up: Callable[[Exception], None],
+    on_blocked: Callable[[Exception], None],
 ) -> Steps[None]:
     """Yield the requests that end a round, and take their outcomes; see `apply_round`. Pure.
 
@@ -817,7 +817,7 @@ def ending_round(
         # Also where no norm is needed: it makes sure that all shards are there.
         asked = SquareNorms(writer, number, closures, sorted(owners))
         requests = [Request(shard, asked) for shard in shards]
-        answers = yield from _asked(requests, held_up)
+        answers = yield from _asked(requests, on_blocked)
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
@@ -829,20 +829,22 @@ def ending_round(
         norms = {table: whole[name] for table, name in owners.items() if name in whole}
     ends = [Request(shard, EndRound(writer, number, closures, norms)) for shard in shards]
     # A shard that is lost now is lost with all its data, this round included.
-    ended = yield from _asked(ends, held_up)
+    ended = yield from _asked(ends, on_blocked)
     lost = [each for each in ended if isinstance(each, Exception)]
     if len(lost) == len(shards):
         raise lost[0]
 
 
-def _asked(requests: Sequence[Request], held_up: Callable[[Exception], None]) -> Steps[list[Any]]:
+def _asked(
+    requests: Sequence[Request], on_blocked: Callable[[Exception], None]
+) -> Steps[list[Any]]:
     """Return answers, or a `ServerLostError` in place of one; waits for unresponsive servers."""
     answers: dict[int, Any] = {}
     while left := [position for position in range(len(requests)) if position not in answers]:
         outcomes = yield [requests[position] for position in left]
         for position, outcome in zip(left, outcomes, strict=True):
             if isinstance(outcome, ServerUnresponsiveError):
-                held_up(outcome)
+                on_blocked(outcome)
             elif isinstance(outcome, ServerLostError) or not isinstance(outcome, Exception):
                 answers[position] = outcome
             else:

@@ -445,7 +445,7 @@ class DryRunClient(ServerClient):
         """Return what people call the server of a shard."""
         return self._server_client.server_name(shard)
 
-    def lend(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    def allocate(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """Return None: nothing is sent."""
 
 

@@ -272,11 +272,11 @@ class DenseShards(ParameterShards):
         """
         parts, norms = [], []
         for shard, part in zip(self._shards, self._parts(array), strict=True):
-            lent = self.server_client.lend(shard.shard, part.shape, part.dtype)
-            norms.append(norm(part) if lent is None else copy_with_norm(part, lent))
-            if lent is not None:
-                lent.flags.writeable = False
-            parts.append(part if lent is None else lent)
+            buffer = self.server_client.allocate(shard.shard, part.shape, part.dtype)
+            norms.append(norm(part) if buffer is None else copy_with_norm(part, buffer))
+            if buffer is not None:
+                buffer.flags.writeable = False
+            parts.append(part if buffer is None else buffer)
         return parts, math.hypot(*norms)
 
     def checked(self, value: ArrayLike, what: str) -> np.ndarray:
@@ -325,12 +325,12 @@ class DenseShards(ParameterShards):
         self.send(writes, immediate)
 
     def _sent(self, shard: DenseShard, part: np.ndarray) -> np.ndarray:
-        lent = self.server_client.lend(shard.shard, part.shape, part.dtype)
-        if lent is None:
+        buffer = self.server_client.allocate(shard.shard, part.shape, part.dtype)
+        if buffer is None:
             return part
-        lent[...] = part
-        lent.flags.writeable = False
-        return lent
+        buffer[...] = part
+        buffer.flags.writeable = False
+        return buffer
 
 
 class Variable(SaysWhatToUse):

@@ -174,8 +174,8 @@ class ScheduleOptions:
     detached : bool
         Only `fetch` raises its error: other closures are not cancelled, and `join` does not raise
         it. It changes no parameters, so it may begin in any update mode.
-    lane : int, optional
-        The lane of an ordered epoch that it takes from; see `OrderedLeases`.
+    slot : int, optional
+        The slot of an ordered epoch that it takes from; see `OrderedLeases`.
 
     Raises
     ------
@@ -187,7 +187,7 @@ class ScheduleOptions:
     priority: int = 0
     worker: Pin | None = None
     detached: bool = False
-    lane: int | None = None
+    slot: int | None = None
 
     def __post_init__(self) -> None:
         integer("retries", self.retries, 0)

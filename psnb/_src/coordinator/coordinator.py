@@ -73,7 +73,7 @@ from psnb._src.monitor.display import LiveView, ProgressLine, Share, wanted
 from psnb._src.monitor.events import Event, Failure, FailureLog
 from psnb._src.monitor.history import Statistics, TrainingClock
 from psnb._src.monitor.html import Events, Failures, Phases
-from psnb._src.monitor.links import tell_panels
+from psnb._src.monitor.links import connect_panels
 from psnb._src.monitor.metrics import Records
 from psnb._src.protocol.messages import Geo, Sync
 from psnb._src.protocol.packing import GivenFutures, unpack_error
@@ -82,7 +82,7 @@ from psnb._src.strategy.core import Fences, StrategyCore
 from psnb._src.strategy.reconciler import LastSave
 from psnb._src.strategy.strategy import ParameterServerStrategy, coordinators_of, core_of
 from psnb._src.utils.checks import Labels, check_label, integer
-from psnb._src.utils.files import Place
+from psnb._src.utils.files import AnyPath
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.profiling import Stages
 from psnb._src.utils.text import shown
@@ -195,8 +195,8 @@ class ClusterCoordinator(SaysWhatToUse):
     def _assemble(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
         self.strategy, self.settings = strategy, settings
         core, records = core_of(strategy), Records.empty(unpack_error)
-        seats = strategy.mode.closures if isinstance(strategy.mode, Sync) else None
-        self._functions, self._leases = FunctionRegistry(core.uploads), LeaseRegistry(seats)
+        round_size = strategy.mode.closures if isinstance(strategy.mode, Sync) else None
+        self._functions, self._leases = FunctionRegistry(core.uploads), LeaseRegistry(round_size)
         self._resources = ResourceRegistry(self._fetch_per_worker)
         self._queue = ClosureQueue(
             settings.max_queue_size,
@@ -233,7 +233,7 @@ class ClusterCoordinator(SaysWhatToUse):
         self._live = LiveView()
         self._finalizer = weakref.finalize(self, _end, self._queue, self._membership)
         try:
-            self._link = tell_panels(self._view, strategy.client)
+            self._link = connect_panels(self._view, strategy.client)
         except BaseException:  # an interrupt: the caller never gets this coordinator
             self._finalizer()
             raise
@@ -507,7 +507,7 @@ class ClusterCoordinator(SaysWhatToUse):
         """
         self._queue.check_open()
         # In rounds: what an epoch comes to must not depend on how many workers there are.
-        count = self._leases.seats or self.strategy.num_workers
+        count = self._leases.round_size or self.strategy.num_workers
         return make_dataset_of(dataset_or_fn, sharding, splits, count, self._dataset_services())
 
     def create_per_worker_resource(
@@ -706,7 +706,7 @@ class ClusterCoordinator(SaysWhatToUse):
         since : float
             Only later events are returned; seconds since the epoch.
         """
-        self._queue.tell_news()
+        self._queue.publish_events()
         return Events(self._view.events(since))
 
     def failures(self) -> tuple[Failure, ...]:
@@ -715,7 +715,7 @@ class ClusterCoordinator(SaysWhatToUse):
         The last two hundred are kept, whether `join` has raised them or not. Closures that failed
         only because one of their inputs failed are left out.
         """
-        self._queue.tell_news()
+        self._queue.publish_events()
         return Failures(self._view.records.failures.since(0))
 
     @property
@@ -865,7 +865,7 @@ class ClusterCoordinator(SaysWhatToUse):
         """
         self._view.drain(timeout)
 
-    def checkpoint(self) -> Place:
+    def checkpoint(self) -> AnyPath:
         """Save all parameters with the `CheckpointManager` that was made last; see its ``save``.
 
         Returns
@@ -1004,12 +1004,12 @@ def _scheduling(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Callable[[WorkerPredicate, int | None], RemoteValue]:
-    """Return what schedules a function on the workers that are chosen, to take from a lane."""
+    """Return what schedules a function on the workers that are chosen, to take from a slot."""
     if not callable(fn):
         raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
 
-    def schedule(chooser: WorkerPredicate, lane: int | None) -> RemoteValue:
-        how = ScheduleOptions(worker=chooser, lane=lane)
+    def schedule(chooser: WorkerPredicate, slot: int | None) -> RemoteValue:
+        how = ScheduleOptions(worker=chooser, slot=slot)
         return coordinator._schedule(fn, args, kwargs, how)
 
     return schedule

@@ -2,7 +2,7 @@
 
 Without rounds a few are scheduled ahead for each worker. With rounds, of synchronous updates, they
 are scheduled round by round, each when all closures of the one before have ended: their numbers,
-their lanes and how many there are depend on the dataset alone. While the closures of a round are
+their slots and how many there are depend on the dataset alone. While the closures of a round are
 put, nobody may end it early. That costs no time, as servers apply a round meanwhile.
 
 Elements that the notebook reads itself go to closures in their order, and so do results.
@@ -82,7 +82,7 @@ class WholeSplits(NamedTuple):
 
 
 def map_splits(
-    function: Callable[..., Any], splits: WholeSplits, place: DatasetServices, shown: bool | None
+    function: Callable[..., Any], splits: WholeSplits, services: DatasetServices, shown: bool | None
 ) -> list[Any]:
     """Call ``function(datasets, number)`` for each split on some worker; return the results.
 
@@ -92,7 +92,7 @@ def map_splits(
         A closure that changes no parameters.
     splits : WholeSplits
         What to read.
-    place : DatasetServices
+    services : DatasetServices
         Schedules.
     shown : bool or None
         Whether progress is shown; as for `ClusterCoordinator.join`.
@@ -107,16 +107,16 @@ def map_splits(
     try:
         for number, chooser in enumerate(splits.choosers):
             how = ScheduleOptions(DEFAULT_RETRIES, 0, chooser, detached=True)
-            remotes.append(place.schedule(function, (splits.datasets, number), how))
+            remotes.append(services.schedule(function, (splits.datasets, number), how))
 
         def share() -> Share:
             return Share(sum(each.done() for each in remotes), len(remotes), "parts")
 
-        with place.progress(shown, share):
+        with services.progress(shown, share):
             return [each.fetch() for each in remotes]
     except BaseException:  # an interrupt, too: the other parts are not waited for
         for chooser in splits.choosers:
-            place.pinned.withdraw(chooser, "another part of the dataset failed")
+            services.pinned.withdraw(chooser, "another part of the dataset failed")
         for each in remotes:
             each.wait()
         raise
@@ -187,18 +187,18 @@ class LeasedIterator(PerWorkerIterator):
         """Return whether there are examples that no closure has taken; cheap, any thread."""
         return self._leases.unread(self._epoch)
 
-    def suits(self, worker: WorkerStatistics, lane: int | None = None) -> bool:
+    def suits(self, worker: WorkerStatistics, slot: int | None = None) -> bool:
         """Return whether a closure that takes from this should go to a worker; cheap."""
-        return self._leases.suits(self._epoch, worker.name, lane)
+        return self._leases.suits(self._epoch, worker.name, slot)
 
     @property
-    def seats(self) -> int | None:
+    def round_size(self) -> int | None:
         """How many closures a round has; None if there are no rounds, and so no order."""
-        return self._leases.seats
+        return self._leases.round_size
 
-    def lanes(self) -> list[int]:
-        """Return the lanes in which there is something to read, if there are rounds."""
-        return self._leases.lanes(self._epoch)
+    def slots(self) -> list[int]:
+        """Return the slots in which there is something to read, if there are rounds."""
+        return self._leases.slots(self._epoch)
 
     @property
     def exhausted(self) -> bool:
@@ -354,7 +354,7 @@ class EpochServices(NamedTuple):
 def run_epoch(
     iterator: LeasedIterator,
     schedule: Callable[[WorkerPredicate, int | None], RemoteValue],
-    place: EpochServices,
+    services: EpochServices,
     watch: Callable[[], object] = bool,
     wanted: Callable[[int], bool] = lambda waiting: True,
 ) -> Iterator[RemoteValue]:
@@ -368,9 +368,9 @@ def run_epoch(
     iterator : LeasedIterator
         The epoch.
     schedule : callable
-        Schedules a closure on whichever worker a function chooses, to take from a lane if there are
+        Schedules a closure on whichever worker a function chooses, to take from a slot if there are
         rounds.
-    place : EpochServices
+    services : EpochServices
         Of the coordinator.
     watch : callable
         Called each time that closures have ended, and ten times a second. What it raises ends this.
@@ -379,34 +379,34 @@ def run_epoch(
         none is left and none is wanted, that is all.
     """
     suits = iterator.suits  # once: closures are withdrawn by this very object
-    lanes = [partial(_suits_lane, iterator, lane) for lane in range(iterator.seats or 0)]
+    slots = [partial(_suits_slot, iterator, slot) for slot in range(iterator.round_size or 0)]
 
     def fill(waiting: list[RemoteValue]) -> bool:
         # Nothing may be waiting though there is more: somebody else's closures have taken the rest.
         if iterator.progress().over or not (waiting or wanted(0)):
             return False
-        if iterator.seats is None:
-            while iterator.unread() and _room(waiting, place) and wanted(len(waiting)):
+        if iterator.round_size is None:
+            while iterator.unread() and _room(waiting, services) and wanted(len(waiting)):
                 waiting.append(schedule(suits, None))
         elif not waiting:
-            with uninterrupted, place.filling():
-                for lane in islice(cycle(iterator.lanes()), iterator.seats):
+            with uninterrupted, services.filling():
+                for slot in islice(cycle(iterator.slots()), iterator.round_size):
                     if wanted(len(waiting)):
-                        waiting.append(schedule(lanes[lane], lane))
+                        waiting.append(schedule(slots[slot], slot))
         return True
 
     waiting: list[RemoteValue] = []
     try:
-        yield from _ended(waiting, fill, place, watch)
+        yield from _ended(waiting, fill, services, watch)
         yield from (each for each in waiting if each.done())
     finally:
-        place.withdraw(suits, "the epoch is over")
+        services.withdraw(suits, "the epoch is over")
 
 
 def run_in_order(
     elements: Iterator[Any],
     schedule: Callable[[Any], RemoteValue],
-    place: EpochServices,
+    services: EpochServices,
     round_size: int | None = None,
 ) -> Iterator[RemoteValue]:
     """Schedule a closure for each element that is read here; yield them in the elements' order.
@@ -420,57 +420,57 @@ def run_in_order(
         Read here, no more of them than are scheduled.
     schedule : callable
         Schedules a closure for an element.
-    place : EpochServices
+    services : EpochServices
         Of the coordinator.
     round_size : int, optional
         Schedule so many, and no more before all of them were yielded; by default always a few.
     """
 
     def fill(waiting: list[RemoteValue]) -> bool:
-        room = _room(waiting, place)
+        room = _room(waiting, services)
         if round_size is not None:
             room = 0 if waiting else round_size
         for element in islice(elements, room):
             waiting.append(schedule(element))
         return bool(waiting)
 
-    return _ended([], fill, place, in_order=True)
+    return _ended([], fill, services, in_order=True)
 
 
-def _room(waiting: list[RemoteValue], place: EpochServices) -> int:
+def _room(waiting: list[RemoteValue], services: EpochServices) -> int:
     """Return how many more closures are scheduled now."""
-    return max(0, _AHEAD * max(1, place.workers()) - len(waiting))
+    return max(0, _AHEAD * max(1, services.workers()) - len(waiting))
 
 
 def _ended(
     waiting: list[RemoteValue],
     fill: Callable[[list[RemoteValue]], bool],
-    place: EpochServices,
+    services: EpochServices,
     watch: Callable[[], object] = bool,
     *,
     in_order: bool = False,
 ) -> Iterator[RemoteValue]:
     """Take closures out of a list as they end, and yield them, while ``fill`` goes on."""
     while fill(waiting):
-        with place.settled:
+        with services.settled:
             if in_order:
-                ended = place.settled.wait_for(waiting[0].ended_or_held_up, _LOOK_AGAIN)
+                ended = services.settled.wait_for(waiting[0].ended_or_blocked, _LOOK_AGAIN)
             else:
-                ended = place.settled.wait_for(partial(_any_done, waiting), _LOOK_AGAIN)
+                ended = services.settled.wait_for(partial(_any_done, waiting), _LOOK_AGAIN)
         if not ended:
-            place.wake()
+            services.wake()
         elif in_order:  # one: the next takes its place before the second is looked at
             yield waiting.pop(0)
         else:
             done = [each for each in waiting if each.done()]
             waiting[:] = [each for each in waiting if each not in done]
             yield from done
-        place.poll()
+        services.poll()
         watch()
 
 
-def _suits_lane(iterator: LeasedIterator, lane: int, worker: WorkerStatistics) -> bool:
-    return iterator.suits(worker, lane)
+def _suits_slot(iterator: LeasedIterator, slot: int, worker: WorkerStatistics) -> bool:
+    return iterator.suits(worker, slot)
 
 
 def _any_done(remotes: list[RemoteValue]) -> bool:

@@ -138,7 +138,7 @@ def _reads_of(value: object) -> tuple[list[Read], Iterable[object]]:
 def _reads_of_object(value: object) -> tuple[list[Read], Iterable[object]]:
     kind = type(value)
     if hasattr(kind, "__psnb_referred__"):
-        return [functools.partial(_told, _weakly(value))], ()
+        return [functools.partial(_referred, _weakly(value))], ()
     wrapped = getattr(value, "__wrapped__", None) if callable(value) else None
     fixed = [wrapped] if isinstance(wrapped, FunctionType) else []  # of jax.jit, numba and others
     pickled_plainly = kind is SimpleNamespace or (
@@ -195,7 +195,7 @@ def _attributes(get: Callable[[], Any]) -> Iterable[object]:
     return _items(getattr(get(), "__dict__", {}))
 
 
-def _told(get: Callable[[], Any]) -> Iterable[object]:
+def _referred(get: Callable[[], Any]) -> Iterable[object]:
     value = get()
     return () if value is None else value.__psnb_referred__()
 

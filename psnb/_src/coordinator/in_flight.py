@@ -221,12 +221,12 @@ class InFlight:
 
     Attributes
     ----------
-    held_up : str
+    blocked_by : str
         What holds up open closures, or a gate's step; empty if nothing does, or if that was raised.
     """
 
     def __init__(self) -> None:
-        self.held_up = ""
+        self.blocked_by = ""
         self._running: dict[int, Closure] = {}
         self._open: dict[int, Closure] = {}
         self._commits = itertools.count()
@@ -265,7 +265,7 @@ class InFlight:
 
     def block(self, trouble: str) -> None:
         """Note what holds up the open closures."""
-        self.held_up = trouble
+        self.blocked_by = trouble
         for closure in self._open.values():
             closure.remote.block(trouble)
 
@@ -277,7 +277,7 @@ class InFlight:
         """Remove a closure whose outcome is known; return whether it was running or open."""
         found = self._running.pop(closure.id, None) or self._open.pop(closure.id, None)
         if not self._open:
-            self.held_up = ""
+            self.blocked_by = ""
         if found is None:
             return False  # it has ended: its outcome stays
         closure.remote.block("")
@@ -401,15 +401,15 @@ class Gate:
 class RoundGate(Gate):
     """Lets a round begin when the one before it has been applied.
 
-    A round has a number of seats. A closure takes a seat when it begins, and keeps it when it ends.
-    A closure that was lost with its worker and has had no effect gives its seat up. As the first in
-    the queue it takes the seat again, unless a closure of a higher priority does: then it runs in a
-    later round. Of the closures of one lane of an epoch (`OrderedLeases`), one runs at a time.
+    A round has a number of slots. A closure takes a slot when it begins, and keeps it when it ends.
+    A closure that was lost with its worker and has had no effect gives its slot up. As the first in
+    the queue it takes the slot again, unless a closure of a higher priority does: then it runs in a
+    later round. Of the closures of one slot of an epoch (`OrderedLeases`), one runs at a time.
 
     Parameters
     ----------
     closures : int
-        The number of seats.
+        The number of slots.
 
     Attributes
     ----------
@@ -424,7 +424,7 @@ class RoundGate(Gate):
         self.round = 0
         self._size = closures
         self._taken = 0
-        self._running: dict[int, int | None] = {}  # by id, the lane
+        self._running: dict[int, int | None] = {}  # by id, the slot
         self._pushed: dict[int, int] = {}  # by id, the commit
         self._over = False  # to be applied; nothing begins
         self._applying = False
@@ -433,12 +433,12 @@ class RoundGate(Gate):
         return not self._over and self._taken < self._size
 
     def admits(self, closure: Closure) -> bool:
-        lane = closure.options.lane
-        return self.open() and (lane is None or lane not in self._running.values())
+        slot = closure.options.slot
+        return self.open() and (slot is None or slot not in self._running.values())
 
     def begin(self, closure: Closure) -> None:
         self._taken += 1
-        self._running[closure.id] = closure.options.lane
+        self._running[closure.id] = closure.options.slot
 
     def put_back(self, closure: Closure) -> None:
         self._running.pop(closure.id, None)

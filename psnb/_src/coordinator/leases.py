@@ -3,9 +3,9 @@
 A dataset is cut into splits. A worker leases a split, and reports what each closure takes from it
 *before* the closure's effect can reach a server. So when a worker dies, `EpochLeases` knows what
 every closure in flight may have used, and the rest of the split is leased to another worker. If
-the closure has had its effect (`psnb._src.coordinator.resolve` finds that out), its portions
+the closure has had its effect (`psnb._src.coordinator.resolve` finds that out), its ranges
 were used; if not, it runs again on them. A closure that raised, was cancelled or was lost too often
-has had no effect, and its portions are leased anew. A split is done when all of it was used by
+has had no effect, and its ranges are leased anew. A split is done when all of it was used by
 closures that have ended well, and the epoch is over when all splits are.
 
 After the data service of TensorFlow (``tf.data.service``, dynamic sharding), which hands out splits
@@ -34,7 +34,7 @@ VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
-class LeasedPart:
+class SplitRange:
     """A part of a split that is to be read.
 
     Attributes
@@ -55,7 +55,7 @@ class LeasedPart:
 class Turn(NamedTuple):
     """Which closure asks for a lease, of an epoch that has an order: see `OrderedLeases`."""
 
-    lane: int
+    slot: int
     closure: int
 
 
@@ -89,17 +89,17 @@ class Progress:
 
 
 @dataclass
-class _HeldLease:
+class _OpenLease:
     holder: Hashable
     worker: str
-    piece: LeasedPart
+    range_: SplitRange
     state: Any
     left: int | None
 
 
 @dataclass
 class _SplitLeases:
-    open: int = 1  # parts, leases and portions that are not done
+    open: int = 1  # parts, leases and ranges that are not done
     begun: bool = False
 
 
@@ -131,19 +131,19 @@ class EpochLeases:
         dataset: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._lock = Lock()  # guards everything here, for a moment each
-        pieces = [LeasedPart(index) for index in range(splits)]
+        ranges = [SplitRange(index) for index in range(splits)]
         visits = 0
         if state is not None:
-            pieces, visits = _checked(splits, state, dataset)
+            ranges, visits = _checked(splits, state, dataset)
         self._dataset = dict(dataset)
-        self._free = deque(pieces)
+        self._free = deque(ranges)
         self._owners = dict(owners or {})
         self._splits = [_SplitLeases(open=0, begun=state is not None) for _ in range(splits)]
-        for piece in pieces:
-            self._splits[piece.split].open += 1
-            self._splits[piece.split].begun = piece != LeasedPart(piece.split)
-        self._leases: dict[int, _HeldLease] = {}
-        self._closures: dict[int, list[LeasedPart]] = {}
+        for range_ in ranges:
+            self._splits[range_.split].open += 1
+            self._splits[range_.split].begun = range_ != SplitRange(range_.split)
+        self._leases: dict[int, _OpenLease] = {}
+        self._closures: dict[int, list[SplitRange]] = {}
         self._number = 0
         self._visits = visits
 
@@ -153,7 +153,7 @@ class EpochLeases:
         worker: str = "",
         present: Collection[str] = (),
         turn: Turn | None = None,
-    ) -> tuple[int, LeasedPart] | None:
+    ) -> tuple[int, SplitRange] | None:
         """Lease a part to a holder; return the lease's number and the part, or None.
 
         It is None if no part suits the holder now. Parts may become free again, when a worker dies
@@ -172,8 +172,8 @@ class EpochLeases:
             Which closure asks, if the epoch has an order.
         """
         with self._lock:
-            piece = self._first_for(worker, present)
-            return None if piece is None else self._hold(piece, holder, worker, present)
+            range_ = self._first_for(worker, present)
+            return None if range_ is None else self._hold(range_, holder, worker, present)
 
     def owned(self, worker: str) -> list[int]:
         """Return the splits that a worker owns."""
@@ -185,43 +185,43 @@ class EpochLeases:
         with self._lock:
             return bool(self._free or self._leases)
 
-    def suits(self, worker: str, present: Collection[str], lane: int | None = None) -> bool:
+    def suits(self, worker: str, present: Collection[str], slot: int | None = None) -> bool:
         """Return whether a worker has something to read, or no worker has.
 
         In the latter case there may still be closures that run again with what they took before.
-        ``lane`` is that of the closure, if the epoch has an order.
+        ``slot`` is that of the closure, if the epoch has an order.
         """
         with self._lock:
             if any(lease.worker == worker for lease in self._leases.values()):
                 return True
             return not (self._free or self._leases) or self._first_for(worker, present) is not None
 
-    def lanes(self) -> list[int]:
-        """Return the lanes of an epoch that has an order in which there is something to read."""
+    def slots(self) -> list[int]:
+        """Return the slots of an epoch that has an order in which there is something to read."""
         return []
 
     def _hold(
-        self, piece: LeasedPart, holder: Hashable, worker: str, present: Collection[str]
-    ) -> tuple[int, LeasedPart]:
-        self._free.remove(piece)
-        owner = self._owners.get(piece.split, worker)
+        self, range_: SplitRange, holder: Hashable, worker: str, present: Collection[str]
+    ) -> tuple[int, SplitRange]:
+        self._free.remove(range_)
+        owner = self._owners.get(range_.split, worker)
         if owner != worker:
             lost = owner not in present
             moved = {split for split, each in self._owners.items() if lost and each == owner}
-            self._owners |= dict.fromkeys({piece.split, *moved}, worker)
-        self._splits[piece.split].begun = True
+            self._owners |= dict.fromkeys({range_.split, *moved}, worker)
+        self._splits[range_.split].begun = True
         number, self._number = self._number, self._number + 1
-        self._leases[number] = _HeldLease(holder, worker, piece, piece.state, piece.count)
-        return number, piece
+        self._leases[number] = _OpenLease(holder, worker, range_, range_.state, range_.count)
+        return number, range_
 
-    def _first_for(self, worker: str, present: Collection[str]) -> LeasedPart | None:
+    def _first_for(self, worker: str, present: Collection[str]) -> SplitRange | None:
         lost = None
-        for piece in self._free:
-            owner = self._owners.get(piece.split, worker)
+        for range_ in self._free:
+            owner = self._owners.get(range_.split, worker)
             if owner == worker:
-                return piece
+                return range_
             if lost is None and owner not in present:
-                lost = piece
+                lost = range_
         return lost
 
     def take(
@@ -260,10 +260,10 @@ class EpochLeases:
             lease = self._leases.get(number)
             if lease is None or lease.holder != holder:
                 return False
-            split = self._splits[lease.piece.split]
+            split = self._splits[lease.range_.split]
             if count:
-                portion = LeasedPart(lease.piece.split, before, count)
-                self._closures.setdefault(closure, []).append(portion)
+                range_ = SplitRange(lease.range_.split, before, count)
+                self._closures.setdefault(closure, []).append(range_)
                 split.open += 1
             lease.state = after
             if lease.left is not None:
@@ -273,40 +273,40 @@ class EpochLeases:
                 split.open -= 1
             return True
 
-    def portions(self, closure: int) -> tuple[LeasedPart, ...]:
+    def ranges(self, closure: int) -> tuple[SplitRange, ...]:
         """Return what a closure has taken before, in order: it uses the same if it runs again."""
         with self._lock:
             return tuple(self._closures.get(closure, ()))
 
     def end(self, closure: int, *, succeeded: bool) -> None:
-        """Note that a closure has ended for good: its portions are done, or free again."""
+        """Note that a closure has ended for good: its ranges are done, or free again."""
         with self._lock:
-            portions = self._closures.pop(closure, [])
+            ranges = self._closures.pop(closure, [])
             if not succeeded:
-                self._take_back(portions)
+                self._take_back(ranges)
                 return
-            for portion in portions:
-                self._splits[portion.split].open -= 1
-                self._visits += portion.count or 0
+            for range_ in ranges:
+                self._splits[range_.split].open -= 1
+                self._visits += range_.count or 0
 
     def lose(self, holder: Hashable) -> None:
         """Note that a holder is lost: the rest of its leases is free again.
 
-        Its closures keep their portions: they run again elsewhere, or end.
+        Its closures keep their ranges: they run again elsewhere, or end.
         """
         with self._lock:
             for number, lease in list(self._leases.items()):
                 if lease.holder == holder:
                     self._close(number)
 
-    def _take_back(self, portions: list[LeasedPart]) -> None:
-        """Have the portions of a closure that has had no effect leased anew."""
-        self._free.extend(portions)
+    def _take_back(self, ranges: list[SplitRange]) -> None:
+        """Have the ranges of a closure that has had no effect leased anew."""
+        self._free.extend(ranges)
 
     def _close(self, number: int) -> None:
         """Have the rest of a lease leased anew, before all else."""
         lease = self._leases.pop(number)
-        self._free.appendleft(LeasedPart(lease.piece.split, lease.state, lease.left))
+        self._free.appendleft(SplitRange(lease.range_.split, lease.state, lease.left))
 
     def state(self) -> dict[str, Any]:
         """Return the parts that are not used yet, in JSON's types.
@@ -314,10 +314,10 @@ class EpochLeases:
         Portions of closures that have not ended count as not used: call it while nothing runs.
         """
         with self._lock:
-            pieces = [  # of each split in the order in which they are read
-                *(portion for portions in self._closures.values() for portion in portions),
+            ranges = [  # of each split in the order in which they are read
+                *(range_ for ranges in self._closures.values() for range_ in ranges),
                 *(
-                    LeasedPart(each.piece.split, each.state, each.left)
+                    SplitRange(each.range_.split, each.state, each.left)
                     for each in self._leases.values()
                 ),
                 *self._free,
@@ -326,7 +326,7 @@ class EpochLeases:
                 "version": VERSION,
                 "dataset": self._dataset,
                 "visits": self._visits,
-                "pieces": [[each.split, each.state, each.count] for each in pieces],
+                "ranges": [[each.split, each.state, each.count] for each in ranges],
             }
 
     def progress(self) -> Progress:
@@ -339,31 +339,31 @@ class EpochLeases:
             return Progress(done, len(self._splits) - done - left, left, self._visits)
 
 
-def _checked(splits: int, state: Any, dataset: Mapping[str, Any]) -> tuple[list[LeasedPart], int]:
+def _checked(splits: int, state: Any, dataset: Mapping[str, Any]) -> tuple[list[SplitRange], int]:
     try:
         version, found, visits = state["version"], dict(state["dataset"]), state["visits"]
-        pieces = [LeasedPart(int(split), at, number) for split, at, number in state["pieces"]]
+        ranges = [SplitRange(int(split), at, number) for split, at, number in state["ranges"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
             "this is no state of an epoch; take one with iterator.state()"
         ) from error
     same = version == VERSION and found == dataset
-    if not same or any(not 0 <= piece.split < splits for piece in pieces):
+    if not same or any(not 0 <= range_.split < splits for range_ in ranges):
         raise ConfigurationError(
             "the state is of an epoch over another dataset: of other files, with another batch "
             "size or function, shuffled otherwise or cut otherwise (splits=). Make it as it was, "
             f"or begin a new epoch; expected {dict(dataset)} (version {VERSION}), found "
             f"{found!r:.500} (version {version!r:.20})"
         )
-    return pieces, int(visits)
+    return ranges, int(visits)
 
 
 # OrderedLeases: which worker reads which part of a dataset, in an order that no worker changes.
 #
 # For rounds of synchronous updates: which elements meet in a round must not depend on which worker
-# is faster, or dies. So the splits belong to lanes, each to one, and closures take from the lane
+# is faster, or dies. So the splits belong to slots, each to one, and closures take from the slot
 # that they were scheduled for, one after the other (`run_epoch` schedules them, `RoundGate` has one
-# of a lane run at a time). A closure goes on where the one before it in its lane has stopped. One
+# of a slot run at a time). A closure goes on where the one before it in its slot has stopped. One
 # that has had no effect gives back what it took, at the place where that was. Pure, and thread-safe
 # like its base.
 
@@ -375,16 +375,16 @@ class _LatestTurn(NamedTuple):
 
 
 class OrderedLeases(EpochLeases):
-    """The leases of one epoch whose splits are read in lanes.
+    """The leases of one epoch whose splits are read in slots.
 
-    A split is in the lane of its number modulo the number of lanes. States are those of other
-    epochs: with the same number of lanes, an epoch goes on in the same order.
+    A split is in the slot of its number modulo the number of slots. States are those of other
+    epochs: with the same number of slots, an epoch goes on in the same order.
 
     Closures without a turn take what is free, in the order of the splits.
 
     Parameters
     ----------
-    lanes : int
+    slots : int
         How many.
     splits, state, owners, dataset
         As for `EpochLeases`. If splits have owners, a closure takes from one split only: the next
@@ -393,15 +393,15 @@ class OrderedLeases(EpochLeases):
 
     def __init__(
         self,
-        lanes: int,
+        slots: int,
         splits: int,
         state: Mapping[str, Any] | None = None,
         owners: Mapping[int, str] | None = None,
         dataset: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__(splits, state, owners, dataset)
-        self._count = lanes
-        self._turns: dict[int, _LatestTurn] = {}  # by lane
+        self._count = slots
+        self._turns: dict[int, _LatestTurn] = {}  # by slot
 
     def lease(
         self,
@@ -409,71 +409,71 @@ class OrderedLeases(EpochLeases):
         worker: str = "",
         present: Collection[str] = (),
         turn: Turn | None = None,
-    ) -> tuple[int, LeasedPart] | None:
-        """Lease the next part of a closure's lane; see `EpochLeases.lease`.
+    ) -> tuple[int, SplitRange] | None:
+        """Lease the next part of a closure's slot; see `EpochLeases.lease`.
 
         The holder that leased it last goes on with that lease, if it was not closed meanwhile.
         """
         if turn is None:
             return super().lease(holder, worker, present)
         with self._lock:
-            lane, closure = turn
-            number = self._open_in(lane)
+            slot, closure = turn
+            number = self._open_in(slot)
             if number is not None and self._leases[number].holder != holder:
                 self._close(number)
                 number = None
-            piece = self._next_in(lane)
-            latest = self._turns.get(lane)
-            if piece is None or (
+            range_ = self._next_in(slot)
+            latest = self._turns.get(slot)
+            if range_ is None or (
                 self._owners
                 and latest is not None
                 and latest.closure == closure
-                and latest.split != piece.split
+                and latest.split != range_.split
             ):
                 return None
             if number is None:
-                number, piece = self._hold(piece, holder, worker, present)
-            self._turns[lane] = _LatestTurn(number, closure, piece.split)
-            return number, piece
+                number, range_ = self._hold(range_, holder, worker, present)
+            self._turns[slot] = _LatestTurn(number, closure, range_.split)
+            return number, range_
 
-    def suits(self, worker: str, present: Collection[str], lane: int | None = None) -> bool:
-        """Return whether a worker should read a lane next.
+    def suits(self, worker: str, present: Collection[str], slot: int | None = None) -> bool:
+        """Return whether a worker should read a slot next.
 
         It is the owner of what comes next there. Where nobody is, it is always the same worker, as
         long as the same ones are there: it goes on with what it has open.
         """
-        if lane is None:
+        if slot is None:
             return super().suits(worker, present)
         with self._lock:
-            piece = self._next_in(lane)
-            owner = None if piece is None else self._owners.get(piece.split)
+            range_ = self._next_in(slot)
+            owner = None if range_ is None else self._owners.get(range_.split)
             if owner in present:
                 return worker == owner
             names = sorted(present)
-            return not names or worker == names[lane % len(names)]
+            return not names or worker == names[slot % len(names)]
 
-    def lanes(self) -> list[int]:
-        """Return the lanes in which there is something to read, in order."""
+    def slots(self) -> list[int]:
+        """Return the slots in which there is something to read, in order."""
         with self._lock:
-            open_ = [lane for lane in self._turns if self._open_in(lane) is not None]
-            return sorted({*open_, *(piece.split % self._count for piece in self._free)})
+            open_ = [slot for slot in self._turns if self._open_in(slot) is not None]
+            return sorted({*open_, *(range_.split % self._count for range_ in self._free)})
 
-    def _open_in(self, lane: int) -> int | None:
-        latest = self._turns.get(lane)
+    def _open_in(self, slot: int) -> int | None:
+        latest = self._turns.get(slot)
         return latest.lease if latest is not None and latest.lease in self._leases else None
 
-    def _next_in(self, lane: int) -> LeasedPart | None:
-        number = self._open_in(lane)
+    def _next_in(self, slot: int) -> SplitRange | None:
+        number = self._open_in(slot)
         if number is not None:
             lease = self._leases[number]
-            return LeasedPart(lease.piece.split, lease.state, lease.left)
-        return next((each for each in self._free if each.split % self._count == lane), None)
+            return SplitRange(lease.range_.split, lease.state, lease.left)
+        return next((each for each in self._free if each.split % self._count == slot), None)
 
-    def _take_back(self, portions: list[LeasedPart]) -> None:
-        for lane in {portion.split % self._count for portion in portions}:
-            if (number := self._open_in(lane)) is not None:
+    def _take_back(self, ranges: list[SplitRange]) -> None:
+        for slot in {range_.split % self._count for range_ in ranges}:
+            if (number := self._open_in(slot)) is not None:
                 self._close(number)
-        self._free.extendleft(reversed(portions))
+        self._free.extendleft(reversed(ranges))
 
 
 # LeaseRegistry: the leases of all epochs of a coordinator's datasets. Pure, thread-safe.
@@ -487,17 +487,17 @@ class LeaseRegistry:
 
     Parameters
     ----------
-    seats : int, optional
-        How many closures a round has, in which case each epoch is ordered, in so many lanes.
+    round_size : int, optional
+        How many closures a round has, in which case each epoch is ordered, in so many slots.
 
     Attributes
     ----------
-    seats : int or None
+    round_size : int or None
         As given.
     """
 
-    def __init__(self, seats: int | None = None) -> None:
-        self.seats = seats
+    def __init__(self, round_size: int | None = None) -> None:
+        self.round_size = round_size
         self._lock = Lock()  # guards the dicts; held while an epoch's leases change
         self._epochs: dict[int, EpochLeases] = {}
         self._users: dict[int, set[int]] = {}  # the epochs that a closure has taken from
@@ -532,8 +532,8 @@ class LeaseRegistry:
         """
         leases = (
             EpochLeases(splits, state, owners, dataset)
-            if self.seats is None
-            else OrderedLeases(self.seats, splits, state, owners, dataset)
+            if self.round_size is None
+            else OrderedLeases(self.round_size, splits, state, owners, dataset)
         )
         with self._lock:
             number = next(self._numbers)
@@ -562,15 +562,15 @@ class LeaseRegistry:
         """Return whether an epoch has examples that no closure has taken."""
         return self._epochs[epoch].unread()
 
-    def lanes(self, epoch: int) -> list[int]:
-        """Return the lanes of an ordered epoch in which there is something to read."""
-        return self._epochs[epoch].lanes()
+    def slots(self, epoch: int) -> list[int]:
+        """Return the slots of an ordered epoch in which there is something to read."""
+        return self._epochs[epoch].slots()
 
-    def suits(self, epoch: int, worker: str, lane: int | None = None) -> bool:
-        """Return whether closures that read an epoch, or a lane, should go to a worker; cheap."""
+    def suits(self, epoch: int, worker: str, slot: int | None = None) -> bool:
+        """Return whether closures that read an epoch, or a slot, should go to a worker; cheap."""
         with self._lock:
             present = set(self._present.values())
-            return self._epochs[epoch].suits(worker, present, lane)
+            return self._epochs[epoch].suits(worker, present, slot)
 
     def lease(self, holder: Hashable, asked: messages.AskLease) -> messages.Lease | None:
         """Lease a part of an epoch to a worker's session; None if there is nothing to read now."""
@@ -579,7 +579,7 @@ class LeaseRegistry:
             if leases is None or asked.closure in self._over:
                 return None
             worker = self._present.get(holder, "")
-            turn = None if asked.lane is None else Turn(asked.lane, asked.closure)
+            turn = None if asked.slot is None else Turn(asked.slot, asked.closure)
             found = leases.lease(holder, worker, set(self._present.values()), turn)
             if found is None:
                 return None
@@ -617,16 +617,16 @@ class LeaseRegistry:
                 self._users.setdefault(elements.closure, set()).add(elements.epoch)
             return taken
 
-    def portions(self, closure: int) -> Sequence[messages.Portion]:
+    def ranges(self, closure: int) -> Sequence[messages.TakenRange]:
         """Return what a closure has taken before."""
         if closure not in self._users:
             return ()
         with self._lock:
             return [
-                messages.Portion(epoch, part.split, part.state, part.count or 0)
+                messages.TakenRange(epoch, part.split, part.state, part.count or 0)
                 for epoch in sorted(self._users.get(closure, ()))
                 if epoch in self._epochs
-                for part in self._epochs[epoch].portions(closure)
+                for part in self._epochs[epoch].ranges(closure)
             ]
 
     def end(self, closure: Closure, succeeded: bool) -> None:

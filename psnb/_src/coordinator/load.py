@@ -404,7 +404,7 @@ class WorkerKnowledge:
         )
 
     def _assignments(self, closures: list[Closure]) -> list[messages.Assignment]:
-        portions, make = self._services.leases.portions, messages.Assignment
+        ranges, make = self._services.leases.ranges, messages.Assignment
         return [
             make(
                 each.id,
@@ -414,8 +414,8 @@ class WorkerKnowledge:
                 each.execution.round,
                 each.call.payload,
                 each.call.inputs,  # type: ignore[arg-type]  # all are there, or it would wait
-                portions(each.id),
-                each.options.lane,
+                ranges(each.id),
+                each.options.slot,
             )
             for each in closures
         ]

@@ -28,7 +28,7 @@ from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.worker import WorkerConnection
 from psnb._src.dask_compat import (
     ask_scheduler,
-    connect_apart,
+    connect_separately,
     event_loop,
     is_connected,
     parse_timedelta,
@@ -58,9 +58,9 @@ class MissingWorkers:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._since: dict[object, float] = {}
-        self._told: set[object] = set()
+        self._reported: set[object] = set()
 
-    def told_now(
+    def due(
         self, awaited: Collection[object], here: Collection[object], now: float
     ) -> list[object]:
         """Return those that are to be told of now.
@@ -76,13 +76,13 @@ class MissingWorkers:
         """
         absent = [each for each in awaited if each not in here]
         self._since = {each: self._since.get(each, now) for each in absent}
-        self._told.intersection_update(absent)
+        self._reported.intersection_update(absent)
         late = [
             each
             for each, since in self._since.items()
-            if each not in self._told and now - since >= self._patience
+            if each not in self._reported and now - since >= self._patience
         ]
-        self._told.update(late)
+        self._reported.update(late)
         return late
 
 
@@ -129,7 +129,7 @@ _POLL_SECONDS = 0.5
 _POLL_TIMEOUT = 10.0
 _CLOSE_TIMEOUT = 10.0
 _WITHDRAW_TIMEOUT = 2.0
-_MOST_TOLD = 3
+_MOST_NAMED = 3
 
 
 class Membership:
@@ -332,7 +332,7 @@ class Membership:
                 except OSError as error:
                     logger.warning("the Dask scheduler does not answer: %s", error)
                 self._fail_what_waited_too_long()
-                self._tell_of_absences()
+                self._report_missing()
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             # The client was closed, or `close` was called, or `give_up`: nobody must wait for ever.
@@ -380,7 +380,7 @@ class Membership:
                 address,
                 self._services.opening(names[address], index, count, next(self._sessions)),
                 self._services,
-                partial(connect_apart, self._client),
+                partial(connect_separately, self._client),
                 self._on_idle,
                 self._others_starve,
             )
@@ -420,7 +420,7 @@ class Membership:
         waits = not usable and self._queue.statistics().queued
         if waits and self._none_fits:
             # Waiting helps nobody: somebody must install something.
-            self._queue.fail_waiting("; ".join(islice(self._refused.values(), _MOST_TOLD)))
+            self._queue.fail_waiting("; ".join(islice(self._refused.values(), _MOST_NAMED)))
         elif limit is None or not waits:
             self._waits_since = None
         elif self._waits_since is None:
@@ -431,12 +431,12 @@ class Membership:
             self._records.events.add(EventKind.NO_WORKERS, f"{text}: what was queued has failed")
             self._queue.fail_waiting(f"{text}: start one, for example with `dask worker ADDRESS`")
 
-    def _tell_of_absences(self) -> None:
+    def _report_missing(self) -> None:
         here: set[object] = set()
         for connection in self._tasks:
             here |= {connection.name, connection.index}
         awaited = self._queue.awaited()
-        for absent in self._absences.told_now(awaited, here, self._loop.time()):
+        for absent in self._absences.due(awaited, here, self._loop.time()):
             known = ", ".join(sorted(repr(connection.name) for connection in self._tasks))
             self._records.events.add(
                 EventKind.WORKER_AWAITED,

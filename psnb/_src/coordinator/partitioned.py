@@ -1,4 +1,4 @@
-"""PartitionedDataset: a dataset in the workers' memory; each worker has some of its pieces.
+"""PartitionedDataset: a dataset in the workers' memory; each worker has some of its partitions.
 
 Only the notebook knows generation and layout (see `psnb._src.data.memory`); it sends them with
 every call. A shuffle fills the next generation, which becomes the dataset when everything has
@@ -49,15 +49,15 @@ class PartitionStatistics:
 
     Attributes
     ----------
-    pieces : int
-        Into how many pieces it is cut.
+    partitions : int
+        Into how many partitions it is cut.
     missing : int
-        How many pieces no worker has: they are not loaded yet, or lost.
+        How many partitions no worker has: they are not loaded yet, or lost.
     workers : mapping of str to MemoryStatistics
         What each worker has, by its name.
     """
 
-    pieces: int
+    partitions: int
     missing: int
     workers: Mapping[str, MemoryStatistics]
 
@@ -77,10 +77,10 @@ class PartitionStatistics:
         return sum(each.bytes_on_disk for each in self.workers.values())
 
 
-# PieceOwners: which worker has which pieces of a dataset in memory.
+# PartitionOwners: which worker has which partitions of a dataset in memory.
 #
-# The workers are asked anew before each operation: they may die, and come back without pieces. A
-# piece that no worker has any more is made again.
+# The workers are asked anew before each operation: they may die, and come back without partitions.
+# A partition that no worker has any more is made again.
 
 _ATTEMPTS = 5
 
@@ -88,8 +88,8 @@ Calls = Iterable[tuple[str, Callable[..., Any], tuple[Any, ...]]]
 """For each call: a worker's name, a function of `runtime.worker_memory`, and its arguments."""
 
 
-class PieceOwners:
-    """Tells workers what to do with the pieces; for one thread at a time, except `statistics`.
+class PartitionOwners:
+    """Tells workers what to do with the partitions; for one thread at a time, except `statistics`.
 
     Parameters
     ----------
@@ -101,56 +101,59 @@ class PieceOwners:
 
     def __init__(self, memory: PerWorkerValues, pinned: BroadcastCalls) -> None:
         self._memory, self._pinned = memory, pinned
-        self._found: dict[str, resources.WorkerPieces] = {}
+        self._found: dict[str, resources.WorkerPartitions] = {}
 
-    def statistics(self, pieces: int) -> PartitionStatistics:
+    def statistics(self, partitions: int) -> PartitionStatistics:
         """Return what the workers had at the last call; any thread."""
         found = self._found
-        held = {piece for each in found.values() for piece in each.held.pieces}
+        held = {partition for each in found.values() for partition in each.held.partitions}
         workers = {name: each.held for name, each in sorted(found.items())}
-        return PartitionStatistics(pieces, pieces - len(held), workers)
+        return PartitionStatistics(partitions, partitions - len(held), workers)
 
-    def spread(self, pieces: int) -> dict[int, str]:
-        """Return owners for the pieces, spread evenly over the workers."""
+    def spread(self, partitions: int) -> dict[int, str]:
+        """Return owners for the partitions, spread evenly over the workers."""
         names = sorted(self._found)
-        return {piece: names[piece % len(names)] for piece in range(pieces)}
+        return {partition: names[partition % len(names)] for partition in range(partitions)}
 
-    def tell(self, function: Callable[..., Any], *args: Any) -> None:
+    def run_on_all(self, function: Callable[..., Any], *args: Any) -> None:
         """Call a function on all workers, and note what they have; lost workers are left out."""
         names = sorted(self._pinned.worker_names())
-        self._found = self._tell((worker, function, args) for worker in names)
+        self._found = self._run((worker, function, args) for worker in names)
 
     def restore(self, generation: int, layout: ShufflePlan) -> dict[int, str]:
-        """Ask which worker has which piece, have lost pieces made again; return the owners.
+        """Ask which worker has which partition, have lost partitions made again; return the owners.
 
         Raises
         ------
         WorkerLostError
-            If there are no workers, or they are lost several times in a row while they make pieces.
+            If there are no workers, or they are lost several times in a row while they make
+            partitions.
         DatasetError
-            If a piece cannot be made.
+            If a partition cannot be made.
         """
         for _ in range(_ATTEMPTS):
-            self.tell(resources.survey, generation)
+            self.run_on_all(resources.survey, generation)
             if not self._found:
                 raise WorkerLostError("no worker is there that has, or could have, the dataset")
             owners = {
-                piece: name for name, each in self._found.items() for piece in each.held.pieces
+                partition: name
+                for name, each in self._found.items()
+                for partition in each.held.partitions
             }
-            lost = [piece for piece in range(layout.pieces) if piece not in owners]
+            lost = [partition for partition in range(layout.partitions) if partition not in owners]
             if not lost:
                 return owners
-            names = sorted(self._found, key=lambda name: len(self._found[name].held.pieces))
+            names = sorted(self._found, key=lambda name: len(self._found[name].held.partitions))
             shares = {name: lost[start :: len(names)] for start, name in enumerate(names)}
-            self._tell(
+            self._run(
                 (name, resources.make, (generation, layout, share))
                 for name, share in shares.items()
                 if share
             )
         raise WorkerLostError(
-            f"{len(lost)} of {layout.pieces} pieces of the dataset could not be made again: each "
-            "time workers were lost. If that is for want of memory, use a lower memory_limit, or "
-            "more pieces (splits=)"
+            f"{len(lost)} of {layout.partitions} partitions of the dataset could not be made "
+            "again: each time workers were lost. If that is for want of memory, use a lower "
+            "memory_limit, or more partitions (splits=)"
         )
 
     def move(
@@ -175,9 +178,10 @@ class PieceOwners:
             for worker, numbers in by_owner(targets).items()
         )
         where = {found.worker: found.address for found in begun}
-        to = new, layout, [where[targets[piece]] for piece in range(layout.pieces)]
+        to = new, layout, [where[targets[partition]] for partition in range(layout.partitions)]
         moved = self._ask(
-            (owner, resources.scatter, (old, [piece], *to)) for piece, owner in owners.items()
+            (owner, resources.scatter, (old, [partition], *to))
+            for partition, owner in owners.items()
         )
         there = self._ask((found.worker, resources.survey, (new,)) for found in begun)
         if {found.part for found in there} != {found.part for found in begun}:
@@ -187,7 +191,7 @@ class PieceOwners:
         if arrived != sent:
             raise InternalError(f"of {sent} examples that were sent, {arrived} have arrived")
 
-    def _ask(self, calls: Calls) -> list[resources.WorkerPieces]:
+    def _ask(self, calls: Calls) -> list[resources.WorkerPartitions]:
         """Make calls; every worker must answer."""
         named = [(worker, function, (self._memory, *args)) for worker, function, args in calls]
         remotes = self._pinned.run(named, all_or_none=True)
@@ -203,7 +207,7 @@ class PieceOwners:
             raise cancelled
         return found
 
-    def _tell(self, calls: Calls) -> dict[str, resources.WorkerPieces]:
+    def _run(self, calls: Calls) -> dict[str, resources.WorkerPartitions]:
         """Make calls; return the answers of the workers that answered."""
         named = [(worker, function, (self._memory, *args)) for worker, function, args in calls]
         found = {}
@@ -217,11 +221,11 @@ class PieceOwners:
 
 
 def by_owner(owners: Mapping[int, str]) -> dict[str, list[int]]:
-    """Return each owner's pieces."""
-    pieces: dict[str, list[int]] = {}
-    for piece, owner in sorted(owners.items()):
-        pieces.setdefault(owner, []).append(piece)
-    return pieces
+    """Return each owner's partitions."""
+    partitions: dict[str, list[int]] = {}
+    for partition, owner in sorted(owners.items()):
+        partitions.setdefault(owner, []).append(partition)
+    return partitions
 
 
 _LAST = -(1 << 62)
@@ -231,14 +235,14 @@ _LOAD_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class _LoadInProgress:
-    """A generation that is being read, piece by piece."""
+    """A generation that is being read, partition by partition."""
 
     generation: int
     remotes: list[RemoteValue]
     withdraw: Callable[[], None]
 
     def end(self) -> None:
-        """Cancel pieces that wait to be read, and wait for those that are being read."""
+        """Cancel partitions that wait to be read, and wait for those that are being read."""
         self.withdraw()
         for remote in self.remotes:
             remote.wait()
@@ -248,11 +252,11 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
     """An `InMemoryDataset` on the workers; ``iter`` of it begins an epoch.
 
     `ClusterCoordinator.create_per_worker_dataset` returns it. In an epoch every worker leases the
-    pieces that it has, so every example is used exactly once, whatever process dies: pieces of a
-    lost worker are made again from the files, on others.
+    partitions that it has, so every example is used exactly once, whatever process dies: partitions
+    of a lost worker are made again from the files, on others.
 
-    Workers that join have no pieces until a `global_shuffle`, and the pieces of a lost worker go to
-    one other worker: shuffle globally after either.
+    Workers that join have no partitions until a `global_shuffle`, and the partitions of a lost
+    worker go to one other worker: shuffle globally after either.
 
     In a shuffle workers send examples directly to each other. While it runs, the examples take
     twice the memory; what is beyond ``memory_limit`` goes to files in the worker's folder.
@@ -261,20 +265,22 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
     and `progress`. Only one thread at a time may call them.
     """
 
-    def __init__(self, dataset: InMemoryDataset, pieces: int, place: DatasetServices) -> None:
-        sources = splits(dataset.source, pieces)
-        self._place = place
+    def __init__(
+        self, dataset: InMemoryDataset, partitions: int, services: DatasetServices
+    ) -> None:
+        sources = splits(dataset.source, partitions)
+        self._services = services
         # Only their spec is used: what workers iterate over is in their memory.
         self._batches = dataset.source.ragged_batch(dataset.batch_size)
         arguments = dataset.seed, dataset.batch_size, dataset.memory_limit, uuid.uuid4().hex
         make = resources.make_worker_memory
-        self._memory = PerWorkerValues(place.registry, make, (sources, *arguments))
-        self._holders = PieceOwners(self._memory, place.pinned)
-        self._pieces = len(sources)
-        self._known = {"splits": pieces, "of": identity(sources), "batch": dataset.batch_size}
+        self._memory = PerWorkerValues(services.registry, make, (sources, *arguments))
+        self._holders = PartitionOwners(self._memory, services.pinned)
+        self._partitions = len(sources)
+        self._known = {"splits": partitions, "of": identity(sources), "batch": dataset.batch_size}
         self._generations = itertools.count(1)
         self._generation, self._loaded = 0, False
-        self._layout = ShufflePlan(self._pieces)
+        self._layout = ShufflePlan(self._partitions)
         self._loading: _LoadInProgress | None = None
 
     @property
@@ -285,7 +291,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
     def load_into_memory(self) -> None:
         """Have the workers read the whole dataset; it replaces what was read before.
 
-        A worker that is free reads the next piece.
+        A worker that is free reads the next partition.
 
         Raises
         ------
@@ -317,10 +323,12 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
             self._loading = _LoadInProgress(
                 generation,
                 [
-                    self._place.schedule(resources.load, (*arguments, number), options)
-                    for number in range(self._pieces)
+                    self._services.schedule(resources.load, (*arguments, number), options)
+                    for number in range(self._partitions)
                 ],
-                lambda: self._place.pinned.withdraw(anyone, "the dataset is not loaded any more"),
+                lambda: self._services.pinned.withdraw(
+                    anyone, "the dataset is not loaded any more"
+                ),
             )
 
     def wait_preload_done(self) -> None:
@@ -337,14 +345,14 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
             raise ConfigurationError("nothing is being read: preload_into_memory() begins it")
         loading, self._loading = self._loading, None
         try:
-            with self._place.progress():
+            with self._services.progress():
                 for remote in loading.remotes:
                     remote.fetch()
         except BaseException:  # whatever ends it, an interrupt too: what was loaded is forgotten
             loading.end()
-            self._holders.tell(resources.forget, loading.generation, self._generation)
+            self._holders.run_on_all(resources.forget, loading.generation, self._generation)
             raise
-        self._become(loading.generation, ShufflePlan(self._pieces))
+        self._become(loading.generation, ShufflePlan(self._partitions))
         self._loaded = True
 
     def local_shuffle(self, seed: int | None = None) -> None:
@@ -353,7 +361,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
         Parameters
         ----------
         seed : int, optional
-            Makes the order the same for the same pieces on the same workers.
+            Makes the order the same for the same partitions on the same workers.
 
         Raises
         ------
@@ -365,12 +373,12 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
     def global_shuffle(self, seed: int | None = None) -> None:
         """Shuffle all examples, across the workers.
 
-        The pieces are spread evenly over the workers that are there.
+        The partitions are spread evenly over the workers that are there.
 
         Parameters
         ----------
         seed : int, optional
-            Makes the order the same each time, whichever worker has which pieces.
+            Makes the order the same each time, whichever worker has which partitions.
 
         Raises
         ------
@@ -379,8 +387,8 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
         DatasetError
             If a worker has no room; nothing has changed.
         WorkerLostError
-            If workers are lost several times in a row; nothing has changed, and their pieces are
-            made again from the files.
+            If workers are lost several times in a row; nothing has changed, and their partitions
+            are made again from the files.
         """
         self._shuffle(seed, spread=True)
 
@@ -390,8 +398,8 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
         Evaluate a model before and after: the metric is worse by what these slots tell. An example
         gets the values of all of them from one other example, at random. It is so for all
         iterations until the next `slots_shuffle`, which begins with the values as they were read,
-        or `load_into_memory`. Nothing is moved in memory: a piece's values are exchanged when it
-        is read, among its examples, so these must be shuffled globally before.
+        or `load_into_memory`. Nothing is moved in memory: a partition's values are exchanged when
+        it is read, among its examples, so these must be shuffled globally before.
 
         Parameters
         ----------
@@ -417,7 +425,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
             self._loading.end()
             self._loading = None
         self._loaded = False
-        self._become(next(self._generations), ShufflePlan(self._pieces))
+        self._become(next(self._generations), ShufflePlan(self._partitions))
 
     def statistics(self) -> PartitionStatistics:
         """Return how many examples are in memory, and how much of it they take.
@@ -425,19 +433,19 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
         As of the last call of another method; cheap, any thread. Paddle's ``get_memory_data_size``
         and ``get_shuffle_data_size`` are ``examples`` here.
         """
-        return self._holders.statistics(self._pieces)
+        return self._holders.statistics(self._partitions)
 
     def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
         owners = self._restored()
         # Of the order of the examples, too: it must have been shuffled with the same seeds.
         dataset = {**self._known, "shuffled": self._layout.fingerprint}
-        epoch = self._place.leases.open(self._pieces, state, owners, dataset)
-        place, make = self._place, resources.make_memory_iterator
+        epoch = self._services.leases.open(self._partitions, state, owners, dataset)
+        services, make = self._services, resources.make_memory_iterator
         arguments = self._memory, self._generation, self._layout
         batches = self._batches
         return LeasedIterator(
-            place.registry,
-            place.leases,
+            services.registry,
+            services.leases,
             epoch,
             make,
             arguments,
@@ -445,22 +453,26 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
         )
 
     def whole_splits(self) -> WholeSplits:
-        """Return the pieces for closures that read one each; for psnb only."""
-        owners, present = self._restored(), self._place.leases.present
+        """Return the partitions for closures that read one each; for psnb only."""
+        owners, present = self._restored(), self._services.leases.present
 
         def chooser(owner: str) -> WorkerPredicate:
-            # If its owner is lost, another worker makes the piece again.
+            # If its owner is lost, another worker makes the partition again.
             return lambda worker: worker.name == owner or owner not in present()
 
         arguments = self._memory, self._generation, self._layout
-        pieces = PerWorkerValues(self._place.registry, resources.make_memory_splits, arguments)
-        return WholeSplits(pieces, [chooser(owners[number]) for number in range(self._pieces)])
+        partitions = PerWorkerValues(
+            self._services.registry, resources.make_memory_splits, arguments
+        )
+        return WholeSplits(
+            partitions, [chooser(owners[number]) for number in range(self._partitions)]
+        )
 
     def __repr__(self) -> str:
         now = self.statistics()
         return (
             f"<psnb.PartitionedDataset of {counted(now.examples, 'example')} in "
-            f"{counted(now.pieces, 'piece')} on {counted(len(now.workers), 'worker')}>"
+            f"{counted(now.partitions, 'partition')} on {counted(len(now.workers), 'worker')}>"
         )
 
     def _shuffle(self, seed: int | None, *, spread: bool) -> None:
@@ -471,13 +483,13 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
             try:
                 if spread:
                     layout = self._layout.shuffled(seed)
-                    targets = self._holders.spread(self._pieces)
+                    targets = self._holders.spread(self._partitions)
                 else:
                     layout = self._layout.shuffled(seed, by_owner(owners).values())
                     targets = owners
                 self._holders.move(self._generation, owners, generation, layout, targets)
             except BaseException as error:  # whatever ends it: the partitions stay as they were
-                self._holders.tell(resources.forget, generation, self._generation)
+                self._holders.run_on_all(resources.forget, generation, self._generation)
                 if not isinstance(error, WorkerLostError) or attempt == _LOAD_ATTEMPTS:
                     raise
             else:
@@ -485,7 +497,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
                 return
 
     def _restored(self) -> dict[int, str]:
-        """Ask which worker has which piece, have lost pieces made again; return the owners."""
+        """Ask who has which partition, have lost ones made again; return the owners."""
         self._check_loaded()
         return self._holders.restore(self._generation, self._layout)
 
@@ -497,7 +509,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
 
     def _become(self, generation: int, layout: ShufflePlan) -> None:
         self._generation, self._layout = generation, layout
-        self._holders.tell(resources.keep_only, generation)
+        self._holders.run_on_all(resources.keep_only, generation)
 
 
 # make_dataset_of: makes the right kind of dataset on the workers from a user's argument.
@@ -507,7 +519,7 @@ _SPLITS = 8
 
 
 def make_dataset_of(
-    source: Any, sharding: str, splits: int | None, workers: int, place: DatasetServices
+    source: Any, sharding: str, splits: int | None, workers: int, services: DatasetServices
 ) -> PerWorkerDataset | LeasedDataset | PartitionedDataset:
     """Make a dataset on the workers; see `ClusterCoordinator.create_per_worker_dataset`."""
     choice("sharding", sharding, ("none", "static", "dynamic"))
@@ -526,14 +538,14 @@ def make_dataset_of(
                 "anew. Call slots_shuffle of what create_per_worker_dataset returns, after its "
                 "global_shuffle"
             )
-        return PartitionedDataset(source, wanted, place)
+        return PartitionedDataset(source, wanted, services)
     if sharding != "none":
         if not isinstance(source, Dataset):
             raise ConfigurationError(
                 f"sharding={shown(sharding)} takes a psnb.data.Dataset, found {shown(source)}"
             )
         if sharding == "dynamic":
-            return LeasedDataset(place.registry, place.leases, cut(source, wanted), wanted)
+            return LeasedDataset(services.registry, services.leases, cut(source, wanted), wanted)
         sharded(source, 2, 0)  # raises here rather than on the workers
         whole = source
 
@@ -546,4 +558,4 @@ def make_dataset_of(
             "create_per_worker_dataset takes an iterable or a function that makes one, found "
             f"{source!r}"
         )
-    return PerWorkerDataset(place.registry, make_dataset, (source,))
+    return PerWorkerDataset(services.registry, make_dataset, (source,))

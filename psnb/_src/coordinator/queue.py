@@ -128,7 +128,7 @@ class Waiters:
             left = counted(len(closures.in_flight), "closure")
             raise timed_out(f"after {timeout} s: {left} in flight; all goes on")
         if not closures.closed and not closures.at_rest():
-            self._raise_held_up()
+            self._raise_blocked()
 
     def is_over_within(self, seconds: float) -> bool:
         """Wait until all is over, for so long at most, and return whether it is; raises nothing."""
@@ -154,7 +154,7 @@ class Waiters:
         return True
 
     def _is_over(self) -> bool:
-        # Whether those who wait for all should stop: nothing is left, or the rest is held up.
+        # Whether those who wait for all should stop: nothing is left, or the rest is blocked.
         # Who holds dispatch does so for a moment: then it goes on.
         closures = self._closures
         return closures.closed or self._finished() or self._stuck(not closures.paused)
@@ -167,7 +167,7 @@ class Waiters:
         closures = self._closures
         goes_on = closures.waiting and begins and closures.gate.open()
         in_flight = closures.in_flight
-        return bool(in_flight.held_up) and not goes_on and not in_flight.running()
+        return bool(in_flight.blocked_by) and not goes_on and not in_flight.running()
 
     def _wait_for_running(self) -> None:
         # A caller of put comes here while closures still run. Another thread may raise the errors
@@ -188,12 +188,12 @@ class Waiters:
         if self._closures.errors:
             self._closures.errors.throw()
         if not self._finished():
-            self._raise_held_up()
+            self._raise_blocked()
 
-    def _raise_held_up(self) -> None:
-        # Once; if it is held up still, those who wait again get the error again.
+    def _raise_blocked(self) -> None:
+        # Once; if it is blocked still, those who wait again get the error again.
         in_flight = self._closures.in_flight
-        text, in_flight.held_up = in_flight.held_up, ""
+        text, in_flight.blocked_by = in_flight.blocked_by, ""
         raise ServerUnresponsiveError(
             f"{text}. {counted(in_flight.open(), 'closure')} waiting for its answer, to go on then"
         )
@@ -250,7 +250,7 @@ class ClosureQueue:
         # Held while events and failures are written down, in their order: who asks for them waits
         # for what another thread is writing. Taken before the other lock, in sections only. It is
         # re-entrant: the garbage collector may run in the middle, and close the queue.
-        self._telling = threading.RLock()
+        self._publishing = threading.RLock()
         self._closures = ScheduledClosures(gate or Gate(), on_end, on_states)
         self._callers = Waiters(self._closures, self._room, self.settled, ended)
         self.name = uuid.uuid4().hex  # unique: the writer of its closures' commits
@@ -344,7 +344,7 @@ class ClosureQueue:
             self._closures.resume()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def barrier(self) -> Iterator[None]:
         """Hand out no closures while the block runs, but for the rest of a round that has begun.
 
         That is not `pause`, whose meaning stays: whoever pauses or resumes meanwhile finds it so
@@ -363,7 +363,7 @@ class ClosureQueue:
     def filling(self) -> Iterator[None]:
         """Let nobody end a round early while the block puts its closures, one after the other.
 
-        To be used in a section, like `held`.
+        To be used in a section, like `barrier`.
         """
         with self.settled:
             self._closures.filling += 1
@@ -626,22 +626,22 @@ class ClosureQueue:
                 yield
                 self._room.notify(queued - self._closures.queued())
                 self._callers.notify_all()
-            self._tell()
+            self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         # Called without the lock after news or work was added: settling must stay cheap.
         if self._closures.news:
-            self.tell_news()
+            self.publish_events()
         if self._closures.wake:
             self._closures.wake = False
             self._on_work()
 
-    def tell_news(self) -> None:
+    def publish_events(self) -> None:
         """Write down what has happened until now: all that `join` and `fetch` may have raised."""
-        with uninterrupted, self._telling:
+        with uninterrupted, self._publishing:
             with self.settled:
                 news = self._closures.news.take()
-            news.tell(self._events, self._on_failure)
+            news.publish(self._events, self._on_failure)
 
     def _ask(
         self, choosers: Sequence[WorkerPredicate], worker: WorkerStatistics
@@ -671,7 +671,7 @@ class ClosureQueue:
                     closure.call.inputs[place] = packed
             if not self._closures.add(closure):
                 self._callers.notify_all()
-        self._tell()
+        self._publish()
         return None
 
     def _take(self, admit: Callable[[Closure], bool], pins: Sequence[Pin]) -> list[Closure]:

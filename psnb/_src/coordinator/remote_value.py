@@ -32,7 +32,7 @@ from psnb.errors import (
 # A closure that ends calls back under the queue's lock; the callback only wakes the waiting loop.
 
 _LOOK_AGAIN = 1.0
-"""Seconds between checks whether a closure is held up: there is no callback for that."""
+"""Seconds between checks whether a closure is blocked: there is no callback for that."""
 
 _LOOK_FOR_EFFECT = 0.01
 """Likewise, whether the round of a closure that has ended is applied, which takes milliseconds."""
@@ -58,7 +58,7 @@ class Signal:
 
 
 async def until_ended(remote: RemoteValue) -> None:
-    """Return when a closure has ended and had its effect, or is held up; may be cancelled."""
+    """Return when a closure has ended and had its effect, or is blocked; may be cancelled."""
     signal = Signal()
     callback: Callable[[Any], None] = signal.set
     try:
@@ -165,8 +165,8 @@ class RemoteValue(InputReference, SaysWhatToUse):
         """Return whether `fetch` would return or raise at once."""
         return self._status in _ENDED
 
-    def ended_or_held_up(self) -> bool:
-        """Return whether `fetch` would return or raise at once, also if held up; for psnb only."""
+    def ended_or_blocked(self) -> bool:
+        """Return whether `fetch` would return or raise at once, also if blocked; for psnb only."""
         return self.done() or isinstance(self._outcome, str)
 
     def fetchable(self) -> bool:
@@ -193,7 +193,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
 
     def _fetchable(self) -> bool:
         if not self.done():
-            return self.ended_or_held_up()
+            return self.ended_or_blocked()
         return not callable(self._effect) or bool(self._effect())
 
     def block(self, trouble: str) -> None:
@@ -300,7 +300,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
         if self.done() or not self._cancel(self):
             return False
         with self._condition:
-            self._condition.wait_for(self.ended_or_held_up)
+            self._condition.wait_for(self.ended_or_blocked)
             if not self.done():
                 raise ServerUnresponsiveError(self._outcome)
         return self._status is ClosureStatus.CANCELLED

@@ -123,7 +123,7 @@ def resolve_in_doubt(
 def ask_all(
     steps: FindingOut,
     attempt: Callable[[Sequence[Request]], Sequence[Outcome]],
-    held_up: Callable[[ServerUnresponsiveError], None],
+    on_blocked: Callable[[ServerUnresponsiveError], None],
 ) -> dict[CommitKey, Commit]:
     """Make the requests of `resolve_in_doubt` until it has its answer, and return the answer.
 
@@ -133,7 +133,7 @@ def ask_all(
         Of `resolve_in_doubt`.
     attempt : callable
         Makes requests and returns their outcomes; waits for servers for a while.
-    held_up : callable
+    on_blocked : callable
         Called each time a server does not respond.
     """
     try:
@@ -142,7 +142,7 @@ def ask_all(
             outcomes = attempt(requests)
             for outcome in outcomes:
                 if isinstance(outcome, ServerUnresponsiveError):
-                    held_up(outcome)
+                    on_blocked(outcome)
                     break
             requests = steps.send(outcomes)
     except StopIteration as ended:
@@ -295,9 +295,9 @@ class Resolver:
 
     def end(self) -> None:
         """Have servers forget the coordinator, which was closed; returns at once."""
-        _start(self._tell_that_it_ended)
+        _start(self._announce_end)
 
-    def _tell_that_it_ended(self) -> None:
+    def _announce_end(self) -> None:
         writers = [self._queue.name, *self._ended_sessions]
         requests = [
             Request(shard, EndWriter(writer)) for shard in self._shards() for writer in writers

@@ -35,7 +35,7 @@ from psnb._src.strategy.strategy import (
     taken_over,
 )
 from psnb._src.utils.checks import path_text
-from psnb._src.utils.files import Place, as_place
+from psnb._src.utils.files import AnyPath, as_path
 from psnb._src.utils.text import counted, shown
 from psnb._src.utils.threads import uninterrupted
 from psnb.errors import CheckpointError, ConfigurationError
@@ -242,9 +242,9 @@ class CheckpointManager(FolderManager):
             settings.max_to_keep,
             settings.keep_every,
             settings.full_every,
-            view.held if consistent else None,
+            view.barrier if consistent else None,
             state,
-            lambda: saved_run(coordinator, settings).described(),
+            lambda: saved_run(coordinator, settings).to_config(),
             core_of(coordinator.strategy).model_parts,
         )
         view.saving.use(self, rhythm)
@@ -288,7 +288,7 @@ class Resumed:
     strategy: ParameterServerStrategy
     coordinator: ClusterCoordinator
     manager: CheckpointManager
-    path: Place
+    path: AnyPath
     metadata: Mapping[str, Any]
     epochs: tuple[Mapping[str, Any], ...]
     closures: int
@@ -345,7 +345,7 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
     ClusterError
         If the cluster has not enough workers or servers.
     """
-    saved = latest_full(as_place(path_text("psnb.resume: directory", directory)))
+    saved = latest_full(as_path(path_text("psnb.resume: directory", directory)))
     if saved is None:
         raise CheckpointError(
             f"there is no checkpoint in {str(directory)!r}: nothing was saved there yet, or it is "

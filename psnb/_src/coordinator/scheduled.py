@@ -54,7 +54,7 @@ class PendingEvents:
         taken._failures, self._failures = self._failures, taken._failures
         return taken
 
-    def tell(self, events: EventLog, on_failure: Callable[[str, Closure, bytes], None]) -> None:
+    def publish(self, events: EventLog, on_failure: Callable[[str, Closure, bytes], None]) -> None:
         """Write the events into a log and call back with each failure."""
         for kind, text, closures in self._events:
             events.add(kind, text, closures=closures)
@@ -322,7 +322,7 @@ class ScheduledClosures:
         """Note that the gate's step was done, or, as the error of a closure, why it failed."""
         self.gate.stepped()
         self._note_effects(failed)
-        self.in_flight.held_up = ""
+        self.in_flight.blocked_by = ""
         if failed is not None and not self.closed:
             self.errors.add(failed)
             self.cancel_queued("what was pushed could not be applied")
@@ -432,7 +432,7 @@ class ScheduledClosures:
         """Apply a round that nothing else would fill; return what holds rounds up."""
         if (not self.waiting or not self.begins()) and self.at_rest():
             self._note_effects(None)
-        return "" if self.in_flight.running() else self.in_flight.held_up
+        return "" if self.in_flight.running() else self.in_flight.blocked_by
 
     def _note_effects(self, failed: RemoteValue | None) -> None:
         owing, self._owing = self._owing, []

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, structs
 from psnb._src.client.arguments import ModelRecord
 from psnb._src.coordinator.load import StartDelay, Timeouts
 from psnb._src.protocol.messages import MODES
-from psnb._src.utils.checks import described, integer, made, period, seconds
+from psnb._src.utils.checks import from_config, integer, period, seconds, to_config
 from psnb._src.utils.files import own_version, require, typed
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
@@ -135,14 +135,14 @@ class SavedRun(Struct, frozen=True, forbid_unknown_fields=True):
     recipes: Mapping[str, Mapping[str, Any]]
     models: Mapping[str, ModelRecord] = {}
 
-    def described(self) -> dict[str, Any]:
+    def to_config(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        plain = {"mode": described(self.mode), "manager": described(self.manager)}
+        plain = {"mode": to_config(self.mode), "manager": to_config(self.manager)}
         return dict(msgspec.to_builtins(structs.replace(self, **plain)))
 
     @classmethod
     def read(cls, run: Mapping[str, Any], parameters: Mapping[str, Mapping[str, Any]]) -> SavedRun:
-        """Return what `described` returned; its parameters are described by name.
+        """Return what `to_config` returned; its parameters are described by name.
 
         Raises
         ------
@@ -156,6 +156,6 @@ class SavedRun(Struct, frozen=True, forbid_unknown_fields=True):
             record.check_sizes(name, sizes)
         return structs.replace(
             read,
-            mode=made("its mode", read.mode, MODES),
-            manager=made("its manager", read.manager, _MANAGERS),
+            mode=from_config("its mode", read.mode, MODES),
+            manager=from_config("its manager", read.manager, _MANAGERS),
         )

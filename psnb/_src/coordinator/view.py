@@ -57,7 +57,7 @@ from psnb._src.monitor.protocol import CommandName, Identity
 from psnb._src.protocol.messages import BoundedStaleness, Geo, Mode, Sync
 from psnb._src.server.optimizer import LearningRate
 from psnb._src.strategy.core import StrategyCore
-from psnb._src.utils.files import Place
+from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import counted
 from psnb._src.utils.threads import Lock, uninterrupted
 from psnb.errors import CheckpointError, ConfigurationError, CoordinatorClosedError, PsnbError
@@ -138,21 +138,21 @@ class Saver(Protocol):
 
     Attributes
     ----------
-    directory : Place
+    directory : AnyPath
         Where to.
     save_timeout : float
         Seconds that closures get to end for a save that nobody asked for; meanwhile no other
         begins.
     """
 
-    directory: Place
+    directory: AnyPath
     save_timeout: float
 
     @property
     def status(self) -> CheckpointStatistics:
         """The status of the newest save."""
 
-    def save(self, *, timeout: float | None = None) -> Place:
+    def save(self, *, timeout: float | None = None) -> AnyPath:
         """Save a checkpoint; return its path."""
 
 
@@ -187,7 +187,9 @@ class Saving:
     def __init__(self, events: EventLog, closures: Closures) -> None:
         self._events, self._closures = events, closures
         self._lock = Lock()  # guards the next two; and see above
-        self._all: dict[Place, _Saves] = {}  # by directory; the manager that was made last is last
+        self._all: dict[
+            AnyPath, _Saves
+        ] = {}  # by directory; the manager that was made last is last
         self._busy = False  # the thread lives
         self._wanted = False  # whether any is ever due
 
@@ -225,7 +227,7 @@ class Saving:
             "there is nothing to save with: make a psnb.CheckpointManager(coordinator, directory)"
         )
 
-    def save(self) -> Place:
+    def save(self) -> AnyPath:
         """Save all parameters; return the path.
 
         Raises
@@ -487,11 +489,11 @@ class CoordinatorView:
         self._queue.wait_until_nothing_runs(timeout)
 
     @contextmanager
-    def held(self, timeout: float | None = None) -> Iterator[None]:
+    def barrier(self, timeout: float | None = None) -> Iterator[None]:
         """Run a block while no closure runs and all have had their effect; for a moment only.
 
         What workers have ends first, and what they have not begun comes back; see
-        `ClosureQueue.held`. In the main thread the block is a section (`uninterrupted`).
+        `ClosureQueue.barrier`. In the main thread the block is a section (`uninterrupted`).
 
         Raises
         ------
@@ -500,14 +502,14 @@ class CoordinatorView:
         ServerUnresponsiveError
             As for `drain`.
         """
-        with uninterrupted, self._queue.held():
+        with uninterrupted, self._queue.barrier():
             self._membership.call_back()
             self._queue.wait_until_nothing_runs(timeout)
             yield
 
-    def save_last(self, then: Callable[[], None]) -> Place:
+    def save_last(self, then: Callable[[], None]) -> AnyPath:
         """Save all parameters, and call a function before any closure goes on; return the path."""
-        with self.held(_LAST_SAVE_WAIT):
+        with self.barrier(_LAST_SAVE_WAIT):
             path = self.saving.save()
             then()
         return path
@@ -568,7 +570,7 @@ class CoordinatorView:
         for stop in self._trainings.copy():
             stop()
 
-    def checkpoint(self) -> Place:
+    def checkpoint(self) -> AnyPath:
         """Save all parameters; return the path."""
         return self.saving.save()
 

@@ -162,7 +162,7 @@ class WorkerConnection:
         self.state = ConnectionState.CONNECTING
         self.num_workers = opening.num_workers
         self.threads: int | None = None
-        self._told_threads: int | None = None
+        self._sent_threads: int | None = None
         self._opening, self._services = opening, services
         self._queue, self._records = services.queue, services.records
         self._leases, self._resolver = services.leases, services.resolver
@@ -174,7 +174,7 @@ class WorkerConnection:
         self._load = Load()
         self._knowledge = WorkerKnowledge(services)
         self._figures = WorkerFigures(name, address, self.index)
-        self._told_to_stop: set[int] = set()
+        self._asked_to_stop: set[int] = set()
         self._drained = asyncio.Event()
         self._flushing: asyncio.Future[bytes] | None = None
         self._loop = asyncio.get_running_loop()
@@ -242,8 +242,8 @@ class WorkerConnection:
         link = self._link
         if link is None:
             return
-        if self.threads != self._told_threads:
-            self._told_threads, self._load.threads = self.threads, self.threads or link.threads
+        if self.threads != self._sent_threads:
+            self._sent_threads, self._load.threads = self.threads, self.threads or link.threads
             link.send(messages.UseThreads(self.threads))
         self._load.refused = False
         if self._queue.limited:
@@ -255,7 +255,7 @@ class WorkerConnection:
         else:
             closures = []
         if self._queue.failing():
-            self._tell_to_stop(link)
+            self._ask_to_stop(link)
         # After taking: what the closures use was defined before they were put.
         for message in self._knowledge.new_resources():
             link.send(message)
@@ -349,12 +349,12 @@ class WorkerConnection:
         if self.state is ConnectionState.DRAINING and not self._load:
             self._drained.set()
 
-    def _tell_to_stop(self, link: WorkerLink) -> None:
+    def _ask_to_stop(self, link: WorkerLink) -> None:
         # No closure is put until all in flight have ended and the error was raised: so all of these
         # were put before that.
         in_flight = {closure.id for closure in self._load}
-        new = in_flight - self._told_to_stop
-        self._told_to_stop = in_flight
+        new = in_flight - self._asked_to_stop
+        self._asked_to_stop = in_flight
         if new:
             link.send(messages.CancelClosures(sorted(new)))
 

@@ -62,7 +62,7 @@ class InMemoryDataset(SaysWhatToUse):
     slots : sequence of Slot
         The slots of a line, in order. Dense ones become arrays, sparse ones `Ragged`.
     batch_size : int
-        Lines per batch. The last batch may have fewer; on a cluster, the last of each piece.
+        Lines per batch. The last batch may have fewer; on a cluster, the last of each partition.
     threads : int
         How many parts of the files are read at the same time; on a cluster, as many as its workers
         have threads.
@@ -70,9 +70,9 @@ class InMemoryDataset(SaysWhatToUse):
         A shell command that each file is piped through.
     memory_limit : int, optional
         Bytes of memory for the examples; on a cluster, for each worker. Further examples go to
-        files in a temporary folder. A piece that is being read takes memory in addition. By default
-        half of the machine's memory, or of a worker's limit in Dask: with two datasets, give each
-        less.
+        files in a temporary folder. A partition that is being read takes memory in addition. By
+        default half of the machine's memory, or of a worker's limit in Dask: with two datasets,
+        give each less.
     max_record_bytes : int
         Limit of a line in bytes; longer ones are refused before memory is allocated for them.
 
@@ -203,7 +203,7 @@ class InMemoryDataset(SaysWhatToUse):
             loading.join()
             memory.forget(loading.generation)
             raise
-        self._become(loading.generation, ShufflePlan(memory.pieces))
+        self._become(loading.generation, ShufflePlan(memory.partitions))
 
     def local_shuffle(self, seed: int | None = None) -> None:
         """Shuffle the examples of this process; here the same as `global_shuffle`."""
@@ -230,9 +230,9 @@ class InMemoryDataset(SaysWhatToUse):
         generation = next(self._generations)
         layout = self._layout.shuffled(as_seed("global_shuffle", seed))
         try:
-            memory.begin(generation, range(memory.pieces))
-            here = [None] * memory.pieces
-            for number in range(memory.pieces):
+            memory.begin(generation, range(memory.partitions))
+            here = [None] * memory.partitions
+            for number in range(memory.partitions):
                 memory.scatter(self._generation, number, generation, layout, here, _nowhere)
         except BaseException:  # whatever ends it: the examples stay where they were
             memory.forget(generation)
@@ -245,8 +245,8 @@ class InMemoryDataset(SaysWhatToUse):
         Evaluate a model before and after: the metric is worse by what these slots tell. An example
         gets the values of all of them from one other example, at random. It is so for all
         iterations until the next `slots_shuffle`, which begins with the values as they were read,
-        or `load_into_memory`. Nothing is moved in memory: a piece's values are exchanged when it
-        is read, among its examples, so these must be shuffled globally before.
+        or `load_into_memory`. Nothing is moved in memory: a partition's values are exchanged when
+        it is read, among its examples, so these must be shuffled globally before.
 
         Parameters
         ----------
@@ -301,7 +301,7 @@ class InMemoryDataset(SaysWhatToUse):
             If nothing is in memory.
         """
         memory = self._loaded()
-        return memory.examples(self._generation, self._layout, range(memory.pieces))
+        return memory.examples(self._generation, self._layout, range(memory.partitions))
 
     def __iter__(self) -> DatasetIterator:
         return iter(self.batches())

@@ -1,7 +1,7 @@
 """Memory: the part of an in-memory dataset in one process.
 
-It reads pieces from their sources, sends the examples that a shuffle moves, receives examples from
-others, and makes lost pieces again from the sources. Requests carry the generation and the
+It reads partitions from their sources, sends the examples that a shuffle moves, receives examples
+from others, and makes lost partitions again from the sources. Requests carry the generation and the
 `ShufflePlan`, so it need not be informed of changes. Thread-safe.
 """
 
@@ -36,12 +36,12 @@ from psnb._src.data.spec import Spec, element_spec, paths
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError
 
-# ShufflePlan: which example of a dataset is in which piece, and in which order. Pure.
+# ShufflePlan: which example of a dataset is in which partition, and in which order. Pure.
 #
-# A dataset is cut into pieces, each in some process. An example has a permanent number: its source
-# and its position there. Its piece after a shuffle, and its position in that piece, depend only on
-# that number and the shuffle's seed. So the order of messages does not matter, and a lost piece can
-# be made again from the sources.
+# A dataset is cut into partitions, each in some process. An example has a permanent number: its
+# source and its position there. Its partition after a shuffle, and its position in that partition,
+# depend only on that number and the shuffle's seed. So the order of messages does not matter, and a
+# lost partition can be made again from the sources.
 
 _BITS = 40
 """A source has fewer than 2**40 examples, and a dataset fewer than 2**24 sources."""
@@ -73,19 +73,19 @@ class Stage:
     seed : int
         The seed of its random numbers.
     groups : tuple of tuples of int
-        The pieces that mix with each other; every piece is in one group.
+        The partitions that mix with each other; every partition is in one group.
     """
 
     seed: int
     groups: tuple[tuple[int, ...], ...]
 
-    def destinations(self, pieces: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return the new pieces of examples in ``pieces``; all are int64 ``(n,)``."""
-        members = np.array([piece for group in self.groups for piece in group])
+    def destinations(self, partitions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return the new partitions of examples in ``partitions``; all are int64 ``(n,)``."""
+        members = np.array([partition for group in self.groups for partition in group])
         sizes = np.array([len(group) for group in self.groups])
         group_of = np.empty(len(members), np.int64)
         group_of[members] = np.repeat(np.arange(len(sizes)), sizes)
-        group = group_of[pieces]
+        group = group_of[partitions]
         share = (_mixed(mixed(self.seed, 1), numbers) >> np.uint64(11)) * 2.0**-53
         begins: np.ndarray = np.cumsum(sizes) - sizes
         found: np.ndarray = members[begins[group] + (share * sizes[group]).astype(np.int64)]
@@ -98,7 +98,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class SlotShuffle:
-    """An exchange of some columns' values among the examples of each piece.
+    """An exchange of some columns' values among the examples of each partition.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class SlotShuffle:
     slots: tuple[str, ...]
 
     def donors(self, numbers: np.ndarray) -> np.ndarray:
-        """Return from which example of a piece each one gets the values, int64 ``(n,)``.
+        """Return from which example of a partition each one gets the values, int64 ``(n,)``.
 
         From none that is itself: in a random order, each gets them from the one before.
         """
@@ -128,26 +128,26 @@ class ShufflePlan:
 
     Attributes
     ----------
-    pieces : int
-        The number of pieces, which is also the number of sources.
+    partitions : int
+        The number of partitions, which is also the number of sources.
     stages : tuple of Stage
-        The shuffles that matter; without any, each piece is its source in the original order.
+        The shuffles that matter; without any, each partition is its source in the original order.
     exchange : SlotShuffle or None
-        What is exchanged when a piece is read; nothing is moved for it.
+        What is exchanged when a partition is read; nothing is moved for it.
     """
 
-    pieces: int
+    partitions: int
     stages: tuple[Stage, ...] = ()
     exchange: SlotShuffle | None = None
 
     def shuffled(self, seed: int, groups: Iterable[Sequence[int]] | None = None) -> ShufflePlan:
-        """Return the plan after one more shuffle, of all pieces or within groups of them."""
-        groups = [range(self.pieces)] if groups is None else groups
+        """Return the plan after one more shuffle, of all partitions or within groups of them."""
+        groups = [range(self.partitions)] if groups is None else groups
         stage = Stage(seed, tuple(tuple(group) for group in groups))
         stages = list(self.stages)
         while stages and stages[-1].refines(stage):
             stages.pop()
-        return ShufflePlan(self.pieces, (*stages, stage), self.exchange)
+        return ShufflePlan(self.partitions, (*stages, stage), self.exchange)
 
     def exchanging(self, slots: Iterable[str], seed: int) -> ShufflePlan:
         """Return the plan with other slots exchanged; with none, as the examples were read.
@@ -155,10 +155,10 @@ class ShufflePlan:
         Raises
         ------
         ConfigurationError
-            If the examples were not shuffled globally: those of a piece are neighbours then.
+            If the examples were not shuffled globally: those of a partition are neighbours then.
         """
         names = tuple(slots)
-        if names and self.pieces > 1 and not any(len(each.groups) == 1 for each in self.stages):
+        if names and self.partitions > 1 and not any(len(each.groups) == 1 for each in self.stages):
             raise ConfigurationError(
                 "slots_shuffle exchanges values among examples that lie together, which are "
                 "neighbours in the files until they are shuffled: call global_shuffle() first"
@@ -166,23 +166,25 @@ class ShufflePlan:
         return replace(self, exchange=SlotShuffle(seed, names) if names else None)
 
     def destinations(self, source: int, numbers: np.ndarray) -> np.ndarray:
-        """Return in which pieces examples of a source are, int64 ``(n,)``."""
-        pieces = np.full(len(numbers), source)
+        """Return in which partitions examples of a source are, int64 ``(n,)``."""
+        partitions = np.full(len(numbers), source)
         for stage in self.stages:
-            pieces = stage.destinations(pieces, numbers)
-        return pieces
+            partitions = stage.destinations(partitions, numbers)
+        return partitions
 
     def order(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the permutation that sorts the examples of a piece, int64 ``(n,)``."""
+        """Return the permutation that sorts the examples of a partition, int64 ``(n,)``."""
         if self.stages:
             numbers = _mixed(mixed(self.stages[-1].seed, 2), numbers)
         return np.argsort(numbers)
 
-    def sources(self, pieces: Iterable[int]) -> list[int]:
-        """Return the sources whose examples may be in these pieces."""
-        found = set(pieces)
+    def sources(self, partitions: Iterable[int]) -> list[int]:
+        """Return the sources whose examples may be in these partitions."""
+        found = set(partitions)
         for stage in reversed(self.stages):
-            found = {piece for group in stage.groups if found & set(group) for piece in group}
+            found = {
+                partition for group in stage.groups if found & set(group) for partition in group
+            }
         return sorted(found)
 
     @cached_property
@@ -195,7 +197,7 @@ class ShufflePlan:
 
 
 class NumberedExamples(NamedTuple):
-    """Examples of one piece.
+    """Examples of one partition.
 
     Attributes
     ----------
@@ -235,8 +237,8 @@ class NumberedExamples(NamedTuple):
             )
         if len(self.numbers) == 1:
             raise DatasetError(
-                "slots_shuffle: a piece of the dataset has one example only, which has none to "
-                "exchange values with: use more examples, or fewer pieces (splits=)"
+                "slots_shuffle: a partition of the dataset has one example only, which has none to "
+                "exchange values with: use more examples, or fewer partitions (splits=)"
             )
         donors = exchange.donors(self.numbers)
         owners = [
@@ -262,7 +264,7 @@ def joined(chunks: Sequence[NumberedExamples]) -> NumberedExamples:
 
 
 def packed(generation: int, parcels: Sequence[tuple[int, NumberedExamples]]) -> bytes:
-    """Return chunks of a generation, each with its piece, as bytes."""
+    """Return chunks of a generation, each with its partition, as bytes."""
     # Elements may be of a class that a notebook defines.
     data: bytes = cloudpickle.dumps((generation, parcels), protocol=5)
     return data
@@ -284,7 +286,7 @@ def _bytes_of(column: Column) -> int:
     return column.nbytes
 
 
-# MemoryPiece: the examples of one piece, in memory or in a file. Thread-safe.
+# Partition: the examples of one partition, in memory or in a file. Thread-safe.
 
 
 def over() -> DatasetError:
@@ -295,7 +297,7 @@ def over() -> DatasetError:
     )
 
 
-class MemoryPiece:
+class Partition:
     """Collects chunks as they come, and returns them in the order of a `ShufflePlan`.
 
     Attributes
@@ -325,7 +327,7 @@ class MemoryPiece:
         Raises
         ------
         DatasetError
-            If the piece was dropped, or the file cannot be read.
+            If the partition was dropped, or the file cannot be read.
         """
         with self._lock:  # the chunks in memory may be spilled meanwhile
             self._check()
@@ -412,10 +414,10 @@ class MemoryPiece:
             ) from error
 
 
-# MemoryStore: the pieces in one process, within a limit of memory. Thread-safe.
+# MemoryStore: the partitions in one process, within a limit of memory. Thread-safe.
 #
-# Pieces belong to a generation. A shuffle makes the next generation; the old one stays unchanged
-# until the shuffle has succeeded everywhere.
+# Partitions belong to a generation. A shuffle makes the next generation; the old one stays
+# unchanged until the shuffle has succeeded everywhere.
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,24 +432,24 @@ class MemoryStatistics:
         Their size; examples beyond the limit are on disk.
     memory_limit : int
         Bytes of memory that they may take.
-    pieces : tuple of int
-        The numbers of the pieces here.
+    partitions : tuple of int
+        The numbers of the partitions here.
     """
 
     examples: int
     bytes_in_memory: int
     bytes_on_disk: int
     memory_limit: int
-    pieces: tuple[int, ...]
+    partitions: tuple[int, ...]
 
 
 class MemoryStore:
-    """Keeps chunks by generation and piece; beyond the limit, the largest pieces go to disk.
+    """Keeps chunks by generation and partition; beyond the limit, the largest ones go to disk.
 
     Parameters
     ----------
     limit : int
-        Bytes of memory. A piece that is read takes more, as long as a caller uses it.
+        Bytes of memory. A partition that is read takes more, as long as a caller uses it.
     folder : str
         Where to make a folder for files, which is removed with this object.
     """
@@ -456,92 +458,96 @@ class MemoryStore:
         self._limit, self._parent = limit, folder
         self._lock = threading.Lock()  # guards the dict, for a moment each
         self._spilling = threading.Lock()  # one thread at a time makes room, and the folder
-        self._pieces: dict[tuple[int, int], MemoryPiece] = {}
+        self._partitions: dict[tuple[int, int], Partition] = {}
         self._folder: str | None = None
         self._made = 0
 
     def begin(self, generation: int, number: int) -> None:
-        """Note that a piece is here, even if it stays empty."""
-        self._piece(generation, number)
+        """Note that a partition is here, even if it stays empty."""
+        self._partition(generation, number)
 
     def rename(self, generation: int, number: int, new: int) -> None:
-        """Move a piece to another generation, and replace the one there."""
+        """Move a partition to another generation, and replace the one there."""
         self.drop(new, number)
         with self._lock:
-            self._pieces[new, number] = self._pieces.pop((generation, number))
+            self._partitions[new, number] = self._partitions.pop((generation, number))
 
     def put(self, generation: int, number: int, chunk: NumberedExamples) -> None:
-        """Add to a piece.
+        """Add to a partition.
 
         Raises
         ------
         DatasetError
             If it exceeds the limit and cannot be written to a file.
         """
-        self._piece(generation, number).add(chunk)
+        self._partition(generation, number).add(chunk)
         self._make_room()
 
     def has(self, generation: int, number: int) -> bool:
-        """Return whether a piece is here."""
-        return (generation, number) in self._pieces
+        """Return whether a partition is here."""
+        return (generation, number) in self._partitions
 
     def read(self, generation: int, number: int, layout: ShufflePlan) -> NumberedExamples | None:
-        """Return a piece in order; None if it is empty; see `MemoryPiece`."""
+        """Return a partition in order; None if it is empty; see `Partition`."""
         found = self._found(generation, number).read(layout)
         self._make_room()
         return found
 
     def chunks(self, generation: int, number: int) -> Iterator[NumberedExamples]:
-        """Yield the chunks of a piece, in any order; see `MemoryPiece`."""
+        """Yield the chunks of a partition, in any order; see `Partition`."""
         return self._found(generation, number).chunks()
 
     def drop(self, generation: int, number: int) -> None:
-        """Forget a piece, if it is here."""
+        """Forget a partition, if it is here."""
         with self._lock:
-            piece = self._pieces.pop((generation, number), None)
-        if piece is not None:
-            piece.drop()
+            partition = self._partitions.pop((generation, number), None)
+        if partition is not None:
+            partition.drop()
 
     def keep_only(self, generation: int) -> None:
         """Forget all other generations but negative ones."""
-        for other, number in list(self._pieces):
+        for other, number in list(self._partitions):
             if other >= 0 and other != generation:
                 self.drop(other, number)
 
     def forget(self, generation: int) -> None:
         """Forget a generation."""
-        for other, number in list(self._pieces):
+        for other, number in list(self._partitions):
             if other == generation:
                 self.drop(other, number)
 
     def statistics(self, generation: int) -> MemoryStatistics:
         """Return the statistics of a generation; the bytes are those of all generations."""
         with self._lock:
-            all_ = list(self._pieces.values())
-            mine = {n: piece for (other, n), piece in self._pieces.items() if other == generation}
+            all_ = list(self._partitions.values())
+            mine = {
+                n: partition
+                for (other, n), partition in self._partitions.items()
+                if other == generation
+            }
         return MemoryStatistics(
-            sum(piece.examples for piece in mine.values()),
-            sum(piece.bytes_in_memory for piece in all_),
-            sum(piece.bytes_on_disk for piece in all_),
+            sum(partition.examples for partition in mine.values()),
+            sum(partition.bytes_in_memory for partition in all_),
+            sum(partition.bytes_on_disk for partition in all_),
             self._limit,
             tuple(sorted(mine)),
         )
 
-    def _found(self, generation: int, number: int) -> MemoryPiece:
-        piece = self._pieces.get((generation, number))
-        if piece is None:
+    def _found(self, generation: int, number: int) -> Partition:
+        partition = self._partitions.get((generation, number))
+        if partition is None:
             raise over()
-        return piece
+        return partition
 
-    def _piece(self, generation: int, number: int) -> MemoryPiece:
+    def _partition(self, generation: int, number: int) -> Partition:
         with self._lock:
-            piece = self._pieces.get((generation, number))
-            if piece is None:
-                piece = self._pieces[generation, number] = MemoryPiece()
-            return piece
+            partition = self._partitions.get((generation, number))
+            if partition is None:
+                partition = self._partitions[generation, number] = Partition()
+            return partition
 
     def _new_path(self) -> str:
-        """Return the path for a piece's file; only for the thread that makes room."""
+        """Return the path for a partition's file; only for the thread that makes room."""
         if self._folder is None:
             self._folder = tempfile.mkdtemp(prefix="psnb-dataset-", dir=self._parent)
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -552,36 +558,38 @@ class MemoryStore:
         with self._spilling:
             while True:
                 with self._lock:
-                    pieces = list(self._pieces.values())
-                if sum(piece.bytes_in_memory for piece in pieces) <= self._limit:
+                    partitions = list(self._partitions.values())
+                if sum(partition.bytes_in_memory for partition in partitions) <= self._limit:
                     return
-                max(pieces, key=lambda piece: piece.bytes_in_memory).spill(self._new_path)
+                max(partitions, key=lambda partition: partition.bytes_in_memory).spill(
+                    self._new_path
+                )
 
 
-# Elements in the memory of this process, piece by piece.
+# Elements in the memory of this process, partition by partition.
 
 
 class PartitionStore(Protocol):
-    """A store of pieces."""
+    """A store of partitions."""
 
     def read(self, generation: int, layout: ShufflePlan, number: int) -> NumberedExamples | None:
-        """Return a piece in order; None if it is empty."""
+        """Return a partition in order; None if it is empty."""
 
 
 @dataclass(frozen=True, eq=False)
-class InMemoryPieces(Node):
-    """The examples of some pieces; ``version``, a short text, identifies ``layout``."""
+class InMemoryPartitions(Node):
+    """The examples of some partitions; ``version``, a short text, identifies ``layout``."""
 
     name: ClassVar[str] = "in_memory"
 
     shelf: PartitionStore = field(repr=False)
     generation: int = field(repr=False)
     layout: ShufflePlan = field(repr=False)
-    pieces: tuple[int, ...]
+    partitions: tuple[int, ...]
     version: str
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin; a piece is read when its turn comes."""
+        """Begin; a partition is read when its turn comes."""
         return _HeldIterator(self, state)
 
     def spec(self, run: bool) -> Spec:
@@ -591,9 +599,9 @@ class InMemoryPieces(Node):
 
 
 class _HeldIterator(NodeIterator):
-    """The state: which piece, and how many examples of it were returned."""
+    """The state: which partition, and how many examples of it were returned."""
 
-    def __init__(self, node: InMemoryPieces, state: State) -> None:
+    def __init__(self, node: InMemoryPartitions, state: State) -> None:
         self._node = node
         self._at: int
         self._used: int
@@ -602,9 +610,9 @@ class _HeldIterator(NodeIterator):
 
     def next_block(self, limit: int) -> Block | None:
         node = self._node
-        while self._at < len(node.pieces):
+        while self._at < len(node.partitions):
             if self._block is None:
-                chunk = node.shelf.read(node.generation, node.layout, node.pieces[self._at])
+                chunk = node.shelf.read(node.generation, node.layout, node.partitions[self._at])
                 self._block = None if chunk is None else read_only(chunk.block)
             if self._block is not None and self._used < self._block.count:
                 start, self._used = self._used, min(self._used + limit, self._block.count)
@@ -618,17 +626,17 @@ class _HeldIterator(NodeIterator):
 
 _READ_AT_ONCE = 1 << 13
 _AT_ONCE_BYTES, _PART_BYTES = 1 << 22, 1 << 16
-"""Bytes that are scattered at a time: the first number, or the second for each piece, whichever is
-more. Smaller parts would get smaller with each shuffle."""
+"""Bytes that are scattered at a time: the first number, or the second for each partition, whichever
+is more. Smaller parts would get smaller with each shuffle."""
 
 
 class Memory:
-    """Holds pieces.
+    """Holds partitions.
 
     Parameters
     ----------
     sources : sequence of Dataset
-        The sources of the pieces. Each must give the same elements each time.
+        The sources of the partitions. Each must give the same elements each time.
     seed : int
         For shuffles in the sources without their own seed.
     batch_size : int
@@ -640,7 +648,7 @@ class Memory:
 
     Attributes
     ----------
-    pieces : int
+    partitions : int
         How many the dataset has.
     """
 
@@ -648,28 +656,28 @@ class Memory:
         self, sources: Sequence[Dataset], seed: int, batch_size: int, limit: int, folder: str
     ) -> None:
         self._sources, self._seed, self._batch_size = sources, seed, batch_size
-        self.pieces = len(sources)
+        self.partitions = len(sources)
         self._store = MemoryStore(limit, folder)
-        # One thread at a time makes lost pieces. Held while sources are read: threads that wait for
-        # it need what is read.
+        # One thread at a time makes lost partitions. Held while sources are read: threads that wait
+        # for it need what is read.
         self._making = threading.Lock()
-        # Pieces that are being read have negative generations, so that nobody sees them yet.
+        # Partitions that are being read have negative generations, so that nobody sees them yet.
         self._unfinished = itertools.count(-1, -1)
         self._newest = 0
         self._forgotten: set[int] = set()
 
     def load(self, generation: int, number: int) -> None:
-        """Read a piece from its source, and replace the old one; all of it or nothing.
+        """Read a partition from its source, and replace the old one; all of it or nothing.
 
         Raises
         ------
         DatasetError
             If the source cannot be read, or there is no room.
         """
-        self._make(generation, ShufflePlan(self.pieces), [number])
+        self._make(generation, ShufflePlan(self.partitions), [number])
 
     def make(self, generation: int, layout: ShufflePlan, numbers: Iterable[int]) -> None:
-        """Make pieces that are not here; reads each source that they come from once.
+        """Make partitions that are not here; reads each source that they come from once.
 
         Raises
         ------
@@ -683,12 +691,12 @@ class Memory:
                 self._make(generation, layout, missing)
 
     def begin(self, generation: int, numbers: Iterable[int]) -> None:
-        """Note which pieces of a generation belong here."""
+        """Note which partitions of a generation belong here."""
         for number in numbers:
             self._store.begin(generation, number)
 
     def has(self, generation: int, number: int) -> bool:
-        """Return whether a piece is here."""
+        """Return whether a partition is here."""
         return self._store.has(generation, number)
 
     def scatter(
@@ -700,31 +708,31 @@ class Memory:
         places: Sequence[str | None],
         send: Callable[[str, bytes], None],
     ) -> dict[int, int]:
-        """Send the examples of a piece to their places in another plan; the piece stays.
+        """Send the examples of a partition to their places in another plan; the partition stays.
 
         Parameters
         ----------
         generation, number : int
-            The piece.
+            The partition.
         new : int
             The generation of the other plan.
         layout : ShufflePlan
             The other plan.
         places : sequence of str or None
-            The place of each of its pieces; None: here.
+            The place of each of its partitions; None: here.
         send : callable
             Takes a place, and the argument for `receive` there.
 
         Returns
         -------
         dict
-            How many went to each piece.
+            How many went to each partition.
         """
         counts: dict[int, int] = {}
-        at_once = max(_AT_ONCE_BYTES, self.pieces * _PART_BYTES)
+        at_once = max(_AT_ONCE_BYTES, self.partitions * _PART_BYTES)
         for part in _parts(self._store.chunks(generation, number), at_once):
-            pieces = np.full(len(part.numbers), number)
-            targets = layout.stages[-1].destinations(pieces, part.numbers)
+            partitions = np.full(len(part.numbers), number)
+            targets = layout.stages[-1].destinations(partitions, part.numbers)
             parcels: dict[str, list[tuple[int, NumberedExamples]]] = {}
             for target, some in _split(part, targets):
                 counts[target] = counts.get(target, 0) + len(some.numbers)
@@ -751,17 +759,17 @@ class Memory:
             self._store.put(generation, number, chunk)
 
     def examples(self, generation: int, layout: ShufflePlan, numbers: Iterable[int]) -> Dataset:
-        """Return the examples of pieces, in batches; pieces that are not here are made again."""
-        held = InMemoryPieces(self, generation, layout, tuple(numbers), layout.fingerprint)
+        """Return the examples of partitions, in batches; those that are not here are made again."""
+        held = InMemoryPartitions(self, generation, layout, tuple(numbers), layout.fingerprint)
         return Dataset(held).ragged_batch(self._batch_size)
 
     def read(self, generation: int, layout: ShufflePlan, number: int) -> NumberedExamples | None:
-        """Return a piece in order; None if it is empty.
+        """Return a partition in order; None if it is empty.
 
         Raises
         ------
         DatasetError
-            If the generation is over, a lost piece cannot be made again, or the plan exchanges
+            If the generation is over, a lost partition cannot be made again, or the plan exchanges
             slots that there are not.
         """
         self.make(generation, layout, [number])
@@ -771,17 +779,17 @@ class Memory:
         return found.exchanged(layout.exchange)
 
     def keep_only(self, generation: int) -> None:
-        """Free the pieces of all other generations."""
+        """Free the partitions of all other generations."""
         self._newest = generation
         self._store.keep_only(generation)
 
     def forget(self, generation: int) -> None:
-        """Free the pieces of a generation that failed."""
+        """Free the partitions of a generation that failed."""
         self._forgotten.add(generation)
         self._store.forget(generation)
 
     def statistics(self, generation: int) -> MemoryStatistics:
-        """Return the statistics of the pieces here."""
+        """Return the statistics of the partitions here."""
         return self._store.statistics(generation)
 
     def __reduce__(self) -> NoReturn:
@@ -798,12 +806,12 @@ class Memory:
                 self._store.begin(unfinished, number)
             for source in layout.sources(numbers):
                 for chunk in self._read(source):
-                    pieces = layout.destinations(source, chunk.numbers)
-                    mine = np.flatnonzero(np.isin(pieces, numbers))
-                    if len(mine) < len(pieces):
-                        chunk, pieces = chunk.take(mine), pieces[mine]
-                    for piece, part in _split(chunk, pieces):
-                        self._store.put(unfinished, piece, part)
+                    partitions = layout.destinations(source, chunk.numbers)
+                    mine = np.flatnonzero(np.isin(partitions, numbers))
+                    if len(mine) < len(partitions):
+                        chunk, partitions = chunk.take(mine), partitions[mine]
+                    for partition, part in _split(chunk, partitions):
+                        self._store.put(unfinished, partition, part)
             self._check(generation)
             for number in numbers:
                 self._store.rename(unfinished, number, generation)
@@ -843,35 +851,37 @@ def _parts(chunks: Iterable[NumberedExamples], size: int) -> Iterator[NumberedEx
         yield joined(held)
 
 
-def _split(chunk: NumberedExamples, pieces: np.ndarray) -> Iterator[tuple[int, NumberedExamples]]:
-    """Yield the examples of each piece."""
-    if not len(pieces):
+def _split(
+    chunk: NumberedExamples, partitions: np.ndarray
+) -> Iterator[tuple[int, NumberedExamples]]:
+    """Yield the examples of each partition."""
+    if not len(partitions):
         return
-    if (pieces == pieces[0]).all():
-        yield int(pieces[0]), chunk
+    if (partitions == partitions[0]).all():
+        yield int(partitions[0]), chunk
         return
-    order = np.argsort(pieces, kind="stable")
-    found, begins = np.unique(pieces[order], return_index=True)
+    order = np.argsort(partitions, kind="stable")
+    found, begins = np.unique(partitions[order], return_index=True)
     ends = [*begins[1:].tolist(), len(order)]
-    for piece, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True):
+    for partition, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True):
         # Copies, because a view would keep the whole chunk alive.
-        yield piece, chunk.take(order[begin:end])
+        yield partition, chunk.take(order[begin:end])
 
 
-# Loading: the threads that read the pieces of a dataset into the memory of this process.
+# Loading: the threads that read the partitions of a dataset into the memory of this process.
 
 
 class Loading:
-    """Reads all pieces of a generation, in threads that share a queue of the remaining ones."""
+    """Reads all partitions of a generation, in threads that share a queue of the remaining ones."""
 
     def __init__(self, memory: Memory, generation: int, threads: int) -> None:
         self.memory, self.generation = memory, generation
-        self._left = deque(range(memory.pieces))  # each operation on it is atomic
+        self._left = deque(range(memory.partitions))  # each operation on it is atomic
         self._errors: list[BaseException] = []
         arguments = memory, generation, self._left, self._errors
         self._threads = [
             threading.Thread(target=_load, args=arguments, name=f"psnb-load-{n}", daemon=True)
-            for n in range(min(threads, max(1, memory.pieces)))
+            for n in range(min(threads, max(1, memory.partitions)))
         ]
         for thread in self._threads:
             thread.start()
@@ -883,7 +893,7 @@ class Loading:
             raise self._errors[0]
 
     def stop(self) -> None:
-        """Begin no more pieces."""
+        """Begin no more partitions."""
         self._left.clear()
 
     def join(self) -> None:

@@ -40,7 +40,7 @@ from psnb._src.metrics.metric import (
     weights_of,
     whole_total,
 )
-from psnb._src.utils.checks import described, integer, is_number, made
+from psnb._src.utils.checks import from_config, integer, is_number, to_config
 from psnb._src.utils.files import typed
 from psnb.errors import ConfigurationError
 
@@ -270,10 +270,10 @@ class PRAUC(RankingMetric):
     def largest_error(self, negatives: np.ndarray, positives: np.ndarray) -> float:
         """Return it, from the best and the worst order within buckets."""
         hits, false = _from_above(positives), _from_above(negatives)
-        told = _share(hits, false)
+        share = _share(hits, false)
         best = _share(hits, false - negatives)  # its positives come first
         worst = _share(hits - positives, false)  # last; the first of them has a higher precision
-        return float(positives @ np.maximum(best - told, told - worst) / positives.sum())
+        return float(positives @ np.maximum(best - share, share - worst) / positives.sum())
 
 
 def _from_above(counts: np.ndarray) -> np.ndarray:
@@ -713,7 +713,7 @@ def saved_states(states: Mapping[str, MetricState]) -> dict[str, Any]:
     """Return states by name; those of users' own metrics, and large ones, are left out."""
     return {
         name: {
-            "metric": described(state.metric),
+            "metric": to_config(state.metric),
             "array": base64.b64encode(zlib.compress(state.array.tobytes(), 1)).decode(),
         }
         for name, state in states.items()
@@ -739,7 +739,7 @@ class _SavedState(Struct, forbid_unknown_fields=True):
 
 
 def _state(name: str, saved: _SavedState) -> MetricState:
-    metric = made(f"metric {name!r:.80}", saved.metric, _METRICS)
+    metric = from_config(f"metric {name!r:.80}", saved.metric, _METRICS)
     zeros = metric.form.zeros()
     try:
         packed = base64.b64decode(saved.array, validate=True)

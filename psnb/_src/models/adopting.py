@@ -22,9 +22,9 @@ from psnb._src.client.arguments import Arrays, ModelRecord, ModelRecords, as_ini
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import Variable, shards_of
 from psnb._src.models.shared import (
+    ArrayLocation,
     FlatVariables,
     OptimizerChoice,
-    Place,
     Strategy,
     check_free,
     optimizer_for,
@@ -303,12 +303,12 @@ class _Found:
             kind: [self._variable(each) for each in contents]
             for kind, contents in record.arrays.items()
         }
-        self.places: dict[str, dict[str, Place]] = {kind: {} for kind in record.arrays}
+        self.places: dict[str, dict[str, ArrayLocation]] = {kind: {} for kind in record.arrays}
         for kind, contents in record.arrays.items():
             for number, arrays in enumerate(contents.values()):
                 start = 0
                 for name, shape in arrays:
-                    self.places[kind][name] = Place(number, start, shape)
+                    self.places[kind][name] = ArrayLocation(number, start, shape)
                     start += prod(shape)
 
     def table(self, name: str) -> Embedding:

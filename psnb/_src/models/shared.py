@@ -28,7 +28,7 @@ from psnb._src.client.local_copies import pull, push
 from psnb._src.client.requests import SEGMENT
 from psnb._src.client.sparse_shards import DistinctIds
 from psnb._src.client.variable import Blend, Handle, Variable, shards_of
-from psnb._src.models.export.manifest import DenseSources, Fetch, RowPiece, TableSource
+from psnb._src.models.export.manifest import DenseSources, Fetch, RowChunk, TableSource
 from psnb._src.models.export.writing import check_nested, leaves_of
 from psnb._src.protocol.errors import RemoteTraceback
 from psnb._src.protocol.messages import Mode
@@ -231,16 +231,16 @@ def batch_summary(fields: Iterable[tuple[str, np.ndarray]]) -> str:
             continue
         finite = array[np.isfinite(array)]
         span = f"{finite.min():.3g} to {finite.max():.3g}" if finite.size else "nothing finite"
-        told = f"{name} {shape} {span}"
+        line = f"{name} {shape} {span}"
         if missing := array.size - finite.size:
-            bad.append(f"{told}, {missing} not finite")
+            bad.append(f"{line}, {missing} not finite")
         else:
-            good.append(told)
-    told_of = [*bad, *good]
-    more = f"; and {len(told_of) - _SHOWN} more" if len(told_of) > _SHOWN else ""
+            good.append(line)
+    lines = [*bad, *good]
+    more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
     taken = latest_element()
     source = f"; it is {taken} (elements count from 0)" if taken else ""
-    return "; ".join(told_of[:_SHOWN]) + more + source
+    return "; ".join(lines[:_SHOWN]) + more + source
 
 
 # SizeBuckets: the sizes to which arrays are padded, so that few programs are compiled. Pure.
@@ -480,7 +480,7 @@ def check_strategy(what: str, given: Any) -> None:
         )
 
 
-class Place(NamedTuple):
+class ArrayLocation(NamedTuple):
     """Where an array lies: in which variable, from which element on, and its shape."""
 
     variable: int
@@ -500,11 +500,11 @@ class FlatVariables:
     ----------
     variables : sequence of Variable
         Each with one axis.
-    places : mapping of str to Place
+    places : mapping of str to ArrayLocation
         Where each array lies.
     """
 
-    def __init__(self, variables: Sequence[Variable], places: Mapping[str, Place]) -> None:
+    def __init__(self, variables: Sequence[Variable], places: Mapping[str, ArrayLocation]) -> None:
         self.variables, self.places = tuple(variables), dict(places)
 
     def split(self, values: Sequence[Any]) -> dict[str, Any]:
@@ -552,7 +552,7 @@ class FlatVariables:
     def joined(cls, several: Sequence[FlatVariables]) -> FlatVariables:
         """Return the arrays of several together."""
         variables: list[Variable] = []
-        places: dict[str, Place] = {}
+        places: dict[str, ArrayLocation] = {}
         for each in several:
             start = len(variables)
             places |= {n: p._replace(variable=p.variable + start) for n, p in each.places.items()}
@@ -653,7 +653,7 @@ def _placed(
     for i, ((dtype, choice), members) in enumerate(groups.items()):
         start = 0
         for each in members:
-            places[each] = Place(i, start, arrays[each].shape)
+            places[each] = ArrayLocation(i, start, arrays[each].shape)
             start += arrays[each].size
         flat = np.concatenate([arrays[each].reshape(-1) for each in members], dtype=dtype)
         variables.append(strategy.variable(flat, names[i], choice))
@@ -714,10 +714,10 @@ def tracing(what: str, hint: Callable[[Exception], str] = lambda error: "") -> I
     except ConfigurationError:
         raise
     except Exception as error:  # whatever the user's code raises when it is traced
-        said = str(error).partition("\n\n")[0]  # then come frameworks' advice and addresses
+        message = str(error).partition("\n\n")[0]  # then come frameworks' advice and addresses
         found = ConfigurationError(
             f"psnb.export: {what} cannot be exported for batches of any size: "
-            f"{type(error).__name__}: {said[:600].rstrip('. ')}{hint(error)}"
+            f"{type(error).__name__}: {message[:600].rstrip('. ')}{hint(error)}"
         )
         if lines := RemoteTraceback.of(error).text():
             found.add_note(lines)
@@ -742,7 +742,7 @@ def returned(outputs: Any, forms: Iterable[tuple[str, Iterable[Any]]]) -> tuple[
     ]
 
 
-# Tables as exports take them: what they are, and their rows in pieces.
+# Tables as exports take them: what they are, and their rows in chunks.
 #
 # Rows are fetched while they are written, so memory does not depend on their number.
 
@@ -764,17 +764,17 @@ def table_source(table: Embedding) -> TableSource:
     )
 
 
-def _fixed(table: Embedding, rows: int) -> Iterator[RowPiece]:
+def _fixed(table: Embedding, rows: int) -> Iterator[RowChunk]:
     for part in _parts(table, rows):
         ids = np.arange(part.start, part.stop, dtype=np.uint64)
-        yield RowPiece(ids, table.lookup(ids, training=False))
+        yield RowChunk(ids, table.lookup(ids, training=False))
 
 
-def _growing(table: Embedding) -> Iterator[RowPiece]:
+def _growing(table: Embedding) -> Iterator[RowChunk]:
     accessor = table.accessor
     for segment in shards_of(table).segments():
         scores = None if accessor is None else accessor.score(segment["show"], segment["click"])
-        yield RowPiece(segment["ids"], segment["values"], scores)
+        yield RowChunk(segment["ids"], segment["values"], scores)
 
 
 # All rows of a table, in parts, so that no server stands still for long.
@@ -783,7 +783,7 @@ def _growing(table: Embedding) -> Iterator[RowPiece]:
 def read_rows(table: Embedding) -> np.ndarray:
     """Return all rows of a table that has a number of them."""
     assert table.rows is not None
-    return np.concatenate([piece.rows for piece in _fixed(table, table.rows)])
+    return np.concatenate([chunk.rows for chunk in _fixed(table, table.rows)])
 
 
 def write_rows(table: Embedding, ids: np.ndarray, rows: np.ndarray) -> None:

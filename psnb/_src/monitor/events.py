@@ -65,12 +65,12 @@ class EventKind(enum.Enum):
     SERVER_RETIRED = "server retired"
     """It has handed over all shards, or all was saved, and it has ended."""
     SHARDS_TAKEN_OVER = "shards taken over"
-    """The copies of a lost server's shards have taken over."""
+    """The replicas of a lost server's shards have taken over."""
     UPDATES_LOST = "updates lost"
     """Copies that were no longer kept complete have taken over; the latest updates may be
     missing."""
     SHARDS_LOST = "shards lost"
-    """Shards were lost with all of their copies; `recover` brings them back from a checkpoint."""
+    """Shards were lost with all of their replicas; `recover` brings them back from a checkpoint."""
     SHARDS_RECOVERED = "shards recovered"
     """`recover` has brought shards back."""
     SHARDS_MOVED = "shards moved"
@@ -200,7 +200,7 @@ class Situation:
     failing : bool
         Whether the error of a closure waits to be raised.
     parameters_lost : bool
-        Whether shards are lost with all of their copies.
+        Whether shards are lost with all of their replicas.
     paused : bool
         Whether no closures are begun.
     queued, in_flight : int

@@ -51,7 +51,7 @@ from psnb._src.monitor.protocol import (
     WorkerRow,
     plain,
 )
-from psnb._src.utils.files import Place
+from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import NAME, truncate
 
 # Backlog: what a late view needs, the newest full update and all updates after it.
@@ -77,7 +77,7 @@ class Extracts(TypedDict):
 
 
 MOST_BYTES = 16 << 20
-"""Bytes of text that are kept besides the full update, which may itself come in portions."""
+"""Bytes of text that are kept besides the full update, which may itself come in chunks."""
 
 MOST_UPDATES = 1200
 """Updates that are kept besides the full one: five minutes at four a second."""
@@ -211,7 +211,7 @@ class Viewed(Protocol):
     def stop_training(self) -> None:
         """End the training of a trainer when what runs has ended."""
 
-    def checkpoint(self) -> Place:
+    def checkpoint(self) -> AnyPath:
         """Save all parameters; return where."""
 
     def set_learning_rate(self, parameter: str, value: float) -> None:
@@ -248,7 +248,7 @@ class Feed:
 
     def __init__(self) -> None:
         self._sequence = 0
-        self._told: dict[str, tuple[int, int, int]] = {}  # metric: count, thinnings, points
+        self._sent: dict[str, tuple[int, int, int]] = {}  # metric: count, thinnings, points
         self._workers: dict[int, WorkerStatistics] = {}
         self._turn = 0
         self._failures = 0
@@ -306,7 +306,7 @@ class Feed:
         return cast(Update, plain(update))
 
     def _forget(self) -> None:
-        self._told, self._workers, self._parts = {}, {}, {}
+        self._sent, self._workers, self._parts = {}, {}, {}
         self._failures, self._events, self._timeline = 0, 0.0, -math.inf
 
     def _news(
@@ -358,10 +358,10 @@ class Feed:
 
     def _starved(self, statistics: Statistics, now: float, full: bool) -> str:
         """Return for what workers wait; figures change all the time, but people read it."""
-        sentence, told = statistics.starved, self._parts.get("starved", "")
-        if sentence and told and not full and now - self._starved_at < _READ_SECONDS:
-            return cast(str, told)
-        if sentence != told:
+        sentence, before = statistics.starved, self._parts.get("starved", "")
+        if sentence and before and not full and now - self._starved_at < _READ_SECONDS:
+            return cast(str, before)
+        if sentence != before:
             self._starved_at = now
         return sentence
 
@@ -384,12 +384,12 @@ class Feed:
     def _metrics(self, viewed: Viewed, statistics: Statistics) -> list[Metric]:
         news = []
         for name, metric in statistics.metrics.items():
-            count, thinnings, told = self._told.get(name, (-1, 0, 0))
+            count, thinnings, before = self._sent.get(name, (-1, 0, 0))
             # Examples are sent as a rate, in the summary: a chart of batch sizes is useless.
             if count == metric.count or name == EXAMPLES:
                 continue
-            points = viewed.records.history.points(name, thinnings, told)
-            self._told[name] = metric.count, points.thinnings, points.start + len(points.steps)
+            points = viewed.records.history.points(name, thinnings, before)
+            self._sent[name] = metric.count, points.thinnings, points.start + len(points.steps)
             news.append(_metric(name, metric, points))
         return news
 

@@ -48,8 +48,8 @@ from psnb._src.monitor.protocol import (
     CommandReply,
     HubPost,
     Update,
+    chunks,
     outline,
-    portions,
 )
 from psnb._src.monitor.publisher import Publisher, execute
 from psnb._src.utils.threads import run_in_thread, run_on_loop, uninterrupted
@@ -289,12 +289,12 @@ class HubLink:
 
     def _send(self, update: Update) -> None:
         """Post an update; the publisher calls it."""
-        for portion in portions(Update(**update)):  # a copy: the publisher reads its own later
-            portion["sequence"] = self._number
+        for chunk in chunks(Update(**update)):  # a copy: the publisher reads its own later
+            chunk["sequence"] = self._number
             self._number += 1
-            if not self._post(self._news, [portion], []):
+            if not self._post(self._news, [chunk], []):
                 self._number -= 1  # a refused update leaves no gap
-                if portion["full"]:
+                if chunk["full"]:
                     self._no_hello_until = time.monotonic() + self._refused_pause
 
     def _run(self) -> None:
@@ -405,7 +405,7 @@ class PanelLink(Protocol):
         """Send the last state and end, in a few seconds at most; idempotent."""
 
 
-def tell_panels(viewed: Viewed, client: Client) -> PanelLink | None:
+def connect_panels(viewed: Viewed, client: Client) -> PanelLink | None:
     """Begin to send a coordinator's updates to panels, from separate threads.
 
     In a kernel, and in processes that a kernel started, the updates go to the hub of its Jupyter
@@ -452,7 +452,7 @@ def tell_panels(viewed: Viewed, client: Client) -> PanelLink | None:
 # anyone who can open the dashboard can read it. So the scheduler gets only an outline
 # (`psnb._src.monitor.protocol`), and the route takes no commands.
 
-TELL = "psnb_tell"
+POST = "psnb_tell"
 """The name of the handler on the scheduler."""
 
 MOST_COORDINATORS = 50
@@ -504,10 +504,10 @@ class UpdatesRoute(SchedulerPlugin):
     async def start(self, scheduler: Scheduler) -> None:
         """Register the handler and the route; Dask calls this once."""
         call_every(scheduler, self.name, SWEEP, self.sweep)
-        add_handler(scheduler, TELL, self.tell)
+        add_handler(scheduler, POST, self.post)
         add_route(scheduler, r"(?:/.*)?/psnb/updates", _UpdatesHandler, {"route": self})
 
-    def tell(self, owner: str, coordinator: str, update: Update | None) -> bool:
+    def post(self, owner: str, coordinator: str, update: Update | None) -> bool:
         """Take an update from a client; None means that the coordinator was closed.
 
         Returns
@@ -554,15 +554,15 @@ class UpdatesRoute(SchedulerPlugin):
         parts = []
         for coordinator, kept in self._kept.items():
             have = after.get(coordinator)
-            told = []
+            texts = []
             for _, text in kept.backlog.since(have if isinstance(have, int) else None):
                 if left < len(text) and left < MOST_BYTES:
                     break
                 left -= len(text)
-                told.append(text)
+                texts.append(text)
             # The updates are JSON already.
             head = json.dumps({"coordinator": coordinator, "gone": kept.gone}).encode()[:-1]
-            parts.append(b'%b, "updates": [%b]}' % (head, b",".join(told)))
+            parts.append(b'%b, "updates": [%b]}' % (head, b",".join(texts)))
         return b'{"version": %d, "coordinators": [%b]}' % (VERSION, b",".join(parts))
 
 
@@ -627,19 +627,19 @@ class SchedulerLink:
         """Send the scheduler the last state, and report the end; idempotent."""
         self._publisher.stop()
         try:
-            self._tell(None)
+            self._post(None)
         except OSError as error:
             _log.debug("the scheduler has not received a coordinator's end: %s", error)
 
     def _send(self, update: Update) -> None:
-        for portion in portions(outline(update)):
-            portion["sequence"] = next(self._numbers)
-            if self._tell(portion):
+        for chunk in chunks(outline(update)):
+            chunk["sequence"] = next(self._numbers)
+            if self._post(chunk):
                 self._publisher.hello()
         if update["summary"]["state"] == CLOSED:
-            self._tell(None)
+            self._post(None)
 
-    def _tell(self, update: Update | None) -> bool:
+    def _post(self, update: Update | None) -> bool:
         """Call the plugin.
 
         Raises
@@ -661,7 +661,7 @@ class SchedulerLink:
         async with asyncio.timeout(TIMEOUT):
             return await ask_scheduler(
                 self._client,
-                TELL,
+                POST,
                 owner=self._client.id,
                 coordinator=self._coordinator,
                 update=update,

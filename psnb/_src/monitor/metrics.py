@@ -64,7 +64,7 @@ class MergedMetrics:
         self._drawn = _NOTHING
         self._drawn_at = float("-inf")
         self._complaint: str | None = None  # the first; more would be too much
-        self._told = False
+        self._complained = False
 
     def add(self, packed: bytes) -> None:
         """Take the pickled metrics of a closure that has ended well; never blocks or raises."""
@@ -74,7 +74,7 @@ class MergedMetrics:
         """Return what was merged."""
         with self._lock:
             states = self._merge()
-        self._tell()
+        self._warn_once()
         return states
 
     def begin(self, now: float, earlier: MetricStates = _NOTHING) -> None:
@@ -118,7 +118,7 @@ class MergedMetrics:
                 self._history.add(now, self._results(whole), averaged=False)
                 latest = self._results(recent)
                 self._history.add(now, {recent_name(name): latest[name] for name in latest})
-        self._tell()
+        self._warn_once()
 
     def bring_up_to_date(
         self, metrics: Mapping[str, MetricStatistics]
@@ -127,7 +127,7 @@ class MergedMetrics:
         states = self.states()
         with self._lock:
             current, numbers = self._results(self._of_epoch(states)), dict(self._numbers)
-        self._tell()
+        self._warn_once()
         found = dict(metrics)
         for name, each in metrics.items():
             if name in current:
@@ -198,10 +198,10 @@ class MergedMetrics:
         if self._complaint is None:
             self._complaint = truncate(text)
 
-    def _tell(self) -> None:
+    def _warn_once(self) -> None:
         # Without the lock: handlers of users may ask for metrics.
-        if self._complaint is not None and not self._told:
-            self._told = True
+        if self._complaint is not None and not self._complained:
+            self._complained = True
             logger.warning("%s", self._complaint)
 
 

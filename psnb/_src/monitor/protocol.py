@@ -366,18 +366,18 @@ def outline(update: Update) -> Update:
     left out.
     """
     whole = cast(dict[str, Any], update)
-    told = {part: whole[part] for part in _AS_IT_IS if part in whole}
+    shown = {part: whole[part] for part in _AS_IT_IS if part in whole}
     for part, change in _CHANGED.items():
         if part in whole:
-            told[part] = [{**row, **change(row)} for row in whole[part]]
+            shown[part] = [{**row, **change(row)} for row in whole[part]]
     if "notice" in update:
-        told["notice"] = "No longer updated." if update["notice"] else ""
+        shown["notice"] = "No longer updated." if update["notice"] else ""
     if "checkpoint" in update:
         error = "shown in the notebook only" if update["checkpoint"]["error"] else ""
-        told["checkpoint"] = {**update["checkpoint"], "error": error}
+        shown["checkpoint"] = {**update["checkpoint"], "error": error}
     if "controls" in update:
-        told["controls"] = dict.fromkeys(update["controls"], WATCH_ONLY)
-    return cast(Update, told)
+        shown["controls"] = dict.fromkeys(update["controls"], WATCH_ONLY)
+    return cast(Update, shown)
 
 
 def _type(error: str) -> str:
@@ -402,7 +402,7 @@ _APPENDED = ("metrics", "timeline", "failures", "events", "workers")
 """Lists of rows that may be split over updates: views append them, or replace rows by name."""
 
 
-def portions(update: Update, most_bytes: int = MOST_BYTES * 3 // 4) -> Iterator[Update]:
+def chunks(update: Update, most_bytes: int = MOST_BYTES * 3 // 4) -> Iterator[Update]:
     """Yield small updates that together equal one; they are not renumbered yet.
 
     Parameters
@@ -415,21 +415,21 @@ def portions(update: Update, most_bytes: int = MOST_BYTES * 3 // 4) -> Iterator[
     if len(json.dumps(update)) <= most_bytes:
         yield update
         return
-    portion: dict[str, Any] = {**update}
-    rows = [(part, row) for part in _APPENDED for row in portion.get(part, [])]
+    chunk: dict[str, Any] = {**update}
+    rows = [(part, row) for part in _APPENDED for row in chunk.get(part, [])]
     # A full update has every part.
-    portion |= {part: [] for part in _APPENDED if part in portion}
-    size = len(json.dumps(portion))
+    chunk |= {part: [] for part in _APPENDED if part in chunk}
+    size = len(json.dumps(chunk))
     for part, row in rows:
         more = len(json.dumps(row)) + 2
         if size + more > most_bytes:
-            yield Update(**portion)  # type: ignore[typeddict-item]
-            portion = {key: update[key] for key in _ALWAYS}  # type: ignore[literal-required]
-            portion["full"] = False
-            size = len(json.dumps(portion)) + 100  # for the lists' names
-        portion.setdefault(part, []).append(row)
+            yield Update(**chunk)  # type: ignore[typeddict-item]
+            chunk = {key: update[key] for key in _ALWAYS}  # type: ignore[literal-required]
+            chunk["full"] = False
+            size = len(json.dumps(chunk)) + 100  # for the lists' names
+        chunk.setdefault(part, []).append(row)
         size += more
-    yield Update(**portion)  # type: ignore[typeddict-item]
+    yield Update(**chunk)  # type: ignore[typeddict-item]
 
 
 _ALWAYS = ("type", "version", "coordinator", "sequence", "full", "summary")

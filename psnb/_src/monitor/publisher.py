@@ -209,7 +209,7 @@ def execute(
     identity = truncate(str(message.get("id", "")), NAME) if isinstance(message, dict) else ""
 
     def answer(error: str, result: str = "") -> None:
-        told = CommandReply(
+        answer = CommandReply(
             type="reply",
             version=VERSION,
             id=identity,
@@ -217,7 +217,7 @@ def execute(
             error=truncate(error),
             result=truncate(result),
         )
-        reply(plain(told))
+        reply(plain(answer))
 
     try:
         command = checked(message)
@@ -277,8 +277,8 @@ def _do(viewed: Viewed, command: Command, by: str) -> str:
     reason = viewed.controls().get(name, "")
     if reason:
         raise ConfigurationError(reason)
-    told = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-    viewed.note_command(f"{name.replace('_', ' ')}{f' ({told})' if told else ''}, by {by}")
+    answer = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    viewed.note_command(f"{name.replace('_', ' ')}{f' ({answer})' if answer else ''}, by {by}")
     match name:
         case "pause":
             viewed.pause()

@@ -118,15 +118,15 @@ class CoordinatorWidget(anywidget.AnyWidget):
         # Only in updates with a notice: a view keeps a notice until it gets another one.
         if self._waits and update.get("notice") == "":
             update = {**update, "notice": WAITS}
-        self._tell(update)
+        self._deliver(update)
         self._follow(update)
 
-    def _tell(self, message: Update | CommandReply) -> None:
+    def _deliver(self, message: Update | CommandReply) -> None:
         # As text: otherwise ipywidgets and the kernel would process each of a thousand points.
         self.send({"text": json.dumps(message)})
 
     def _reply(self, reply: CommandReply) -> None:
-        self._tell(reply)
+        self._deliver(reply)
         self._publisher.soon()
 
     def _receive(self, _widget: object, content: object, _buffers: object) -> None:
@@ -141,7 +141,7 @@ class CoordinatorWidget(anywidget.AnyWidget):
         if viewed is not None:
             execute(viewed, message, "the widget", self._reply)
         else:
-            self._tell(_refusal(message, self._full["coordinator"]))
+            self._deliver(_refusal(message, self._full["coordinator"]))
 
     def _greet(self) -> None:
         if self._publisher.alive:
@@ -149,7 +149,7 @@ class CoordinatorWidget(anywidget.AnyWidget):
         else:  # Nothing changes any more: send the final state.
             ended = self._latest
             notice = ended.get("notice", "")
-            self._tell({**self._full, "summary": ended["summary"], "notice": notice})
+            self._deliver({**self._full, "summary": ended["summary"], "notice": notice})
 
 
 def _parsed(content: object) -> object:

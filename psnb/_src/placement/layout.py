@@ -50,22 +50,22 @@ class ShardId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ShardPlace:
+class ShardPlacement:
     """The servers that hold a shard.
 
     Attributes
     ----------
     primary : ServerAddress or None
         The server that answers requests; None if the shard was lost with it.
-    copies : tuple of ServerAddress
+    synced : tuple of ServerAddress
         Servers that have all that the primary has acknowledged: each may take its place.
-    filling : ServerAddress or None
-        A server whose copy is being filled.
+    syncing : ServerAddress or None
+        A server whose replica is being filled.
     successor : ServerAddress or None
-        The copy to which the primary, which has stopped, hands the shard over.
+        The replica to which the primary, which has stopped, hands the shard over.
     leaving : tuple of ServerAddress
-        Servers that were copies up to this place. The primary may not have heard of that yet. Until
-        it has confirmed it, they have all that was acknowledged, or no server has.
+        Servers that were replicas up to this placement. The primary may not have heard of that yet.
+        Until it has confirmed it, they have all that was acknowledged, or no server has.
     term : int
         Higher with each new primary: a server that follows an older one is told so.
     version : int
@@ -73,8 +73,8 @@ class ShardPlace:
     """
 
     primary: ServerAddress | None
-    copies: tuple[ServerAddress, ...] = ()
-    filling: ServerAddress | None = None
+    synced: tuple[ServerAddress, ...] = ()
+    syncing: ServerAddress | None = None
     successor: ServerAddress | None = None
     leaving: tuple[ServerAddress, ...] = ()
     term: int = 1
@@ -83,16 +83,16 @@ class ShardPlace:
     @property
     def servers(self) -> tuple[ServerAddress, ...]:
         """All servers that hold the shard, the primary first."""
-        found = (self.primary, *self.copies, self.filling, *self.leaving)
+        found = (self.primary, *self.synced, self.syncing, *self.leaving)
         return tuple(server for server in found if server is not None)
 
     @property
     def followers(self) -> tuple[ServerAddress, ...]:
         """The servers that the primary sends changes to."""
-        return self.copies if self.filling is None else (*self.copies, self.filling)
+        return self.synced if self.syncing is None else (*self.synced, self.syncing)
 
-    def next(self, **changes: Any) -> ShardPlace:
-        """Return the next place, with changes; a new primary begins a new term."""
+    def next(self, **changes: Any) -> ShardPlacement:
+        """Return the next placement, with changes; a new primary begins a new term."""
         if changes.get("primary", self.primary) != self.primary:
             changes["term"] = self.term + 1
         changed = replace(self, **changes)
@@ -110,10 +110,10 @@ class Layout:
     version : int
         Higher than that of every earlier one.
     replicas : int
-        How many copies of each shard there should be, 0 or 1.
+        How many replicas of each shard there should be, 0 or 1.
     patience : float
         Seconds without a heartbeat after which a server counts as unresponsive.
-    places : tuple of ShardPlace
+    placements : tuple of ShardPlacement
         By the shards' numbers.
     """
 
@@ -121,17 +121,22 @@ class Layout:
     version: int
     replicas: int
     patience: float
-    places: tuple[ShardPlace, ...]
+    placements: tuple[ShardPlacement, ...]
 
     @property
     def servers(self) -> tuple[ServerAddress, ...]:
-        """All servers that hold a shard or a copy of one, each once."""
-        return tuple(dict.fromkeys(server for place in self.places for server in place.servers))
+        """All servers that hold a shard or a replica of one, each once."""
+        return tuple(
+            dict.fromkeys(server for placement in self.placements for server in placement.servers)
+        )
 
     @property
     def incomplete(self) -> bool:
         """Whether a shard was lost with all servers that had it."""
-        return any(place.primary is None and place.successor is None for place in self.places)
+        return any(
+            placement.primary is None and placement.successor is None
+            for placement in self.placements
+        )
 
     def served(self, answers: Callable[[ServerAddress], bool]) -> bool | None:
         """Return whether each shard is on a server that answers; None while others may take over.
@@ -141,54 +146,58 @@ class Layout:
         answers : callable
             Returns whether a server answers, as far as is known.
         """
-        left = [each for each in self.places if each.primary is None or not answers(each.primary)]
-        if all(any(map(answers, place.servers)) for place in left):
+        left = [
+            each for each in self.placements if each.primary is None or not answers(each.primary)
+        ]
+        if all(any(map(answers, placement.servers)) for placement in left):
             return None if left else True
         return False
 
-    def with_places(self, places: Sequence[ShardPlace]) -> Layout:
+    def with_placements(self, placements: Sequence[ShardPlacement]) -> Layout:
         """Return the next layout; this one if nothing has changed."""
-        if tuple(places) == self.places:
+        if tuple(placements) == self.placements:
             return self
-        return replace(self, version=self.version + 1, places=tuple(places))
+        return replace(self, version=self.version + 1, placements=tuple(placements))
 
     def renamed(self, strategy: str, names: Mapping[ServerAddress, ServerAddress]) -> Layout:
         """Return the layout under another name, on those servers only that have other names.
 
-        Nothing is under way in it: copies that are not complete must begin again.
+        Nothing is under way in it: replicas that are not complete must begin again.
         """
-        places = [
-            place.next(
-                primary=names.get(place.primary) if place.primary is not None else None,
-                copies=tuple(names[each] for each in place.copies if each in names),
-                filling=None,
+        placements = [
+            placement.next(
+                primary=names.get(placement.primary) if placement.primary is not None else None,
+                synced=tuple(names[each] for each in placement.synced if each in names),
+                syncing=None,
                 successor=None,
                 leaving=(),
             )
-            for place in self.places
+            for placement in self.placements
         ]
-        return replace(self, strategy=strategy, version=self.version + 1, places=tuple(places))
+        return replace(
+            self, strategy=strategy, version=self.version + 1, placements=tuple(placements)
+        )
 
     def packed(self) -> list[Any]:
         """Return the layout as lists, texts and numbers."""
-        places = [
+        placements = [
             [
-                place.primary and list(place.primary),
-                [list(server) for server in place.copies],
-                place.filling and list(place.filling),
-                place.successor and list(place.successor),
-                [list(server) for server in place.leaving],
-                place.term,
-                place.version,
+                placement.primary and list(placement.primary),
+                [list(server) for server in placement.synced],
+                placement.syncing and list(placement.syncing),
+                placement.successor and list(placement.successor),
+                [list(server) for server in placement.leaving],
+                placement.term,
+                placement.version,
             ]
-            for place in self.places
+            for placement in self.placements
         ]
-        return [self.strategy, self.version, self.replicas, self.patience, places]
+        return [self.strategy, self.version, self.replicas, self.patience, placements]
 
 
 def unpacked(packed: Sequence[Any]) -> Layout:
     """Return the layout that `Layout.packed` was called on."""
-    strategy, version, replicas, patience, places = packed
+    strategy, version, replicas, patience, placements = packed
 
     def server(found: Sequence[str] | None) -> ServerAddress | None:
         return ServerAddress(*found) if found else None
@@ -199,35 +208,35 @@ def unpacked(packed: Sequence[Any]) -> Layout:
         replicas,
         patience,
         tuple(
-            ShardPlace(
+            ShardPlacement(
                 server(primary),
-                tuple(ServerAddress(*each) for each in copies),
-                server(filling),
+                tuple(ServerAddress(*each) for each in synced),
+                server(syncing),
                 server(successor),
                 tuple(ServerAddress(*each) for each in leaving),
                 *counts,
             )
-            for primary, copies, filling, successor, leaving, *counts in places
+            for primary, synced, syncing, successor, leaving, *counts in placements
         ),
     )
 
 
-# ShardStatus: a server's role for a shard, and the states of the copies that it feeds. Pure.
+# ShardStatus: a server's role for a shard, and the states of the replicas that it feeds. Pure.
 #
-# These are the states of a shard on one server and of a copy as its primary sees it, with their
+# These are the states of a shard on one server and of a replica as its primary sees it, with their
 # transitions. What they mean for the layout is decided in `psnb._src.placement.next_layout`.
 #
 # ::
 #
-#                  place: it is the primary            place: its successor takes over, or another
-#                  primary
-#         COPY ─────────────────────────────▶ PRIMARY ────────────────────────────────────▶ RETIRED
-#          ▲                                   ▲    place: it is the primary after all       │  │
-#          │                                   └─────────────────────────────────────────────┘  │
-#          └────────────────────────────────────────────────────────────────────────────────────┘
-#                  a primary of a newer term begins to fill or follow it
+#                  placement: it is the primary            placement: its successor takes over, or
+# another                  primary         REPLICA ─────────────────────────────▶ PRIMARY
+# ────────────────────────────────────▶ RETIRED          ▲                                   ▲
+# placement: it is the primary after all │  │          │
+# └─────────────────────────────────────────────┘ │
+# └────────────────────────────────────────────────────────────────────────────────────┘ a primary
+# of a newer term begins to fill or follow it
 #
-#         FILLING ──▶ FILLED       and from both of them to BROKEN
+#         SYNCING ──▶ SYNCED       and from both of them to BROKEN
 #
 # A shard that a server must hold no more is dropped, in any role.
 
@@ -237,7 +246,7 @@ class Role(StrEnum):
 
     PRIMARY = "primary"
     """It answers, and sends changes on."""
-    COPY = "copy"
+    REPLICA = "replica"
     """It does what the primary has done."""
     RETIRED = "retired"
     """It was the primary; it answers that the shard is elsewhere."""
@@ -245,31 +254,31 @@ class Role(StrEnum):
 
 ROLES = frozenset(
     {
-        (Role.COPY, Role.PRIMARY),
+        (Role.REPLICA, Role.PRIMARY),
         (Role.PRIMARY, Role.RETIRED),
         (Role.RETIRED, Role.PRIMARY),
-        (Role.RETIRED, Role.COPY),
+        (Role.RETIRED, Role.REPLICA),
     }
 )
 """Which role may follow which."""
 
 
-class CopyState(StrEnum):
-    """How far a copy is, as its primary sees it."""
+class ReplicaState(StrEnum):
+    """How far a replica is, as its primary sees it."""
 
-    FILLING = "filling"
+    SYNCING = "syncing"
     """It lacks something: changes do not wait for it, and it cannot take over."""
-    FILLED = "filled"
+    SYNCED = "synced"
     """It has all that was acknowledged: every change waits for it."""
     BROKEN = "broken"
     """It does not follow any more; changes wait until it is known that it will not take over."""
 
 
-COPY_STATES = frozenset(
+REPLICA_STATES = frozenset(
     {
-        (CopyState.FILLING, CopyState.FILLED),
-        (CopyState.FILLING, CopyState.BROKEN),
-        (CopyState.FILLED, CopyState.BROKEN),
+        (ReplicaState.SYNCING, ReplicaState.SYNCED),
+        (ReplicaState.SYNCING, ReplicaState.BROKEN),
+        (ReplicaState.SYNCED, ReplicaState.BROKEN),
     }
 )
 """Which state may follow which."""
@@ -286,15 +295,15 @@ class ShardStatus:
     version : int
         Version of the place that it has heard of last.
     idle : bool
-        Whether it is retired, and all copies have acknowledged everything.
-    copies : mapping of str to CopyState
-        The states of its copies, by the keys of their servers.
+        Whether it is retired, and all replicas have acknowledged everything.
+    replicas : mapping of str to ReplicaState
+        The states of its replicas, by the keys of their servers.
     """
 
     role: Role
     version: int
     idle: bool = False
-    copies: Mapping[str, CopyState] = field(default_factory=dict)
+    replicas: Mapping[str, ReplicaState] = field(default_factory=dict)
 
 
 # ServerStatus: what a server answers to its strategy's beats. Pure.
@@ -344,10 +353,10 @@ def moves(
     holds: dict[ServerAddress, list[int]] = {server: [] for server in usable}
     found: dict[int, ServerAddress] = {}
     homeless = []
-    for index, place in enumerate(layout.places):
-        if place.primary in holds:
-            holds[place.primary].append(index)
-        elif place.primary is not None:
+    for index, placement in enumerate(layout.placements):
+        if placement.primary in holds:
+            holds[placement.primary].append(index)
+        elif placement.primary is not None:
             homeless.append(index)
 
     def load(server: ServerAddress) -> float:
@@ -362,8 +371,8 @@ def moves(
         gap = load(heaviest) - load(lightest)
         fitting = [index for index in holds[heaviest] if weight[index] < gap]
         if not fitting:
-            places = layout.places
-            return sorted(move for move in found.items() if move[1] != places[move[0]].primary)
+            placements = layout.placements
+            return sorted(move for move in found.items() if move[1] != placements[move[0]].primary)
         # The shard that brings the two loads closest together.
         index = min(fitting, key=lambda index: abs(gap - 2 * weight[index]))
         holds[heaviest].remove(index)

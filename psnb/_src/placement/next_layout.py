@@ -2,19 +2,22 @@
 
 It is called again and again, and takes one step each time, from any state: servers follow late,
 twice or never, die, freeze and wake at any moment. Only the notebook decides; a server does what
-the newest place says that it has heard of (`psnb._src.server.server`). What holds at every step:
+the newest placement says that it has heard of (`psnb._src.server.server`). What holds at every
+step:
 
-- The layout lists a copy (`ShardPlace.copies`) only while the primary waits for it with every
-  change, so the copy has all that was acknowledged, and may take over.
-- A primary may stop waiting for a copy only after the layout lists that copy no more. Until the
-  primary has confirmed that it has heard so, the copy is *leaving*: if the primary is gone, it
+- The layout lists a replica (`ShardPlacement.synced`) only while the primary waits for it with
+every
+  change, so the replica has all that was acknowledged, and may take over.
+- A primary may stop waiting for a replica only after the layout lists that replica no more. Until
+the
+  primary has confirmed that it has heard so, the replica is *leaving*: if the primary is gone, it
   takes over. (If the primary had heard, and gone on alone, then what it acknowledged after that is
   lost with it, as it was the last that had it.)
-- A server that is *unresponsive* may come back. Its shard goes to a copy, if one answers; if none
-does,
+- A server that is *unresponsive* may come back. Its shard goes to a replica, if one answers; if
+none does,
   it stays where it is. A shard is lost when all servers that had it are *gone*.
-- There are never fewer copies than before while servers are drained or balanced: the shard is
-  copied first, and the old primary stays as a copy until the new one answers.
+- There are never fewer replicas than before while servers are drained or balanced: the shard is
+  copied first, and the old primary stays as a replica until the new one answers.
 - A server that *leaves*, as its process was asked to end, is one that is drained: what is on it
   moves while it still answers. If it is gone before, it is like any other that is.
 
@@ -28,7 +31,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from psnb._src.placement.layout import CopyState, Layout, ServerAddress, ShardPlace, ShardStatus
+from psnb._src.placement.layout import (
+    Layout,
+    ReplicaState,
+    ServerAddress,
+    ShardPlacement,
+    ShardStatus,
+)
 
 
 class Health(StrEnum):
@@ -79,7 +88,7 @@ class DesiredLayout:
         Which server should become the primary of which shard, if that matters. Any that is usable,
         if it does not, and the primary is not.
     unfit : mapping of int to collection of ServerAddress
-        Servers on which a copy of a shard could not be filled lately: none is begun there.
+        Servers on which a replica of a shard could not be filled lately: none is begun there.
     """
 
     usable: Collection[ServerAddress]
@@ -105,17 +114,17 @@ def next_layout(
         What it should become.
     """
     load = {
-        server: sum(server in place.servers for place in layout.places)
+        server: sum(server in placement.servers for placement in layout.placements)
         for server in desired.usable
         if _health(observed, server) is Health.ALIVE
     }
-    places = []
-    for index, place in enumerate(layout.places):
-        after = _Mending(layout, index, place, observed, desired).step(load)
-        for server in set(after.servers).difference(place.servers):
+    placements = []
+    for index, placement in enumerate(layout.placements):
+        after = _Mending(layout, index, placement, observed, desired).step(load)
+        for server in set(after.servers).difference(placement.servers):
             load[server] = load.get(server, 0) + 1
-        places.append(after)
-    return layout.with_places(places)
+        placements.append(after)
+    return layout.with_placements(placements)
 
 
 class _Mending:
@@ -125,33 +134,36 @@ class _Mending:
         self,
         layout: Layout,
         index: int,
-        place: ShardPlace,
+        placement: ShardPlacement,
         observed: Mapping[ServerAddress, ObservedServer],
         desired: DesiredLayout,
     ) -> None:
-        self._layout, self._index, self._place = layout, index, place
+        self._layout, self._index, self._placement = layout, index, placement
         self._observed, self._desired = observed, desired
 
-    def step(self, load: Mapping[ServerAddress, int]) -> ShardPlace:
-        """Return the place that follows; ``load`` counts the shards of servers for new copies."""
-        primary = self._place.primary
+    def step(self, load: Mapping[ServerAddress, int]) -> ShardPlacement:
+        """Return the next placement; ``load`` counts the shards of servers, for new replicas."""
+        primary = self._placement.primary
         if primary is None:
-            return self._place
+            return self._placement
         health = self._health(primary)
         if health is not Health.ALIVE or self._is_absent(primary):
             return self._without(primary, health)
         held = self._observed[primary].holdings.get(self._index)
-        if held is None or held.version < self._place.version:
-            return self._place  # it has not heard of it yet
+        if held is None or held.version < self._placement.version:
+            return self._placement  # it has not heard of it yet
         return self._onward(primary, held, load)
 
-    def _without(self, primary: ServerAddress, health: Health) -> ShardPlace:
-        """Let a copy take over from a primary that does not answer."""
-        place = self._place
+    def _without(self, primary: ServerAddress, health: Health) -> ShardPlacement:
+        """Let a replica take over from a primary that does not answer."""
+        placement = self._placement
         # A primary that is only unresponsive may have gone on without those that are leaving.
-        for known in (place.copies, place.leaving if health is not Health.UNRESPONSIVE else ()):
+        for known in (
+            placement.synced,
+            placement.leaving if health is not Health.UNRESPONSIVE else (),
+        ):
             heirs = sorted(
-                filter(self._is_copy, known), key=lambda s: s not in self._desired.usable
+                filter(self._is_replica, known), key=lambda s: s not in self._desired.usable
             )
             if heirs:
                 # Until it has confirmed that it is the primary, what the others have is worth as
@@ -159,55 +171,55 @@ class _Mending:
                 rest = [*heirs[1:], *([primary] if health is Health.UNRESPONSIVE else [])]
                 return self._next(heirs[0], leaving=rest)
         if health is Health.UNRESPONSIVE or not all(
-            map(self._is_lost, (*place.copies, *place.leaving))
+            map(self._is_lost, (*placement.synced, *placement.leaving))
         ):
-            return place  # one that comes back has it
+            return placement  # one that comes back has it
         return self._next(None)
 
     def _onward(
         self, primary: ServerAddress, held: ShardStatus, load: Mapping[ServerAddress, int]
-    ) -> ShardPlace:
-        place, usable, replicas = self._place, self._desired.usable, self._layout.replicas
-        copies = [each for each in place.copies if self._follows(each, held)]
-        dropped = [each for each in place.copies if each not in copies]
-        filling = place.filling
-        if filling is not None and not self._is_alive(filling):
-            filling = None
-        elif filling is not None:
-            state = held.copies.get(filling.key, CopyState.BROKEN)
-            if state is CopyState.FILLED:
-                copies.append(filling)
-            if state is not CopyState.FILLING:
-                filling = None
-        if place.successor in copies and held.idle:
+    ) -> ShardPlacement:
+        placement, usable, replicas = self._placement, self._desired.usable, self._layout.replicas
+        synced = [each for each in placement.synced if self._follows(each, held)]
+        dropped = [each for each in placement.synced if each not in synced]
+        syncing = placement.syncing
+        if syncing is not None and not self._is_alive(syncing):
+            syncing = None
+        elif syncing is not None:
+            state = held.replicas.get(syncing.key, ReplicaState.BROKEN)
+            if state is ReplicaState.SYNCED:
+                synced.append(syncing)
+            if state is not ReplicaState.SYNCING:
+                syncing = None
+        if placement.successor in synced and held.idle:
             # All servers that have it hold the very same now, also the old primary.
-            rest = [each for each in (*copies, primary) if each != place.successor]
+            rest = [each for each in (*synced, primary) if each != placement.successor]
             rest.sort(key=lambda each: each not in usable)
             kept = max(1, replicas)
-            return self._next(place.successor, rest[:kept], filling, leaving=rest[kept:])
-        home = self._home(primary, copies, filling, load)
-        successor = home if home in copies else None
-        good = [each for each in copies if each in usable]
+            return self._next(placement.successor, rest[:kept], syncing, leaving=rest[kept:])
+        home = self._home(primary, synced, syncing, load)
+        successor = home if home in synced else None
+        good = [each for each in synced if each in usable]
         if successor is None and len(good) >= replicas:
-            dropped += [each for each in copies if each not in good[:replicas]]
-            copies = good[:replicas]
-        if filling is None is place.filling and successor is None and not dropped:
+            dropped += [each for each in synced if each not in good[:replicas]]
+            synced = good[:replicas]
+        if syncing is None is placement.syncing and successor is None and not dropped:
             # Not while one is leaving, which would be overwritten; nor in the step in which one has
             # just broken, since the primary would not hear of that.
             unfit = self._desired.unfit.get(self._index, ())
-            others = [each for each in load if each not in (primary, *copies, *unfit)]
+            others = [each for each in load if each not in (primary, *synced, *unfit)]
             if home != primary:
-                filling = home
+                syncing = home
             elif len(good) < replicas and others:
-                filling = min(others, key=lambda each: load[each])
+                syncing = min(others, key=lambda each: load[each])
         leaving = [each for each in dropped if self._health(each) is not Health.GONE]
-        return self._next(primary, copies, filling, successor, leaving)
+        return self._next(primary, synced, syncing, successor, leaving)
 
     def _home(
         self,
         primary: ServerAddress,
-        copies: Sequence[ServerAddress],
-        filling: ServerAddress | None,
+        synced: Sequence[ServerAddress],
+        syncing: ServerAddress | None,
         load: Mapping[ServerAddress, int],
     ) -> ServerAddress:
         """Return which server should become the primary; ``load`` has those that are usable."""
@@ -217,21 +229,21 @@ class _Mending:
         if primary in self._desired.usable or not load:
             return primary
         # One that has the shard, or soon will have, is the quickest.
-        having = [each for each in (*copies, filling) if each is not None and each in load]
+        having = [each for each in (*synced, syncing) if each is not None and each in load]
         return having[0] if having else min(load, key=lambda each: load[each])
 
     def _next(
         self,
         primary: ServerAddress | None,
-        copies: Sequence[ServerAddress] = (),
-        filling: ServerAddress | None = None,
+        synced: Sequence[ServerAddress] = (),
+        syncing: ServerAddress | None = None,
         successor: ServerAddress | None = None,
         leaving: Sequence[ServerAddress] = (),
-    ) -> ShardPlace:
-        return self._place.next(
+    ) -> ShardPlacement:
+        return self._placement.next(
             primary=primary,
-            copies=tuple(copies),
-            filling=filling,
+            synced=tuple(synced),
+            syncing=syncing,
             successor=successor,
             leaving=tuple(leaving),
         )
@@ -247,41 +259,41 @@ class _Mending:
         observed = self._observed[server]
         return observed.heard >= self._layout.version and self._index not in observed.holdings
 
-    def _is_copy(self, server: ServerAddress) -> bool:
+    def _is_replica(self, server: ServerAddress) -> bool:
         return self._is_alive(server) and self._index in self._observed[server].holdings
 
     def _is_lost(self, server: ServerAddress) -> bool:
         return self._health(server) is Health.GONE or self._is_absent(server)
 
     def _follows(self, server: ServerAddress, held: ShardStatus) -> bool:
-        return self._is_alive(server) and held.copies.get(server.key) is CopyState.FILLED
+        return self._is_alive(server) and held.replicas.get(server.key) is ReplicaState.SYNCED
 
 
 def _health(observed: Mapping[ServerAddress, ObservedServer], server: ServerAddress) -> Health:
     return observed.get(server, _GONE).health
 
 
-# FillingPauses: when a copy that could not be filled may be tried again. Pure.
+# SyncPauses: when a replica that could not be filled may be tried again. Pure.
 #
-# A server that has no memory for a copy has none a moment later, and each try sends it all of the
-# shard. So the tries are further and further apart.
+# A server that has no memory for a replica has none a moment later, and each try sends it all of
+# the shard. So the tries are further and further apart.
 
 _FIRST, _LONGEST = 1.0, 60.0
 """Seconds to the second try, and between two tries at most; each is twice as long as the last."""
 
 
-class FillingPauses:
-    """Servers on which a copy of a shard could not be filled lately."""
+class SyncPauses:
+    """Servers on which a replica of a shard could not be filled lately."""
 
     def __init__(self) -> None:
         # The pause, and when it is over.
         self._pauses: dict[tuple[int, ServerAddress], tuple[float, float]] = {}
 
     def note(self, before: Layout, after: Layout, now: float) -> None:
-        """Note what became of the copies that were being filled; ``now`` in seconds."""
-        for index, (old, new) in enumerate(zip(before.places, after.places, strict=True)):
-            server = old.filling
-            if server is None or server == new.filling:
+        """Note what became of the replicas that were being filled; ``now`` in seconds."""
+        for index, (old, new) in enumerate(zip(before.placements, after.placements, strict=True)):
+            server = old.syncing
+            if server is None or server == new.syncing:
                 continue
             last, _ = self._pauses.pop((index, server), (0.0, 0.0))
             if server not in new.servers:

@@ -294,7 +294,7 @@ class LayoutRegistry(SchedulerPlugin):
         """Return of all strategies the id, what `claim` returns, and whether the owner lives."""
         now = self._clock()
         return [
-            [key, *self._told(kept), kept.lives(now)]
+            [key, *self._contents(kept), kept.lives(now)]
             for key, kept in self._kept.items()
             if kept.layout
         ]
@@ -312,7 +312,7 @@ class LayoutRegistry(SchedulerPlugin):
         kept.owner, kept.heard, kept.left = Owner(*owner), self._clock(), False
         kept.turn = 0
         self._wait_for_owner(strategy)
-        return self._told(kept)
+        return self._contents(kept)
 
     def leave(self, token: str, strategy: str) -> str:
         """Give a strategy up: another may claim it."""
@@ -358,7 +358,7 @@ class LayoutRegistry(SchedulerPlugin):
                 kept.left = True
                 self._wait_for_owner(strategy)
 
-    def _told(self, kept: RegistryEntry) -> list[Any]:
+    def _contents(self, kept: RegistryEntry) -> list[Any]:
         deed, owner = kept.deed, kept.owner
         return [
             [deed.name, deed.made, deed.retention, deed.packed],

@@ -72,14 +72,14 @@ class RemoteTraceback:
     def of(cls, error: BaseException) -> RemoteTraceback:
         """Return that of an exception which was just caught."""
         links: list[tuple[str, tuple[Frame | str, ...]]] = []
-        said = ""
+        texts = ""
         for each in causes(error):
             message = text_of(each)
             first = message.partition("\n")[0]
-            told = not links or (first and first in said)
-            cause = "" if told else truncate(f"caused by {type(each).__name__}: {first}")
+            known = not links or (first and first in texts)
+            cause = "" if known else truncate(f"caused by {type(each).__name__}: {first}")
             links.append((cause, _users_frames(each)))
-            said += message
+            texts += message
         whole = truncate("".join(traceback.format_exception(error)).rstrip(), PAGE)
         return cls(tuple(links), whole)
 
@@ -141,7 +141,7 @@ E = TypeVar("E", bound=BaseException)
 
 UNKNOWN = (
     "bring it back from the last checkpoint with strategy.recover(), or without one begin anew "
-    "with strategy.recover(initialize=True); with replicas=1 a copy takes over"
+    "with strategy.recover(initialize=True); with replicas=1 a replica takes over"
 )
 
 
@@ -171,7 +171,7 @@ _advisers: weakref.WeakSet[Adviser] = weakref.WeakSet()
 class _Loss(NamedTuple):
     """What an error knows of a lost shard, wherever it travels."""
 
-    told: str
+    message: str
     shard: ShardId
     server: ServerAddress | None
 
@@ -182,10 +182,10 @@ def advise(adviser: Adviser) -> None:
         _advisers.add(adviser)
 
 
-def lost_shard(told: str, shard: ShardId, server: ServerAddress | None) -> ServerLostError:
-    """Return the error of a lost shard; ``told`` is what has happened."""
-    error = ServerLostError(told)
-    error.loss = _Loss(told, shard, server)  # type: ignore[attr-defined]
+def lost_shard(message: str, shard: ShardId, server: ServerAddress | None) -> ServerLostError:
+    """Return the error of a lost shard; ``message`` is what has happened."""
+    error = ServerLostError(message)
+    error.loss = _Loss(message, shard, server)  # type: ignore[attr-defined]
     return completed(error)
 
 
@@ -196,5 +196,5 @@ def completed(error: E) -> E:
         with _lock:
             those = [each for each in _advisers if each.strategy == loss.shard.strategy]
         ways = [each.advice(loss.shard.number, loss.server) for each in those]
-        error.args = (f"{loss.told}; {next(filter(None, ways), UNKNOWN)}",)
+        error.args = (f"{loss.message}; {next(filter(None, ways), UNKNOWN)}",)
     return error

@@ -41,7 +41,7 @@ class SessionOpening(Struct, frozen=True):
     session: int  # unique among the coordinator's sessions
 
 
-class Portion(Struct, frozen=True, gc=False):
+class TakenRange(Struct, frozen=True, gc=False):
     """Elements of a leased dataset that a closure takes."""
 
     epoch: int
@@ -60,8 +60,8 @@ class Assignment(Struct, frozen=True, gc=False):
     round: int | None  # the round that it takes part in, if the mode has rounds
     payload: bytes  # its pickled arguments; empty if there are none
     inputs: Sequence[bytes]  # the pickled values of other closures among them
-    portions: Sequence[Portion]  # what earlier attempts have taken: this one takes the same
-    lane: int | None  # of an ordered epoch: it takes from this one
+    ranges: Sequence[TakenRange]  # what earlier attempts have taken: this one takes the same
+    slot: int | None  # of an ordered epoch: it takes from this one
 
 
 class ToWorker(Message, frozen=True):
@@ -247,7 +247,7 @@ class AskLease(Inquiry, frozen=True):
 
     epoch: int
     closure: int
-    lane: int | None  # the closure's, in an ordered epoch
+    slot: int | None  # the closure's, in an ordered epoch
 
 
 class Lease(Struct, frozen=True, gc=False):
@@ -346,7 +346,7 @@ class Sync(Mode):
     batches of a round joined into one. It is the same to the last digit each time, whichever worker
     is faster or dies. `ClusterCoordinator.run_epoch`, and a `Trainer` with `Hogwild`, also put the
     same batches of a leased dataset into each round, if its shuffles have a seed: its splits belong
-    to as many lanes as a round has closures, and a worker keeps an iterator for each that it reads.
+    to as many slots as a round has closures, and a worker keeps an iterator for each that it reads.
 
     The cost: a round takes as long as its slowest closure plus one round trip, and servers keep the
     pushes in memory until the round is applied.

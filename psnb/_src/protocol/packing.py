@@ -564,16 +564,16 @@ def pack_error(error: BaseException, where: str = "") -> bytes:
     where : str
         A line about what was being done.
     """
-    told = NOWHERE
+    traceback = NOWHERE
     try:
-        told = RemoteTraceback.of(error)
+        traceback = RemoteTraceback.of(error)
         error.__traceback__ = None
         packed = cloudpickle.dumps(error, protocol=PROTOCOL)
         pickle.loads(packed)  # many exceptions pickle, but do not come back
     except BaseException:  # again whatever its class, or that of an attribute, may raise
         substitute = ClosureError(f"{type(error).__qualname__}: {_shortened(error, 500)}")
         packed = cloudpickle.dumps(substitute, protocol=PROTOCOL)
-    return pickle.dumps((packed, where, told), protocol=PROTOCOL)
+    return pickle.dumps((packed, where, traceback), protocol=PROTOCOL)
 
 
 def _raisable(error: BaseException) -> Exception:
@@ -596,9 +596,9 @@ def unpack_error(data: bytes) -> BaseException:
     Its notes say where it was raised, with the user's frames. Its attribute ``full_traceback`` has
     all frames.
     """
-    where, told = "", NOWHERE
+    where, traceback = "", NOWHERE
     try:
-        packed, where, told = pickle.loads(data)
+        packed, where, traceback = pickle.loads(data)
         error = pickle.loads(packed)
     except BaseException as failure:  # likewise; most often ImportError
         if is_interrupt(failure):
@@ -610,10 +610,10 @@ def unpack_error(data: bytes) -> BaseException:
     if not isinstance(error, BaseException):
         raise InternalError(f"a closure failed with {error!r}, which is no exception")
     error = completed(_raisable(error))
-    if note := "\n".join(filter(None, (where, told.text()))):
+    if note := "\n".join(filter(None, (where, traceback.text()))):
         error.add_note(note)
     with contextlib.suppress(Exception):  # its class may allow no attributes
-        error.full_traceback = told.full()  # type: ignore[attr-defined]
+        error.full_traceback = traceback.full()  # type: ignore[attr-defined]
     return hide_internal_frames(error)
 
 

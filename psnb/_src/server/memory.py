@@ -172,25 +172,25 @@ def _limit() -> str:
 #
 # The system provides a page of memory when it is first written, which takes five times as long as
 # to copy a page into it. So a thread, ``psnb-room``, writes to all pages ahead, while requests go
-# on; it ends when there is as much room as is wanted. A piece that somebody has taken is theirs; it
+# on; it ends when there is as much room as is wanted. A chunk that somebody has taken is theirs; it
 # goes back to the system with its last reference.
 
-PIECE = 1 << 22
-"""Bytes of a piece."""
+CHUNK = 1 << 22
+"""Bytes of a chunk."""
 
 _SMALL = 1 << 20
-"""Bytes of an array's rest for which no piece is wanted."""
+"""Bytes of an array's rest for which no chunk is wanted."""
 
-_THREADS, _PIECES_EACH = 4, 4
-"""How many threads copy, at most, and how many pieces each has to copy, at least."""
+_THREADS, _CHUNKS_EACH = 4, 4
+"""How many threads copy, at most, and how many chunks each has to copy, at least."""
 
 TICKS = 2
 """Minutes after which what nobody took is given back."""
 
 
-def count_pieces(nbytes: int) -> int:
-    """Return how many pieces the copy of an array takes."""
-    return nbytes // PIECE + (nbytes % PIECE > _SMALL)
+def count_chunks(nbytes: int) -> int:
+    """Return how many chunks the copy of an array takes."""
+    return nbytes // CHUNK + (nbytes % CHUNK > _SMALL)
 
 
 class PreallocatedPages:
@@ -201,30 +201,30 @@ class PreallocatedPages:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the next three
-        self._missing = 0  # pieces that are still to be made
+        self._missing = 0  # chunks that are still to be made
         self._fills = False  # the thread lives
-        self._most: int | None = None  # pieces that there is memory for, if that is known
-        self._pieces: deque[np.ndarray] = deque()
+        self._most: int | None = None  # chunks that there is memory for, if that is known
+        self._chunks: deque[np.ndarray] = deque()
         self._ticks = 0
 
-    def want(self, pieces: int) -> bool:
-        """Have so many pieces made; return whether they are there. Call it again to see.
+    def want(self, chunks: int) -> bool:
+        """Have so many chunks made; return whether they are there. Call it again to see.
 
         If there is no memory for all of them, those that there are do.
         """
         self._ticks = 0
         with self._lock:
             if self._most is not None:
-                pieces = min(pieces, self._most)
-            self._missing = max(0, pieces - len(self._pieces))
+                chunks = min(chunks, self._most)
+            self._missing = max(0, chunks - len(self._chunks))
             if self._missing and not self._fills:
                 self._fills = True
                 threading.Thread(target=self._fill, name="psnb-room", daemon=True).start()
             return not self._missing
 
     def copies(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return copies of arrays of one axis, of a `PIECE` at most each; several at a time."""
-        threads = min(_THREADS, os.cpu_count() or 1, len(arrays) // _PIECES_EACH)
+        """Return copies of arrays of one axis, of a `CHUNK` at most each; several at a time."""
+        threads = min(_THREADS, os.cpu_count() or 1, len(arrays) // _CHUNKS_EACH)
         if threads < 2:
             return [self._copy(each) for each in arrays]
         with ThreadPoolExecutor(threads, "psnb-copying") as pool:
@@ -234,10 +234,10 @@ class PreallocatedPages:
         if array.nbytes <= _SMALL:
             return array.copy()
         try:
-            piece = self._pieces.popleft()
+            chunk = self._chunks.popleft()
         except IndexError:
-            piece = _piece()
-        found = piece[: array.nbytes].view(array.dtype)
+            chunk = _chunk()
+        found = chunk[: array.nbytes].view(array.dtype)
         np.copyto(found, array)
         return found
 
@@ -245,7 +245,7 @@ class PreallocatedPages:
         """Give back what nobody took."""
         with self._lock:
             self._missing, self._most = 0, None
-            self._pieces.clear()
+            self._chunks.clear()
 
     def tick(self) -> None:
         """Count a minute."""
@@ -260,50 +260,50 @@ class PreallocatedPages:
                     self._fills = False
                     return
             try:
-                piece = _piece()
+                chunk = _chunk()
             except MemoryError:
                 with self._lock:
-                    self._missing, self._most, self._fills = 0, len(self._pieces), False
+                    self._missing, self._most, self._fills = 0, len(self._chunks), False
                 return
-            piece.fill(0)  # without the GIL
+            chunk.fill(0)  # without the GIL
             with self._lock:
                 if self._missing:  # it may have been cleared
                     self._missing -= 1
-                    self._pieces.append(piece)
+                    self._chunks.append(chunk)
 
 
-def _piece() -> np.ndarray:
+def _chunk() -> np.ndarray:
     """Return new memory.
 
     In small pages: the system may look for a huge one for a tenth of a second.
     """
-    return np.frombuffer(pages(PIECE), np.uint8)
+    return np.frombuffer(pages(CHUNK), np.uint8)
 
 
 # Where tables write their results: if possible, into memory that is sent without a copy. Pure.
 #
-# The caller that runs an operation says where its result goes (`lending_answers`); a table asks
+# The caller that runs an operation says where its result goes (`answers_in`); a table asks
 # `answer_array` for a new array. The setting is per thread and per asyncio task.
 
-Lend = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
+Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
 """Returns an array of a shape and dtype, or None if there is none to lend."""
 
-_lend: ContextVar[Lend | None] = ContextVar("psnb answers", default=None)
+_allocate: ContextVar[Allocate | None] = ContextVar("psnb answers", default=None)
 
 
-class lending_answers:  # noqa: N801  # a context manager is named for what it reads as
-    """Have answers written to what ``lend`` returns.
+class answers_in:  # noqa: N801  # a context manager is named for what it reads as
+    """Have answers written to what ``allocate`` returns.
 
     A class, because a generator takes two microseconds for each request.
     """
 
-    __slots__ = ("_lend", "_token")
+    __slots__ = ("_allocate", "_token")
 
-    def __init__(self, lend: Lend) -> None:
-        self._lend = lend
+    def __init__(self, allocate: Allocate) -> None:
+        self._allocate = allocate
 
     def __enter__(self) -> None:
-        self._token = _lend.set(self._lend)
+        self._token = _allocate.set(self._allocate)
 
     def __exit__(
         self,
@@ -311,11 +311,11 @@ class lending_answers:  # noqa: N801  # a context manager is named for what it r
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _lend.reset(self._token)
+        _allocate.reset(self._token)
 
 
 def answer_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return an array for an answer, not filled yet."""
-    lend = _lend.get()
-    lent = None if lend is None else lend(shape, dtype)
-    return np.empty(shape, dtype) if lent is None else lent
+    allocate = _allocate.get()
+    buffer = None if allocate is None else allocate(shape, dtype)
+    return np.empty(shape, dtype) if buffer is None else buffer

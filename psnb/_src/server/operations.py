@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psnb._src.placement.layout import ShardPlace
+from psnb._src.placement.layout import ShardPlacement
 from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, Part
 from psnb._src.server.memory import refusal
 from psnb._src.server.optimizer import CtrAccessor, Optimizer
@@ -183,7 +183,7 @@ class TableTail(Message, frozen=True):
     optimizer: Optimizer | None
 
 
-class FinishCopy(ShardOperation, frozen=True):
+class FinishReplica(ShardOperation, frozen=True):
     """Gives a copy all that is not by row; tables that are not named go."""
 
     tails: Mapping[str, TableTail]
@@ -300,22 +300,22 @@ class OnShard(HostOperation, frozen=True):
 class HostShards(HostOperation, frozen=True):
     """Creates shards, in which some commits are given up; sent by the strategy, as the next three.
 
-    `FollowPlaces` answers with the `ServerStatus`, `MeasureShards` with the bytes of all
+    `FollowPlacements` answers with the `ServerStatus`, `MeasureShards` with the bytes of all
     tables, `CountTraffic` with the size of the shards and counts of operations.
     """
 
-    places: Mapping[int, ShardPlace]
+    places: Mapping[int, ShardPlacement]
     fences: Sequence[FenceCommits]
 
 
-class FollowPlaces(HostOperation, frozen=True):
+class FollowPlacements(HostOperation, frozen=True):
     """Takes on the roles that the newest layout says.
 
     ``places`` are those of the shards that should be here, ``versions`` of the places of all
     shards: what is here, but not in ``places``, is dropped, unless its place is newer.
     """
 
-    places: Mapping[int, ShardPlace]
+    places: Mapping[int, ShardPlacement]
     versions: Sequence[int]
 
 
@@ -363,34 +363,34 @@ class WritingProgress(Message, frozen=True):
     files: Mapping[str, WrittenFile] | None
 
 
-class CopyOperation(HostOperation, frozen=True):
+class ReplicaOperation(HostOperation, frozen=True):
     """Sent by the primary of a shard to the server of its copy; answered with a text."""
 
     shard: int
     term: int
 
 
-class AdoptCopy(CopyOperation, frozen=True):
+class AdoptReplica(ReplicaOperation, frozen=True):
     """Begins a new, empty copy."""
 
     version: int
 
 
-class FillCopy(CopyOperation, frozen=True):
+class SyncReplica(ReplicaOperation, frozen=True):
     """Takes steps that make the copy equal to the shard; see `psnb._src.server.replication`."""
 
     steps: Sequence[ShardOperation]
     position: int = 0
 
 
-class AttachCopy(CopyOperation, frozen=True):
+class AttachReplica(ReplicaOperation, frozen=True):
     """Makes a shard that has the same content the copy."""
 
     version: int
     position: int
 
 
-class RepeatChange(CopyOperation, frozen=True):
+class RepeatChange(ReplicaOperation, frozen=True):
     """Makes a change that was made to the shard."""
 
     position: int

@@ -21,7 +21,7 @@ from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import scratch
 from psnb._src.server.row_index import GrowingArray
 from psnb._src.server.states import ROW_USE
-from psnb._src.utils.checks import described, is_integer, is_number
+from psnb._src.utils.checks import is_integer, is_number, to_config
 from psnb._src.utils.text import NAME, shown, text_of, truncate
 from psnb.errors import ConfigurationError
 
@@ -97,7 +97,7 @@ class Schedule(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return name and parameters as JSON can hold them."""
-        return described(self)
+        return to_config(self)
 
 
 @dataclass(frozen=True)
@@ -597,7 +597,7 @@ class Optimizer(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return name and hyperparameters as JSON can hold them."""
-        return described(self)
+        return to_config(self)
 
 
 def _norm(rows: np.ndarray, gradients: np.ndarray, workspace: Workspace) -> float:
@@ -829,7 +829,7 @@ class CtrAccessor:
 
     def describe(self) -> dict[str, Any]:
         """Return name and parameters as JSON can hold them."""
-        return described(self)
+        return to_config(self)
 
     def score(self, show: np.ndarray, click: np.ndarray) -> np.ndarray:
         """Return the score of rows with so many shows and clicks."""

@@ -1,16 +1,16 @@
-"""ShardCopy: the primary's view of a shard's copy on another server.
+"""ShardReplica: the primary's view of a shard's replica on another server.
 
-The primary forwards every change of the shard, in order, so the copy has the same content. This is
-chain replication (van Renesse and Schneider, *Chain Replication for Supporting High Throughput and
-Availability*, OSDI 2004) with a chain of two, except that the head answers reads. A change is
-acknowledged to its sender when the copy has it.
+The primary forwards every change of the shard, in order, so the replica has the same content. This
+is chain replication (van Renesse and Schneider, *Chain Replication for Supporting High Throughput
+and Availability*, OSDI 2004) with a chain of two, except that the head answers reads. A change is
+acknowledged to its sender when the replica has it.
 
-A new copy is filled while the shard is in use, with one segment under way at a time. A copy
+A new replica is filled while the shard is in use, with one segment under way at a time. A replica
 that is equal already, because the shard was handed over, is just *attached*. Both sides count
-changes, so a copy that has missed one is noticed.
+changes, so a replica that has missed one is noticed.
 
 Threads: the server's event loop only; nothing here blocks. The states are those of
-`psnb._src.placement.layout.CopyState`.
+`psnb._src.placement.layout.ReplicaState`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from psnb._src.placement.layout import COPY_STATES, CopyState, ServerAddress
+from psnb._src.placement.layout import REPLICA_STATES, ReplicaState, ServerAddress
 from psnb._src.server.operations import (
-    AdoptCopy,
-    AttachCopy,
-    CopyOperation,
+    AdoptReplica,
+    AttachReplica,
     Done,
     Failed,
-    FillCopy,
-    FinishCopy,
+    FinishReplica,
     Moved,
     PendingReply,
     RepeatChange,
+    ReplicaOperation,
     ServerAnswer,
+    SyncReplica,
 )
 from psnb._src.server.row_index import GrowingArray
 from psnb._src.server.shard import ParameterShard
@@ -49,14 +49,14 @@ from psnb._src.server.table import (
 )
 from psnb.errors import InternalError
 
-# Transfer: sends a shard to a copy while the shard is in use. Pure.
+# Transfer: sends a shard to a replica while the shard is in use. Pure.
 #
 # Rows are sent in segments. Rows that have changed since are sent again, until so little is left
 # that all of it goes at once, with everything that is not by row (`Transfer.last`). From that
-# moment on the copy can follow the shard. So no backlog of changes builds up, and the shard stops
-# for no longer than the last step takes. (Dense tables, which mostly change as a whole, go with the
-# last step.) This is the live migration of virtual machines: Clark et al., *Live Migration of
-# Virtual Machines*, NSDI 2005.
+# moment on the replica can follow the shard. So no backlog of changes builds up, and the shard
+# stops for no longer than the last step takes. (Dense tables, which mostly change as a whole, go
+# with the last step.) This is the live migration of virtual machines: Clark et al., *Live Migration
+# of Virtual Machines*, NSDI 2005.
 #
 # Not thread-safe; the server's one thread is its only user.
 
@@ -196,7 +196,7 @@ class Transfer:
                 while moving.left():
                     steps.append([OnTable(name, PutSegment(moving.next()))])
         tails = {name: self._shard.tail(name) for name in self._shard.tables()}
-        return [*steps, [FinishCopy(tails, self._shard.log())]]
+        return [*steps, [FinishReplica(tails, self._shard.log())]]
 
     def close(self) -> None:
         """Stop watching the tables; idempotent."""
@@ -213,7 +213,7 @@ class Transfer:
 logger = logging.getLogger("psnb")
 
 DONE, DEPOSED = "done", "deposed"
-"""Answers of the server of a copy; the second if there is a newer primary than the sender."""
+"""Answers of the server of a replica; the second if there is a newer primary than the sender."""
 
 
 class ForwardedRequest(Protocol):
@@ -226,7 +226,7 @@ class ForwardedRequest(Protocol):
         """Take the answers; None if there is no such server (any more)."""
 
 
-class CopyLink(Protocol):
+class ReplicaLink(Protocol):
     """A connection to another server."""
 
     def send(self, exchange: ForwardedRequest) -> None:
@@ -239,7 +239,7 @@ class CopyLink(Protocol):
 class Opening(Protocol):
     """Receives the outcome of connecting to another server."""
 
-    def opened(self, link: CopyLink) -> None:
+    def opened(self, link: ReplicaLink) -> None:
         """Take the connection."""
 
     def broken(self, error: OSError) -> None:
@@ -250,7 +250,7 @@ Connect = Callable[[str, Opening], None]
 """Begins to connect to an address, and reports the outcome to an `Opening`."""
 
 
-class Original(Protocol):
+class Primary(Protocol):
     """A shard on the server that is its primary.
 
     Attributes
@@ -260,7 +260,7 @@ class Original(Protocol):
     shard : ParameterShard
         What is copied.
     term, version : int
-        Those of its place; see `psnb._src.placement.layout.ShardPlace`.
+        Those of its place; see `psnb._src.placement.layout.ShardPlacement`.
     position : int
         The number of changes so far.
     """
@@ -276,30 +276,32 @@ class Original(Protocol):
 
 
 class _Change:
-    """One operation on its way to a copy."""
+    """One operation on its way to a replica."""
 
-    def __init__(self, copy: ShardCopy, operation: CopyOperation, then: Callable[[], None]) -> None:
-        self._copy, self._operation, self.then = copy, operation, then
+    def __init__(
+        self, replica: ShardReplica, operation: ReplicaOperation, then: Callable[[], None]
+    ) -> None:
+        self._replica, self._operation, self.then = replica, operation, then
 
     def message(self) -> tuple[str, Sequence[Operation]]:
-        return self._copy.to.key, [self._operation]
+        return self._replica.to.key, [self._operation]
 
     def answered(self, answers: Sequence[ServerAnswer] | None) -> None:
         match answers:
             case None:
-                self._copy.answered(self, "it is not a server any more")
+                self._replica.answered(self, "it is not a server any more")
             case [Done(result)]:
-                self._copy.answered(self, result)
+                self._replica.answered(self, result)
             case [Failed(error)]:
-                self._copy.answered(self, error)
+                self._replica.answered(self, error)
 
 
-class ShardCopy:
-    """A copy on another server.
+class ShardReplica:
+    """A replica on another server.
 
     Parameters
     ----------
-    original : Original
+    primary : Primary
         The shard on this server.
     to : ServerAddress
         The other server.
@@ -308,33 +310,33 @@ class ShardCopy:
     ----------
     to : ServerAddress
         The other server.
-    state : CopyState
+    state : ReplicaState
         Whether it is being filled, complete or broken.
     """
 
-    def __init__(self, original: Original, to: ServerAddress) -> None:
-        self.to, self.state = to, CopyState.FILLING
-        self._original, self._shard = original, original.shard
-        self._index, self._term = original.index, original.term
-        self._begun = original.version
-        self._link: CopyLink | None = None
+    def __init__(self, primary: Primary, to: ServerAddress) -> None:
+        self.to, self.state = to, ReplicaState.SYNCING
+        self._primary, self._shard = primary, primary.shard
+        self._index, self._term = primary.index, primary.term
+        self._begun = primary.version
+        self._link: ReplicaLink | None = None
         self._transfer: Transfer | None = None
-        # The replies that wait for changes that the copy has not acknowledged, and the place in
+        # The replies that wait for changes that the replica has not acknowledged, and the place in
         # each.
         self._waiting: dict[_Change, tuple[PendingReply, int]] = {}
         self._follows = False  # changes are forwarded, and wait for it
         self._unsent: list[_Change] | None = None  # changes from before there was a connection
 
     def fill(self, connect: Connect) -> None:
-        """Fill the copy; ends with `FILLED` or `BROKEN`."""
+        """Fill the replica; ends with `SYNCED` or `BROKEN`."""
         self._transfer = Transfer(self._shard)
         connect(self.to.address, self)
 
     def attach(self, connect: Connect) -> None:
-        """Go on with a copy that has the same content."""
-        self._enter(CopyState.FILLED)
+        """Go on with a replica that has the same content."""
+        self._enter(ReplicaState.SYNCED)
         self._follows = True
-        attach = AttachCopy(self._index, self._term, self._begun, self._original.position)
+        attach = AttachReplica(self._index, self._term, self._begun, self._primary.position)
         self._unsent = [_Change(self, attach, _nothing)]
         connect(self.to.address, self)
 
@@ -343,14 +345,14 @@ class ShardCopy:
         """Whether it has acknowledged all that it was sent."""
         return not self._waiting
 
-    def opened(self, link: CopyLink) -> None:
+    def opened(self, link: ReplicaLink) -> None:
         """Begin; see `Opening`."""
-        if self.state is CopyState.BROKEN:
+        if self.state is ReplicaState.BROKEN:
             link.close()
             return
         self._link = link
         if self._transfer is not None:
-            adopt = AdoptCopy(self._index, self._term, self._begun)
+            adopt = AdoptReplica(self._index, self._term, self._begun)
             self._send(_Change(self, adopt, self._go_on))
         unsent, self._unsent = self._unsent or [], None
         if self._transfer is None:
@@ -358,35 +360,35 @@ class ShardCopy:
                 self._send(change)
 
     def broken(self, error: OSError) -> None:
-        """Give the copy up; changes wait until it is certain that it will not take over."""
-        if self.state is not CopyState.BROKEN:
-            self._enter(CopyState.BROKEN)
-            logger.warning("the copy of shard %d at %s: %s", self._index, self.to.address, error)
+        """Give the replica up; changes wait until it is certain that it will not take over."""
+        if self.state is not ReplicaState.BROKEN:
+            self._enter(ReplicaState.BROKEN)
+            logger.warning("the replica of shard %d at %s: %s", self._index, self.to.address, error)
             self._end()
 
     def forward(self, operation: ShardOperation, reply: PendingReply, place: int) -> None:
-        """Forward a change that was just counted; if the copy follows, the reply waits for it.
+        """Forward a change that was just counted; if the replica follows, the reply waits for it.
 
-        If the copy does not follow yet, the change is in what will be sent. If it is broken, the
-        reply waits for `let_go`: the copy may still be chosen to take over.
+        If the replica does not follow yet, the change is in what will be sent. If it is broken, the
+        reply waits for `let_go`: the replica may still be chosen to take over.
         """
         if not self._follows:
             return
-        repeat = RepeatChange(self._index, self._term, self._original.position, operation)
+        repeat = RepeatChange(self._index, self._term, self._primary.position, operation)
         change = _Change(self, repeat, _nothing)
         reply.wait()
         self._waiting[change] = reply, place
         self._send(change)
 
     def let_go(self) -> None:
-        """Stop waiting for the copy: it will not take over."""
+        """Stop waiting for the replica: it will not take over."""
         self._close()
         waiting, self._waiting = self._waiting, {}
         for reply, _ in waiting.values():
             reply.release()
 
     def move_on(self) -> None:
-        """Answer all that waits for the copy: the shard is elsewhere."""
+        """Answer all that waits for the replica: the shard is elsewhere."""
         self._close()
         waiting, self._waiting = self._waiting, {}
         for reply, place in waiting.values():
@@ -396,11 +398,11 @@ class ShardCopy:
     def answered(self, change: _Change, answer: Any) -> None:
         """Take the other server's answer to a change."""
         if answer == DEPOSED:
-            self._original.deposed()
+            self._primary.deposed()
         elif answer != DONE:
-            # It has lost the shard, or a change failed there: it is not a copy any more.
+            # It has lost the shard, or a change failed there: it is not a replica any more.
             self.broken(ConnectionError(f"it answers {answer!r}"))
-        elif self.state is not CopyState.BROKEN:
+        elif self.state is not ReplicaState.BROKEN:
             change.then()
             if change in self._waiting:
                 reply, _ = self._waiting.pop(change)
@@ -427,15 +429,15 @@ class ShardCopy:
         self._transfer, self._follows = None, True
         for part in parts:
             self._fill(part, _nothing)
-        self._fill(last, self._filled, self._original.position)
+        self._fill(last, self._filled, self._primary.position)
 
     def _fill(
         self, steps: Sequence[ShardOperation], then: Callable[[], None], position: int = 0
     ) -> None:
-        self._send(_Change(self, FillCopy(self._index, self._term, steps, position), then))
+        self._send(_Change(self, SyncReplica(self._index, self._term, steps, position), then))
 
     def _filled(self) -> None:
-        self._enter(CopyState.FILLED)
+        self._enter(ReplicaState.SYNCED)
 
     def _send(self, change: _Change) -> None:
         if self._unsent is not None:
@@ -447,14 +449,14 @@ class ShardCopy:
                 # The shard has the change already, and what comes after it would come out of turn.
                 self.broken(ConnectionError("there is no memory to send it a change"))
 
-    def _enter(self, state: CopyState) -> None:
-        if (self.state, state) not in COPY_STATES:
-            raise InternalError(f"a copy that is {self.state} cannot become {state}")
+    def _enter(self, state: ReplicaState) -> None:
+        if (self.state, state) not in REPLICA_STATES:
+            raise InternalError(f"a replica that is {self.state} cannot become {state}")
         self.state = state
 
     def _close(self) -> None:
-        if self.state is not CopyState.BROKEN:
-            self._enter(CopyState.BROKEN)
+        if self.state is not ReplicaState.BROKEN:
+            self._enter(ReplicaState.BROKEN)
         self._end()
 
     def _end(self) -> None:

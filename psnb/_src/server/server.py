@@ -1,9 +1,9 @@
-"""Host: the shards that a server holds, as the shard itself or as a copy of it.
+"""Host: the shards that a server holds, as the shard itself or as a replica of it.
 
-It runs the operations on them, and forwards every change of a shard to its copies. The newest
-`ShardPlace` that it has received says which role it has for a shard (`psnb._src.placement`). The
-notebook sends places again and again, so a lost message does no harm. Everything runs on the
-server's event loop, one operation after the other, so each is atomic.
+It runs the operations on them, and forwards every change of a shard to its replicas. The newest
+`ShardPlacement` that it has received says which role it has for a shard (`psnb._src.placement`).
+The notebook sends placements again and again, so a lost message does no harm. Everything runs on
+the server's event loop, one operation after the other, so each is atomic.
 """
 
 from __future__ import annotations
@@ -13,15 +13,22 @@ from functools import partial
 from typing import Any
 
 from psnb._src.dask_compat import unpickled
-from psnb._src.placement.layout import ROLES, CopyState, Role, ServerStatus, ShardPlace, ShardStatus
+from psnb._src.placement.layout import (
+    ROLES,
+    ReplicaState,
+    Role,
+    ServerStatus,
+    ShardPlacement,
+    ShardStatus,
+)
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.memory import refusal
 from psnb._src.server.operations import (
     APART,
-    AdoptCopy,
+    AdoptReplica,
     ApplyCommit,
     AskWriting,
-    AttachCopy,
+    AttachReplica,
     CommitPart,
     CommitParts,
     CountTraffic,
@@ -30,8 +37,7 @@ from psnb._src.server.operations import (
     EndWriting,
     Failed,
     FenceCommits,
-    FillCopy,
-    FollowPlaces,
+    FollowPlacements,
     GiveUpCommit,
     HostShards,
     MeasureShards,
@@ -46,19 +52,20 @@ from psnb._src.server.operations import (
     ReleaseSnapshot,
     RepeatChange,
     ServerAnswer,
+    SyncReplica,
     TakeSnapshot,
     Traffic,
     WriteTables,
     WritingProgress,
 )
-from psnb._src.server.replication import DEPOSED, DONE, Connect, ShardCopy
+from psnb._src.server.replication import DEPOSED, DONE, Connect, ShardReplica
 from psnb._src.server.shard import ParameterShard, build
 from psnb._src.server.snapshots import OpenSnapshots, Soon, TableWriting
 from psnb._src.server.table import OnTable, Operation, ShardOperation, Table
 from psnb._src.utils.text import text_of
 from psnb.errors import CheckpointError, InternalError, PsnbError, SerializationError
 
-# HostedShard: a shard on a server, as the shard itself or as a copy, and its copies elsewhere.
+# HostedShard: a shard on a server, as the shard itself or as a replica, and its replicas elsewhere.
 #
 # Pure. The server's one thread is its only user.
 
@@ -70,8 +77,8 @@ class HostedShard:
     ----------
     position : int
         The number of changes so far.
-    copies : dict
-        By the key of its server, each copy that this server must keep equal.
+    replicas : dict
+        By the key of its server, each replica that this server must keep equal.
     """
 
     def __init__(
@@ -80,7 +87,7 @@ class HostedShard:
         self.index, self.shard, self.role = index, shard, role
         self.term, self.version = term, version
         self.position = 0
-        self.copies: dict[str, ShardCopy] = {}
+        self.replicas: dict[str, ShardReplica] = {}
 
     def enter(self, role: Role) -> None:
         """Change the role, or raise InternalError if that cannot be."""
@@ -92,44 +99,47 @@ class HostedShard:
         """Stop being the primary: another server is now."""
         if self.role is Role.PRIMARY:
             self.enter(Role.RETIRED)
-        for copy in self.copies.values():
-            copy.move_on()
-        self.copies.clear()
+        for replica in self.replicas.values():
+            replica.move_on()
+        self.replicas.clear()
 
     def fail(self, error: Exception) -> None:
-        """Note that a change may have been made in part: the copies must be filled again."""
-        for copy in self.copies.values():
-            copy.broken(ConnectionError(f"a change failed: {error!r}"))
+        """Note that a change may have been made in part: the replicas must be filled again."""
+        for replica in self.replicas.values():
+            replica.broken(ConnectionError(f"a change failed: {error!r}"))
 
     def changed(self, operation: ShardOperation, reply: PendingReply) -> None:
-        """Send a change on to the copies."""
+        """Send a change on to the replicas."""
         self.position += 1
-        for copy in self.copies.values():
-            copy.forward(operation, reply, len(reply.answers))
+        for replica in self.replicas.values():
+            replica.forward(operation, reply, len(reply.answers))
 
     def status(self) -> ShardStatus:
         """Return what the strategy is told."""
-        idle = self.role is Role.RETIRED and all(copy.idle for copy in self.copies.values())
-        copies = {key: copy.state for key, copy in self.copies.items()}
-        return ShardStatus(self.role, self.version, idle, copies)
+        idle = self.role is Role.RETIRED and all(replica.idle for replica in self.replicas.values())
+        replicas = {key: replica.state for key, replica in self.replicas.items()}
+        return ShardStatus(self.role, self.version, idle, replicas)
 
-    def apply_role(self, place: ShardPlace, own_key: str, connect: Connect) -> None:
-        """Take on the role that a newer place says for the server with this key."""
-        self.version = place.version
-        if place.primary is None or place.primary.key != own_key:
+    def apply_role(self, placement: ShardPlacement, own_key: str, connect: Connect) -> None:
+        """Take on the role that a newer placement says for the server with this key."""
+        self.version = placement.version
+        if placement.primary is None or placement.primary.key != own_key:
             self.deposed()
             return
-        self.term = place.term
-        self.enter(Role.RETIRED if place.successor is not None else Role.PRIMARY)
-        wanted = {server.key: server for server in place.followers}
-        for key, copy in list(self.copies.items()):
-            again = key == (place.filling and place.filling.key) and copy.state is CopyState.BROKEN
+        self.term = placement.term
+        self.enter(Role.RETIRED if placement.successor is not None else Role.PRIMARY)
+        wanted = {server.key: server for server in placement.followers}
+        for key, replica in list(self.replicas.items()):
+            again = (
+                key == (placement.syncing and placement.syncing.key)
+                and replica.state is ReplicaState.BROKEN
+            )
             if again or key not in wanted:
-                del self.copies[key]
-                copy.let_go()
-        for key in wanted.keys() - self.copies.keys():
-            copy = self.copies[key] = ShardCopy(self, wanted[key])
-            begin = copy.fill if wanted[key] == place.filling else copy.attach
+                del self.replicas[key]
+                replica.let_go()
+        for key in wanted.keys() - self.replicas.keys():
+            replica = self.replicas[key] = ShardReplica(self, wanted[key])
+            begin = replica.fill if wanted[key] == placement.syncing else replica.attach
             begin(connect)
 
 
@@ -179,14 +189,14 @@ class Host:
         reply.ran()
 
     def close(self) -> None:
-        """Forget all shards, and close the connections to the servers of their copies."""
+        """Forget all shards, and close the connections to the servers of their replicas."""
         self._drop(list(self._hosted))
         for folder in list(self._writings):
             self._end_writing(folder)
         self._snapshots.rest()
 
     def rename(self, key: str) -> None:
-        """Follow places that call it by another key."""
+        """Follow placements that call it by another key."""
         self._key = key
 
     def tick(self) -> None:
@@ -243,7 +253,7 @@ class Host:
             result = hosted.shard.run(operation)
         except PsnbError:
             raise
-        except Exception as error:  # it may have changed something that the copies lack
+        except Exception as error:  # it may have changed something that the replicas lack
             # A lookup without memory has not, and commits without memory raise another error.
             if hosted.shard.changes(operation) or not isinstance(error, MemoryError):
                 hosted.fail(error)
@@ -257,7 +267,7 @@ class Host:
         """Prepare and apply a commit on all its shards; or on none, if that might stop halfway."""
         found = [self._primary(index) for index in parts]
         hosted = [each for each in found if each is not None]
-        if len(hosted) < len(parts) or (len(hosted) > 1 and any(each.copies for each in hosted)):
+        if len(hosted) < len(parts) or (len(hosted) > 1 and any(each.replicas for each in hosted)):
             return APART
         if len(hosted) == 1:
             (part,) = parts.values()
@@ -276,16 +286,16 @@ class Host:
         match operation:
             case RepeatChange():
                 return self._repeat(operation)
-            case FillCopy():
+            case SyncReplica():
                 return self._fill(operation)
-            case AdoptCopy(index, term, version):
+            case AdoptReplica(index, term, version):
                 return self._adopt(index, term, version)
-            case AttachCopy():
+            case AttachReplica():
                 return self._attach(operation)
-            case FollowPlaces(places, versions):
-                return self._follow(places, versions, connect)
-            case HostShards(places, fences):
-                return self._host(places, fences)
+            case FollowPlacements(placements, versions):
+                return self._follow(placements, versions, connect)
+            case HostShards(placements, fences):
+                return self._host(placements, fences)
             case MeasureShards():
                 return self._measure()
             case CountTraffic():
@@ -302,29 +312,35 @@ class Host:
 
     # Operations that the strategy calls.
 
-    def _host(self, places: Mapping[int, ShardPlace], fences: Sequence[FenceCommits]) -> None:
+    def _host(
+        self, placements: Mapping[int, ShardPlacement], fences: Sequence[FenceCommits]
+    ) -> None:
         """Create new shards; they are empty, but know which commits were given up."""
-        for index, place in places.items():
+        for index, placement in placements.items():
             shard = self._shard(index)
             for fence in fences:
                 shard.run(fence)
-            self._hosted[index] = HostedShard(index, shard, Role.PRIMARY, place.term, place.version)
+            self._hosted[index] = HostedShard(
+                index, shard, Role.PRIMARY, placement.term, placement.version
+            )
 
     def _follow(
-        self, places: Mapping[int, ShardPlace], versions: Sequence[int], connect: Connect
+        self, placements: Mapping[int, ShardPlacement], versions: Sequence[int], connect: Connect
     ) -> ServerStatus:
-        """Follow the layout, and report the status of the shards here; see `FollowPlaces`."""
-        for index, place in places.items():
+        """Follow the layout, and report the status of the shards here; see `FollowPlacements`."""
+        for index, placement in placements.items():
             hosted = self._hosted.get(index)
-            if hosted is not None and place.version > hosted.version:
-                hosted.apply_role(place, self._key, connect)
-        rest = [(index, hosted) for index, hosted in self._hosted.items() if index not in places]
+            if hosted is not None and placement.version > hosted.version:
+                hosted.apply_role(placement, self._key, connect)
+        rest = [
+            (index, hosted) for index, hosted in self._hosted.items() if index not in placements
+        ]
         self._drop([index for index, hosted in rest if hosted.version <= versions[index]])
         shards = {index: hosted.status() for index, hosted in self._hosted.items()}
         return ServerStatus(shards, self.leaves, bool(self._writings))
 
     def _measure(self) -> dict[int, dict[str, int]]:
-        """Return the bytes of all tables of each shard, including copies."""
+        """Return the bytes of all tables of each shard, including replicas."""
         return {index: hosted.shard.run(MeasureTables()) for index, hosted in self._hosted.items()}
 
     def _count_traffic(self) -> dict[str, int]:
@@ -369,21 +385,21 @@ class Host:
         if not self._writings:
             self._snapshots.rest()
 
-    # Operations that the primaries of copies call.
+    # Operations that the primaries of replicas call.
 
     def _adopt(self, index: int, term: int, version: int) -> str:
-        """Begin a new, empty copy."""
+        """Begin a new, empty replica."""
         hosted = self._hosted.get(index)
         if hosted is not None:
             if hosted.term > term or (hosted.term == term and hosted.role is Role.PRIMARY):
                 return DEPOSED
             hosted.deposed()
             version = max(version, hosted.version)
-        self._hosted[index] = HostedShard(index, self._shard(index), Role.COPY, term, version)
+        self._hosted[index] = HostedShard(index, self._shard(index), Role.REPLICA, term, version)
         return DONE
 
-    def _fill(self, fill: FillCopy) -> str:
-        hosted = self._copy(fill.shard, fill.term)
+    def _fill(self, fill: SyncReplica) -> str:
+        hosted = self._replica(fill.shard, fill.term)
         if isinstance(hosted, str):
             return hosted
         for step in fill.steps:
@@ -391,18 +407,18 @@ class Host:
         hosted.position = fill.position
         return DONE
 
-    def _attach(self, attach: AttachCopy) -> str:
-        """Become a copy of a new primary that has the same content."""
+    def _attach(self, attach: AttachReplica) -> str:
+        """Become a replica of a new primary that has the same content."""
         hosted, term = self._hosted.get(attach.shard), attach.term
         if hosted is None or hosted.term >= term or hosted.position != attach.position:
             return _refusal(hosted, term)
         hosted.deposed()
-        hosted.enter(Role.COPY)
+        hosted.enter(Role.REPLICA)
         hosted.term, hosted.version = term, max(attach.version, hosted.version)
         return DONE
 
     def _repeat(self, repeat: RepeatChange) -> str:
-        hosted = self._copy(repeat.shard, repeat.term)
+        hosted = self._replica(repeat.shard, repeat.term)
         if isinstance(hosted, str):
             return hosted
         if hosted.position + 1 != repeat.position:
@@ -411,10 +427,10 @@ class Host:
         hosted.position = repeat.position
         return DONE
 
-    def _copy(self, index: int, term: int) -> HostedShard | str:
-        """Return the copy that the primary of this term may change, or the answer why not."""
+    def _replica(self, index: int, term: int) -> HostedShard | str:
+        """Return the replica that the primary of this term may change, or the answer why not."""
         hosted = self._hosted.get(index)
-        if hosted is None or hosted.role is not Role.COPY or hosted.term != term:
+        if hosted is None or hosted.role is not Role.REPLICA or hosted.term != term:
             return _refusal(hosted, term)
         return hosted
 
@@ -437,7 +453,7 @@ class Host:
 def _refusal(hosted: HostedShard | None, term: int) -> str:
     if hosted is not None and (hosted.term, hosted.role is Role.PRIMARY) > (term, False):
         return DEPOSED
-    return "not a copy"
+    return "not a replica"
 
 
 def unpacked(operation: Operation) -> Operation:
@@ -464,6 +480,6 @@ def to_make(operation: Operation) -> list[tuple[int, CreateTable]]:
             return [(shard, creation)]
         case RepeatChange(shard=shard, change=CreateTable() as creation):
             return [(shard, creation)]
-        case FillCopy(shard=shard, steps=steps):
+        case SyncReplica(shard=shard, steps=steps):
             return [(shard, each) for each in steps if isinstance(each, CreateTable)]
     return []

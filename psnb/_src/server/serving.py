@@ -38,14 +38,14 @@ from psnb._src.dask_compat import (
     remove_handler,
 )
 from psnb._src.placement.registry import ParameterServer
-from psnb._src.server.memory import lending_answers, refusal
+from psnb._src.server.memory import answers_in, refusal
 from psnb._src.server.operations import (
     BUSY,
     AddKey,
     Done,
     DropOtherKeys,
     Failed,
-    FollowPlaces,
+    FollowPlacements,
     OnShard,
     PendingReply,
     PrepareServer,
@@ -218,7 +218,7 @@ class ParameterServers:
             stream.send(ServerReply(number, None).wire())
             return
         match request.operations:
-            case [FollowPlaces()]:
+            case [FollowPlacements()]:
                 server.keeper = stream
                 server.host.rename(key)  # what the places call it
             case [AddKey(other)]:
@@ -243,7 +243,7 @@ class ParameterServers:
                 answered = [refused if _is_large(each) else each for each in found]
                 stream.send(ServerReply(number, answered).wire())
 
-        with lending_answers(stream.lend):
+        with answers_in(stream.allocate):
             server.host.run(request.operations, PendingReply(send), self._connect, made)
 
     def _stop(self, server: _Server) -> None:

@@ -28,7 +28,7 @@ from psnb._src.server.operations import (
     EndRound,
     EndWriter,
     FenceCommits,
-    FinishCopy,
+    FinishReplica,
     GiveUpCommit,
     MeasureTables,
     OpenLog,
@@ -171,7 +171,7 @@ class ParameterShard:
                 return None
             case MeasureTables():
                 return {name: table.nbytes() for name, table in self._tables.items()}
-            case FinishCopy(tails, log):
+            case FinishReplica(tails, log):
                 return self._finish(tails, log)
         raise InternalError(f"{self.name} has no operation {operation}")
 

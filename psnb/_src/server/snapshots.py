@@ -1,7 +1,7 @@
-"""Snapshot: a table as it was at one moment, read in pieces while the table changes. Pure.
+"""Snapshot: a table as it was at one moment, read in chunks while the table changes. Pure.
 
 Copy on write: what changes before it was read is copied first. So a snapshot takes the memory of
-those rows, at most that of the table, and no operation waits for more than a piece and for the rows
+those rows, at most that of the table, and no operation waits for more than a chunk and for the rows
 that it changes itself. (The removal of rows copies all that was not read, and so does the update of
 a variable as a whole: into `PreallocatedPages`, if that was wanted ahead.)
 
@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.memory import PIECE, PreallocatedPages, count_pieces, pages
+from psnb._src.server.memory import CHUNK, PreallocatedPages, count_chunks, pages
 from psnb._src.server.operations import SnapshotHeader, WritingProgress
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.states import ROW_USE
@@ -110,11 +110,11 @@ def snapshot(
     return _WholeSnapshot(table, PreallocatedPages() if room is None else room)
 
 
-def pieces_wanted(table: Table) -> int:
+def chunks_wanted(table: Table) -> int:
     """Return how many `PreallocatedPages` a snapshot of a table takes, if the table changes."""
     if not isinstance(table, DenseTable):
         return 0
-    return sum(count_pieces(table.flat(name).nbytes) for name in table.names)
+    return sum(count_chunks(table.flat(name).nbytes) for name in table.names)
 
 
 class _WholeSnapshot(Snapshot):
@@ -181,7 +181,7 @@ class _WholeSnapshot(Snapshot):
 
     def _step(self, name: str) -> int:
         """Return how many numbers of an array a part has."""
-        return PIECE // self.form[name].itemsize
+        return CHUNK // self.form[name].itemsize
 
     def _keep(self, name: str, numbers: Iterable[int]) -> None:
         new = [number for number in numbers if number not in self._kept[name]]
@@ -316,7 +316,7 @@ class OpenSnapshots:
 
     def prepare(self, tables: Iterable[Table]) -> bool:
         """Have memory made ready for snapshots of all these; return whether it is there."""
-        return self._room.want(sum(map(pieces_wanted, tables)))
+        return self._room.want(sum(map(chunks_wanted, tables)))
 
     def rest(self) -> None:
         """Give back what was made ready and not used."""
@@ -364,10 +364,10 @@ class OpenSnapshots:
                 self.release(name)
 
 
-# The safetensors file of a snapshot, made piece by piece in the order of its bytes. Pure.
+# The safetensors file of a snapshot, made chunk by chunk in the order of its bytes. Pure.
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """Some rows of an array."""
 
     name: str
@@ -397,28 +397,28 @@ class TableFile:
         self._forms = dict(sorted(forms.items(), key=lambda each: (-each[1][0].itemsize, each[0])))
         self.head = safetensors_head(self._forms)
 
-    def pieces(self, nbytes: int) -> Iterator[Piece]:
-        """Yield what follows the head, in order: pieces of at most so many bytes, or of a row."""
+    def chunks(self, nbytes: int) -> Iterator[Chunk]:
+        """Yield what follows the head, in order: chunks of at most so many bytes, or of a row."""
         for name in self._forms:
             if name in self._taken.tail:
-                yield Piece(name, 0, 0)
+                yield Chunk(name, 0, 0)
                 continue
             form = self._taken.form[name]
             step = max(1, nbytes // max(1, form.itemsize * math.prod(form.shape[1:])))
             for start in range(0, self._taken.rows, step):
-                yield Piece(name, start, min(start + step, self._taken.rows))
+                yield Chunk(name, start, min(start + step, self._taken.rows))
 
-    def content(self, piece: Piece) -> np.ndarray:
-        """Return a piece, which nobody else changes; to be called where the table is changed."""
-        if piece.name in self._taken.tail:
-            return self._taken.tail[piece.name]
-        return self._taken.column(*piece)
+    def content(self, chunk: Chunk) -> np.ndarray:
+        """Return a chunk, which nobody else changes; to be called where the table is changed."""
+        if chunk.name in self._taken.tail:
+            return self._taken.tail[chunk.name]
+        return self._taken.column(*chunk)
 
 
 # TableWriting: writes snapshots of a server's tables into files, while the tables change. Pure.
 #
 # A thread ``psnb-writing`` writes, syncs and computes checksums. What it writes it asks of the
-# server's one thread, a piece at a time, of which each takes less than a millisecond; the next one
+# server's one thread, a chunk at a time, of which each takes less than a millisecond; the next one
 # is asked for while one is written. It ends when all is written, something fails, or it was
 # stopped.
 
@@ -430,9 +430,9 @@ TICKS = 2
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 _LONGEST_WAIT = 600.0
-"""Seconds in which the server's thread must give a piece."""
+"""Seconds in which the server's thread must give a chunk."""
 
 
 class TableWriting:
@@ -504,9 +504,9 @@ class TableWriting:
     def _write(self, name: str, taken: Snapshot) -> WrittenFile:
         self._check()
         with NewFile(self._folder, name) as file:
-            for piece in self._pieces(TableFile(taken)):
-                file.write(piece)
-                self._nbytes += piece.nbytes
+            for chunk in self._chunks(TableFile(taken)):
+                file.write(chunk)
+                self._nbytes += chunk.nbytes
         self._soon(taken.close)
         return file.written(self._server)
 
@@ -514,12 +514,12 @@ class TableWriting:
         if self._stopped:
             raise CheckpointError(f"{self._server} was asked to stop writing")
 
-    def _pieces(self, content: TableFile) -> Iterator[memoryview]:
+    def _chunks(self, content: TableFile) -> Iterator[memoryview]:
         yield memoryview(content.head)
         before: Answer[np.ndarray] | None = None
-        for piece in content.pieces(_PIECE):
+        for chunk in content.chunks(_CHUNK):
             coming: Answer[np.ndarray] = Answer()
-            self._soon(partial(coming.give, content.content, piece))
+            self._soon(partial(coming.give, content.content, chunk))
             if before is not None:
                 yield self._received(before)
             before = coming

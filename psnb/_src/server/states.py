@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.server.kernels import fill_normal, fill_uniform, hash_ids, read_only
-from psnb._src.utils.checks import described, integer, is_number
+from psnb._src.utils.checks import integer, is_number, to_config
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 
@@ -235,7 +235,7 @@ class Initializer(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return name and parameters as JSON can hold them; a seed only if there is one."""
-        found = described(self)
+        found = to_config(self)
         return {name: each for name, each in found.items() if (name, each) != ("seed", None)}
 
     @abstractmethod
@@ -319,7 +319,7 @@ class Admission(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return name and parameters as JSON can hold them."""
-        return described(self)
+        return to_config(self)
 
 
 @dataclass(frozen=True)

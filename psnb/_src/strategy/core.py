@@ -39,7 +39,7 @@ from psnb._src.dask_compat import (
     unpickled,
 )
 from psnb._src.monitor.events import EventKind
-from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlace
+from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlacement
 from psnb._src.protocol.errors import advise
 from psnb._src.protocol.modules import UploadedModule, Uploads, read_files
 from psnb._src.server.operations import FenceCommits
@@ -54,7 +54,7 @@ from psnb._src.strategy.reconciler import (
 )
 from psnb._src.strategy.servers import Servers, ServerWatch
 from psnb._src.strategy.tables import MOST_KEPT, Losses, TableFactory, begin_call
-from psnb._src.utils.files import Place
+from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import NAME, truncate
 from psnb._src.utils.threads import run_in_thread, run_on_loop, uninterrupted
 from psnb.errors import (
@@ -92,7 +92,7 @@ async def recover_shards(
     servers : Servers
         The strategy's servers.
     reconciler : Reconciler
-        Lets copies take over, if there are copies.
+        Lets replicas take over, if there are copies.
     fences : sequence of FenceCommits
         Operations that tell new shards which commits were given up.
     restart_timeout : float
@@ -166,9 +166,9 @@ def missing(
     """
     lost: list[int] = []
     pending: list[int] = []
-    for index, place in enumerate(layout.places):
-        if place.primary is None or index not in holds.get(place.primary, ()):
-            copied = any(index in holds.get(copy, ()) for copy in place.copies)
+    for index, placement in enumerate(layout.placements):
+        if placement.primary is None or index not in holds.get(placement.primary, ()):
+            copied = any(index in holds.get(each, ()) for each in placement.synced)
             (pending if copied else lost).append(index)
     return lost, pending
 
@@ -228,12 +228,12 @@ async def _host(
 ) -> None:
     """Host lost shards on servers, empty, and publish the new layout."""
     layout = hosted_anew(servers.layout, lost, usable)
-    given: dict[ServerAddress, dict[int, ShardPlace]] = {}
+    given: dict[ServerAddress, dict[int, ShardPlacement]] = {}
     for index in lost:
-        place = layout.places[index]
-        given.setdefault(place.servers[0], {})[index] = place
-    for server, places in given.items():
-        await servers.control.host(server, places, fences)
+        placement = layout.placements[index]
+        given.setdefault(placement.servers[0], {})[index] = placement
+    for server, placements in given.items():
+        await servers.control.host(server, placements, fences)
     await servers.publish(layout)
     text = f"shards {list(lost)} are on {', '.join(server.address for server in given)} now"
     servers.events.add(EventKind.SHARDS_RECOVERED, text)
@@ -241,22 +241,22 @@ async def _host(
 
 def still_lost(lost: Sequence[int], before: Layout, now: Layout) -> list[int]:
     """Return the lost shards that were given to no other server since servers were asked. Pure."""
-    return [i for i in lost if now.places[i].primary in (None, before.places[i].primary)]
+    return [i for i in lost if now.placements[i].primary in (None, before.placements[i].primary)]
 
 
 def hosted_anew(layout: Layout, lost: Sequence[int], usable: Sequence[ServerAddress]) -> Layout:
     """Return the layout in which lost shards are spread over some servers. Pure."""
-    places = list(layout.places)
+    placements = list(layout.placements)
     load = dict.fromkeys(usable, 0)
-    for index, place in enumerate(places):
-        if index not in lost and place.primary in load:
-            load[place.primary] += 1
+    for index, placement in enumerate(placements):
+        if index not in lost and placement.primary in load:
+            load[placement.primary] += 1
     for index in lost:
         server = min(load, key=lambda each: load[each])
         load[server] += 1
-        nowhere = {"copies": (), "filling": None, "successor": None, "leaving": ()}
-        places[index] = places[index].next(primary=None, **nowhere).next(primary=server)
-    return layout.with_places(places)
+        nowhere = {"synced": (), "syncing": None, "successor": None, "leaving": ()}
+        placements[index] = placements[index].next(primary=None, **nowhere).next(primary=server)
+    return layout.with_placements(placements)
 
 
 class Coordinator(Protocol):
@@ -344,7 +344,7 @@ class StrategyCore:
         self.watch = ServerWatch(servers, self.server_client, self.registry.all)
         me = weakref.ref(self)
 
-        def last_save(then: Callable[[], None]) -> Place:
+        def last_save(then: Callable[[], None]) -> AnyPath:
             known = me()
             return (no_last_save if known is None else known.save_last)(then)
 
@@ -393,7 +393,7 @@ class StrategyCore:
             layout = run_on_loop(self._loop, lambda: self.servers.layout_cache.refresh(name))
         except (OSError, ServerLostError, RuntimeError):  # the last: the client is closed
             return ()
-        return [ShardId(name, number) for number in range(len(layout.places))]
+        return [ShardId(name, number) for number in range(len(layout.placements))]
 
     def parameters(self) -> dict[str, DenseShards | SparseShards]:
         """Return how each parameter is spread over the servers, by name."""
@@ -444,11 +444,13 @@ class StrategyCore:
         coordinator: str,
         number: int,
         closures: Sequence[int],
-        held_up: Callable[[Exception], None],
+        on_blocked: Callable[[Exception], None],
     ) -> None:
         """Apply what closures pushed in a round as one update; see `parameters.apply_round`."""
         parameters = self.parameters().values()
-        apply_round(self.attempt, self.shards, parameters, coordinator, number, closures, held_up)
+        apply_round(
+            self.attempt, self.shards, parameters, coordinator, number, closures, on_blocked
+        )
 
     def closure_workers(
         self, cluster: dict[str, Any], connected: Collection[str] | None = None
@@ -506,7 +508,7 @@ class StrategyCore:
         """Wait until each shard is on a server that answers; see `Reconciler.settled`."""
         return run_on_loop(self._loop, self.reconciler.settled)
 
-    def note_checkpoint(self, path: Place) -> None:
+    def note_checkpoint(self, path: AnyPath) -> None:
         """Remember a checkpoint, for recovery."""
         self.losses.checkpoint = path
 
@@ -715,7 +717,7 @@ class Beginnings:
 
 
 def bring_back(
-    core: StrategyCore, checkpoint: Place | None, *, consistent: bool, restart_timeout: float
+    core: StrategyCore, checkpoint: AnyPath | None, *, consistent: bool, restart_timeout: float
 ) -> Mapping[str, Any]:
     """Load what was lost, and return the checkpoint's metadata.
 
@@ -767,7 +769,7 @@ def _at_rest(core: StrategyCore) -> Iterator[Callable[[], None]]:
     """Drain the coordinator for as long as the block lasts.
 
     The function that it gives drains again, once all shards have tables on servers that respond:
-    what was held up by one that does not is settled then, and workers have sent what they have
+    what was blocked by one that does not is settled then, and workers have sent what they have
     learned in mode `Geo`. Later it would come on top of what is loaded.
     """
     coordinator, _ = core.coordinator()

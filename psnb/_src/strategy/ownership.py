@@ -224,35 +224,35 @@ class Ownership:
     async def describe(self, strategy: str, name: str, packed: bytes) -> None:
         """Note a parameter; what raises has noted none."""
         self._parameters[name] = packed
-        told = {"strategy": strategy, "name": name}
+        arguments = {"strategy": strategy, "name": name}
         try:
-            if await self._tell(DESCRIBE, **told, packed=packed) == UNKNOWN:
+            if await self._call(DESCRIBE, **arguments, packed=packed) == UNKNOWN:
                 await self.register(strategy)
         except BaseException:  # the answer was lost, or the caller interrupted: it may be noted
             del self._parameters[name]
             with suppress(PsnbError):
-                await self._tell(DESCRIBE, **told, packed=None)
+                await self._call(DESCRIBE, **arguments, packed=None)
             raise
 
     async def note_model(self, strategy: str, name: str, packed: bytes) -> None:
         """Note a model, or what became of it."""
-        told = {"strategy": strategy, "name": name, "packed": packed}
-        if await self._tell(NOTE_MODEL, **told) == UNKNOWN:
+        arguments = {"strategy": strategy, "name": name, "packed": packed}
+        if await self._call(NOTE_MODEL, **arguments) == UNKNOWN:
             await self.register(strategy)
-            await self._tell(NOTE_MODEL, **told)
+            await self._call(NOTE_MODEL, **arguments)
         self._models[name] = packed
 
     async def publish(self, layout: Layout, servers: Sequence[ServerAddress]) -> None:
         """Publish where the shards are, and which servers there should be, as a heartbeat."""
-        told: dict[str, Any] = {"strategy": layout.strategy, "layout": layout.packed()}
-        told |= {"servers": [server.key for server in servers], "turn": next(self._turns)}
-        if await self._tell(PUBLISH, **told) == UNKNOWN:
+        arguments: dict[str, Any] = {"strategy": layout.strategy, "layout": layout.packed()}
+        arguments |= {"servers": [server.key for server in servers], "turn": next(self._turns)}
+        if await self._call(PUBLISH, **arguments) == UNKNOWN:
             await self.register(layout.strategy)
-            await self._tell(PUBLISH, **told)
+            await self._call(PUBLISH, **arguments)
 
     async def close(self, strategy: str) -> None:
         """Have the scheduler forget the strategy."""
-        await self._tell(PUBLISH, strategy=strategy, layout=None)
+        await self._call(PUBLISH, strategy=strategy, layout=None)
 
     async def leave(self, strategy: str) -> None:
         """Give a strategy up, so that another process may claim it."""
@@ -260,12 +260,12 @@ class Ownership:
 
     async def move(self, before: str, layout: Layout, servers: Mapping[str, str]) -> None:
         """Give the strategy the id that its new layout has; former keys of servers by new ones."""
-        told = {"before": before, "after": layout.strategy, "layout": layout.packed()}
-        if refusal := await self._tell(MOVE, **told, servers=servers):
+        arguments = {"before": before, "after": layout.strategy, "layout": layout.packed()}
+        if refusal := await self._call(MOVE, **arguments, servers=servers):
             raise OwnershipLostError(f"the scheduler does not know the strategy: {refusal}")
 
-    async def _tell(self, handler: str, **told: Any) -> str:
-        refusal: str = await _ask(self._client, handler, token=self._owner.token, **told)
+    async def _call(self, handler: str, **arguments: Any) -> str:
+        refusal: str = await _ask(self._client, handler, token=self._owner.token, **arguments)
         if refusal not in ("", UNKNOWN):
             raise OwnershipLostError(refusal)
         return refusal
@@ -299,12 +299,12 @@ def _new_owner(client: Client) -> Owner:
     return Owner(uuid.uuid4().hex, client.id, where, time.time())
 
 
-async def _ask(client: Client, handler: str, **told: Any) -> Any:
+async def _ask(client: Client, handler: str, **arguments: Any) -> Any:
     if not scheduler_address(client):
         raise ServerLostError("the Dask client was closed, the way to the scheduler")
     try:
         async with asyncio.timeout(_TIMEOUT):
-            answer = await ask_scheduler(client, handler, **told)
+            answer = await ask_scheduler(client, handler, **arguments)
     except (OSError, RuntimeError) as error:
         # A timeout, or a broken connection; or Dask's client is closed in this very moment.
         raise ServerLostError(f"the Dask scheduler does not answer: {error!r}") from error

@@ -29,12 +29,12 @@ from psnb._src.cluster.local import roles
 from psnb._src.dask_compat import event_loop, has_ended, scheduler_identity
 from psnb._src.monitor.events import EventKind
 from psnb._src.placement.layout import Layout, ServerAddress, moves
-from psnb._src.placement.next_layout import DesiredLayout, FillingPauses, Health, next_layout
+from psnb._src.placement.next_layout import DesiredLayout, Health, SyncPauses, next_layout
 from psnb._src.placement.registry import PUBLISH_AGAIN
 from psnb._src.protocol.errors import UNKNOWN
 from psnb._src.strategy.ownership import scheduler_ends
 from psnb._src.strategy.servers import Servers, WatchedServer
-from psnb._src.utils.files import Place
+from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import counted
 from psnb._src.utils.threads import run_on_loop
 from psnb.errors import (
@@ -55,13 +55,13 @@ from psnb.errors import (
 #
 # On the client's event loop; what saves runs in a thread, ``psnb-last-save``.
 
-LastSave = Callable[[Callable[[], None]], Place]
+LastSave = Callable[[Callable[[], None]], AnyPath]
 """Saves all parameters and then calls a function, both before any closure goes on."""
 
 _END_TIMEOUT = 5.0
 
 
-def no_last_save(then: Callable[[], None]) -> Place:
+def no_last_save(then: Callable[[], None]) -> AnyPath:
     """Raise, as there is nobody who could save: the `LastSave` where there is no coordinator."""
     raise CheckpointError("there is no coordinator whose checkpoint manager could save")
 
@@ -114,13 +114,13 @@ class ServerDraining:
         for server in leaving:
             if server not in self._began:
                 self._began[server] = time.monotonic()
-                held = sum(place.primary == server for place in layout.places)
+                held = sum(placement.primary == server for placement in layout.placements)
                 text = f"parameter {server.name} at {server.address} was asked to end; "
                 text += f"its {counted(held, 'shard')} move to {counted(len(usable), 'other')}"
                 self._servers.events.add(EventKind.SERVER_RETIRING, text)
         for server in leaving:
             if server not in writing and not holds(layout, server, len(usable)):
-                self._tell_retired(server, "has handed over all shards")
+                self._report_retired(server, "has handed over all shards")
                 self._servers.give_up(server)
         if not leaving:
             self._saving = self._alone = False
@@ -133,7 +133,7 @@ class ServerDraining:
         """Note that servers were looked for, and how many there were."""
         self._alone = not count
 
-    def _tell_retired(self, server: ServerAddress, how: str) -> None:
+    def _report_retired(self, server: ServerAddress, how: str) -> None:
         seconds = time.monotonic() - self._began[server]
         text = f"parameter {server.name} at {server.address} {how} within {seconds:.2g} s"
         self._servers.events.add(EventKind.SERVER_RETIRED, text)
@@ -159,7 +159,7 @@ class ServerDraining:
     async def _end(self, leaving: Collection[ServerAddress]) -> None:
         for server in leaving:
             if server in self._began:  # it has not died meanwhile
-                self._tell_retired(server, "has ended after all was saved,")
+                self._report_retired(server, "has ended after all was saved,")
         await asyncio.gather(*map(self._servers.dismiss, leaving))
 
 
@@ -176,8 +176,8 @@ def holds(layout: Layout, server: ServerAddress, others: int) -> bool:
         How many others may hold shards: a copy is not waited for if there is no room for it.
     """
     return any(
-        server == place.primary or (server in place.servers and others > layout.replicas)
-        for place in layout.places
+        server == placement.primary or (server in placement.servers and others > layout.replicas)
+        for placement in layout.placements
     )
 
 
@@ -196,7 +196,7 @@ _LOOK_FOR_SERVERS = 1.0
 
 
 class Reconciler:
-    """Makes sure that each shard is on a live server, and has its copies.
+    """Makes sure that each shard is on a live server, and has its replicas.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class Reconciler:
         self._wanted = len(servers.running)
         self._homes: Mapping[int, ServerAddress] = {}
         self._drained: frozenset[ServerAddress] = frozenset()
-        self._pauses = FillingPauses()
+        self._pauses = SyncPauses()
         self._watched: dict[ServerAddress, WatchedServer] = {}
         self._news, self._rounds = asyncio.Event(), asyncio.Event()
         self._loop = event_loop(client)
@@ -270,7 +270,7 @@ class Reconciler:
         self._wanted = wanted
 
     def _arranged(self) -> bool:
-        places = self._servers.layout.places
+        placements = self._servers.layout.placements
         for index, home in self._homes.items():
             watched = self._watched.get(home)
             if home not in self._servers.running or (
@@ -292,7 +292,7 @@ class Reconciler:
                 'ADDRESS --resources "ps=1", and call rebalance again'
             )
         moved = all(
-            places[index].primary in (home, None) and not places[index].successor
+            placements[index].primary in (home, None) and not placements[index].successor
             for index, home in self._homes.items()
         )
         return moved and all(self._is_empty(server) for server in self._drained)
@@ -379,9 +379,10 @@ class Reconciler:
                 self._recruiting.cancel()
 
     def _is_moving(self) -> bool:
-        places = self._servers.layout.places
+        placements = self._servers.layout.placements
         return bool(self._homes or self._drained) or any(
-            place.filling is not None or place.successor is not None for place in places
+            placement.syncing is not None or placement.successor is not None
+            for placement in placements
         )
 
     async def _round(self) -> None:
@@ -429,11 +430,11 @@ class Reconciler:
         for server, watched in list(self._watched.items()):
             watched.pass_time(passed)
             health = watched.observed.health
-            if health is watched.told or (
+            if health is watched.reported or (
                 health is Health.UNRESPONSIVE and not watched.is_unresponsive
             ):
                 continue
-            watched.told = health
+            watched.reported = health
             if health is Health.ALIVE:
                 text = f"parameter {server.name} at {server.address} answers again"
                 self._servers.events.add(EventKind.SERVER_BACK, text)
@@ -470,7 +471,7 @@ def changes(
     taken: dict[str, list[int]] = {}
     outdated: dict[str, list[int]] = {}
     lost = []
-    for index, (old, new) in enumerate(zip(before.places, after.places, strict=True)):
+    for index, (old, new) in enumerate(zip(before.placements, after.placements, strict=True)):
         if new.primary == old.primary:
             continue
         if new.primary is None:
@@ -480,19 +481,22 @@ def changes(
             if new.primary in old.leaving:
                 outdated.setdefault(new.primary.address, []).append(index)
     found = [
-        (EventKind.SHARDS_TAKEN_OVER, f"the copies of shards {shards} at {address} have taken over")
+        (
+            EventKind.SHARDS_TAKEN_OVER,
+            f"the replicas of shards {shards} at {address} have taken over",
+        )
         for address, shards in taken.items()
     ]
     found += [
         (
             EventKind.UPDATES_LOST,
-            f"the copies of shards {shards} at {address}, which have taken over, were just being "
+            f"the replicas of shards {shards} at {address}, which have taken over, were just being "
             "let go, and may lack the latest updates",
         )
         for address, shards in outdated.items()
     ]
     if lost:
-        text = f"shards {lost} are lost with all of their copies"
+        text = f"shards {lost} are lost with all of their replicas"
         found.append((EventKind.SHARDS_LOST, f"{text}: {way(lost)}"))
     return found
 
@@ -508,7 +512,8 @@ Sizes = dict[int, dict[str, int]]
 async def measured(servers: Servers, reconciler: Reconciler) -> dict[ServerAddress, Sizes]:
     """Return the size of all that servers hold, copies included.
 
-    If one is given up meanwhile, or copies take over from it, those are asked that there are then.
+    If one is given up meanwhile, or replicas take over from it, those are asked that there are
+    then.
 
     Raises
     ------
@@ -572,7 +577,7 @@ async def rebalance(
         if server.address not in drained
         and (server in sizes or not reconciler.is_unresponsive(server))
     ]
-    weights = [0.0] * len(layout.places)
+    weights = [0.0] * len(layout.placements)
     for shards in sizes.values():
         for index, tables in shards.items():
             weights[index] = max(weights[index], float(sum(tables.values())))

@@ -31,7 +31,7 @@ from psnb._src.dask_compat import ConnectionPool, ask_scheduler, event_loop, poo
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.feed import OptimizerState
 from psnb._src.monitor.history import ServerStatistics
-from psnb._src.placement.layout import Layout, ServerAddress, ServerStatus, ShardId, ShardPlace
+from psnb._src.placement.layout import Layout, ServerAddress, ServerStatus, ShardId, ShardPlacement
 from psnb._src.placement.next_layout import Health, ObservedServer
 from psnb._src.placement.registry import (
     LAYOUT,
@@ -45,7 +45,7 @@ from psnb._src.server.operations import (
     CountTraffic,
     DropOtherKeys,
     FenceCommits,
-    FollowPlaces,
+    FollowPlacements,
     HostOperation,
     HostShards,
     MeasureShards,
@@ -142,11 +142,11 @@ class ServerControl:
     async def host(
         self,
         server: ServerAddress,
-        places: Mapping[int, ShardPlace],
+        placements: Mapping[int, ShardPlacement],
         fences: Sequence[FenceCommits] = (),
     ) -> None:
         """Have a server hold new shards, in which some commits are given up; raises as `ask`."""
-        await self.ask(server, HostShards(places, fences))
+        await self.ask(server, HostShards(placements, fences))
 
     async def ask(self, server: ServerAddress, operation: HostOperation) -> Any:
         """Run an operation of a server.
@@ -177,9 +177,11 @@ class ServerControl:
             asking.cancel()
 
 
-def _following(server: ServerAddress, layout: Layout) -> FollowPlaces:
-    places = {i: place for i, place in enumerate(layout.places) if server in place.servers}
-    return FollowPlaces(places, [place.version for place in layout.places])
+def _following(server: ServerAddress, layout: Layout) -> FollowPlacements:
+    placements = {
+        i: placement for i, placement in enumerate(layout.placements) if server in placement.servers
+    }
+    return FollowPlacements(placements, [placement.version for placement in layout.placements])
 
 
 def gone(server: ServerAddress, error: BaseException) -> str:
@@ -283,7 +285,7 @@ class Servers:
                 list(names), await asyncio.gather(*asked, return_exceptions=True), strict=True
             ):
                 if isinstance(error, BaseException):
-                    if any(server == place.primary for place in self._layout.places):
+                    if any(server == placement.primary for placement in self._layout.placements):
                         raise error
                     del names[server]  # what it has a copy of is elsewhere
             layout = self._layout.renamed(name, names)
@@ -294,12 +296,12 @@ class Servers:
             self.layout_cache.learn(layout)
             for server in names:
                 self.control.hang_up(server)
-            # First all hear where the copies are: they are reached by the former keys until then.
-            for tell in (
+            # First all hear where the replicas are: they are reached by the former keys until then.
+            for act in (
                 lambda server: self.control.follow(server, layout),
                 lambda server: self.control.ask(server, DropOtherKeys()),
             ):
-                await asyncio.gather(*map(tell, self._running))
+                await asyncio.gather(*map(act, self._running))
 
     @property
     def layout(self) -> Layout:
@@ -309,7 +311,7 @@ class Servers:
     @property
     def shards(self) -> tuple[ShardId, ...]:
         """All shards."""
-        return tuple(ShardId(self.name, index) for index in range(len(self._layout.places)))
+        return tuple(ShardId(self.name, index) for index in range(len(self._layout.placements)))
 
     @property
     def running(self) -> tuple[ServerAddress, ...]:
@@ -491,13 +493,17 @@ async def begin(servers: Servers, addresses: Sequence[str], shards: int, replica
     """Start servers with the first shards, and publish the layout; all of that or nothing."""
     try:
         started = await servers.start(addresses)
-        places = [ShardPlace(started[index % len(started)]) for index in range(shards)]
+        placements = [ShardPlacement(started[index % len(started)]) for index in range(shards)]
         for server in started:
-            mine = {index: place for index, place in enumerate(places) if place.primary == server}
+            mine = {
+                index: placement
+                for index, placement in enumerate(placements)
+                if placement.primary == server
+            }
             await servers.control.host(server, mine)
         patience = servers.control.patience
         await servers.ownership.register(servers.name)
-        await servers.publish(Layout(servers.name, 1, replicas, patience, tuple(places)))
+        await servers.publish(Layout(servers.name, 1, replicas, patience, tuple(placements)))
     except BaseException:  # a cancellation, too: none is left without an owner
         servers.close()
         raise
@@ -547,7 +553,7 @@ class WatchedServer:
     ----------
     observed : ObservedServer
         What was observed of it.
-    told : Health
+    reported : Health
         The health that was reported last.
     """
 
@@ -557,9 +563,9 @@ class WatchedServer:
         self._heard, self._silence = 0, 0.0
         self._asking: asyncio.Task[None] | None = None
         self._gone: str | None = None
-        # Nothing was heard of it yet: that is no reason to let its copies take over.
+        # Nothing was heard of it yet: that is no reason to let its replicas take over.
         self.observed = ObservedServer(Health.ALIVE)
-        self.told = Health.ALIVE
+        self.reported = Health.ALIVE
 
     def beat(self, layout: Layout, news: asyncio.Event) -> None:
         """Ask the server, unless it has not answered yet."""

@@ -66,15 +66,15 @@ from psnb._src.strategy.servers import ServerControl, Servers, begin, extend
 from psnb._src.strategy.tables import describe
 from psnb._src.utils.checks import (
     check_label,
+    from_config,
     integer,
     is_integer,
-    made,
     made_up_label,
     path_text,
     period,
     seconds,
 )
-from psnb._src.utils.files import as_place, typed
+from psnb._src.utils.files import as_path, typed
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import counted, shown, text_table
 from psnb._src.utils.threads import run_in_thread, run_on_loop, uninterrupted
@@ -198,11 +198,11 @@ class ParameterServerStrategy(SaysWhatToUse):
         Embeddings are always split over all servers.
     replicas : int
         1: each shard gets a second copy on another server; once that is complete, every update is
-        on both before it is acknowledged. When a server dies, the copies take over within two
+        on both before it is acknowledged. When a server dies, the replicas take over within two
         seconds and training goes on; when it does not respond, after ``heartbeat_timeout``. New
         copies are filled as soon as there is a server for them. Until a copy is complete, also
         after its server was unresponsive or its connection broke, a shard is lost with the server
-        that has it; `copies_complete` tells. This takes two servers, twice the memory, and about
+        that has it; `replicas_complete` tells. This takes two servers, twice the memory, and about
         twice the time for an update; reads cost the same. 0: a server's shards are lost with it,
         and `recover` brings them back from the last checkpoint.
     shards : int, optional
@@ -346,13 +346,13 @@ class ParameterServerStrategy(SaysWhatToUse):
         return tuple(server.address for server in self._core.servers.running)
 
     @property
-    def copies_complete(self) -> bool:
-        """Whether every shard has the copies that ``replicas`` asks for; asks nobody.
+    def replicas_complete(self) -> bool:
+        """Whether every shard has the replicas that ``replicas`` asks for; asks nobody.
 
         With ``replicas=1``, nothing is lost then if any one server dies.
         """
         layout = self._core.layout
-        return all(len(place.copies) >= layout.replicas for place in layout.places)
+        return all(len(each.synced) >= layout.replicas for each in layout.placements)
 
     def memory(self) -> dict[str, dict[str, int]]:
         """Ask the servers for the bytes of all tables: parameters, optimizer state and index.
@@ -360,7 +360,7 @@ class ParameterServerStrategy(SaysWhatToUse):
         Returns
         -------
         dict
-            For each server's address, the bytes of each table there, copies of shards included. A
+            For each server's address, the bytes of each table there, replicas of shards included. A
             table is an embedding, a variable, or a part of one (``"name/first row"``).
 
         Raises
@@ -602,7 +602,7 @@ class ParameterServerStrategy(SaysWhatToUse):
             begin_anew(self._core, initialize, consistent=consistent, restart_timeout=wait)
             return {}
         given = (
-            None if checkpoint is None else as_place(path_text("recover: checkpoint", checkpoint))
+            None if checkpoint is None else as_path(path_text("recover: checkpoint", checkpoint))
         )
         return bring_back(self._core, given, consistent=consistent, restart_timeout=wait)
 
@@ -760,7 +760,7 @@ def described_parameter(
     for part, kinds in _KINDS.items():
         if how.get(part) is not None:
             try:
-                how[part] = made(f"its {part}", how[part], kinds)
+                how[part] = from_config(f"its {part}", how[part], kinds)
             except ValueError as error:
                 raise ConfigurationError(
                     f"parameter {name!r:.200} cannot be made again: {error}, which is none of "

@@ -1,6 +1,6 @@
 """TableFactory: makes the tables of variables and embeddings on the shards, and makes them again.
 
-Thread-safe. `PlacedTables` records which table is where.
+Thread-safe. `TablePlacement` records which table is where.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from psnb._src.server.states import row_ranges
 from psnb._src.strategy.ownership import Registry
 from psnb._src.strategy.servers import Servers
 from psnb._src.utils.checks import is_integer
-from psnb._src.utils.files import Place
+from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import NAME, shown, size_text, truncate
 from psnb.errors import ConfigurationError, PsnbError
 
-# PlacedTables: which tables a strategy has placed on which shards. Pure.
+# TablePlacement: which tables a strategy has placed on which shards. Pure.
 #
 # It remembers how each table was made, so that it can be made again when a shard was lost, and how
 # many bytes each shard was given, so that the next table goes where there are fewest. Of the
@@ -49,7 +49,7 @@ MOST_KEPT = 256 << 20
 """Bytes of initial values that are kept; values that are all equal take none."""
 
 
-class PlacedTables:
+class TablePlacement:
     """The tables of all shards.
 
     Parameters
@@ -204,7 +204,7 @@ class TableFactory:
         self._servers, self._server_client, self._partitioner = servers, server_client, partitioner
         self._half, self._describe = half, describe
         self._lock = threading.Lock()  # guards the next field; not held during requests
-        self._tables = PlacedTables(len(servers.shards))
+        self._tables = TablePlacement(len(servers.shards))
 
     def variable(
         self, name: str, value: np.ndarray, optimizer: Optimizer | None, nonfinite: NonFinite
@@ -221,7 +221,7 @@ class TableFactory:
         if count > 1:
             check_by_element(optimizer, f"variable {name!r}, in {count} parts,")
         ranges = row_ranges(value.shape[0], count) if count > 1 else [(0, 0)]
-        servers = [place.primary for place in self._servers.layout.places]
+        servers = [placement.primary for placement in self._servers.layout.placements]
         parts: list[DenseShard] = []
         for start, stop in ranges:
             nbytes = (value[start:stop] if count > 1 else value).nbytes
@@ -441,7 +441,7 @@ class Losses:
 
     def __init__(self, servers: Servers, registry: Registry, tables: TableFactory) -> None:
         self._servers, self._registry, self._tables = servers, registry, tables
-        self.checkpoint: Place | None = None
+        self.checkpoint: AnyPath | None = None
 
     @property
     def strategy(self) -> str:
@@ -451,18 +451,18 @@ class Losses:
     def advice(self, shard: int, server: ServerAddress | None) -> str:
         """Return the ways on; see `psnb._src.protocol.errors.Adviser`."""
         numbers = self.lost(server)
-        return self.told(numbers) if shard in numbers else ""
+        return self.loss_text(numbers) if shard in numbers else ""
 
     def lost(self, server: ServerAddress | None = None) -> list[int]:
         """Return the shards that no server has; a lost ``server`` may be in the layout still."""
         return [
             number
-            for number, place in enumerate(self._servers.layout.places)
-            if (place.primary is None and place.successor is None)
-            or (server is not None and place.servers == (server,))
+            for number, placement in enumerate(self._servers.layout.placements)
+            if (placement.primary is None and placement.successor is None)
+            or (server is not None and placement.servers == (server,))
         ]
 
-    def told(self, numbers: Collection[int]) -> str:
+    def loss_text(self, numbers: Collection[int]) -> str:
         """Return the way on, what was lost with some shards, and what else is to be known."""
         if self.checkpoint is not None:
             more = "All parameters go back to it, or with consistent=False only what was lost"
@@ -485,7 +485,7 @@ class Losses:
 
     def beginning(self) -> str:
         """Return the call by which all parameters begin anew."""
-        every = range(len(self._servers.layout.places))
+        every = range(len(self._servers.layout.placements))
         return begin_call(self._registry.all(), self._tables.unkept(every))
 
     def names(self, numbers: Collection[int]) -> str:

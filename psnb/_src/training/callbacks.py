@@ -25,7 +25,7 @@ from psnb._src.metrics.ranking import loaded_states, saved_states
 from psnb._src.monitor.history import EXAMPLES, NO_METRICS
 from psnb._src.monitor.html import html_table
 from psnb._src.utils.checks import integer
-from psnb._src.utils.files import Place
+from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import error_text, shown, text_table
 from psnb.errors import ConfigurationError
 
@@ -84,7 +84,7 @@ class Callback:
         next row is of the whole epoch.
         """
 
-    def on_checkpoint(self, trainer: Trainer, path: Place) -> None:
+    def on_checkpoint(self, trainer: Trainer, path: AnyPath) -> None:
         """Hear that a checkpoint was saved."""
 
     def on_failure(self, trainer: Trainer, error: Exception) -> None:
@@ -460,18 +460,18 @@ class JSONLinesLog(Callback):
 
     def __init__(self, path: str | os.PathLike[str], every: float = 10.0) -> None:
         self._path, self._every = Path(path), every
-        self._told = -math.inf
+        self._last_report = -math.inf
 
     def on_begin(self, trainer: Trainer) -> None:
         """Append a line; the first ``"batch"`` of each training has one."""
-        self._told = -math.inf
+        self._last_report = -math.inf
         self._append("begin", {"coordinator": trainer.coordinator.name})
 
     def on_batch(self, trainer: Trainer, snapshot: TrainingSnapshot) -> None:
         """Append a line, if the last one is old enough."""
         now = time.monotonic()
-        if now - self._told >= self._every:
-            self._told = now
+        if now - self._last_report >= self._every:
+            self._last_report = now
             where = {"epoch": snapshot.epoch, "batch": snapshot.batch}
             self._append("batch", {**where, **_finite(snapshot.metrics)})
 
@@ -480,7 +480,7 @@ class JSONLinesLog(Callback):
         counts = {"batches": row.batches, "examples": row.examples, "seconds": row.seconds}
         self._append("epoch", {"epoch": row.epoch, **counts, **_finite(row.metrics)})
 
-    def on_checkpoint(self, trainer: Trainer, path: Place) -> None:
+    def on_checkpoint(self, trainer: Trainer, path: AnyPath) -> None:
         """Append a line."""
         self._append("checkpoint", {"path": str(path)})
 

@@ -34,7 +34,7 @@ from psnb._src.training.callbacks import (
     saved_rows,
 )
 from psnb._src.utils.checks import integer
-from psnb._src.utils.files import Place
+from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import error_text, shown
 from psnb._src.utils.threads import Lock
 from psnb.errors import ConfigurationError
@@ -246,7 +246,7 @@ class FetchLines:
 STATE = ("epoch", "rows", "iterator", "part")
 """The names in `TrainingHistory.state`."""
 
-_TELL_EVERY = 0.25
+_ON_BATCH_EVERY = 0.25
 """Seconds between two calls of `Callback.on_batch`, at least."""
 
 _PATIENCE = 0.8
@@ -322,8 +322,8 @@ class TrainingRun:
         self._moment = Lock()  # guards the above, which change together when an epoch ends
         self.clock = TrainingClock(plan.epochs)
         self._stopped = self._reason = ""
-        self._told = time.monotonic()
-        self._rhythm = SaveSchedule(plan.save_every, plan.save_steps, self._told)
+        self._last_on_batch = time.monotonic()
+        self._rhythm = SaveSchedule(plan.save_every, plan.save_steps, self._last_on_batch)
         self._saved = False
 
     def stop(self, reason: str) -> None:
@@ -344,7 +344,7 @@ class TrainingRun:
         """Train, and return what came out of it."""
         checkpoint = self._plan.checkpoint
         try:
-            self._tell("on_begin")
+            self._notify("on_begin")
             with (
                 contextlib.nullcontext()
                 if checkpoint is None
@@ -359,11 +359,11 @@ class TrainingRun:
                     self._coordinator.join()  # what runs has ended when the caller sees the error
             self._plan.source.release()
             if failed:
-                self._tell("on_failure", error, besides=error)
-            self._tell("on_end", self.history(), besides=error)
+                self._notify("on_failure", error, besides=error)
+            self._notify("on_end", self.history(), besides=error)
             raise
         self._plan.source.release()
-        self._tell("on_end", self.history())
+        self._notify("on_end", self.history())
         if self._plan.debug:
             self._print_times()
         return self.history()
@@ -391,7 +391,7 @@ class TrainingRun:
             self._coordinator.join()  # what runs has its effect
             row = self._end_epoch()
             if row is not None:
-                self._tell("on_epoch", row)
+                self._notify("on_epoch", row)
             if row is not None or not self._saved:
                 self._save()
 
@@ -406,7 +406,7 @@ class TrainingRun:
 
     def _train(self, epoch: int) -> None:
         plan = self._plan
-        self._tell("on_epoch_begin", epoch)
+        self._notify("on_epoch_begin", epoch)
         plan.fetch.begin()
         iterator, self._begun = self._begun or plan.source.begin(epoch, self._rest), None
         figures = EpochFigures(self._coordinator, self._part)
@@ -423,7 +423,7 @@ class TrainingRun:
         validation = {name: value for name, value in validation.items() if name != EXAMPLES}
         epoch_metrics_shown(self._coordinator, {}, validation)
         row = self._end_epoch(validation)
-        self._tell("on_epoch", row)
+        self._notify("on_epoch", row)
         self._save()
 
     def _watch(self) -> None:
@@ -432,9 +432,9 @@ class TrainingRun:
         self._check()
         self._print_if_due(current)
         now = time.monotonic()
-        if self._plan.callbacks and now - self._told >= _TELL_EVERY:
-            self._told = now
-            self._tell("on_batch", current.snapshot())
+        if self._plan.callbacks and now - self._last_on_batch >= _ON_BATCH_EVERY:
+            self._last_on_batch = now
+            self._notify("on_batch", current.snapshot())
         if self._rhythm.due(now, current.iterator.progress().visits):
             self._save()
 
@@ -492,14 +492,14 @@ class TrainingRun:
     def _save(self) -> None:
         """Save where no closure runs, so that the epoch's rest is what the parameters lack."""
         if self._plan.checkpoint is not None:
-            path: Place = self._plan.checkpoint.save()
+            path: AnyPath = self._plan.checkpoint.save()
             current = self._current
             visits = 0 if current is None else current.iterator.progress().visits
             self._rhythm.saved(time.monotonic(), visits)
             self._saved = True
-            self._tell("on_checkpoint", path)
+            self._notify("on_checkpoint", path)
 
-    def _tell(self, method: str, *arguments: Any, besides: BaseException | None = None) -> None:
+    def _notify(self, method: str, *arguments: Any, besides: BaseException | None = None) -> None:
         """Tell all callbacks, also if one raises; then raise the first error, with the others.
 
         With ``besides``, which the caller raises, all are notes of that.

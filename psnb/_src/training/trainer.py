@@ -23,7 +23,7 @@ from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild
 from psnb._src.training.predictions import PredictionFiles
 from psnb._src.training.run import STATE, EpochSource, FetchLines, Files, TrainingPlan, TrainingRun
 from psnb._src.utils.checks import integer, period
-from psnb._src.utils.files import Place
+from psnb._src.utils.files import AnyPath
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import shown
 from psnb._src.worker.context import ReportedStates, entered, worker_context
@@ -368,8 +368,8 @@ class Trainer(SaysWhatToUse):
             raise ConfigurationError("files= is empty: give the files of one epoch at least")
         if epochs is None:
             epochs = len(files) if files is not None and not callable(files) else 1
-        told = tuple(callbacks)
-        for each in told:
+        all_callbacks = tuple(callbacks)
+        for each in all_callbacks:
             if not isinstance(each, Callback):
                 raise ConfigurationError(
                     f"callbacks takes psnb.Callback objects, found {shown(each)}"
@@ -390,7 +390,7 @@ class Trainer(SaysWhatToUse):
             EpochSource(self.coordinator, dataset, files),
             integer("epochs", epochs, 0),
             FetchLines(fetch, fetch_every),
-            told,
+            all_callbacks,
             checkpoint,
             None if save_every is None else period("save_every", save_every),
             None if save_steps is None else integer("save_steps", save_steps, 1),
@@ -419,7 +419,7 @@ class Trainer(SaysWhatToUse):
         run.prepare(restore)
         return run
 
-    def _restore(self, manager: CheckpointManager, path: Place) -> None:
+    def _restore(self, manager: CheckpointManager, path: AnyPath) -> None:
         go_on_from(self.coordinator, manager.restore(path).run["closures"])
 
     def evaluate(self, dataset: Any) -> dict[str, float]:

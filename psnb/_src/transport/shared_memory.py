@@ -105,9 +105,9 @@ class Arena:
         self._maps: list[tuple[SharedBlock, mmap.mmap]] = []  # by number
         self._free: dict[int, list[int]] = {}  # numbers by capacity
         self._bytes = 0
-        self._lent: dict[int, int] = {}  # to this side, numbers by address
+        self._allocated: dict[int, int] = {}  # to this side, numbers by address
         self._held: dict[int, int] = {}  # of lent ones: by how many, this side and the reader
-        self._lent_bytes = 0
+        self._allocated_bytes = 0
         self._dropped: deque[tuple[int, int]] = deque()  # (number, address); any thread adds
 
     def put(self, buffer: memoryview) -> SharedBlock | None:
@@ -117,7 +117,7 @@ class Arena:
         """
         self._take_back_dropped()
         data = np.frombuffer(buffer, np.uint8)
-        number = self._lent.get(data.ctypes.data)
+        number = self._allocated.get(data.ctypes.data)
         if number is not None and self._held[number] == 1:
             self._held[number] = 2
             return self._maps[number][0]
@@ -128,21 +128,23 @@ class Arena:
         np.frombuffer(memory, np.uint8, buffer.nbytes)[...] = data
         return block
 
-    def lend(self, size: int) -> memoryview | None:
+    def allocate(self, size: int) -> memoryview | None:
         """Return a block to write into and perhaps to send with `put`; None without room.
 
         It belongs to this side until the view, and all that is made of it, is dropped.
         """
         self._take_back_dropped()
-        if self._lent_bytes + size > MOST_BYTES // 2:  # or nothing else could be sent meanwhile
+        if (
+            self._allocated_bytes + size > MOST_BYTES // 2
+        ):  # or nothing else could be sent meanwhile
             return None
         number = self._take(size)
         if number is None:
             return None
-        self._lent_bytes += self._maps[number][0].capacity
+        self._allocated_bytes += self._maps[number][0].capacity
         array = np.frombuffer(self._maps[number][1], np.uint8, size)
         address = array.ctypes.data
-        self._held[number], self._lent[address] = 1, number
+        self._held[number], self._allocated[address] = 1, number
         weakref.finalize(array, self._dropped.append, (number, address)).atexit = False
         # Not the array: NumPy lets arrays that are made of one refer to what is beneath it.
         return memoryview(array)  # type: ignore[arg-type]
@@ -159,14 +161,14 @@ class Arena:
         """Give the memory back, as soon as nothing refers to it any more; idempotent."""
         for block, _ in self._maps:
             os.close(block.fd)
-        self._maps, self._free, self._held, self._lent = [], {}, {}, {}
+        self._maps, self._free, self._held, self._allocated = [], {}, {}, {}
         self._bytes = MOST_BYTES  # nothing can be put any more
 
     def _take_back_dropped(self) -> None:
         while self._dropped:
             number, address = self._dropped.popleft()
-            if self._lent.pop(address, None) is not None:  # else the arena was closed
-                self._lent_bytes -= self._maps[number][0].capacity
+            if self._allocated.pop(address, None) is not None:  # else the arena was closed
+                self._allocated_bytes -= self._maps[number][0].capacity
                 self.take_back(number)
 
     def _take(self, size: int) -> int | None:

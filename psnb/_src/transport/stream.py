@@ -142,7 +142,7 @@ class MessageStream(ABC):
         """Close the connection at once; idempotent."""
         self._comm.abort()
 
-    def lend(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
         """Return an array that can be sent without being copied; any thread.
 
         None if there is no such memory. Once sent, it must not be changed. It must be sent whole,
@@ -193,12 +193,12 @@ class _SocketStream(MessageStream):
         self._mapped = Mapped(pid)
         self._arena = Arena() if seen else None
 
-    def lend(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
         size = math.prod(shape) * dtype.itemsize
         if size < _SMALL:
             return None
         with self._lock:
-            block = (_sent if self._arena is None else self._arena).lend(size)
+            block = (_sent if self._arena is None else self._arena).allocate(size)
         return None if block is None else np.frombuffer(block, dtype).reshape(shape)
 
     def abort(self) -> None:
@@ -312,7 +312,7 @@ class _SocketStream(MessageStream):
         return self._read[start : self._at]
 
     async def _take_large(self, size: int) -> Any:
-        whole = _received.lend(size)
+        whole = _received.allocate(size)
         if whole is None:  # not a bytearray, which would be zeroed first
             try:
                 whole = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
@@ -342,9 +342,9 @@ def _lasting(frame: Any) -> bytes | memoryview:
     """Return what a frame holds now, until it is sent: an array may change before."""
     if len(frame) < _SMALL or type(frame) is bytes:
         return bytes(frame)
-    if _sent.has_lent(frame):
+    if _sent.has_allocated(frame):
         return frame
-    copy = _sent.lend(len(frame))
+    copy = _sent.allocate(len(frame))
     if copy is None:
         return bytes(frame)
     copy[:] = frame

@@ -279,7 +279,7 @@ _FLOAT = "float"
 """The key of a number that JSON lacks: an infinite one."""
 
 
-def described(thing: Any) -> dict[str, Any]:
+def to_config(thing: Any) -> dict[str, Any]:
     """Return a dataclass's name and fields as values that JSON can hold.
 
     What has a ``describe`` of its own in a field is described by it.
@@ -288,8 +288,8 @@ def described(thing: Any) -> dict[str, Any]:
     return {NAME_KEY: _kind(type(thing))} | {name: _plain(each) for name, each in values.items()}
 
 
-def made(what: str, description: Any, kinds: Mapping[str, type]) -> Any:
-    """Return what `described` was given.
+def from_config(what: str, description: Any, kinds: Mapping[str, type]) -> Any:
+    """Return what `to_config` was given.
 
     Parameters
     ----------
@@ -315,15 +315,17 @@ def made(what: str, description: Any, kinds: Mapping[str, type]) -> Any:
     expected = {each.name for each in fields(kind)} - left_out
     if options.keys() != expected:
         raise ValueError(f"{what}: expected {sorted(expected)}, found {sorted(options)}")
-    return kind(**{name: _made(f"{what}: {name}", each, kinds) for name, each in options.items()})
+    return kind(
+        **{name: _from_config(f"{what}: {name}", each, kinds) for name, each in options.items()}
+    )
 
 
-def _made(what: str, value: Any, kinds: Mapping[str, type]) -> Any:
+def _from_config(what: str, value: Any, kinds: Mapping[str, type]) -> Any:
     if not isinstance(value, dict):
         return value
     if value.keys() == {_FLOAT}:
         return float(value[_FLOAT])
-    return made(what, value, kinds)
+    return from_config(what, value, kinds)
 
 
 def _kind(kind: type) -> str:

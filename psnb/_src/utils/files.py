@@ -483,11 +483,11 @@ class RemotePath:
             raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-Place = Path | RemotePath
+AnyPath = Path | RemotePath
 """Where a folder is."""
 
 
-def as_place(given: str | os.PathLike[str]) -> Place:
+def as_path(given: str | os.PathLike[str]) -> AnyPath:
     """Return the place that a path or address names."""
     text = os.fspath(given)
     if is_local(text) or text.startswith("file://"):

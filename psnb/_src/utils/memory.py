@@ -35,10 +35,10 @@ class BufferPool:
         self._lock = threading.Lock()  # guards `_free` and `_bytes`; nobody waits who holds it
         self._free: dict[int, list[mmap.mmap]] = {}  # by capacity
         self._bytes = 0  # of all blocks
-        self._lent: dict[int, mmap.mmap] = {}  # by address; its operations are atomic
+        self._allocated: dict[int, mmap.mmap] = {}  # by address; its operations are atomic
         self._dropped: deque[tuple[int, mmap.mmap | None]] = deque()  # any thread adds
 
-    def lend(self, size: int) -> memoryview | None:
+    def allocate(self, size: int) -> memoryview | None:
         """Return memory, which is the caller's until it, and all made of it, is dropped; or None.
 
         None if there is no room.
@@ -51,17 +51,17 @@ class BufferPool:
             return None
         array = np.frombuffer(memory, np.uint8, size)
         address = array.ctypes.data
-        self._lent[address] = memory
+        self._allocated[address] = memory
         weakref.finalize(array, self._drop, address).atexit = False
         # Not the array: NumPy lets arrays that are made of one refer to what is beneath it.
         return memoryview(array)  # type: ignore[arg-type]
 
-    def has_lent(self, buffer: memoryview) -> bool:
+    def has_allocated(self, buffer: memoryview) -> bool:
         """Return whether a buffer begins where one that was lent does."""
-        return np.frombuffer(buffer, np.uint8).ctypes.data in self._lent
+        return np.frombuffer(buffer, np.uint8).ctypes.data in self._allocated
 
     def _drop(self, address: int) -> None:
-        memory = self._lent.pop(address)
+        memory = self._allocated.pop(address)
         capacity = len(memory)
         self._dropped.append((capacity, memory if capacity <= _LARGEST else None))
 

@@ -544,16 +544,16 @@ class Throttle:
             self._room, self._since = min(self._room, float(MOST_LINES)), now
             admitted = lines[: int(self._room)]
             self._room -= len(admitted)
-            before = self._told() if admitted else []
+            before = self._left_out_line() if admitted else []
             self._left_out += len(lines) - len(admitted)
             return before + admitted
 
     def left_out(self) -> list[str]:
         """Return the line that tells of those left out, if there are any."""
         with self._lock:
-            return self._told()
+            return self._left_out_line()
 
-    def _told(self) -> list[str]:
+    def _left_out_line(self) -> list[str]:
         count, self._left_out = self._left_out, 0
         return [f"... {count:,} lines were left out, as there were too many"] if count else []
 

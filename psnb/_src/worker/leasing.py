@@ -4,8 +4,8 @@ Closure threads share an iterator. It tells the coordinator at once what a closu
 for the answers only before the closure's effect leaves the worker (`LeaseRequests.settle`). So the
 round trip hides behind the closure's own work.
 
-In an epoch that has an order, each closure takes from a lane, and there is an iterator for each
-lane that was read here. The closure asks first whether that is where the lane is, as another worker
+In an epoch that has an order, each closure takes from a slot, and there is an iterator for each
+slot that was read here. The closure asks first whether that is where the slot is, as another worker
 may have read on.
 """
 
@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from psnb._src.protocol.messages import AskLease, Lease, Portion, TakeElements
+from psnb._src.protocol.messages import AskLease, Lease, TakeElements, TakenRange
 from psnb._src.protocol.packing import dumps
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import counted
@@ -170,14 +170,14 @@ class LeaseRequests:
         The closure.
     ask : callable
         Sends a question to the coordinator, and returns the answer's future.
-    portions : sequence of Portion
+    ranges : sequence of Portion
         What earlier attempts have taken: this one begins with it.
-    lane : int, optional
+    slot : int, optional
         Where it takes from, in an epoch that has an order.
 
     Attributes
     ----------
-    lane : int or None
+    slot : int or None
         As given.
     ended : bool
         Whether some dataset had nothing to take.
@@ -186,18 +186,18 @@ class LeaseRequests:
     taken : TakenElements
         What was taken, from leased and from other iterators.
     replays : dict of int to _Replay
-        By epoch, the portion that is being taken again.
+        By epoch, the range that is being taken again.
     """
 
     def __init__(
         self,
         closure: int,
         ask: Callable[[AskLease | TakeElements], Future[Any]],
-        portions: Iterable[Portion],
-        lane: int | None = None,
+        ranges: Iterable[TakenRange],
+        slot: int | None = None,
     ) -> None:
-        self._closure, self._ask, self.lane = closure, ask, lane
-        self._again = deque(portions)
+        self._closure, self._ask, self.slot = closure, ask, slot
+        self._again = deque(ranges)
         self._given: set[tuple[int, int]] = set()  # epochs and numbers of leases
         self._answers: list[Future[Any]] = []
         self.ended = False
@@ -205,25 +205,25 @@ class LeaseRequests:
         self.taken = TakenElements()
         self.replays: dict[int, _Replay] = {}
 
-    def again(self, epoch: int) -> Portion | None:
-        """Return the next portion to be taken again from an epoch."""
-        for portion in self._again:
-            if portion.epoch == epoch:
-                self._again.remove(portion)
-                return portion
+    def again(self, epoch: int) -> TakenRange | None:
+        """Return the next range to be taken again from an epoch."""
+        for range_ in self._again:
+            if range_.epoch == epoch:
+                self._again.remove(range_)
+                return range_
         return None
 
     def lease(self, epoch: int) -> Lease | None:
         """Ask for a lease; None if there is nothing to read now."""
         found: Lease | None
-        found = self._ask(AskLease(epoch, self._closure, self.lane)).result(ASK_TIMEOUT)
+        found = self._ask(AskLease(epoch, self._closure, self.slot)).result(ASK_TIMEOUT)
         if found is not None:
             self._given.add((epoch, found.number))
         return found
 
     def may_read(self, epoch: int, lease: int) -> bool:
-        """Return whether this may take from a lease: one of a lane only if it was given to it."""
-        return self.lane is None or (epoch, lease) in self._given
+        """Return whether this may take from a lease: one of a slot only if it was given to it."""
+        return self.slot is None or (epoch, lease) in self._given
 
     def take(
         self, epoch: int, lease: int, count: int, before: Any, after: Any, ended: bool
@@ -281,18 +281,18 @@ class _OpenLease:
 
 @dataclass
 class _Replay:
-    """A portion that a closure takes again."""
+    """A range that a closure takes again."""
 
     split: int
     iterator: Iterated
     left: int
 
 
-class _Lane:
-    """Where the closures of one lane take from; all that have none share one."""
+class _Slot:
+    """Where the closures of one slot take from; all that have none share one."""
 
     def __init__(self) -> None:
-        # A turn: one thread at a time asks for the lane's lease, and is in its iterator. So it is
+        # A turn: one thread at a time asks for the slot's lease, and is in its iterator. So it is
         # held while the coordinator is asked, and while a remote file is read: who waits for it
         # wants just what comes of that, and nothing else is under it.
         self.turn = threading.Lock()
@@ -324,7 +324,7 @@ class LeasedSplitReader:
     ) -> None:
         self._splits, self._epoch = splits, epoch
         self._lease_requests, self._prepare = lease_requests, prepare
-        self._lanes: dict[int | None, _Lane] = {}  # `setdefault` alone changes it, atomically
+        self._slots: dict[int | None, _Slot] = {}  # `setdefault` alone changes it, atomically
 
     def __iter__(self) -> LeasedSplitReader:
         return self
@@ -336,42 +336,42 @@ class LeasedSplitReader:
         if replay is not None:
             element = self._next_again(requests, replay)
         else:
-            lane = self._lanes.setdefault(requests.lane, _Lane())
-            with lane.turn:
-                while (found := self._next(requests, lane)) is None:
-                    self._get_lease(requests, lane)
+            slot = self._slots.setdefault(requests.slot, _Slot())
+            with slot.turn:
+                while (found := self._next(requests, slot)) is None:
+                    self._get_lease(requests, slot)
             (element,) = found
         requests.taken.add(self, element)
         return element
 
-    def _get_lease(self, requests: LeaseRequests, lane: _Lane) -> None:
+    def _get_lease(self, requests: LeaseRequests, slot: _Slot) -> None:
         """Get a lease and begin with it; if that fails, the next thread begins with it."""
-        lease = lane.unread or requests.lease(self._epoch)
+        lease = slot.unread or requests.lease(self._epoch)
         if lease is None:
             requests.ended = True
             requests.taken.end(self)
             raise StopIteration
-        before = lane.lease  # that of another closure, if there are lanes
+        before = slot.lease  # that of another closure, if there are slots
         if before is not None:
             if before.number == lease.number:
                 return
             before.iterator.close()
-        if requests.lane is None:
-            lane.unread = lease
+        if requests.slot is None:
+            slot.unread = lease
         self._prepare(lease.owned)
         iterator = self._splits[lease.split].iterator(lease.state)
-        lane.lease = _OpenLease(lease.number, lease.split, iterator, lease.count, iterator.state())
-        lane.unread = None
+        slot.lease = _OpenLease(lease.number, lease.split, iterator, lease.count, iterator.state())
+        slot.unread = None
 
     def _replay(self, requests: LeaseRequests) -> _Replay | None:
         """Return what the closure takes again, if there is anything left of it; prepared."""
         replay = requests.replays.get(self._epoch)
         if replay is None:
-            portion = requests.again(self._epoch)
-            if portion is not None:
-                self._prepare([portion.split])
-                iterator = self._splits[portion.split].iterator(portion.state)
-                replay = _Replay(portion.split, iterator, portion.count)
+            range_ = requests.again(self._epoch)
+            if range_ is not None:
+                self._prepare([range_.split])
+                iterator = self._splits[range_.split].iterator(range_.state)
+                replay = _Replay(range_.split, iterator, range_.count)
                 requests.replays[self._epoch] = replay
         return replay
 
@@ -385,16 +385,16 @@ class LeasedSplitReader:
             del requests.replays[self._epoch]
         return element
 
-    def _next(self, requests: LeaseRequests, lane: _Lane) -> tuple[Any] | None:
+    def _next(self, requests: LeaseRequests, slot: _Slot) -> tuple[Any] | None:
         """Return the next element of what is leased, if there is one."""
-        lease = lane.lease
+        lease = slot.lease
         if lease is None or not requests.may_read(self._epoch, lease.number):
             return None
         before = lease.before
         try:
             element = next(lease.iterator)
         except StopIteration:
-            self._end_lease(lane, lease)
+            self._end_lease(slot, lease)
             requests.take(self._epoch, lease.number, 0, before, before, True)
             return None
         except Exception:  # a dataset may raise anything; what was taken before counts
@@ -409,13 +409,13 @@ class LeasedSplitReader:
             lease.left -= 1
         ended = lease.left == 0
         if ended:
-            self._end_lease(lane, lease)
+            self._end_lease(slot, lease)
         requests.take(self._epoch, lease.number, 1, before, lease.before, ended)
         return (element,)
 
     def _name(self, read: _OpenLease | _Replay) -> str:
         return f"{read.iterator.latest()} of split {read.split} of {len(self._splits)}"
 
-    def _end_lease(self, lane: _Lane, lease: _OpenLease) -> None:
-        lane.lease = None
+    def _end_lease(self, slot: _Slot, lease: _OpenLease) -> None:
+        slot.lease = None
         lease.iterator.close()

@@ -244,22 +244,22 @@ class Resources:
 #
 # `WorkerMemory` is a per-worker value. The functions from `survey` on run in closures that
 # `psnb._src.coordinator.datasets` schedules; each returns what the worker has then
-# (`WorkerPieces`).
+# (`WorkerPartitions`).
 
 
-class WorkerPieces(NamedTuple):
-    """The pieces that a worker has.
+class WorkerPartitions(NamedTuple):
+    """The partitions that a worker has.
 
     Attributes
     ----------
     worker, address : str
         The worker.
     part : str
-        Changes when the worker was started again and has lost its pieces.
+        Changes when the worker was started again and has lost its partitions.
     held : MemoryStatistics
-        Its pieces.
+        Its partitions.
     sent : dict
-        How many examples went to each piece, if some were sent.
+        How many examples went to each partition, if some were sent.
     """
 
     worker: str
@@ -270,12 +270,12 @@ class WorkerPieces(NamedTuple):
 
 
 class WorkerMemory:
-    """Pieces, and the name under which other workers send examples here.
+    """Partitions, and the name under which other workers send examples here.
 
     Parameters
     ----------
     memory : Memory
-        The pieces.
+        The partitions.
     mail : Mail
         This worker's mailbox.
     name : str
@@ -289,10 +289,10 @@ class WorkerMemory:
         self._part = uuid.uuid4().hex
         mail.receive_as(name, memory.receive)
 
-    def found(self, generation: int, sent: Mapping[int, int] | None = None) -> WorkerPieces:
-        """Return the pieces of a generation that are here."""
+    def found(self, generation: int, sent: Mapping[int, int] | None = None) -> WorkerPartitions:
+        """Return the partitions of a generation that are here."""
         held = self.memory.statistics(generation)
-        return WorkerPieces(self._worker, self._mail.address, self._part, held, sent or {})
+        return WorkerPartitions(self._worker, self._mail.address, self._part, held, sent or {})
 
     def scatter(
         self,
@@ -301,13 +301,13 @@ class WorkerMemory:
         new: int,
         layout: ShufflePlan,
         addresses: Sequence[str],
-    ) -> WorkerPieces:
-        """Send the examples of pieces to their places in another layout; see `Memory`.
+    ) -> WorkerPartitions:
+        """Send the examples of partitions to their places in another layout; see `Memory`.
 
         Raises
         ------
         WorkerLostError
-            If this worker has lost the pieces, or a worker that they go to cannot be reached.
+            If this worker has lost the partitions, or a worker that they go to cannot be reached.
         DatasetError
             If one of those workers has no room.
         """
@@ -319,8 +319,8 @@ class WorkerMemory:
             if not self.memory.has(generation, number):
                 raise WorkerLostError(f"worker {self._worker!r} was started again")
             counts = self.memory.scatter(generation, number, new, layout, places, sender.send)
-            for piece, count in counts.items():
-                sent[piece] = sent.get(piece, 0) + count
+            for partition, count in counts.items():
+                sent[partition] = sent.get(partition, 0) + count
         sender.settle()
         return self.found(generation, sent)
 
@@ -341,7 +341,7 @@ def make_worker_memory(
 def make_memory_iterator(
     mine: WorkerMemory, generation: int, layout: ShufflePlan, epoch: int
 ) -> LeasedSplitReader:
-    """Return the worker's part in an epoch over the pieces."""
+    """Return the worker's part in an epoch over the partitions."""
     memory = mine.memory
     splits = make_memory_splits(mine, generation, layout)
 
@@ -354,48 +354,48 @@ def make_memory_iterator(
 def make_memory_splits(
     mine: WorkerMemory, generation: int, layout: ShufflePlan
 ) -> Sequence[Dataset]:
-    """Return the pieces as datasets; one that is not here is made again where it is read."""
+    """Return the partitions as datasets; one that is not here is made again where it is read."""
     memory = mine.memory
-    return [memory.examples(generation, layout, (number,)) for number in range(layout.pieces)]
+    return [memory.examples(generation, layout, (number,)) for number in range(layout.partitions)]
 
 
-def survey(mine: WorkerMemory, generation: int) -> WorkerPieces:
+def survey(mine: WorkerMemory, generation: int) -> WorkerPartitions:
     """Return what is here."""
     return mine.found(generation)
 
 
-def load(mine: WorkerMemory, generation: int, number: int) -> WorkerPieces:
-    """Read a piece from its source."""
+def load(mine: WorkerMemory, generation: int, number: int) -> WorkerPartitions:
+    """Read a partition from its source."""
     mine.memory.load(generation, number)
     return mine.found(generation)
 
 
 def make(
     mine: WorkerMemory, generation: int, layout: ShufflePlan, numbers: Sequence[int]
-) -> WorkerPieces:
-    """Make lost pieces again."""
+) -> WorkerPartitions:
+    """Make lost partitions again."""
     mine.memory.make(generation, layout, numbers)
     return mine.found(generation)
 
 
-def begin(mine: WorkerMemory, generation: int, numbers: Sequence[int]) -> WorkerPieces:
-    """Note which pieces will be here."""
+def begin(mine: WorkerMemory, generation: int, numbers: Sequence[int]) -> WorkerPartitions:
+    """Note which partitions will be here."""
     mine.memory.begin(generation, numbers)
     return mine.found(generation)
 
 
-def scatter(mine: WorkerMemory, *arguments: Any) -> WorkerPieces:
+def scatter(mine: WorkerMemory, *arguments: Any) -> WorkerPartitions:
     """Send examples to their new places."""
     return mine.scatter(*arguments)
 
 
-def keep_only(mine: WorkerMemory, generation: int) -> WorkerPieces:
+def keep_only(mine: WorkerMemory, generation: int) -> WorkerPartitions:
     """Free what belongs to other generations."""
     mine.memory.keep_only(generation)
     return mine.found(generation)
 
 
-def forget(mine: WorkerMemory, generation: int, current: int) -> WorkerPieces:
+def forget(mine: WorkerMemory, generation: int, current: int) -> WorkerPartitions:
     """Free a generation that was given up; return what is here of the current one."""
     mine.memory.forget(generation)
     return mine.found(current)

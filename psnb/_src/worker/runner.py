@@ -189,7 +189,7 @@ class ClosureAttempt:
     ) -> None:
         self.clock = start_clock(READ)
         self.assignment, self.updates = assignment, updates
-        self.requests = LeaseRequests(assignment.closure, ask, assignment.portions, assignment.lane)
+        self.requests = LeaseRequests(assignment.closure, ask, assignment.ranges, assignment.slot)
         self.states = ReportedStates()
         self.succeeded, self.packed = True, b""
         self.staleness: int | None = None
@@ -658,12 +658,12 @@ class ClosureRunner:
         """Tell the coordinator what it must know before a commit; return the result for servers."""
         others = {shard.strategy for shard in updates.shards} - self._written_to
         large = len(packed) > LARGE_RESULT
-        told = []
+        asked = []
         if others:
-            told.append(self._link.ask(AnnounceStrategies(sorted(others))))
+            asked.append(self._link.ask(AnnounceStrategies(sorted(others))))
         if large:
-            told.append(self._link.ask(KeepResult(assignment.closure, assignment.attempt, packed)))
-        for answer in told:
+            asked.append(self._link.ask(KeepResult(assignment.closure, assignment.attempt, packed)))
+        for answer in asked:
             if not answer.result(ASK_TIMEOUT):
                 raise out_of_reach()
         self._written_to |= others

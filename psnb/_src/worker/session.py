@@ -113,8 +113,8 @@ class Session:
             self._results,
             self._resources,
         )
-        self._told_stages: dict[str, Stages] = {}
-        self._told_at = float("-inf")
+        self._sent_stages: dict[str, Stages] = {}
+        self._sent_at = float("-inf")
         self._leaving = False
         self._ended = asyncio.Event()
 
@@ -176,22 +176,22 @@ class Session:
             if seconds < WORTH_TELLING:
                 activity, seconds = "", 0.0
             self._link.send(SignOfLife(process.memory_info().rss, activity, seconds))
-            self._tell_stages()
+            self._send_stages()
 
     def _send_results(self, results: ClosureResults) -> None:
         # Any thread. First what was read, so that whoever has the last result finds it; but not
         # with every result: it is much to tell.
         now = time.monotonic()
-        if not self._unstarted and now - self._told_at >= STAGES_SECONDS:
-            self._told_at = now
-            self._tell_stages()
+        if not self._unstarted and now - self._sent_at >= STAGES_SECONDS:
+            self._sent_at = now
+            self._send_stages()
         self._link.send(results)
 
-    def _tell_stages(self) -> None:
+    def _send_stages(self) -> None:
         # Two threads at once may tell the same twice.
-        now, told = self._stages.statistics(), self._told_stages
-        self._told_stages = now
-        new = {kind: each for kind, each in now.items() if told.get(kind) != each}
+        now, sent = self._stages.statistics(), self._sent_stages
+        self._sent_stages = now
+        new = {kind: each for kind, each in now.items() if sent.get(kind) != each}
         if new:
             self._link.send(ChainsRead(new))
 

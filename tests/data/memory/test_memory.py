@@ -14,12 +14,12 @@ from psnb._src.data.memory import Memory, ShufflePlan
 from psnb.data import Dataset, Ragged, splits
 from psnb.errors import ConfigurationError, DatasetError
 
-COUNT, PIECES = 400, 4
-LAYOUT = ShufflePlan(PIECES)
+COUNT, PARTITIONS = 400, 4
+LAYOUT = ShufflePlan(PARTITIONS)
 
 
 def memory(folder: Path, dataset: Dataset | None = None, limit: int = 1 << 30) -> Memory:
-    sources = splits(Dataset.range(COUNT) if dataset is None else dataset, PIECES)
+    sources = splits(Dataset.range(COUNT) if dataset is None else dataset, PARTITIONS)
     return Memory(sources, 1, 10, limit, str(folder))
 
 
@@ -29,16 +29,16 @@ def held(mine: Memory, generation: int, layout: ShufflePlan, number: int) -> lis
 
 
 def everything(mine: Memory, generation: int, layout: ShufflePlan) -> list[list[int]]:
-    return [held(mine, generation, layout, number) for number in range(PIECES)]
+    return [held(mine, generation, layout, number) for number in range(PARTITIONS)]
 
 
 def test_two_processes_end_with_what_one_would_have(tmp_path: Path) -> None:
     alone, a, b = (memory(tmp_path) for _ in range(3))
     layout = LAYOUT.shuffled(3)
-    for number in range(PIECES):
+    for number in range(PARTITIONS):
         alone.load(1, number)
         (a if number < 2 else b).load(1, number)
-        alone.scatter(1, number, 2, layout, [None] * PIECES, pytest.fail)
+        alone.scatter(1, number, 2, layout, [None] * PARTITIONS, pytest.fail)
     here, there = [None, "b", None, "b"], ["a", None, "a", None]
     sent = [
         a.scatter(1, number, 2, layout, here, lambda to, data: b.receive(data)) for number in (0, 1)
@@ -49,18 +49,18 @@ def test_two_processes_end_with_what_one_would_have(tmp_path: Path) -> None:
     ]
     assert sum(sum(each.values()) for each in sent) == COUNT
     expected = everything(alone, 2, layout)
-    assert [held((a, b)[number % 2], 2, layout, number) for number in range(PIECES)] == expected
-    assert sorted(n for piece in expected for n in piece) == list(range(COUNT))
+    assert [held((a, b)[number % 2], 2, layout, number) for number in range(PARTITIONS)] == expected
+    assert sorted(n for partition in expected for n in partition) == list(range(COUNT))
 
 
 def test_a_piece_that_was_lost_is_made_as_it_was(tmp_path: Path) -> None:
     layout = LAYOUT.shuffled(3).shuffled(4, [(0, 1), (2, 3)])
     shuffled = memory(tmp_path)
-    for number in range(PIECES):
+    for number in range(PARTITIONS):
         shuffled.load(1, number)
     for generation, stage in ((1, LAYOUT.shuffled(3)), (2, layout)):
-        for number in range(PIECES):
-            arguments = generation, number, generation + 1, stage, [None] * PIECES
+        for number in range(PARTITIONS):
+            arguments = generation, number, generation + 1, stage, [None] * PARTITIONS
             shuffled.scatter(*arguments, pytest.fail)
     assert everything(memory(tmp_path), 3, layout) == everything(shuffled, 3, layout)
 
@@ -106,7 +106,7 @@ def test_a_source_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     mine.load(1, 0)
     with pytest.raises(DatasetError, match="no more"):
         mine.load(1, 1)
-    assert mine.statistics(1).pieces == (0,)
+    assert mine.statistics(1).partitions == (0,)
     assert mine.statistics(1).examples == 100
     assert mine.statistics(1).bytes_in_memory == 100 * 16
 
@@ -128,15 +128,15 @@ def test_shuffles_without_a_seed_in_the_source_give_the_same_each_time(tmp_path:
 
 def test_parts_do_not_get_smaller_with_every_shuffle(tmp_path: Path) -> None:
     mine, layout = memory(tmp_path), LAYOUT
-    for number in range(PIECES):
+    for number in range(PARTITIONS):
         mine.load(1, number)
     for generation in range(1, 6):
         layout = layout.shuffled(generation)
-        for number in range(PIECES):
-            arguments = generation, number, generation + 1, layout, [None] * PIECES
+        for number in range(PARTITIONS):
+            arguments = generation, number, generation + 1, layout, [None] * PARTITIONS
             mine.scatter(*arguments, pytest.fail)
         chunks = list(mine._store.chunks(generation + 1, 0))
-        assert len(chunks) <= PIECES
+        assert len(chunks) <= PARTITIONS
 
 
 def roots(block: Block) -> int:
@@ -155,13 +155,13 @@ def test_pieces_keep_no_more_alive_than_they_count(tmp_path: Path) -> None:
     chain = Dataset.from_tensor_slices(rows)
     shuffled, made = memory(tmp_path, chain), memory(tmp_path, chain)
     layout = LAYOUT.shuffled(1)
-    for number in range(PIECES):
+    for number in range(PARTITIONS):
         shuffled.load(1, number)
-    for number in range(PIECES):
-        shuffled.scatter(1, number, 2, layout, [None] * PIECES, pytest.fail)
+    for number in range(PARTITIONS):
+        shuffled.scatter(1, number, 2, layout, [None] * PARTITIONS, pytest.fail)
     shuffled.keep_only(2)
     made.make(2, layout, [1])
-    for mine, numbers in ((shuffled, range(PIECES)), (made, [1])):
+    for mine, numbers in ((shuffled, range(PARTITIONS)), (made, [1])):
         kept = sum(roots(chunk.block) for n in numbers for chunk in mine._store.chunks(2, n))
         assert kept <= 1.01 * mine.statistics(2).bytes_in_memory
 
@@ -171,7 +171,7 @@ def test_what_arrives_too_late_is_refused_and_not_kept(tmp_path: Path) -> None:
     sender.load(1, 0)
     sent: list[bytes] = []
     for generation in (2, 4):
-        arguments = 1, 0, generation, LAYOUT.shuffled(1), ["there"] * PIECES
+        arguments = 1, 0, generation, LAYOUT.shuffled(1), ["there"] * PARTITIONS
         sender.scatter(*arguments, lambda place, data: sent.append(data))
     mine.forget(4)
     mine.keep_only(3)

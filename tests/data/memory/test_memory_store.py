@@ -1,4 +1,4 @@
-"""Pieces in memory and on disk."""
+"""Partitions in memory and on disk."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_piece_may_be_empty(store: MemoryStore) -> None:
     assert store.has(1, 2)
     assert not store.has(1, 3)
     assert read(store, 2) == []
-    assert store.statistics(1).pieces == (2,)
+    assert store.statistics(1).partitions == (2,)
 
 
 def test_other_generations_are_not_seen_and_can_be_dropped(store: MemoryStore) -> None:

@@ -307,7 +307,7 @@ def test_a_page_that_lets_replies_pile_up_is_hung_up_on(bench: Bench) -> None:
         page = Page(bench)
         page.reads.clear()
         for _ in range(300):
-            page.panel.tell(_reply("1"))
+            page.panel.reply_to(_reply("1"))
         assert "replies" in page.closed
         page.reads.set()
         await _settle()

@@ -25,7 +25,7 @@ def test_every_example_of_the_contract_is_read_as_it_is() -> None:
     read = coordinators.batch(json.dumps(whole).encode())
     assert json.loads(json.dumps(read)) == whole  # in JSON, a tuple is a list
     for name in ("hello", "command", "attach", "detach"):
-        assert coordinators.said(json.dumps(EXAMPLES[name])) == EXAMPLES[name]
+        assert coordinators.decode(json.dumps(EXAMPLES[name])) == EXAMPLES[name]
 
 
 def test_what_a_type_does_not_have_is_left_out() -> None:
@@ -76,7 +76,7 @@ def test_a_figure_may_be_a_word_for_what_json_lacks() -> None:
     ids=lambda text: str(text[:30]),
 )
 def test_what_is_no_message_is_refused_whatever_it_is(text: bytes) -> None:
-    for read in (coordinators.batch, coordinators.said, coordinators.extracts):
+    for read in (coordinators.batch, coordinators.decode, coordinators.extracts):
         with pytest.raises(MalformedError):
             read(text)
 

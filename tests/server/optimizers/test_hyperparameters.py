@@ -79,8 +79,8 @@ def test_hyperparameter_out_of_range_is_refused(message: str) -> None:
 
 @pytest.mark.parametrize("number", [0.5, np.float32(0.5), np.float64(0.5)])
 def test_describe_is_json_with_name_and_hyperparameters(number: float) -> None:
-    described = json.loads(json.dumps(Adagrad(number, clipnorm=number).describe()))
-    assert described == {
+    to_config = json.loads(json.dumps(Adagrad(number, clipnorm=number).describe()))
+    assert to_config == {
         "name": "Adagrad",
         "learning_rate": 0.5,
         "weight_decay": 0.0,
@@ -104,9 +104,9 @@ def test_the_example_in_its_docstring_runs(kind: type[Optimizer]) -> None:
 
 
 def test_describe_has_the_schedule_in_it() -> None:
-    described = json.loads(json.dumps(SGD(CosineDecay(0.5, 10)).describe()))
-    assert described["learning_rate"]["name"] == "CosineDecay"
-    assert described["learning_rate"]["decay_steps"] == 10
+    to_config = json.loads(json.dumps(SGD(CosineDecay(0.5, 10)).describe()))
+    assert to_config["learning_rate"]["name"] == "CosineDecay"
+    assert to_config["learning_rate"]["decay_steps"] == 10
 
 
 @EACH

@@ -60,13 +60,13 @@ def test_what_follows_a_warmup_begins_with_its_own_first_step() -> None:
 @pytest.mark.parametrize("schedule", ALL, ids=lambda each: type(each).__name__)
 def test_schedules_pickle_and_describe_themselves_as_json(schedule: Schedule) -> None:
     assert pickle.loads(pickle.dumps(schedule)) == schedule
-    described = json.loads(json.dumps(schedule.describe()))
-    assert described["name"] == type(schedule).__name__
+    to_config = json.loads(json.dumps(schedule.describe()))
+    assert to_config["name"] == type(schedule).__name__
 
 
 def test_description_of_a_warmup_has_the_schedule_in_it() -> None:
-    described = Warmup(CosineDecay(0.5, 10), 4).describe()
-    assert described["learning_rate"]["name"] == "CosineDecay"
+    to_config = Warmup(CosineDecay(0.5, 10), 4).describe()
+    assert to_config["learning_rate"]["name"] == "CosineDecay"
 
 
 def halving(step: int) -> float:
@@ -85,8 +85,8 @@ def test_a_function_is_described_by_its_name_without_an_address() -> None:
         f"SGD(learning_rate={__name__}.halving, weight_decay=0.0, clipnorm=None, clipvalue=None, "
         "maximize=False)"
     )
-    described = json.loads(json.dumps(SGD(Warmup(Rates(), 4)).describe()))
-    assert described["learning_rate"]["learning_rate"] == {
+    to_config = json.loads(json.dumps(SGD(Warmup(Rates(), 4)).describe()))
+    assert to_config["learning_rate"]["learning_rate"] == {
         "name": "RateFunction",
         "function": f"{__name__}.Rates",
     }

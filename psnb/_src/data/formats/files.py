@@ -791,10 +791,10 @@ class _PipedCommand:
         # With pipefail, a part whose reader had seen enough (`zcat | head`) ends the shell so.
         if status not in (0, 128 + signal.SIGPIPE):
             how = f"exit status {status}" if status > 0 else f"signal {-status}"
-            said = self._complaints.decode("utf-8", "replace").strip()
+            complaint = self._complaints.decode("utf-8", "replace").strip()
             raise DatasetError(
                 f"{self._path}: the command {self._command!r} ended with {how}"
-                + (f"; it wrote: {said}" if said else " and wrote no error")
+                + (f"; it wrote: {complaint}" if complaint else " and wrote no error")
             )
 
     def _join(self) -> None:

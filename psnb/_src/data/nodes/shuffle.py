@@ -157,7 +157,7 @@ class _Patience:
         self._seconds = self._next = seconds
         self._step = 1
 
-    def tell(self, count: int, size: int) -> int:
+    def report(self, count: int, size: int) -> int:
         """Log a warning if it is time, and return how many elements to read before the next call.
 
         As many as take a moment: elements may be slow, and a buffer smaller than a block.
@@ -195,7 +195,7 @@ class BufferIterator(NodeIterator):
         key: int,
         context: Context,
         state: State,
-        tell_seconds: float = 10.0,  # between messages while the buffer fills
+        report_seconds: float = 10.0,  # between messages while the buffer fills
     ) -> None:
         self._size_limit, self._key = buffer_size, key
         self._drawn: int
@@ -210,7 +210,7 @@ class BufferIterator(NodeIterator):
         self._size = 0
         self._bases: deque[tuple[int, State]] = deque()
         self._checked = 0  # how many were drawn when bases were last looked through
-        self._patience = _Patience(tell_seconds)
+        self._patience = _Patience(report_seconds)
         if self._read:
             self._refill(source, context, base)
         self._reader = Reader(source, context.child(0), now)
@@ -220,7 +220,7 @@ class BufferIterator(NodeIterator):
     def next_block(self, limit: int) -> Block | None:
         """Return elements, and read as many."""
         while self._size < self._size_limit and not self._ended:
-            step = self._patience.tell(self._size, self._size_limit)
+            step = self._patience.report(self._size, self._size_limit)
             block = self._take(min(step, self._size_limit - self._size))
             if block is not None:
                 self._append(block, self._read - block.count)
@@ -317,7 +317,7 @@ class BufferIterator(NodeIterator):
         reader = Reader(source, context.child(0), base)
         try:
             while self._size < size:
-                step = self._patience.tell(self._size, size)
+                step = self._patience.report(self._size, size)
                 try:
                     block = reader.take(step)
                 except DatasetError:

@@ -36,7 +36,7 @@ from psnb._src.models.export.manifest import (
 from psnb._src.models.export.tables import StoredRows, StoredTable, check_index, mapped, place_dtype
 from psnb._src.models.export.writing import nested
 from psnb._src.utils.checks import path_text, period
-from psnb._src.utils.files import Place, as_place
+from psnb._src.utils.files import AnyPath, as_path
 from psnb._src.utils.text import truncate
 from psnb._src.utils.threads import Lock, uninterrupted
 from psnb.errors import ConfigurationError, ExportError
@@ -92,7 +92,7 @@ class ModelState:
 
 
 def newer_state(
-    manifest: ModelManifest, dense: Mapping[str, np.ndarray], now: ModelState, directory: Place
+    manifest: ModelManifest, dense: Mapping[str, np.ndarray], now: ModelState, directory: AnyPath
 ) -> ModelState | None:
     """Return the state of the newest checkpoint in a directory; None if it is none newer than now.
 
@@ -205,8 +205,8 @@ def _refresh(found: weakref.ref[Refreshed], ended: threading.Event, every: float
         except Exception as error:  # the thread must go on, whatever a store raises
             pause = rhythm.failed(time.monotonic())
             if rhythm.failures == 1:
-                told = truncate(str(error)) or type(error).__name__
-                logger.warning("%r goes on with what it has, and tries again: %s", model, told)
+                reason = truncate(str(error)) or type(error).__name__
+                logger.warning("%r goes on with what it has, and tries again: %s", model, reason)
         else:
             if rhythm.failures:
                 logger.info("%r follows again", model)
@@ -248,7 +248,7 @@ class LoadedModel:
         self._path, self._manifest, self._dense = path, manifest, dense
         self._state, self._failure = state, ""  # one assignment each, atomically
         follows = manifest.follows
-        self._place = None if follows is None else as_place(follows.directory)
+        self._place = None if follows is None else as_path(follows.directory)
         self._following: Following | None = None
         # Held while a state takes the place of an older one, or following begins or ends.
         self._changing = Lock()
@@ -331,7 +331,7 @@ class LoadedModel:
             If there is no directory, or it follows already.
         """
         pause = period("follow: every", every)
-        place = self._place if directory is None else as_place(directory)
+        place = self._place if directory is None else as_path(directory)
         if place is None:
             raise ConfigurationError(_NOWHERE)
         with self._changing:
@@ -366,7 +366,7 @@ class LoadedModel:
         ConfigurationError
             If there is no directory.
         """
-        place = self._place if directory is None else as_place(directory)
+        place = self._place if directory is None else as_path(directory)
         if place is None:
             raise ConfigurationError(_NOWHERE)
         try:

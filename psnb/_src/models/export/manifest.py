@@ -31,7 +31,7 @@ from msgspec import Meta, Struct
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.tables import STORED, ExportedTable, StoredTable
 from psnb._src.server.states import ADMISSIONS, INITIALIZERS
-from psnb._src.utils.checks import array_of, made
+from psnb._src.utils.checks import array_of, from_config
 from psnb._src.utils.files import DTYPES, checksum, one_of, read_sealed, require, sealed, typed
 from psnb.errors import ConfigurationError
 
@@ -186,13 +186,13 @@ class DenseSources(Struct, frozen=True, forbid_unknown_fields=True):
 # dense, tables)`` makes a `Computation` of what was written, or raises ValueError.
 
 
-class RowPiece(NamedTuple):
+class RowChunk(NamedTuple):
     """Some rows of a table.
 
     Attributes
     ----------
     ids : numpy.ndarray
-        uint64 ``(n,)``, distinct over all pieces; ascending from 0 if the table has fixed rows.
+        uint64 ``(n,)``, distinct over all chunks; ascending from 0 if the table has fixed rows.
     rows : numpy.ndarray
         ``(n, dim)``.
     scores : numpy.ndarray or None
@@ -211,13 +211,13 @@ class TableSource(ExportedTable):
     Attributes
     ----------
     scored : bool
-        Whether pieces have scores.
-    pieces : callable
-        Fetches the rows, piece by piece.
+        Whether chunks have scores.
+    chunks : callable
+        Fetches the rows, chunk by chunk.
     """
 
     scored: bool
-    pieces: Callable[[], Iterator[RowPiece]]
+    chunks: Callable[[], Iterator[RowChunk]]
 
 
 class Fetch(Struct, frozen=True, forbid_unknown_fields=True):
@@ -337,8 +337,8 @@ class TableEntry(Struct, frozen=True, forbid_unknown_fields=True):
         ValueError
             If its rows begin in a way that is none.
         """
-        first = made(f"table {self.name!r:.80}: initializer", self.initializer, INITIALIZERS)
-        admission = made(f"table {self.name!r:.80}: admission", self.admission, ADMISSIONS)
+        first = from_config(f"table {self.name!r:.80}: initializer", self.initializer, INITIALIZERS)
+        admission = from_config(f"table {self.name!r:.80}: admission", self.admission, ADMISSIONS)
         dtype, padding = np.dtype(self.dtype), self.padding_idx
         return ExportedTable(
             self.name, self.dim, self.rows, dtype, padding, first, admission, self.seed

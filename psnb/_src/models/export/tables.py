@@ -104,7 +104,7 @@ class RowError:
         self._squares += float(error @ error)
         self._count += error.size
 
-    def told(self) -> dict[str, float]:
+    def summary(self) -> dict[str, float]:
         """Return the largest error of a number, and the root of the mean square."""
         return {"max": self._most, "rms": math.sqrt(self._squares / max(1, self._count))}
 
@@ -319,7 +319,7 @@ def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 _AT_A_TIME = 1 << 22
 """Ids that are sorted at a time; they take about 100 bytes each."""
 
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 
 
 def place_dtype(count: int) -> str:
@@ -359,24 +359,24 @@ def write_index(unsorted: Path, count: int, ids: Path, places: Path) -> None:
 def _within(found: np.ndarray, low: object, high: object) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of a range, and their places."""
     ids, places = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for start in range(0, len(found), _PIECE):
-        piece = np.asarray(found[start : start + _PIECE])
-        chosen = np.ones(len(piece), bool)
+    for start in range(0, len(found), _CHUNK):
+        chunk = np.asarray(found[start : start + _CHUNK])
+        chosen = np.ones(len(chunk), bool)
         if low is not None:
-            chosen &= piece >= low
+            chosen &= chunk >= low
         if high is not None:
-            chosen &= piece < high
+            chosen &= chunk < high
         at = np.flatnonzero(chosen)
-        ids.append(piece[at])
+        ids.append(chunk[at])
         places.append(at + start)
     return np.concatenate(ids), np.concatenate(places)
 
 
 def check_index(ids: np.ndarray, places: np.ndarray) -> None:
     """Raise ValueError unless ids ascend and each has a place among the rows."""
-    for start in range(0, len(ids), _PIECE):
-        piece = ids[start : start + _PIECE + 1]
-        if (piece[1:] <= piece[:-1]).any():
+    for start in range(0, len(ids), _CHUNK):
+        chunk = ids[start : start + _CHUNK + 1]
+        if (chunk[1:] <= chunk[:-1]).any():
             raise ValueError("its ids do not ascend")
-        if places[start : start + _PIECE].max() >= len(ids):
+        if places[start : start + _CHUNK].max() >= len(ids):
             raise ValueError("an id has a place outside of the rows")

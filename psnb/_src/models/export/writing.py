@@ -36,7 +36,7 @@ from psnb._src.models.export.tables import (
     write_index,
 )
 from psnb._src.utils.checks import is_number, path_text
-from psnb._src.utils.files import as_place, plain_json, sync, synced
+from psnb._src.utils.files import as_path, plain_json, sync, synced
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, ExportError
 
@@ -65,7 +65,7 @@ def export(
     It may be called while closures run. Then each row is as it was at one moment, and so is each
     dense variable; the moments differ slightly, as they do for a worker that pulls asynchronously.
     Call it after `ClusterCoordinator.join` or `drain` to write everything as of one moment. Rows
-    come from the servers in pieces, so memory does not depend on the size of the tables.
+    come from the servers in chunks, so memory does not depend on the size of the tables.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def _follows(given: FolderManager | str | os.PathLike[str]) -> Follows:
             "follow must be a CheckpointManager, or the directory or address of checkpoints; found "
             f"{shown(given)}"
         )
-    place = given.directory if isinstance(given, FolderManager) else as_place(given)
+    place = given.directory if isinstance(given, FolderManager) else as_path(given)
     return Follows(str(place), newest_number(place))
 
 
@@ -242,10 +242,10 @@ def _write_table(
         ArrayFile(place("scales"), "float32") as scales,
         open(unsorted, "wb") as ids,
     ):
-        for piece in table.pieces():
-            ids_, values = piece.ids, piece.rows
-            if least is not None and piece.scores is not None:
-                kept = piece.scores >= least
+        for chunk in table.chunks():
+            ids_, values = chunk.ids, chunk.rows
+            if least is not None and chunk.scores is not None:
+                kept = chunk.scores >= least
                 left_out += int(kept.size - kept.sum())
                 ids_, values = ids_[kept], values[kept]
             try:
@@ -271,7 +271,7 @@ def _write_table(
         count=rows.rows,
         stored=stored,
         left_out=left_out,
-        error=error.told(),
+        error=error.summary(),
     )
 
 

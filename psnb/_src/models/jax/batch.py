@@ -82,7 +82,7 @@ class BatchFunction:
         except (KeyError, IndexError, TypeError) as error:
             raise ConfigurationError(
                 f"the ids of a batch could not be found ({type(error).__name__}: {error}): the "
-                f"batch has {described(batch)}, and tables are there for {names}. ids= takes a "
+                f"batch has {batch_text(batch)}, and tables are there for {names}. ids= takes a "
                 "function from a batch to a dict of ids, one for each table"
             ) from error
         if not isinstance(found, Mapping) or (missing := [n for n in names if n not in found]):
@@ -122,7 +122,7 @@ def batch_function(
     return BatchFunction(function, params, found, ids, combiners, seed, _device_name(device))
 
 
-def described(batch: Any) -> str:
+def batch_text(batch: Any) -> str:
     """Return what a batch has, for messages."""
     if isinstance(batch, Mapping):
         return f"the fields {sorted(map(str, batch))}"

@@ -262,7 +262,7 @@ def _check_unmasked(state: Any) -> None:
         return
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, optax.MaskedState))
     if any(isinstance(node, optax.MaskedState) for node in nodes):
-        raise _tells_apart()
+        raise _distinguishes()
 
 
 def _arrays(transformation: Any, states: list[Any], values: np.ndarray) -> Iterator[str]:
@@ -322,10 +322,10 @@ def _check_alike(transformation: Any, values: np.ndarray) -> None:
     except Exception:  # as above: of a mask for another tree
         alike = False
     if not alike:
-        raise _tells_apart()
+        raise _distinguishes()
 
 
-def _tells_apart() -> ConfigurationError:
+def _distinguishes() -> ConfigurationError:
     return _refusal(
         "it tells parameters of a tree or their shapes apart (by a mask, or norms of each), "
         "and on servers many lie in one variable. Give groups of parameters transformations "

@@ -28,7 +28,7 @@ from psnb._src.models.jax.batch import (
     BatchFunction,
     GroupForm,
     RowLayout,
-    described,
+    batch_text,
     form_of,
 )
 from psnb._src.models.shared import BatchRows
@@ -314,7 +314,7 @@ class Program:
             except KeyError as error:
                 if isinstance(batch, Mapping) and error.args[0] not in batch:
                     raise ConfigurationError(
-                        f"{of.name} asks for {error.args[0]!r}: the batch has {described(batch)}, "
+                        f"{of.name} asks for {error.args[0]!r}: the batch has {batch_text(batch)}, "
                         f"and rows are there of {sorted(rows)}"
                     ) from error
                 raise

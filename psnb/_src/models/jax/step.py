@@ -187,7 +187,7 @@ class TrainStep:
         self.__wrapped__, self.__qualname__ = of.function, f"step of {of.name}"
         self._program = Program(of, self._gradients, training=True)
         self._losses = Program(of, self._found, training=False)  # for evaluation
-        self._told = 0
+        self._reported = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return travelling(TrainStep, self._of, self._has_aux)  # what is compiled stays
@@ -290,11 +290,11 @@ class TrainStep:
         return described_step(self._program, self._of.variables, batch)
 
     def _report(self, loss: float, metrics: Any, examples: int) -> None:
-        told = {"examples": float(examples)}
-        if self._told != self.programs:
-            self._told = self.programs
-            told["programs"] = float(self._told)
-        report(**{**told, "loss": loss, **_named(metrics)})
+        metrics_ = {"examples": float(examples)}
+        if self._reported != self.programs:
+            self._reported = self.programs
+            metrics_["programs"] = float(self._reported)
+        report(**{**metrics_, "loss": loss, **_named(metrics)})
 
 
 def step(

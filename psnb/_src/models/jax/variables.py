@@ -258,15 +258,15 @@ def _parameter(name: str, leaf: Any) -> np.ndarray | None:
     if isinstance(leaf, float) and not isinstance(leaf, np.floating):
         return np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.float64))
     if isinstance(leaf, int | complex):
-        told = f"a Python {type(leaf).__name__}"
+        kind = f"a Python {type(leaf).__name__}"
     elif leaf.dtype == np.bool_:
         return None
     elif _is_inexact(leaf) and not jax.numpy.iscomplexobj(leaf):
         return np.asarray(leaf)
     else:
-        told = f"of {leaf.dtype}"
+        kind = f"of {leaf.dtype}"
     raise ConfigurationError(
-        f"parameter {name!r} is {told}: servers train floats. Make it one if it is to learn; what "
+        f"parameter {name!r} is {kind}: servers train floats. Make it one if it is to learn; what "
         "is not does not belong among the parameters: let the loss refer to it, or have it "
         "in the batch. A random key would be the same in each step: psnb.jax.step(seed=) gives the "
         "loss another one for each"

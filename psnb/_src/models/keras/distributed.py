@@ -502,13 +502,13 @@ class DistributedKeras:
         if validation_data is not None:
             held_out = as_batches(*parted(validation_data, validation_batch_size or batch_size))
             validation = self._pass("test_metrics", held_out, validation_steps)
-        told = callback_list(callbacks, self, verbose, epochs=epochs, steps=training.length)
+        callbacks_ = callback_list(callbacks, self, verbose, epochs=epochs, steps=training.length)
         self._loop().fit(
             range(initial_epoch, epochs),
             training,
             validation,
             validated_after(validation_freq),
-            told,
+            callbacks_,
         )
         history: keras.callbacks.History = self.history
         return history
@@ -528,8 +528,8 @@ class DistributedKeras:
         _check_counts("evaluate", batch_size=batch_size, steps=steps)
         data = as_batches(x, y, sample_weight, batch_size)
         given = self._pass("test_metrics", data, steps)
-        told = callback_list(callbacks, self, verbose, epochs=1, steps=given.length)
-        found = self._loop().evaluate(given, told)
+        callbacks_ = callback_list(callbacks, self, verbose, epochs=1, steps=given.length)
+        found = self._loop().evaluate(given, callbacks_)
         if return_dict:
             return found
         values = list(found.values())
@@ -570,15 +570,15 @@ class DistributedKeras:
         predict.__qualname__ = "step of predict"
         data = as_batches(x, batch_size=batch_size)
         target = steps_of(data, steps)
-        told = callback_list(callbacks, self, verbose, epochs=1, steps=target)
-        told.on_predict_begin()
+        callbacks_ = callback_list(callbacks, self, verbose, epochs=1, steps=target)
+        callbacks_.on_predict_begin()
         found = []
         batches = Passes(self._coordinator, data, in_order=True)
-        run = batches.run(predict, steps, told.on_predict_batch_begin)
+        run = batches.run(predict, steps, callbacks_.on_predict_batch_begin)
         for number, outputs in enumerate(run):
             found.append(outputs)
-            told.on_predict_batch_end(number, {"outputs": outputs})
-        told.on_predict_end()
+            callbacks_.on_predict_batch_end(number, {"outputs": outputs})
+        callbacks_.on_predict_end()
         if not found:
             raise ConfigurationError("predict: there is no batch")
         return keras.tree.map_structure(lambda *several: np.concatenate(several), *found)

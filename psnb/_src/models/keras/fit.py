@@ -154,13 +154,13 @@ def callback_list(given: Any, model: Any, verbose: Any, **params: Any) -> Any:
 _AT_BATCHES = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
 
-def looks_at_batches(told: Any) -> bool:
+def looks_at_batches(callbacks_: Any) -> bool:
     """Return whether a callback may look at the model, or steer it, at each batch of training.
 
     Of Keras's own only those that save at batches: ``ProgbarLogger`` and ``TerminateOnNaN`` are
     given all that they look at.
     """
-    return any(_has_own(each, name) for each in told.callbacks for name in _AT_BATCHES)
+    return any(_has_own(each, name) for each in callbacks_.callbacks for name in _AT_BATCHES)
 
 
 def _has_own(callback: Any, name: str) -> bool:
@@ -172,9 +172,9 @@ def _has_own(callback: Any, name: str) -> bool:
     return not keras_own or getattr(callback, "save_freq", "epoch") != "epoch"
 
 
-def ends_at_nan(told: Any) -> bool:
+def ends_at_nan(callbacks_: Any) -> bool:
     """Return whether a callback ends training at a loss that is not finite."""
-    return any(isinstance(each, keras.callbacks.TerminateOnNaN) for each in told.callbacks)
+    return any(isinstance(each, keras.callbacks.TerminateOnNaN) for each in callbacks_.callbacks)
 
 
 # CountedMetrics: the metrics of an epoch, added up on the servers over all workers.
@@ -271,25 +271,25 @@ class FitLoop:
         self._taken = 0  # batches of the epoch
 
     def fit(
-        self, epochs: range, training: Pass, validation: Pass | None, each: Any, told: Any
+        self, epochs: range, training: Pass, validation: Pass | None, each: Any, callbacks_: Any
     ) -> None:
         """Train; ``each`` tells by an epoch's number whether there is a validation after it."""
-        step = self._training_step(training.metrics, ends_at_nan(told))
-        hold = looks_at_batches(told)
+        step = self._training_step(training.metrics, ends_at_nan(callbacks_))
+        hold = looks_at_batches(callbacks_)
         self._model.stop_training = False
-        told.on_train_begin()
+        callbacks_.on_train_begin()
         logs: Logs = {}
         clock = TrainingClock(epochs.stop)
         with clock_shown(self._coordinator, clock):
             for epoch in epochs:
                 self._taken = 0
-                told.on_epoch_begin(epoch)
+                callbacks_.on_epoch_begin(epoch)
                 epoch_shown(self._coordinator, clock, epoch + 1, partial(self._count, training))
                 training.metrics.begin()
-                begin = told.on_train_batch_begin
+                begin = callbacks_.on_train_batch_begin
                 for number, found in self._numbered(step, training, begin, hold):
                     self._taken = number + 1
-                    told.on_train_batch_end(number, training.metrics.add(found))
+                    callbacks_.on_train_batch_end(number, training.metrics.add(found))
                     if self._model.stop_training:
                         break
                 self._coordinator.join(progress=False)  # what ran when it was stopped
@@ -298,20 +298,20 @@ class FitLoop:
                 logs = training.metrics.results()
                 validated: Logs = {}
                 if validation is not None and each(epoch):
-                    validated = self.evaluate(validation, told)
+                    validated = self.evaluate(validation, callbacks_)
                 # Closures report the loss of each batch.
                 whole = {name: value for name, value in logs.items() if name != "loss"}
                 epoch_metrics_shown(self._coordinator, whole, validated)
                 logs |= {f"{VALIDATION}{name}": value for name, value in validated.items()}
-                told.on_epoch_end(epoch, logs)
+                callbacks_.on_epoch_end(epoch, logs)
                 if self._model.stop_training:
                     break
-        told.on_train_end(logs)
+        callbacks_.on_train_end(logs)
 
     def _count(self, training: Pass) -> EpochCount:
         return EpochCount(self._taken, training.length)
 
-    def evaluate(self, given: Pass, told: Any) -> Logs:
+    def evaluate(self, given: Pass, callbacks_: Any) -> Logs:
         """Return loss and metrics."""
         program, variable = self._program, given.metrics.variable
 
@@ -321,11 +321,11 @@ class FitLoop:
 
         score.__qualname__ = "step of evaluate"
         given.metrics.begin()
-        told.on_test_begin()
-        for number, _ in self._numbered(score, given, told.on_test_batch_begin):
-            told.on_test_batch_end(number, {})
+        callbacks_.on_test_begin()
+        for number, _ in self._numbered(score, given, callbacks_.on_test_batch_begin):
+            callbacks_.on_test_batch_end(number, {})
         logs = given.metrics.results()
-        told.on_test_end(logs)
+        callbacks_.on_test_end(logs)
         return logs
 
     def _training_step(self, metrics: CountedMetrics, ends: bool) -> Step:

@@ -47,8 +47,8 @@ class JaxProgram(KerasProgram):
         return exported(of, x)
 
     def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
-        loss, (told, _), _ = self._step.trained(given, self._blends)
-        return loss, told
+        loss, (metrics_, _), _ = self._step.trained(given, self._blends)
+        return loss, metrics_
 
     def _blends(self, found: tuple[Any, dict[str, Blended]]) -> dict[Variable, Blend | None]:
         """Return what a step has blended into the state, for each variable of it."""

@@ -265,7 +265,7 @@ class KerasNetwork:
                 for name, each in self.state.items()
                 if (now := scope.get_current_value(each)) is not before[name]
             }
-            told = [scope.get_current_value(each) for each in variables]
+            metrics_ = [scope.get_current_value(each) for each in variables]
             # What is written and not on servers would be that of one worker.
             written = [e.path for e in self._local if scope.get_current_value(e) is not None]
         if written:
@@ -273,7 +273,7 @@ class KerasNetwork:
                 f"a step changes {written}, which are no floats: servers keep float32 and float64, "
                 "and on a worker they would be its own"
             )
-        return Computed(outputs, loss, told, moved)
+        return Computed(outputs, loss, metrics_, moved)
 
     def build(self, batch: Mapping[str, Any], shaped: Callable[..., Any]) -> None:
         """Make the variables of loss and metrics, whose shapes depend on a batch.
@@ -339,8 +339,8 @@ class KerasNetwork:
     def local_values(self) -> dict[str, str]:
         """Return what identifies the values that are not on servers, such as frozen weights."""
         values = map(as_array, self._local)
-        told = (local_value(each.dtype, each.shape, each) for each in values)
-        return dict(zip(_named(self._local), told, strict=True))
+        metrics_ = (local_value(each.dtype, each.shape, each) for each in values)
+        return dict(zip(_named(self._local), metrics_, strict=True))
 
     def metric_shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the metrics' variables."""

@@ -71,7 +71,7 @@ class KerasProgram(ABC):
         """
         given, examples = self._prepared_to_train(batch)
         try:
-            loss, told = self._train(given)
+            loss, metrics_ = self._train(given)
         except InvalidArrayError:
             if not ends_at_nan:
                 raise
@@ -80,7 +80,7 @@ class KerasProgram(ABC):
             if np.isfinite(loss := total / count):
                 raise
             return loss, examples
-        metrics.assign_add(_joined(told))
+        metrics.assign_add(_joined(metrics_))
         report(loss=loss, examples=examples)
         return loss, examples
 
@@ -195,8 +195,8 @@ class KerasProgram(ABC):
         ]
 
 
-def _joined(told: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.asarray(each, np.float64).reshape(-1) for each in told])
+def _joined(metrics_: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.asarray(each, np.float64).reshape(-1) for each in metrics_])
 
 
 def made(kind: type[KerasProgram], network: KerasNetwork, values: PlacedValues) -> KerasProgram:

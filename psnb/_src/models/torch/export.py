@@ -117,14 +117,14 @@ class _FedTensors(NamedTuple):
 class _Flat(nn.Module):
     """Takes the tensors of all feeds, and returns those of all outputs."""
 
-    def __init__(self, module: nn.Module, given: Any, told: list[Any]) -> None:
+    def __init__(self, module: nn.Module, given: Any, results: list[Any]) -> None:
         super().__init__()
-        self.module, self._given, self._told = module, given, told
+        self.module, self._given, self._results = module, given, results
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         args, kwargs = _replaced(self._given, tensors)
         flat: list[Tensor] = []
-        self._told.append(_numbered(self.module(*args, **kwargs), flat))
+        self._results.append(_numbered(self.module(*args, **kwargs), flat))
         return flat
 
 
@@ -165,14 +165,14 @@ def exported(
     """
     module = _traceable(module, tables).eval()
     given, places, tensors = _feeds(module, example)
-    told: list[Any] = []  # no attribute: those are put back after the tracing
-    flat = _Flat(module, given, told)
+    results: list[Any] = []  # no attribute: those are put back after the tracing
+    flat = _Flat(module, given, results)
     with tracing(type(module).__name__, _hint), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of torch about itself
         program = torch.export.export(flat, tuple(tensors), dynamic_shapes=(_dims(places),))
         program = program.run_decompositions(_DECOMPOSED)
     graph, dense, forms = _graph(program, places)
-    form, fetches = returned(told[-1], forms)
+    form, fetches = returned(results[-1], forms)
     used = {entry[1] for entry in graph["inputs"] if entry[0] == "feed"}
     return Exported(
         "torch",
@@ -261,8 +261,8 @@ def _bound(signature: inspect.Signature, given: Any) -> inspect.BoundArguments:
         try:
             return signature.bind(*args, **kwargs)
         except TypeError as error:
-            said = error
-    raise ConfigurationError(f"psnb.export: example= does not fit forward: {said}") from said
+            failure = error
+    raise ConfigurationError(f"psnb.export: example= does not fit forward: {failure}") from failure
 
 
 def _has_names(value: Any) -> bool:

@@ -51,9 +51,9 @@ class _Features(dict[Any, Any]):
 
     def __missing__(self, name: Any) -> Any:
         error = KeyError(name)
-        told = f"the batch has no feature {name!r}: it has {sorted(map(str, self))}"
+        text = f"the batch has no feature {name!r}: it has {sorted(map(str, self))}"
         close = get_close_matches(str(name), map(str, self), 1)
-        error.add_note("".join([told, *(f". Is it {each!r}?" for each in close)]))
+        error.add_note("".join([text, *(f". Is it {each!r}?" for each in close)]))
         raise error
 
 
@@ -232,13 +232,13 @@ def shown(part: Index) -> str:
     """Return which part it is, as Python writes it."""
     if part is None:
         return ""
-    told = (
+    texts = (
         str(each)
         if isinstance(each, int)
         else f"{each[0] or ''}:{'' if each[1] is None else each[1]}"
         for each in part
     )
-    return f"[{', '.join(told)}]"
+    return f"[{', '.join(texts)}]"
 
 
 def _taken(given: Tensor, index: Index) -> Tensor:
@@ -488,8 +488,8 @@ class ModelPass:
     def _origin(self, several: list[Tensor]) -> str:
         """Return where in the inputs ids are, for messages."""
         places = (located("", each, self._inputs) for each in several)
-        told = [f"input {_joined(each.path)}{shown(each.part)}" for each in places if each]
-        return f"; these ids are {' or '.join(told)} of the model" if told else ""
+        texts = [f"input {_joined(each.path)}{shown(each.part)}" for each in places if each]
+        return f"; these ids are {' or '.join(texts)} of the model" if texts else ""
 
     def _weight(self, name: str) -> Tensor:
         leaves = self._leaves.get(name)

@@ -79,13 +79,13 @@ def check_keys(
         [key for key in state if key not in expected],
     )
     if strict and any(found):
-        told = [
+        texts = [
             f"{len(keys)} keys are {what}, such as {keys[:_SHOWN]}"
             for what, keys in (("missing", found[0]), ("unexpected", found[1]))
             if keys
         ]
         raise InvalidArrayError(
-            f"the state is of another model: {'; '.join(told)}. strict=False loads what is in both"
+            f"the state is of another model: {'; '.join(texts)}. strict=False loads what is in both"
         )
     return found
 
@@ -104,10 +104,10 @@ def checked_array(key: str, value: Any, shape: tuple[int | None, ...]) -> np.nda
     if len(sizes) != len(shape) or any(
         wanted not in (None, size) for size, wanted in zip(sizes, shape, strict=True)
     ):
-        told = str(shape).replace("None", "n")
+        expected = str(shape).replace("None", "n")
         raise InvalidArrayError(
-            f"{key!r} was made with shape {told}, and the state has {sizes}: a model whose layers "
-            "changed is another model; place it anew, under another name="
+            f"{key!r} was made with shape {expected}, and the state has {sizes}: a model whose "
+            "layers changed is another model; place it anew, under another name="
         )
     plain = value.detach().cpu()
     # What numpy has no dtype for (bfloat16) fits into float32.

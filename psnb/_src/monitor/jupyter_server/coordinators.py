@@ -37,7 +37,7 @@ class _Asked(TypedDict):
     id: str
 
 
-class _Said(TypedDict):
+class _Message(TypedDict):
     type: Literal["hello", "command", "attach", "detach"]
 
 
@@ -45,8 +45,8 @@ _HEAD = msgspec.json.Decoder(_Head)
 _BATCH = msgspec.json.Decoder(protocol.HubPost)
 _EXTRACTS = msgspec.json.Decoder(Extracts)
 _ASKED = msgspec.json.Decoder(_Asked)
-_SAID = msgspec.json.Decoder(_Said)
-_SAID_BY_TYPE: dict[str, msgspec.json.Decoder[Any]] = {
+_MESSAGE = msgspec.json.Decoder(_Message)
+_MESSAGE_BY_TYPE: dict[str, msgspec.json.Decoder[Any]] = {
     "hello": msgspec.json.Decoder(protocol.Hello),
     "command": msgspec.json.Decoder(protocol.Command),
     "attach": msgspec.json.Decoder(protocol.Attach),
@@ -74,15 +74,15 @@ def extracts(body: bytes) -> Extracts:
     return found
 
 
-def said(text: str | bytes) -> protocol.Hello | protocol.Command | protocol.Attach:
+def decode(text: str | bytes) -> protocol.Hello | protocol.Command | protocol.Attach:
     """Return a panel's message; raises as `batch` does."""
-    kind = _decoded(text, _SAID)["type"]
-    found: protocol.Hello | protocol.Command | protocol.Attach = _read(text, _SAID_BY_TYPE[kind])
+    kind = _decoded(text, _MESSAGE)["type"]
+    found: protocol.Hello | protocol.Command | protocol.Attach = _read(text, _MESSAGE_BY_TYPE[kind])
     return found
 
 
 def asked(text: str | bytes) -> str:
-    """Return the id of a message that `said` refuses; empty if it has no id that is a text."""
+    """Return the id of a message that `decode` refuses; empty if it has no id that is a text."""
     try:
         return truncate(_decoded(text, _ASKED)["id"])
     except MalformedError:
@@ -285,7 +285,7 @@ MOST_WAITING = 100
 
 @dataclass(eq=False)
 class _Given:
-    tell: Callable[[protocol.CommandReply], None]
+    reply_to: Callable[[protocol.CommandReply], None]
     id: str
     known: CoordinatorEntry
     command: protocol.Command
@@ -310,7 +310,7 @@ class Commands:
         self,
         known: CoordinatorEntry,
         command: protocol.Command,
-        tell: Callable[[protocol.CommandReply], None],
+        reply_to: Callable[[protocol.CommandReply], None],
     ) -> None:
         """Queue a command for the coordinator's next post.
 
@@ -320,7 +320,7 @@ class Commands:
             The coordinator.
         command : protocol.Command
             As the panel sent it.
-        tell : callable
+        reply_to : callable
             Called with the reply, once, whatever happens.
         """
         if known.kind == "scheduler":
@@ -335,16 +335,16 @@ class Commands:
             sent = protocol.Command(**{**command, "id": unique})
             known.waiting.append(sent)
             until = self._clock() + TIME_LIMIT
-            self._given[unique] = _Given(tell, command["id"], known, sent, until)
+            self._given[unique] = _Given(reply_to, command["id"], known, sent, until)
             return
-        tell(reply(command["id"], known.coordinator, error))
+        reply_to(reply(command["id"], known.coordinator, error))
 
     def answer(self, answer: protocol.CommandReply) -> None:
         """Pass a coordinator's reply to the panel; a late one is dropped."""
         given = self._given.get(answer["id"])
         if given is not None and given.known.coordinator == answer["coordinator"]:
             del self._given[answer["id"]]
-            given.tell(protocol.CommandReply(**{**answer, "id": given.id}))
+            given.reply_to(protocol.CommandReply(**{**answer, "id": given.id}))
 
     def expire(self) -> None:
         """Reply with an error to commands that are too old, or whose coordinator is gone."""
@@ -360,7 +360,7 @@ class Commands:
             else:
                 error = f"no reply within {TIME_LIMIT:.0f} s; it may still be under way"
             del self._given[unique]
-            given.tell(reply(given.id, given.known.coordinator, error))
+            given.reply_to(reply(given.id, given.known.coordinator, error))
 
 
 def reply(identity: str, coordinator: str, error: str, result: str = "") -> protocol.CommandReply:

@@ -112,14 +112,14 @@ class Panel:
         self._write = write
         self._close = close
         self._write_timeout = write_timeout
-        self._told: dict[str, int] = {}  # sequence number by coordinator
+        self._sent: dict[str, int] = {}  # sequence number by coordinator
         self._replies: deque[protocol.CommandReply] = deque()
         self._list = True
         self._writing: asyncio.Task[None] | None = None  # kept, or it might be garbage-collected
 
     def hello(self) -> None:
         """Send everything again."""
-        self._told.clear()
+        self._sent.clear()
         self.list_again()
 
     def list_again(self) -> None:
@@ -127,7 +127,7 @@ class Panel:
         self._list = True
         self.wake()
 
-    def tell(self, reply: protocol.CommandReply) -> None:
+    def reply_to(self, reply: protocol.CommandReply) -> None:
         """Send a reply."""
         if len(self._replies) >= MOST_REPLIES:
             self._close("the page does not take its replies; connect again")
@@ -161,15 +161,15 @@ class Panel:
                     self._list = False
                     yield json.dumps(self._listed())
             for known in self._sources:
-                for sequence, text in known.backlog.since(self._told.get(known.coordinator)):
-                    self._told[known.coordinator] = sequence
+                for sequence, text in known.backlog.since(self._sent.get(known.coordinator)):
+                    self._sent[known.coordinator] = sequence
                     yield text
                     more = True  # meanwhile more may have come
 
     def _listed(self) -> protocol.Sources:
         listing = self._listing()
         live = {each["coordinator"] for each in listing["sources"]}
-        self._told = {each: told for each, told in self._told.items() if each in live}
+        self._sent = {each: sent for each, sent in self._sent.items() if each in live}
         return listing
 
 
@@ -295,38 +295,40 @@ class Hub:
         self._panels.discard(panel)
 
     def command(
-        self, command: protocol.Command, tell: Callable[[protocol.CommandReply], None]
+        self, command: protocol.Command, reply_to: Callable[[protocol.CommandReply], None]
     ) -> None:
-        """Forward a command; ``tell`` gets the reply, once, whatever happens."""
+        """Forward a command; ``reply_to`` gets the reply, once, whatever happens."""
         known = self.sources.get(command["coordinator"])
         if known is None:
             error = "there is no such coordinator here"
-            tell(reply(command["id"], command["coordinator"], error))
+            reply_to(reply(command["id"], command["coordinator"], error))
         else:
-            self._commands.give(known, command, tell)
+            self._commands.give(known, command, reply_to)
 
     def attach(
-        self, request: protocol.Attach, tell: Callable[[protocol.CommandReply], None]
+        self, request: protocol.Attach, reply_to: Callable[[protocol.CommandReply], None]
     ) -> None:
-        """Attach a scheduler, if it answers, or detach one; ``tell`` gets the reply, once."""
+        """Attach a scheduler, if it answers, or detach one; ``reply_to`` gets the reply, once."""
         address = request["address"]
         if request["type"] == "detach":
             error = self._schedulers.detach(address)
             result = "" if error else f"no longer watching {address}"
-            tell(reply(request["id"], "", error, result))
+            reply_to(reply(request["id"], "", error, result))
         elif len(self._attaching) >= MOST_SCHEDULERS:
-            tell(reply(request["id"], "", "too many schedulers are asked already: wait a moment"))
+            reply_to(
+                reply(request["id"], "", "too many schedulers are asked already: wait a moment")
+            )
         else:
-            asking = asyncio.ensure_future(self._attach(request, tell))
+            asking = asyncio.ensure_future(self._attach(request, reply_to))
             self._attaching.add(asking)
             asking.add_done_callback(self._attaching.discard)
 
     async def _attach(
-        self, request: protocol.Attach, tell: Callable[[protocol.CommandReply], None]
+        self, request: protocol.Attach, reply_to: Callable[[protocol.CommandReply], None]
     ) -> None:
         error = await self._schedulers.attach(request["address"])
         result = "" if error else f"watching {request['address']}"
-        tell(reply(request["id"], "", error, result))
+        reply_to(reply(request["id"], "", error, result))
 
     def listing(self) -> protocol.Sources:
         """Return the message that lists coordinators and schedulers."""
@@ -503,27 +505,27 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
             return
         assert self._panel is not None
         try:
-            said = coordinators.said(message)
+            decode = coordinators.decode(message)
         except coordinators.VersionError as error:
             remedy = "reload the page, or install the same psnb in both places"
             wrong = f"the panel speaks {error}: {remedy}"
         except coordinators.MalformedError as error:
             wrong = f"this is nothing that a panel says: {error}"
         else:
-            self._do(said, self._panel)
+            self._do(decode, self._panel)
             return
-        self._panel.tell(reply(coordinators.asked(message), "", wrong))
+        self._panel.reply_to(reply(coordinators.asked(message), "", wrong))
 
-    def _do(self, said: Any, panel: Panel) -> None:
-        if said["type"] == "hello":
+    def _do(self, decode: Any, panel: Panel) -> None:
+        if decode["type"] == "hello":
             panel.hello()
         elif not self._may_command:
             error = "you may look here, but not give commands"
-            panel.tell(reply(said["id"], said.get("coordinator", ""), error))
-        elif said["type"] == "command":
-            self._hub.command(said, panel.tell)
+            panel.reply_to(reply(decode["id"], decode.get("coordinator", ""), error))
+        elif decode["type"] == "command":
+            self._hub.command(decode, panel.reply_to)
         else:
-            self._hub.attach(said, panel.tell)
+            self._hub.attach(decode, panel.reply_to)
 
     async def _write(self, text: str | bytes) -> None:
         try:

@@ -266,9 +266,9 @@ class Schedulers:
                 self._take_one(watched, extract)
             except TooManyError as error:
                 watched.error = str(error)
-        told = {each["coordinator"] for each in answer["coordinators"]}
+        there = {each["coordinator"] for each in answer["coordinators"]}
         for known in self._of(watched):
-            if known.coordinator not in told and not known.gone:
+            if known.coordinator not in there and not known.gone:
                 self._sources.end(known, "its scheduler does not know it any more")
         if ([each.listed() for each in self._sources], _row(watched)) != before:
             self._relist()
@@ -367,7 +367,7 @@ async def _fetch(url: str, time_limit: float) -> bytes:
             f"{MOST_BYTES >> 20} MiB"
         ) from None
     except HTTPClientError as error:
-        raise _told(error) from None
+        raise _translated(error) from None
     except socket.gaierror:
         raise _AnswerError("its host is not known here: look for a slip in the name") from None
     except ssl.SSLError:
@@ -380,7 +380,7 @@ async def _fetch(url: str, time_limit: float) -> bytes:
     return response.body
 
 
-def _told(error: HTTPClientError) -> _AnswerError:
+def _translated(error: HTTPClientError) -> _AnswerError:
     if error.code == 404:
         return _NoRouteError("psnb has no route there yet: there will be one with a coordinator")
     if 300 <= error.code < 400:

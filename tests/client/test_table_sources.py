@@ -1,0 +1,66 @@
+"""Tests of the rows of tables in chunks; servers in this process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from psnb._src.client import requests
+from psnb._src.models import shared
+from psnb._src.models.shared import table_source
+from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.optimizers import SGD
+from tests.client.in_process import DIM, ROWS, embedding
+
+IDS = np.arange(50) * 2**40
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (requests, shared):
+        monkeypatch.setattr(module, "SEGMENT", 40)
+
+
+def test_rows_of_any_ids_come_in_pieces() -> None:
+    table = embedding(rows=None)
+    expected = table.lookup(IDS)
+    chunks = list(table_source(table).chunks())
+    assert len(chunks) > 10
+    ids = np.concatenate([chunk.ids for chunk in chunks])
+    rows = np.concatenate([chunk.rows for chunk in chunks])
+    order = np.argsort(ids)
+    np.testing.assert_array_equal(ids[order], IDS.astype(np.uint64))
+    np.testing.assert_array_equal(rows[order], expected)
+    assert all(chunk.scores is None for chunk in chunks)
+
+
+def test_fixed_rows_come_in_pieces_in_their_order() -> None:
+    table = embedding()
+    chunks = list(table_source(table).chunks())
+    assert len(chunks) > 1
+    ids = np.concatenate([chunk.ids for chunk in chunks])
+    np.testing.assert_array_equal(ids, np.arange(ROWS))
+    rows = np.concatenate([chunk.rows for chunk in chunks])
+    np.testing.assert_array_equal(rows, table.lookup(np.arange(ROWS)))
+
+
+def test_rows_have_their_scores_if_their_use_is_recorded() -> None:
+    table = embedding(rows=None, optimizer=SGD(0.1), accessor=CtrAccessor())
+    clicks = np.arange(50, dtype=np.float32)
+    table.push(IDS, np.zeros((50, DIM), np.float32), clicks, clicks)
+    found = {
+        int(key): score
+        for chunk in table_source(table).chunks()
+        for key, score in zip(chunk.ids, chunk.scores, strict=True)  # type: ignore[arg-type]
+    }
+    assert [found[int(each)] for each in IDS] == pytest.approx(clicks)
+
+
+def test_a_table_that_shrinks_while_it_is_read_is_read_as_it_was() -> None:
+    table = embedding(rows=None, shards=1, optimizer=SGD(0.1), accessor=CtrAccessor())
+    table.push(IDS, np.zeros((50, DIM), np.float32))
+    chunks = table_source(table).chunks()
+    found = [next(chunks)]
+    table.shrink(delete_threshold=9.0)
+    found += chunks
+    assert sorted(np.concatenate([chunk.ids for chunk in found])) == sorted(IDS)

@@ -1,0 +1,102 @@
+"""What a connection and a session say, and how it travels."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import asdict
+
+from psnb._src.protocol.messages import (
+    AnnounceStrategies,
+    AskLease,
+    Assignment,
+    CancelClosures,
+    ChainsRead,
+    ClosureResult,
+    ClosureResults,
+    ClosuresReturned,
+    ClosureUndecided,
+    CopiesFlushed,
+    DefineResource,
+    FlushCopies,
+    FlushUndecided,
+    KeepResult,
+    Lease,
+    QuestionAsked,
+    RecallClosures,
+    ReleaseResources,
+    RunClosures,
+    SessionOpening,
+    SignOfLife,
+    TakeAnswer,
+    TakeElements,
+    TakenRange,
+    ToWorker,
+    WorkerLeaves,
+)
+from psnb._src.transport.stream import Message, unwired
+from psnb._src.utils.profiling import Stages, StageStatistics
+
+ASSIGNMENT = Assignment(
+    7, "f", 2, 5, None, b"args", [b"input"], [TakenRange(1, 3, {"at": 4}, 2)], 1
+)
+
+STAGE = StageStatistics("map(parse)", 7, 0.5, level=1, limit=2, place=1 << 62)
+
+MESSAGES = [
+    RunClosures(4, ["layout"], 3, {"f": ("name", b"pickled")}, ["g"], [ASSIGNMENT] * 2),
+    RunClosures(4, None, 3, {}, [], []),
+    RecallClosures([1, 2]),
+    CancelClosures([1, 2]),
+    FlushCopies(),
+    DefineResource(1, b"call"),
+    ReleaseResources([1]),
+    TakeAnswer(1, Lease(0, 2, None, None, [2])),
+    ClosureResults(
+        [(1.0, {"loss": 0.5})], [ClosureResult(7, True, b"value", 0.1, True, 3)] * 2, [0.1] * 5
+    ),
+    ClosureResults([], [], [0.0] * 5),
+    ClosureUndecided(7, b"value", 0.1, [0.02] * 5, True, ("writer", 5)),
+    ClosuresReturned([7]),
+    CopiesFlushed(b"", 2),
+    FlushUndecided(("writer", 5)),
+    SignOfLife(1 << 30, "running step", 2.5),
+    ChainsRead({"range>map": Stages([STAGE])}),
+    WorkerLeaves(),
+    QuestionAsked(1, AskLease(2, 7, None)),
+    QuestionAsked(1, TakeElements(2, 0, 7, 1, None, {"at": 1}, False)),
+    QuestionAsked(1, KeepResult(7, 2, b"value")),
+    QuestionAsked(1, AnnounceStrategies(["other"])),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
+    arrived = unwired(pickle.loads(pickle.dumps(message.wire())), Message)
+    assert type(arrived) is type(message)
+    assert arrived == message
+
+
+@pytest.mark.parametrize(
+    ("message", "batch"), [(MESSAGES[0], -1), (MESSAGES[8], 2)], ids=["closures", "results"]
+)
+def test_a_batch_travels_as_tuples_which_pickle_faster_than_objects(
+    message: Any, batch: int
+) -> None:
+    assert message.wire()[batch]
+    assert all(type(each) is tuple for each in message.wire()[batch])
+
+
+def test_an_opening_travels_in_a_dask_message() -> None:
+    opening = SessionOpening("coordinator", "worker-1", 1, 4, 0.5, 30.0, "strategy", None, 2)
+    arrived = msgspec.msgpack.decode(msgspec.msgpack.encode(asdict(opening)))
+    assert SessionOpening(**arrived) == opening
+
+
+@pytest.mark.parametrize("wire", [("Explode",), ("RunClosures", 1), ("SignOfLife", 1)])
+def test_what_is_no_message_to_a_worker_breaks_its_connection(wire: Any) -> None:
+    with pytest.raises(ConnectionError, match="this version of psnb"):
+        unwired(wire, ToWorker)
