@@ -68,8 +68,8 @@ def test_due_checkpoints_are_saved_while_somebody_waits(
     manager = psnb.CheckpointManager(coordinator, tmp_path, every="0.1 s")
     coordinator.map(lambda number: wait_a_little(), range(100))
     wait(coordinator)
-    wait_until(lambda: bool(manager.checkpoints), "it is saved")
-    assert told(coordinator, psnb.EventKind.CHECKPOINT_SAVED)
+    wait_until(lambda: told(coordinator, psnb.EventKind.CHECKPOINT_SAVED), "it is saved")
+    assert manager.checkpoints
     assert coordinator.statistics().completed == 100
 
 
