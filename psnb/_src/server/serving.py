@@ -65,6 +65,7 @@ from psnb._src.transport.shared_memory import Probe, can_see
 from psnb._src.transport.shared_memory import probe as own_probe
 from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream, unwired
 from psnb._src.utils.files import own_version
+from psnb._src.utils.memory import extend_stack
 from psnb.errors import ServerLostError
 
 HANDLER = "psnb_server"
@@ -141,6 +142,7 @@ class ParameterServers:
         server = self._servers[key] = _Server(key, actor, self._loop.call_soon_threadsafe)
         server.host.leaves = self._leaving
         if len(self._servers) == 1:
+            extend_stack()
             self._ended = threading.Event()
             self._timers = [self._loop.call_later(_MINUTE, self._count_minute)]
             self._go_round()

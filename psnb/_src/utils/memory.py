@@ -136,3 +136,18 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     memory = np.empty(size + _BYTES, np.uint8)
     start = -memory.ctypes.data % _BYTES
     return memory[start : start + size].view(dtype).reshape(shape)
+
+
+# The stack of the main thread, which the system extends when it is first written to that depth. If
+# the address space is full by then (``ulimit -v``), that kills the process with SIGSEGV, anywhere:
+# no allocation fails, so nothing can be refused. Other threads have all of theirs from the start.
+
+_LEVELS = 200
+"""Calls of `sorted` within each other; each takes 5 kB of it, most for what it sorts."""
+
+
+def extend_stack(levels: int = _LEVELS) -> int:
+    """Have this thread's stack extended by a megabyte now, for a time without memory."""
+    if levels:
+        sorted([levels - 1], key=extend_stack)
+    return levels
