@@ -94,10 +94,22 @@ def scratch(shape: Shape | int, dtype: Any) -> np.ndarray:
     return found
 
 
+RESERVE, _MESSAGE = 4, 1 << 20
+"""How many messages of Dask, and of how many bytes each, still have memory beside what a server
+keeps: a worker without memory for its heartbeat (msgpack takes a megabyte for any message) is
+closed by Dask in the middle of its work, and the server on it never answers again."""
+
+
 def lasting(shape: Shape, dtype: Any) -> np.ndarray:
     """Return memory for rows, from the beginning of a cache line on, which is not filled."""
     found: np.ndarray = allocate(_lasting, shape, dtype)
+    allocate(_leave_reserve, found.nbytes, np.uint8)
     return found
+
+
+def _leave_reserve(wanted: Any, dtype: Any) -> None:
+    # By trying: only the system knows its limits, and only the heap what it has free.
+    [np.empty(_MESSAGE, np.uint8) for _ in range(RESERVE)]
 
 
 def pages(nbytes: int) -> mmap:
@@ -110,6 +122,7 @@ def pages(nbytes: int) -> mmap:
             raise MemoryError from error
 
     found: mmap = allocate(get, nbytes, np.uint8)
+    allocate(_leave_reserve, nbytes, np.uint8)
     return found
 
 
