@@ -18,14 +18,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
 from psnb._src.utils import memory
-from psnb._src.utils.memory import aligned
 from psnb.errors import ServerMemoryError
 
 try:
@@ -96,20 +95,17 @@ def scratch(shape: Shape | int, dtype: Any) -> np.ndarray:
 
 def lasting(shape: Shape, dtype: Any) -> np.ndarray:
     """Return memory for rows, from the beginning of a cache line on, which is not filled."""
-    found: np.ndarray = allocate(_lasting, shape, dtype)
+    found: np.ndarray = allocate(memory.lasting, shape, np.dtype(dtype))
     return found
 
 
-def pages(nbytes: int) -> mmap:
-    """Return zeroed memory in small pages."""
+def in_small_pages(shape: Shape, dtype: Any) -> np.ndarray:
+    """Return memory for copies, of which the system provides what is written.
 
-    def get(shape: Any, dtype: Any) -> Any:
-        try:
-            return mmap(-1, shape, MAP_PRIVATE | MAP_ANONYMOUS)
-        except OSError as error:
-            raise MemoryError from error
-
-    found: mmap = allocate(get, nbytes, np.uint8)
+    For a huge page, it may look for a tenth of a second.
+    """
+    get = partial(memory.in_pages, huge=False)
+    found: np.ndarray = allocate(get, shape, np.dtype(dtype))
     return found
 
 
@@ -120,13 +116,6 @@ def allocate(get: Callable[[Any, Any], Any], shape: Shape | int, dtype: Any) -> 
     except (MemoryError, ValueError):  # numpy's for more than there are addresses
         count = shape if isinstance(shape, int) else math.prod(shape)
         raise NoMemoryError(count * np.dtype(dtype).itemsize) from None
-
-
-def _lasting(shape: Any, dtype: Any) -> np.ndarray:
-    dtype = np.dtype(dtype)
-    if math.prod(shape) * dtype.itemsize <= memory.SMALL:
-        return aligned(shape, dtype)
-    return memory.mmap_zeros(math.prod(shape), dtype).reshape(shape)
 
 
 def refusal(error: MemoryError, what: str, where: str) -> ServerMemoryError:
@@ -273,11 +262,7 @@ class PreallocatedPages:
 
 
 def _chunk() -> np.ndarray:
-    """Return new memory.
-
-    In small pages: the system may look for a huge one for a tenth of a second.
-    """
-    return np.frombuffer(pages(CHUNK), np.uint8)
+    return in_small_pages((CHUNK,), np.uint8)
 
 
 # Where tables write their results: if possible, into memory that is sent without a copy. Pure.

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.memory import CHUNK, PreallocatedPages, count_chunks, pages
+from psnb._src.server.memory import CHUNK, PreallocatedPages, count_chunks, in_small_pages
 from psnb._src.server.operations import SnapshotHeader, WritingProgress
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.states import ROW_USE
@@ -268,21 +268,12 @@ class _RowSnapshot(Snapshot):
         if not rows.size:
             return
         if not self._kept:
-            self._kept = {name: _room(form, self.rows) for name, form in self.form.items()}
+            shapes, forms = self.shapes, self.form
+            self._kept = {n: in_small_pages(shapes[n], forms[n].dtype) for n in forms}
         start, self._count = self._count, self._count + rows.size
         self._place[rows] = np.arange(start + 1, self._count + 1)
         for name, array in self._table.pick(self._in_table(rows)).items():
             self._kept[name][start : self._count] = array
-
-
-def _room(form: np.ndarray, rows: int) -> np.ndarray:
-    """Return room for so many rows: the system provides memory for those that are written.
-
-    In small pages: while a file is written, it may look for a huge one for a tenth of a second.
-    """
-    numbers = rows * math.prod(form.shape[1:])
-    memory = pages(max(1, numbers * form.itemsize))
-    return np.frombuffer(memory, form.dtype, numbers).reshape(rows, *form.shape[1:])
 
 
 # OpenSnapshots: the snapshots of a server's tables that are being read, by name. Pure.
