@@ -160,7 +160,8 @@ class ChangedRows(Watcher):
     def _end_period(self, rows: int) -> None:
         """Move the bits to the periods, and know the rows that were added."""
         known = self._periods.rows[:, 0]
-        kernels.mark_rows(known, self._bits, self._period)
+        if rows:  # else it is a variable: nothing has compiled this for it
+            kernels.mark_rows(known, self._bits, self._period)
         if rows > known.size:
             self._anything = self._period
             self._periods.grow(rows)
