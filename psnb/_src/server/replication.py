@@ -88,11 +88,14 @@ class _Moving:
         self.table.watchers.remove(self._log)
 
     def pending(self) -> bool:
-        """Return whether `next` has something, of what had changed when it was looked for."""
+        """Return whether `next` has something without another look at what has changed."""
         return self._at < self._stop or not self._log.knows(self._mark)
 
     def more(self, than: int) -> bool:
-        """Return whether something is pending, and have it be if more bytes changed than that."""
+        """Return whether `next` has something, if need be after a look at what has changed.
+
+        Changes of no more bytes than that are left: the same mark has them the next time.
+        """
         if self.pending():
             return True
         if than and self._total >= _MOST * self.table.extent:
