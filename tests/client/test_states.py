@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.client import requests
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
+from psnb._src.server import table
 from psnb._src.server.operations import ReadSegment, ReleaseSnapshot
 from psnb._src.server.optimizers import Adagrad, Adam
 from psnb._src.server.table import ClearTable, OnTable, Operation, PutSegment, ShardOperation
@@ -22,7 +22,7 @@ SHARDS = pytest.mark.parametrize("shards", [1, 3])
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "SEGMENT", 100)
+    monkeypatch.setattr(table, "SEGMENT", 100)
 
 
 def operations(transport: InProcess, kind: type[Operation]) -> int:

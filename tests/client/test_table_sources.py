@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.client import requests
-from psnb._src.models import shared
 from psnb._src.models.shared import table_source
+from psnb._src.server import table
 from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import SGD
 from tests.client.in_process import DIM, ROWS, embedding
@@ -17,8 +16,7 @@ IDS = np.arange(50) * 2**40
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (requests, shared):
-        monkeypatch.setattr(module, "SEGMENT", 40)
+    monkeypatch.setattr(table, "SEGMENT", 40)
 
 
 def test_rows_of_any_ids_come_in_pieces() -> None:

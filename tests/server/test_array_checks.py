@@ -16,7 +16,7 @@ from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.states import Always, Constant, CountFilter
-from psnb._src.server.table import Segment, Table
+from psnb._src.server.table import Segment, Table, Watcher
 from psnb.errors import ConfigurationError
 
 IDS = np.arange(4, dtype=np.uint64)
@@ -122,19 +122,13 @@ def is_good_tail(hostile: Segment) -> bool:
     return True
 
 
-class Nobody:
+class Nobody(Watcher):
     """Hears of no change."""
 
     def changing(self, rows: np.ndarray | None) -> None:
         raise AssertionError("rows are about to change")
 
-    def changing_use(self) -> None:
-        self.changing(None)
-
-    def changing_parts(self, rows: np.ndarray, width: int) -> None:
-        self.changing(None)
-
-    def renumbering(self) -> None:
+    def lapse(self) -> None:
         raise AssertionError("rows are about to be renumbered")
 
 

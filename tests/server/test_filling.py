@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb._src.server import replication
+from psnb._src.server import replication, table
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import ApplyCommit, CreateDense, DropTable, PreparePart
 from psnb._src.server.table import (
@@ -96,9 +96,8 @@ def test_whatever_happens_while_a_copy_is_filled_it_ends_the_same(
 def small_segments() -> Iterator[None]:
     """Send a row or two at a time, and nothing at last that was not sent before."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replication, "SEGMENT", 80)
+        patch.setattr(table, "SEGMENT", 80)
         patch.setattr(replication, "LAST", 40)
-        patch.setattr(replication, "_WINDOW", 3)
         yield
 
 

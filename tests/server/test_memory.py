@@ -506,7 +506,7 @@ def test_a_copy_that_is_filled_begins_anew_where_there_was_no_memory_to_note_a_c
             copy.run(step)
         if at == 5:
             with monkeypatch.context() as patch:
-                patch.setattr(type(transfer._moving["any"]), "changing", without_memory)
+                patch.setattr(ChangedRows, "changing", without_memory)
                 found.commit(PUSHES)
     for steps in transfer.last():
         for step in pickle.loads(pickle.dumps(steps)):

@@ -7,13 +7,20 @@ import pickle
 import numpy as np
 import pytest
 
-from psnb._src.server import replication
+from psnb._src.server import replication, table
 from psnb._src.server.operations import CreateSparse
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.replication import Transfer
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.states import Constant
-from psnb._src.server.table import LookUpRows, OnTable, PushRows, PutSegment, ShardOperation
+from psnb._src.server.table import (
+    ClearTable,
+    LookUpRows,
+    OnTable,
+    PushRows,
+    PutSegment,
+    ShardOperation,
+)
 
 ROWS = 1000
 
@@ -24,7 +31,7 @@ def shard(monkeypatch: pytest.MonkeyPatch) -> ParameterShard:
     made = ParameterShard("test")
     made.run(CreateSparse("e", 2, None, 0, 1, "float32", Constant(1.0), 0, SGD(1.0)))
     push(made, np.arange(ROWS))
-    monkeypatch.setattr(replication, "SEGMENT", 1600)
+    monkeypatch.setattr(table, "SEGMENT", 1600)
     monkeypatch.setattr(replication, "LAST", 160)
     return made
 
@@ -96,9 +103,39 @@ def test_what_changes_all_the_time_is_sent_at_last(shard: ParameterShard) -> Non
     assert same(shard, copy)
 
 
+def test_what_changes_while_another_table_is_sent_is_sent_again(shard: ParameterShard) -> None:
+    other = CreateSparse("other", 2, None, 0, 1, "float32", Constant(1.0), 0, SGD(1.0))
+    shard.run(other)
+    shard.run(OnTable("other", LookUpRows(np.arange(ROWS, dtype=np.uint64))))
+    under_way, copy = Transfer(shard), ParameterShard("copy")
+    for _ in range(15):
+        take(copy, under_way.next())
+    push(shard, np.arange(50))
+    assert sum(finish(under_way, copy)) == 0
+    assert same(shard, copy)
+
+
+@pytest.mark.parametrize("steps_before", [5, 11])
+def test_rows_that_are_renumbered_are_all_sent_again(
+    shard: ParameterShard, steps_before: int
+) -> None:
+    under_way, copy = Transfer(shard), ParameterShard("copy")
+    for _ in range(steps_before):
+        take(copy, under_way.next())
+    shard.run(OnTable("e", ClearTable()))
+    push(shard, np.arange(ROWS, ROWS + 300))
+    kinds = []
+    while steps := under_way.next():
+        kinds += [str(step) for step in steps]
+        take(copy, steps)
+    assert kinds == ["ClearTable of 'e'", *["PutSegment of 'e'"] * 3]
+    assert sum(finish(under_way, copy)) == 0
+    assert same(shard, copy)
+
+
 def test_a_row_that_changes_all_the_time_holds_no_others_up(shard: ParameterShard) -> None:
     under_way, copy = Transfer(shard), ParameterShard("copy")
-    while under_way._moving.get("e") is None or under_way._moving["e"]._sent < ROWS:
+    for _ in range(1 + ROWS // 100):
         take(copy, under_way.next())
     push(shard, np.arange(0, ROWS, 2))
     seen: set[int] = set()

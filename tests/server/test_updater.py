@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from psnb._src.server import kernels
 from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import CreateDense, CreateSparse
 from psnb._src.server.optimizer import Optimizer, PiecewiseConstant
@@ -148,8 +150,14 @@ def test_skips_are_counted(make: Any) -> None:
 
 @pytest.mark.parametrize("optimizer", [None, Adam()])
 @pytest.mark.parametrize("rows", [None, 10])
-def test_warming_up_takes_the_arguments_of_a_table(
+def test_warming_up_takes_the_arguments_of_a_table_and_notes_changes(
     optimizer: Optimizer | None, rows: int | None
 ) -> None:
     warm_up(CreateDense("v", np.zeros(3, np.float32), optimizer))
-    warm_up(CreateSparse("e", 2, rows, 1, 3, "float64", Constant(0.0), 0, optimizer))
+    with (
+        patch.object(kernels, "set_bits", wraps=kernels.set_bits) as noted,
+        patch.object(kernels, "mark_rows", wraps=kernels.mark_rows) as taken,
+    ):
+        warm_up(CreateSparse("e", 2, rows, 1, 3, "float64", Constant(0.0), 0, optimizer))
+    assert noted.called
+    assert taken.called

@@ -7,7 +7,6 @@ last. A request that was sent again may be answered twice: the first answer coun
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,6 +43,8 @@ from psnb._src.server.table import (
     Segment,
     ShardOperation,
     TableOperation,
+    row_nbytes,
+    rows_in_segment,
 )
 from psnb._src.transport.stream import UnreadableError
 from psnb._src.utils.threads import Answer
@@ -367,13 +368,10 @@ def process_client() -> ServerClient:
     return _of_workers[-1]
 
 
-# Reading and writing whole tables, in segments, so that no server is blocked for long.
+# Reading and writing whole tables, in segments.
 #
 # A table is read as it was at one moment (`psnb._src.server.snapshots`); the moments of several
 # tables differ slightly.
-
-SEGMENT = 4 << 20
-"""Bytes of a table that are read or written at a time."""
 
 _ATTEMPTS = 5
 
@@ -392,7 +390,7 @@ class _TableReader:
             for name, array in header.form.items()
         } | header.tail
         self._names = tuple(header.form)
-        self._step = _rows_of_a_segment(header.row_nbytes)
+        self._step = rows_in_segment(header.row_nbytes)
         self.done = 0
 
     def request(self) -> Request:
@@ -454,7 +452,7 @@ def read_segments(server_client: ServerClient, table: TableName) -> Iterator[Seg
     """
     shard, name = table
     (header,) = server_client.call([Request(shard, TakeSnapshot(name))])
-    step = _rows_of_a_segment(header.row_nbytes)
+    step = rows_in_segment(header.row_nbytes)
     try:
         for start in range(0, header.rows, step):
             stop = min(start + step, header.rows)
@@ -498,7 +496,7 @@ def write_states(
     while True:
         requests = []
         for i, (table, rows, _) in enumerate(states):
-            size, step = _size(rows)
+            size, step = len(next(iter(rows.values()))), rows_in_segment(row_nbytes(rows))
             if start[i] < size:
                 segment = {name: array[start[i] : start[i] + step] for name, array in rows.items()}
                 if numbered:
@@ -509,16 +507,6 @@ def write_states(
             break
         server_client.call(requests)
     server_client.call([on_table(*table, FinishTable(tail)) for table, _, tail in states])
-
-
-def _size(rows: Segment) -> tuple[int, int]:
-    """Return the number of rows, and the number of rows in a segment."""
-    row = sum(array.itemsize * math.prod(array.shape[1:]) for array in rows.values())
-    return len(next(iter(rows.values()))), _rows_of_a_segment(row)
-
-
-def _rows_of_a_segment(row_nbytes: int) -> int:
-    return max(1, SEGMENT // max(1, row_nbytes))
 
 
 # Statistics of an embedding: plain values. Pure.

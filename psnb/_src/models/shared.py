@@ -25,7 +25,6 @@ from xxhash import xxh3_64_hexdigest
 from psnb._src.client.arguments import ModelRecords, checked_ids
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.local_copies import pull, push
-from psnb._src.client.requests import SEGMENT
 from psnb._src.client.sparse_shards import DistinctIds
 from psnb._src.client.variable import Blend, Handle, Variable, shards_of
 from psnb._src.models.export.manifest import DenseSources, Fetch, RowChunk, TableSource
@@ -36,6 +35,7 @@ from psnb._src.server.kernels import distinct
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.row_index import GrowingRowIndex
 from psnb._src.server.shard import OPTIMIZABLE
+from psnb._src.server.table import rows_in_segment
 from psnb._src.utils.profiling import PULL, counted_as
 from psnb._src.utils.text import shown
 from psnb._src.worker.resources import latest_element
@@ -793,7 +793,7 @@ def write_rows(table: Embedding, ids: np.ndarray, rows: np.ndarray) -> None:
 
 
 def _parts(table: Embedding, count: int) -> Iterator[slice]:
-    step = max(1, SEGMENT // (table.dim * table.dtype.itemsize))
+    step = rows_in_segment(table.dim * table.dtype.itemsize)
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 

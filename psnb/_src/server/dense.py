@@ -188,8 +188,12 @@ class DenseTable(Table):
         self._values += values
 
     def _assign_rows(self, rows: np.ndarray, values: np.ndarray) -> None:
-        self._changing_parts(rows, math.prod(self._values.shape[1:]))
+        self._changing_rows(rows)
         self._values[rows] = values
+
+    def _changing_rows(self, rows: np.ndarray) -> None:
+        width = math.prod(self._values.shape[1:])
+        self._watched(lambda watcher: watcher.changing_parts(rows, width))
 
     def _reserved_addition(self, rows: np.ndarray, values: np.ndarray) -> Callable[[], None]:
         # Sorted and summed: five times as fast as `np.add.at` if a row is more than one number.
@@ -199,7 +203,7 @@ class DenseTable(Table):
         room = scratch(sums.shape, sums.dtype)
 
         def add() -> None:
-            self._changing_parts(rows, math.prod(self._values.shape[1:]))
+            self._changing_rows(rows)
             self._values.take(distinct, axis=0, out=room, mode="clip")
             np.add(room, sums, out=room)
             self._values[distinct] = room

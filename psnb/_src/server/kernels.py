@@ -384,6 +384,16 @@ def set_bits(bits, rows):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def mark_rows(marks, bits, mark):  # type: ignore[no-untyped-def]
+    """Set the marks of the rows whose bits are set, as `set_bits` does that."""
+    for byte in range(bits.size):
+        if bits[byte]:  # mostly not
+            for row in range(8 * byte, min(8 * byte + 8, marks.size)):
+                if bits[byte] >> (row & 7) & 1:
+                    marks[row] = mark
+
+
+@njit(cache=True, nogil=True)
 def take(values, rows, out):  # type: ignore[no-untyped-def]
     """Copy rows of ``values`` to ``out``; zeros for rows below 0."""
     for i in range(rows.size):

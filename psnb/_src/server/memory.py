@@ -18,14 +18,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
 from psnb._src.utils import memory
-from psnb._src.utils.memory import aligned
 from psnb.errors import ServerMemoryError
 
 try:
@@ -102,7 +101,19 @@ closed by Dask in the middle of its work, and the server on it never answers aga
 
 def lasting(shape: Shape, dtype: Any) -> np.ndarray:
     """Return memory for rows, from the beginning of a cache line on, which is not filled."""
-    found: np.ndarray = allocate(_lasting, shape, dtype)
+    return _kept(memory.lasting, shape, dtype)
+
+
+def in_small_pages(shape: Shape, dtype: Any) -> np.ndarray:
+    """Return memory for copies, of which the system provides what is written.
+
+    For a huge page, it may look for a tenth of a second.
+    """
+    return _kept(partial(memory.in_pages, huge=False), shape, dtype)
+
+
+def _kept(get: Callable[[Any, Any], np.ndarray], shape: Shape, dtype: Any) -> np.ndarray:
+    found: np.ndarray = allocate(get, shape, np.dtype(dtype))
     allocate(_leave_reserve, found.nbytes, np.uint8)
     return found
 
@@ -112,20 +123,6 @@ def _leave_reserve(wanted: Any, dtype: Any) -> None:
     [np.empty(_MESSAGE, np.uint8) for _ in range(RESERVE)]
 
 
-def pages(nbytes: int) -> mmap:
-    """Return zeroed memory in small pages."""
-
-    def get(shape: Any, dtype: Any) -> Any:
-        try:
-            return mmap(-1, shape, MAP_PRIVATE | MAP_ANONYMOUS)
-        except OSError as error:
-            raise MemoryError from error
-
-    found: mmap = allocate(get, nbytes, np.uint8)
-    allocate(_leave_reserve, nbytes, np.uint8)
-    return found
-
-
 def allocate(get: Callable[[Any, Any], Any], shape: Shape | int, dtype: Any) -> Any:
     """Return what ``get`` returns, or raise NoMemoryError."""
     try:
@@ -133,13 +130,6 @@ def allocate(get: Callable[[Any, Any], Any], shape: Shape | int, dtype: Any) -> 
     except (MemoryError, ValueError):  # numpy's for more than there are addresses
         count = shape if isinstance(shape, int) else math.prod(shape)
         raise NoMemoryError(count * np.dtype(dtype).itemsize) from None
-
-
-def _lasting(shape: Any, dtype: Any) -> np.ndarray:
-    dtype = np.dtype(dtype)
-    if math.prod(shape) * dtype.itemsize <= memory.SMALL:
-        return aligned(shape, dtype)
-    return memory.mmap_zeros(math.prod(shape), dtype).reshape(shape)
 
 
 def refusal(error: MemoryError, what: str, where: str) -> ServerMemoryError:
@@ -286,11 +276,7 @@ class PreallocatedPages:
 
 
 def _chunk() -> np.ndarray:
-    """Return new memory.
-
-    In small pages: the system may look for a huge one for a tenth of a second.
-    """
-    return np.frombuffer(pages(CHUNK), np.uint8)
+    return in_small_pages((CHUNK,), np.uint8)
 
 
 # Where tables write their results: if possible, into memory that is sent without a copy. Pure.

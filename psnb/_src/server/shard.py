@@ -86,9 +86,10 @@ def warm_up(creation: CreateTable) -> None:
         small = SparseTable(**{**arguments, "admission": Always(), "optimizer": optimizer})
         for training in (False, True):
             small.lookup(ids, training)
+        row = np.zeros((1, creation.dim), creation.dtype)
+        small.changed_since("")
+        small.assign(ids, row)
         if optimizer is not None:
-            small.changed_since("")
-            row = np.zeros((1, creation.dim), creation.dtype)
             small.push(ids, row)
             small.merge(ids, row, dict.fromkeys(optimizer.slots, row), 0, 1.0)
             if not isinstance(creation.admission, Always):  # some ids may have no row

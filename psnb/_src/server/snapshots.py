@@ -17,7 +17,7 @@ import errno
 import itertools
 import math
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -25,11 +25,11 @@ from typing import NamedTuple
 import numpy as np
 
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.memory import CHUNK, PreallocatedPages, count_chunks, pages
+from psnb._src.server.memory import CHUNK, PreallocatedPages, count_chunks, in_small_pages
 from psnb._src.server.operations import SnapshotHeader, WritingProgress
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.states import ROW_USE
-from psnb._src.server.table import Changes, Segment, Table
+from psnb._src.server.table import Changes, Segment, Table, Watcher, row_nbytes
 from psnb._src.utils.files import NewFile, WrittenFile, safetensors_head
 from psnb._src.utils.threads import Answer
 from psnb.errors import CheckpointError, InternalError, PsnbError, ServerMemoryError
@@ -38,7 +38,7 @@ _ALL = slice(None)
 _BLOCK = 1 << 16  # rows that are copied at a time
 
 
-class Snapshot(ABC):
+class Snapshot(Watcher):
     """A table at one moment.
 
     Attributes
@@ -75,7 +75,7 @@ class Snapshot(ABC):
 
     def header(self, name: str, mark: str = "", *, whole: bool = True) -> SnapshotHeader:
         """Return what a reader must know, who knows the snapshot by this name."""
-        row = sum(a.dtype.itemsize * math.prod(a.shape[1:]) for a in self.form.values())
+        row = row_nbytes(self.form)
         return SnapshotHeader(name, self.rows, row, self.form, self.tail, mark, whole)
 
     @abstractmethod
@@ -149,12 +149,6 @@ class _WholeSnapshot(Snapshot):
             self._keep(name, numbers[numbers >= self._read_to[name] // step].tolist())
         return None
 
-    def changing_use(self) -> None:
-        """Nothing: a dense table has none."""
-
-    def renumbering(self) -> None:
-        """Nothing: rows of a dense table stay."""
-
     def read(self, start: int, stop: int) -> Segment:
         self._check()
         if start != self._last[0]:
@@ -219,9 +213,6 @@ class _RowSnapshot(Snapshot):
         for start in range(self._read_to, self.rows, _BLOCK):
             self._keep(np.arange(start, min(start + _BLOCK, self.rows)))
 
-    def changing_parts(self, rows: np.ndarray, width: int) -> None:
-        """Nothing: that is for variables."""
-
     def changing_use(self) -> None:
         """Copy the use of all rows, a few bytes of each."""
         if not self._apart and not self._use:
@@ -277,21 +268,12 @@ class _RowSnapshot(Snapshot):
         if not rows.size:
             return
         if not self._kept:
-            self._kept = {name: _room(form, self.rows) for name, form in self.form.items()}
+            shapes, forms = self.shapes, self.form
+            self._kept = {n: in_small_pages(shapes[n], forms[n].dtype) for n in forms}
         start, self._count = self._count, self._count + rows.size
         self._place[rows] = np.arange(start + 1, self._count + 1)
         for name, array in self._table.pick(self._in_table(rows)).items():
             self._kept[name][start : self._count] = array
-
-
-def _room(form: np.ndarray, rows: int) -> np.ndarray:
-    """Return room for so many rows: the system provides memory for those that are written.
-
-    In small pages: while a file is written, it may look for a huge one for a tenth of a second.
-    """
-    numbers = rows * math.prod(form.shape[1:])
-    memory = pages(max(1, numbers * form.itemsize))
-    return np.frombuffer(memory, form.dtype, numbers).reshape(rows, *form.shape[1:])
 
 
 # OpenSnapshots: the snapshots of a server's tables that are being read, by name. Pure.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -337,7 +336,7 @@ class SparseTable(Table):
         use.record(rows, shows, clicks)
 
     def _end_day(self, use: RowUse) -> None:
-        self._changing_use()
+        self._watched(lambda watcher: watcher.changing_use())
         use.end_day()
 
     def describe_rows(self) -> dict[str, int]:
@@ -357,11 +356,6 @@ class SparseTable(Table):
     @property
     def counted(self) -> int:
         return self.extent
-
-    @property
-    def row_nbytes(self) -> int:
-        """Bytes that a row takes in a `segment`."""
-        return sum(a.itemsize * math.prod(a.shape[1:]) for a in self.segment(0, 0).values())
 
     def segment(self, start: int, stop: int) -> Segment:
         """Return copies of rows: ``ids``, ``values``, ``slot.*``, ``show``, ``click``, ...."""

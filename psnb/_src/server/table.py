@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,7 +28,38 @@ from psnb._src.server.row_index import GrowingArray
 from psnb._src.transport.stream import Message, as_float32, halved, part_unwired
 from psnb.errors import ConfigurationError, InternalError
 
-# ChangedRows: what of a table has changed since some moment, for any number of consumers. Pure.
+
+class Watcher(ABC):
+    """Hears of it before rows of a table change.
+
+    It may need memory for that. If there is none, the change goes on, and `lapse` is called: a
+    checkpoint or a copy of a server can be made again, what a closure has learned cannot.
+    """
+
+    @abstractmethod
+    def changing(self, rows: np.ndarray | None) -> None:
+        """Take note of rows (distinct) that are about to change; None for all of them."""
+
+    def changing_parts(self, rows: np.ndarray, width: int) -> None:
+        """Take note that so many numbers a row are about to change in some rows of a variable."""
+        self.changing(None)
+
+    def changing_use(self) -> None:
+        """Take note that the use of all rows is about to change, and nothing else."""
+        self.changing(None)
+
+    def renumbering(self) -> None:
+        """Take note that rows are about to be removed or renumbered."""
+        self.lapse()
+
+    @abstractmethod
+    def lapse(self) -> None:
+        """Take note that something changes which there was no memory to take note of."""
+
+
+# ChangedRows: what of a table has changed since some moment. Pure.
+#
+# Deltas of checkpoints and transfers to replicas ask for it, any number of them.
 #
 # Each row has the number of the period in which it changed last, two bytes; the rows that change in
 # the present one have a bit each, which stay in the processor's caches. Whoever asks ends a period,
@@ -43,6 +74,7 @@ TICKS = 24 * 60
 
 _PERIOD, _BITS = np.dtype(np.uint16), np.dtype(np.uint8)
 _LAST = int(np.iinfo(_PERIOD).max)
+_NONE = np.empty(0, np.int64)
 
 
 class Changes(NamedTuple):
@@ -63,8 +95,8 @@ class Changes(NamedTuple):
     nothing: bool
 
 
-class ChangedRows:
-    """A watcher of a table, which knows when its rows changed."""
+class ChangedRows(Watcher):
+    """Knows when the rows of a table changed."""
 
     def __init__(self) -> None:
         self._ticks = 0
@@ -78,21 +110,13 @@ class ChangedRows:
         else:  # rows that were added in this period need no bit
             kernels.set_bits(self._bits, read_only(rows))
 
-    def changing_parts(self, rows: np.ndarray, width: int) -> None:
-        """Note that a variable changes."""
-        self.changing(None)
-
-    def changing_use(self) -> None:
-        """Note that all rows change."""
-        self.changing(None)
-
-    def renumbering(self) -> None:
-        """Forget all: no row can be told from another."""
-        self._begin()
-
     def lapse(self) -> None:
-        """Forget all: something was not noted."""
+        """Forget all: something was not noted, or no row can be told from another."""
         self._begin()
+
+    def knows(self, mark: str) -> bool:
+        """Return whether rows have the numbers that they had at a mark, and all was noted since."""
+        return mark.rpartition("-")[0] == self._key
 
     def take(self, since: str, rows: int) -> Changes:
         """Return what has changed since a mark, and a new mark.
@@ -106,11 +130,12 @@ class ChangedRows:
         """
         self._ticks = 0
         self._end_period(rows)
-        key, _, period = since.rpartition("-")
         mark = f"{self._key}-{self._period}"
         found, nothing = None, False
-        if key == self._key:
-            found, nothing = self._since(int(period)), self._anything <= int(period)
+        if self.knows(since):
+            period = int(since.rpartition("-")[2])
+            nothing = self._anything <= period
+            found = _NONE if nothing else self._since(period)
         if self._period == _LAST:
             self._begin()
         else:
@@ -135,8 +160,8 @@ class ChangedRows:
     def _end_period(self, rows: int) -> None:
         """Move the bits to the periods, and know the rows that were added."""
         known = self._periods.rows[:, 0]
-        found = _rows_of(self._bits)
-        known[found[found < known.size]] = self._period
+        if rows:  # else it is a variable: nothing has compiled this for it
+            kernels.mark_rows(known, self._bits, self._period)
         if rows > known.size:
             self._anything = self._period
             self._periods.grow(rows)
@@ -146,17 +171,9 @@ class ChangedRows:
     def _since(self, period: int) -> np.ndarray | None:
         if self._all > period:
             return None
-        periods = self._periods.rows[:, 0]
-        found = np.flatnonzero(periods > period)
-        return None if 2 * found.size > periods.size else found
-
-
-def _rows_of(bits: np.ndarray) -> np.ndarray:
-    """Return the rows whose bits are set."""
-    some = np.flatnonzero(bits)  # mostly few
-    whole = np.unpackbits(bits[some], bitorder="little").reshape(-1, 8).view(np.bool_)
-    rows: np.ndarray = (8 * some[:, None] + np.arange(8))[whole]
-    return rows
+        changed = self._periods.rows[:, 0] > period
+        most = 2 * np.count_nonzero(changed) > changed.size
+        return None if most else np.flatnonzero(changed)
 
 
 # What a request may do with a table, and with a shard that holds it. Pure, only data.
@@ -167,6 +184,19 @@ def _rows_of(bits: np.ndarray) -> np.ndarray:
 
 Segment = dict[str, np.ndarray]
 """Some rows of a table: the part of each of its arrays for these rows."""
+
+SEGMENT = 4 << 20
+"""Bytes of a table that are read, written or sent at a time: no server is blocked for long."""
+
+
+def row_nbytes(segment: Segment) -> int:
+    """Return the bytes that a row takes."""
+    return sum(array.itemsize * math.prod(array.shape[1:]) for array in segment.values())
+
+
+def rows_in_segment(nbytes: int) -> int:
+    """Return how many rows of so many bytes a segment may have."""
+    return max(1, SEGMENT // max(1, nbytes))
 
 
 class Operation(Message, frozen=True):
@@ -465,29 +495,6 @@ def _is_float32(field: Any) -> bool:
     return isinstance(field, np.ndarray) and field.dtype == np.float32
 
 
-class Watcher(Protocol):
-    """Hears of it before rows of a table change.
-
-    It may need memory for that. If there is none, the change goes on, and `lapse` is called: a
-    checkpoint or a copy of a server can be made again, what a closure has learned cannot.
-    """
-
-    def changing(self, rows: np.ndarray | None) -> None:
-        """Take note of rows (distinct) that are about to change; None for all of them."""
-
-    def changing_parts(self, rows: np.ndarray, width: int) -> None:
-        """Take note that so many numbers a row are about to change in some rows of a variable."""
-
-    def changing_use(self) -> None:
-        """Take note that the use of all rows is about to change, and nothing else."""
-
-    def renumbering(self) -> None:
-        """Take note that rows are about to be removed or renumbered."""
-
-    def lapse(self) -> None:
-        """Take note that something changes which there was no memory to take note of."""
-
-
 class Table(ABC):
     """Base of the tables of a server.
 
@@ -605,17 +612,8 @@ class Table(ABC):
         if self.watchers:
             self._watched(lambda watcher: watcher.changing(rows))
 
-    def _changing_parts(self, rows: np.ndarray, width: int) -> None:
-        if self.watchers:
-            self._watched(lambda watcher: watcher.changing_parts(rows, width))
-
-    def _changing_use(self) -> None:
-        if self.watchers:
-            self._watched(lambda watcher: watcher.changing_use())
-
     def _renumbering(self) -> None:
-        if self.watchers:
-            self._watched(lambda watcher: watcher.renumbering())
+        self._watched(lambda watcher: watcher.renumbering())
 
     def _watched(self, note: Callable[[Watcher], None]) -> None:
         for watcher in list(self.watchers):

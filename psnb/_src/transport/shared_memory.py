@@ -21,12 +21,13 @@ import functools
 import mmap
 import os
 import secrets
-import weakref
 from collections import deque
 from dataclasses import dataclass
 
 import dask
 import numpy as np
+
+from psnb._src.utils.memory import address_of, lend
 
 MOST_BYTES = 1 << 28
 """Of an arena, for one direction of one connection. More goes without shared memory."""
@@ -116,8 +117,7 @@ class Arena:
         A lent one then belongs to the reader as well, and is free when both have dropped it.
         """
         self._take_back_dropped()
-        data = np.frombuffer(buffer, np.uint8)
-        number = self._allocated.get(data.ctypes.data)
+        number = self._allocated.get(address_of(buffer))
         if number is not None and self._held[number] == 1:
             self._held[number] = 2
             return self._maps[number][0]
@@ -125,7 +125,7 @@ class Arena:
         if number is None:
             return None
         block, memory = self._maps[number]
-        np.frombuffer(memory, np.uint8, buffer.nbytes)[...] = data
+        np.frombuffer(memory, np.uint8, buffer.nbytes)[...] = np.frombuffer(buffer, np.uint8)
         return block
 
     def allocate(self, size: int) -> memoryview | None:
@@ -142,12 +142,10 @@ class Arena:
         if number is None:
             return None
         self._allocated_bytes += self._maps[number][0].capacity
-        array = np.frombuffer(self._maps[number][1], np.uint8, size)
-        address = array.ctypes.data
+        memory = self._maps[number][1]
+        address = address_of(memory)
         self._held[number], self._allocated[address] = 1, number
-        weakref.finalize(array, self._dropped.append, (number, address)).atexit = False
-        # Not the array: NumPy lets arrays that are made of one refer to what is beneath it.
-        return memoryview(array)  # type: ignore[arg-type]
+        return lend(memory, size, self._dropped.append, (number, address))
 
     def take_back(self, number: int) -> None:
         """Note that one side has dropped a block."""
@@ -236,7 +234,4 @@ class Mapped:
                         raise
                     self.released.append(block.number)
                     raise MemoryError from None
-        array = np.frombuffer(memory, np.uint8, size)
-        weakref.finalize(array, self.released.append, block.number).atexit = False
-        # Not the array: NumPy lets arrays that are made of one refer to what is beneath it.
-        return memoryview(array)  # type: ignore[arg-type]
+        return lend(memory, size, self.released.append, block.number)

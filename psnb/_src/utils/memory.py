@@ -15,6 +15,8 @@ import mmap
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -49,16 +51,13 @@ class BufferPool:
             memory = self._take(capacity)
         if memory is None:
             return None
-        array = np.frombuffer(memory, np.uint8, size)
-        address = array.ctypes.data
+        address = address_of(memory)
         self._allocated[address] = memory
-        weakref.finalize(array, self._drop, address).atexit = False
-        # Not the array: NumPy lets arrays that are made of one refer to what is beneath it.
-        return memoryview(array)  # type: ignore[arg-type]
+        return lend(memory, size, self._drop, address)
 
     def has_allocated(self, buffer: memoryview) -> bool:
         """Return whether a buffer begins where one that was lent does."""
-        return np.frombuffer(buffer, np.uint8).ctypes.data in self._allocated
+        return address_of(buffer) in self._allocated
 
     def _drop(self, address: int) -> None:
         memory = self._allocated.pop(address)
@@ -78,20 +77,35 @@ class BufferPool:
             return free.pop()
         if self._bytes + capacity > MOST_BYTES:
             return None
-        # Private: a process that is forked from this one must not write to its messages.
-        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         try:
-            memory = mmap.mmap(-1, capacity, flags=private)
-        except OSError:  # no memory: the caller gets an error, or less elsewhere
+            memory = pages(capacity, huge=True)
+        except MemoryError:  # the caller gets an error, or less elsewhere
             return None
         self._bytes += capacity
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a hint, which not every system knows
-                memory.madvise(mmap.MADV_HUGEPAGE)  # as numpy asks for
         return memory
 
     def _free_bytes(self) -> int:
         return sum(capacity * len(each) for capacity, each in self._free.items())
+
+
+# Memory that a view is given of, and that its owner has back when the view is dropped. Pure.
+
+
+def lend(memory: mmap.mmap, size: int, dropped: Callable[..., object], *what: Any) -> memoryview:
+    """Return the first bytes of memory, writable.
+
+    ``dropped(*what)`` is called when the view, and all that is made of it, is dropped, in any
+    thread.
+    """
+    array = np.frombuffer(memory, np.uint8, size)
+    weakref.finalize(array, dropped, *what).atexit = False
+    # Not the array: NumPy lets arrays that are made of one refer to what is beneath it.
+    return memoryview(array)  # type: ignore[arg-type]
+
+
+def address_of(buffer: memoryview | mmap.mmap) -> int:
+    """Return where a buffer begins."""
+    return np.frombuffer(buffer, np.uint8).ctypes.data
 
 
 # Memory in pages of its own, which goes back to the operating system when it is not used. Pure.
@@ -102,39 +116,57 @@ class BufferPool:
 SMALL = 1 << 20
 """Bytes up to which the heap is good enough."""
 
+_CACHE_LINE = 64
 
-def mmap_zeros(count: int, dtype: np.dtype) -> np.ndarray:
-    """Return so many zeros, writable.
+
+def pages(nbytes: int, *, huge: bool) -> mmap.mmap:
+    """Return zeroed memory of this process alone: one that is forked from it has a copy.
+
+    Parameters
+    ----------
+    nbytes : int
+        How much.
+    huge : bool
+        Whether to ask for huge pages, as numpy does: reads at random take half the time. But the
+        system may look for one for a tenth of a second.
 
     Raises
     ------
     MemoryError
         If there is no such memory.
     """
-    size = count * dtype.itemsize
-    if size <= SMALL or not hasattr(mmap, "MAP_PRIVATE"):
-        return np.zeros(count, dtype)
     try:
-        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        raise MemoryError(f"there are no {size} bytes of memory") from error
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        # As numpy asks for: reads at random take half the time. A hint, which not all systems know.
-        with contextlib.suppress(OSError):
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, dtype, count)
+        raise MemoryError(f"there are no {nbytes} bytes of memory") from error
+    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a hint, which not every system knows
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
-# Arrays that begin at a cache line. XLA takes them as they are, and copies what lies elsewhere.
+def in_pages(shape: tuple[int, ...], dtype: np.dtype, *, huge: bool) -> np.ndarray:
+    """Return zeros in `pages`."""
+    count = math.prod(shape)
+    memory = pages(max(1, count * dtype.itemsize), huge=huge)
+    return np.frombuffer(memory, dtype, count).reshape(shape)
 
-_BYTES = 64
+
+def lasting(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return an array that is not filled, in huge `pages` unless it is small."""
+    if math.prod(shape) * dtype.itemsize <= SMALL or not hasattr(mmap, "MAP_PRIVATE"):
+        return aligned(shape, dtype)
+    return in_pages(shape, dtype, huge=True)
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return an array that is not filled yet, at a multiple of 64 bytes."""
+    """Return an array that is not filled, from the beginning of a cache line on.
+
+    XLA takes such arrays as they are, and copies those that lie elsewhere.
+    """
     size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + _BYTES, np.uint8)
-    start = -memory.ctypes.data % _BYTES
+    memory = np.empty(size + _CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % _CACHE_LINE
     return memory[start : start + size].view(dtype).reshape(shape)
 
 

@@ -37,7 +37,7 @@ from fsspec.utils import infer_compression
 
 from psnb._src.utils.checks import integer
 from psnb._src.utils.files import filesystem_of, is_local
-from psnb._src.utils.memory import mmap_zeros
+from psnb._src.utils.memory import lasting
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError, PsnbError
 
@@ -604,7 +604,7 @@ class ByteWindow:
         room = left + max(CHUNK_BYTES, min(left, self.limit - left))
         buffer = self._buffer
         if not room <= buffer.size <= _SHRINK * room:
-            buffer = mmap_zeros(room, np.dtype(np.uint8))
+            buffer = lasting((room,), np.dtype(np.uint8))
         buffer[:left] = self.data
         self._buffer = buffer
         filled = left + self._read(buffer[left:room])
