@@ -53,7 +53,7 @@ class _Layer:
         known[known] = self.ids[at[known]] == ids[known]
         return known, at[known]
 
-    def taken(self, at: np.ndarray) -> np.ndarray:
+    def taken(self, at: np.ndarray | slice) -> np.ndarray:
         """Return rows by where their ids are among all."""
         places = self._places[at]
         found = np.empty((places.size, self.values[0].shape[1]), self.values[0].dtype)
@@ -133,9 +133,11 @@ class SavedTable:
         They are read into memory, unless one server had all of fixed rows; `lookup` reads only what
         it returns.
         """
-        if len(self._layers) == 1 and self._layers[0].is_ordered():
-            return self._layers[0].values[0]
-        rows, _ = self.found(self.ids)
+        first = self._layers[-1]
+        if len(self._layers) > 1:
+            rows, _ = self.found(self.ids)
+        else:
+            rows = first.values[0] if first.is_ordered() else first.taken(slice(None))
         rows.flags.writeable = False
         return rows
 
