@@ -15,7 +15,6 @@ from xxhash import xxh3_64_hexdigest
 from psnb._src.checkpoint import shards
 from psnb._src.checkpoint.store import (
     MANIFEST,
-    LocalCheckpoint,
     LocalStore,
     Manifest,
     StoredCheckpoint,
@@ -113,8 +112,8 @@ def manifest_of(path: Path) -> Manifest:
 
 
 def read(path: Path, name: str = "v") -> list[shards.State]:
-    with released(LocalCheckpoint(path)) as stored:
-        return list(shards.read_states(stored, stored.manifest().entries[name]))
+    reader = shards.CheckpointReader(path)
+    return list(reader.states(reader.manifest.entries[name]))
 
 
 @contextmanager

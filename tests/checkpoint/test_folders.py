@@ -56,14 +56,16 @@ def names(folder: CheckpointStore) -> list[str]:
 
 
 def is_whole(folder: CheckpointStore, path: AnyPath) -> bool:
-    with released(folder.use(path)) as stored:
-        entries = stored.manifest().entries.values()
+    reader = shards.CheckpointReader(path)
+    try:
         return all(
             np.array_equal(array, STATES[shard][name])
-            for entry in entries
-            for shard, state in enumerate(shards.read_states(stored, entry))
+            for entry in reader.manifest.entries.values()
+            for shard, state in enumerate(reader.states(entry))
             for name, array in state.items()
         )
+    finally:
+        reader.release()
 
 
 def metadata(folder: CheckpointStore, path: AnyPath) -> Any:

@@ -162,6 +162,16 @@ def test_no_manager_removes_it_while_it_is_held(path: Path) -> None:
     assert not path.exists()
 
 
+def test_one_that_is_refused_is_not_kept_though_the_error_is(path: Path) -> None:
+    write(path.parent, [], {})
+    (path / MANIFEST).write_bytes((path / MANIFEST).read_bytes()[:-2])
+    with pytest.raises(CheckpointError) as raised:
+        load(path)
+    LocalStore(path.parent).prune(1)
+    assert not path.exists()
+    assert raised.value.__traceback__ is not None
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "flipped": lambda file: file.write_bytes(file.read_bytes()[:-1] + b"\xff"),
     "truncated": lambda file: file.write_bytes(file.read_bytes()[:-1]),

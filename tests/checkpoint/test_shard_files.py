@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_hexdigest
 
-from psnb._src.checkpoint.shards import read_states
-from psnb._src.checkpoint.store import LocalCheckpoint
+from psnb._src.checkpoint.shards import CheckpointReader
 from psnb._src.utils import files
 from psnb.errors import CheckpointError
-from tests.checkpoint.saved import STATES, manifest_of, names, parameter, read, released, write
+from tests.checkpoint.saved import STATES, manifest_of, names, parameter, read, write
 
 KEYS = frozenset(STATES[0])
 
@@ -145,11 +144,11 @@ def test_metadata_that_is_not_json_is_refused_and_nothing_written(
 
 
 def test_shard_that_vanishes_after_the_check_is_told(checkpoint: Path) -> None:
-    entry, stored = manifest_of(checkpoint).entries["v"], LocalCheckpoint(checkpoint)
+    reader = CheckpointReader(checkpoint)
     (checkpoint / "0000-00001.safetensors").unlink()
     message = r"ckpt-000001': shard 0000-00001\.safetensors of 'v' is damaged"
-    with released(stored), pytest.raises(CheckpointError, match=message):
-        list(read_states(stored, entry))
+    with pytest.raises(CheckpointError, match=message):
+        list(reader.states(reader.manifest.entries["v"]))
 
 
 def test_checksum_is_that_of_all_pieces(tmp_path: Path) -> None:

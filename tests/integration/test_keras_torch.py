@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 OTHER = {"jax": "torch", "torch": "jax"}[keras.backend.backend()]
 TESTS = (
-    "tests/keras_models",
+    "tests/models/keras",
     "tests/integration/test_keras_models.py",
     "tests/integration/test_adopting.py::test_a_keras_model_fits_on_from_the_epoch_of_a_checkpoint",
     "tests/integration/test_flights_models.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 import threading
@@ -59,14 +60,15 @@ def serving(context: ssl.SSLContext | None = None, **of_class: Any) -> Iterator[
             thread.join()
 
 
-def test_the_token_does_not_follow_a_redirection() -> None:
+@pytest.mark.parametrize("token", ["secret", "gehéim"])
+def test_the_token_does_not_follow_a_redirection(token: str) -> None:
     with serving() as server:
-        client = JupyterServer(server.url, "", "secret").connection()
+        client = JupyterServer(server.url, "", token).connection()
         assert client.request("POST", "away", b"{}") == (302, b"ok")
         client.close()
         [(path, headers)] = server.heard
     assert path == "/base/away"
-    assert headers["Authorization"] == "token secret"
+    assert headers["Authorization"] == f"token {token}"
 
 
 def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,11 +93,11 @@ def test_a_server_that_has_closed_an_idle_connection_is_asked_on_another() -> No
         assert len(server.heard) == 3
 
 
-def test_silence_is_an_error_of_the_system() -> None:
+def test_silence_is_an_error_of_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
         client = JupyterServer(url, "", "", timeout=0.1).connection()
-        with pytest.raises(TimeoutError):
+        with pytest.raises(ConnectionError, match="timed out"):
             client.request("POST", "here", b"{}")
         client.close()
 
@@ -113,6 +115,16 @@ def test_a_certificate_of_this_machine_may_be_self_signed(tmp_path: Path) -> Non
 
 
 def test_certificates_of_other_machines_are_checked() -> None:
-    context = links._context("example.org")
+    context = links._verification("example.org")
+    assert isinstance(context, ssl.SSLContext)
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_requests_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with serving() as server:
+        client = JupyterServer(server.url, "", "secret").connection()
+        client.request("POST", "here", b"{}")
+        client.close()
+    assert not caplog.records

@@ -6,26 +6,23 @@ Threads may open the same parameter twice, which is the same twice.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from psnb._src.checkpoint.shards import FileKey, State, described_shards, file_key
+from psnb._src.checkpoint.shards import CheckpointReader, FileKey, State
 from psnb._src.checkpoint.store import (
     FORMAT,
-    Manifest,
     ManifestEntry,
-    StoredCheckpoint,
     checkpoints_in,
     not_read,
     number_of,
     store_at,
-    use,
 )
 from psnb._src.utils.checks import array_of, path_text
 from psnb._src.utils.files import AnyPath, as_path
@@ -33,6 +30,42 @@ from psnb._src.utils.text import NAME, text_table, truncate
 from psnb.errors import CheckpointError, ConfigurationError, IdOutOfRangeError
 
 # SavedTable: the rows of an embedding in a checkpoint, in mapped files. Thread-safe.
+#
+# What was written wholly is one layer, what all deltas since then have is another. So the next
+# delta leaves the first one, and its index of ids, as they are.
+
+
+class _Layer:
+    """The rows of some files; of an id's rows, the last counts."""
+
+    def __init__(self, parts: Sequence[State]) -> None:
+        self.values = [part["values"] for part in parts]
+        joined = np.concatenate([part["ids"] for part in parts])
+        self.ids, last = np.unique(joined[::-1], return_index=True)
+        self.ids.flags.writeable = False
+        self._places = joined.size - 1 - last
+        self._stops = np.cumsum([len(each) for each in self.values])
+
+    def located(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which ids have a row, and where these are among all."""
+        at = np.searchsorted(self.ids, ids)
+        known = at < self.ids.size
+        known[known] = self.ids[at[known]] == ids[known]
+        return known, at[known]
+
+    def taken(self, at: np.ndarray | slice) -> np.ndarray:
+        """Return rows by where their ids are among all."""
+        places = self._places[at]
+        found = np.empty((places.size, self.values[0].shape[1]), self.values[0].dtype)
+        shards = np.searchsorted(self._stops, places, side="right")
+        for number, values in enumerate(self.values):
+            own = np.flatnonzero(shards == number)
+            found[own] = values[places[own] - (self._stops[number] - len(values))]
+        return found
+
+    def is_ordered(self) -> bool:
+        """Return whether the only file has the rows in the order of their ids."""
+        return len(self.values) == 1 and not (np.diff(self._places) < 0).any()
 
 
 class SavedTable:
@@ -42,36 +75,56 @@ class SavedTable:
     ----------
     name : str
         Its name.
-    ids : sequence of numpy.ndarray
-        Of each file, the ids that have a row there, each once.
-    values : sequence of numpy.ndarray
-        Of each file, the rows of these ids; of an id's rows, the last counts.
+    shards : sequence of sequence of mapping
+        The arrays of each file of each shard, the oldest first, which were checked: the ids that
+        have a row there, each once, and these rows; of an id's rows, the last counts.
+    base : SavedTable, optional
+        Of an earlier checkpoint; what was written wholly is shared if it is of the same files.
 
     Attributes
     ----------
-    ids : numpy.ndarray
-        All ids that have a row, ascending, uint64 ``(n,)``. Of a table with fixed rows these are 0
-        to n - 1. What was looked up as -1 is ``2**64 - 1`` here.
     dim : int
         Numbers a row.
     dtype : numpy.dtype
         Of the rows.
     """
 
-    def __init__(self, name: str, ids: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> None:
-        self._name, self._values = name, tuple(values)
-        self.dim, self.dtype = values[0].shape[1], values[0].dtype
-        joined = np.concatenate(ids)
-        self.ids, last = np.unique(joined[::-1], return_index=True)
-        self._places = joined.size - 1 - last
-        self.ids.flags.writeable = False
-        self._stops = np.cumsum([len(each) for each in values])
+    def __init__(
+        self, name: str, shards: Sequence[Sequence[State]], base: SavedTable | None = None
+    ) -> None:
+        self._name = name
+        firsts = [shard[0] for shard in shards]
+        if base is not None and base._begins_with(firsts):
+            first = base._layers[-1]
+        else:
+            first = _Layer(firsts)
+        self.dim, self.dtype = first.values[0].shape[1], first.values[0].dtype
+        later = [part for shard in shards for part in shard[1:]]
+        # The newest first.
+        self._layers: tuple[_Layer, ...] = (_Layer(later), first) if later else (first,)
+
+    def _begins_with(self, firsts: Sequence[State]) -> bool:
+        ours = self._layers[-1].values
+        return [id(each) for each in ours] == [id(each["values"]) for each in firsts]
 
     def __repr__(self) -> str:
         return f"<psnb.checkpoint.SavedTable {self._name!r}: {len(self):,} rows of {self.dim}>"
 
     def __len__(self) -> int:
-        return self.ids.size
+        # Not from `ids`: whoever follows a folder asks for it after each delta.
+        newer, first = self._layers[:-1], self._layers[-1]
+        return first.ids.size + sum(int((~first.located(each.ids)[0]).sum()) for each in newer)
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """All ids that have a row, ascending, uint64 ``(n,)``.
+
+        Of a table with fixed rows these are 0 to n - 1. What was looked up as -1 is ``2**64 - 1``
+        here.
+        """
+        found: np.ndarray = reduce(np.union1d, [layer.ids for layer in self._layers])
+        found.flags.writeable = False
+        return found
 
     @property
     def rows(self) -> np.ndarray:
@@ -80,11 +133,13 @@ class SavedTable:
         They are read into memory, unless one server had all of fixed rows; `lookup` reads only what
         it returns.
         """
-        whole = self._values[0]
-        if len(self._values) > 1 or (np.diff(self._places) < 0).any():
-            whole = self._taken(self._places)
-            whole.flags.writeable = False
-        return whole
+        first = self._layers[-1]
+        if len(self._layers) > 1:
+            rows, _ = self.found(self.ids)
+        else:
+            rows = first.values[0] if first.is_ordered() else first.taken(slice(None))
+        rows.flags.writeable = False
+        return rows
 
     def lookup(self, ids: ArrayLike) -> np.ndarray:
         """Return the rows of ids of any shape, ``ids.shape + (dim,)``.
@@ -102,9 +157,9 @@ class SavedTable:
                 f"ids of table {self._name!r} are of {asked.dtype}: no integers"
             )
         wide = np.int64 if asked.dtype.kind == "i" else np.uint64
-        known, rows = self.found(asked.reshape(-1).astype(wide).view(np.uint64))
-        if not known.all():
-            missing = asked.reshape(-1)[~known]
+        rows, unknown = self.found(asked.reshape(-1).astype(wide).view(np.uint64))
+        if unknown.any():
+            missing = asked.reshape(-1)[unknown]
             raise IdOutOfRangeError(
                 f"table {self._name!r} of this checkpoint has no row of id {missing[0]}, nor of "
                 f"{missing.size - 1:,} others that were asked for; its ids= are those that have one"
@@ -112,84 +167,13 @@ class SavedTable:
         return rows.reshape(*asked.shape, self.dim)
 
     def found(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return which of some ids (uint64 ``(n,)``) have a row here, and the rows of these."""
-        known, at = self._located(ids)
-        return known, self._taken(self._places[at])
-
-    def has(self, ids: np.ndarray) -> np.ndarray:
-        """Return which of some ids (uint64 ``(n,)``) have a row here."""
-        return self._located(ids)[0]
-
-    def _located(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return which ids have a row, and where these are among all."""
-        at = np.searchsorted(self.ids, ids)
-        known = at < self.ids.size
-        known[known] = self.ids[at[known]] == ids[known]
-        return known, at[known]
-
-    def _taken(self, places: np.ndarray) -> np.ndarray:
-        found = np.empty((places.size, self.dim), self.dtype)
-        shards = np.searchsorted(self._stops, places, side="right")
-        for number, values in enumerate(self._values):
-            at = np.flatnonzero(shards == number)
-            found[at] = values[places[at] - (self._stops[number] - len(values))]
-        return found
-
-
-# OverlayRows: the rows of a table in a checkpoint and its deltas, in two layers. Thread-safe.
-#
-# The first layer is what was written wholly, the second one what all deltas since then have. So the
-# next delta leaves the first one, and its index of ids, as they are.
-
-
-class OverlayRows:
-    """The rows of a table.
-
-    Parameters
-    ----------
-    name : str
-        The table's.
-    shards : sequence of sequence of mapping
-        The arrays of each file of each shard, which were checked.
-    whole : tuple of tuple
-        By what the first file of each shard is known.
-    before : OverlayRows, optional
-        Of an earlier checkpoint; its first layer is shared if it is of the same files.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        shards: Sequence[Sequence[State]],
-        whole: tuple[FileKey, ...],
-        before: OverlayRows | None = None,
-    ) -> None:
-        self._whole = whole
-        if before is not None and before._whole == whole:
-            first = before._layers[-1]
-        else:
-            first = _table(name, [shard[0] for shard in shards])
-        later = [part for shard in shards for part in shard[1:]]
-        # The newest first.
-        self._layers: tuple[SavedTable, ...] = (_table(name, later), first) if later else (first,)
-
-    def __len__(self) -> int:
-        newer, first = self._layers[:-1], self._layers[-1]
-        return len(first) + sum(int((~first.has(each.ids)).sum()) for each in newer)
-
-    def found(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of ids (uint64 ``(n,)``), and which have none: theirs are arbitrary."""
-        first = self._layers[-1]
-        rows, missing = np.empty((ids.size, first.dim), first.dtype), np.ones(ids.size, np.bool_)
+        rows, missing = np.empty((ids.size, self.dim), self.dtype), np.ones(ids.size, np.bool_)
         for layer in self._layers:
             at = np.flatnonzero(missing)
-            known, found = layer.found(ids[at])
-            rows[at[known]], missing[at[known]] = found, False
+            known, places = layer.located(ids[at])
+            rows[at[known]], missing[at[known]] = layer.taken(places), False
         return rows, missing
-
-
-def _table(name: str, parts: Sequence[State]) -> SavedTable:
-    return SavedTable(name, [part["ids"] for part in parts], [part["values"] for part in parts])
 
 
 # Restored: what came of a checkpoint, and what did not fit. Pure.
@@ -299,18 +283,18 @@ class SavedCheckpoint(Mapping[str, Any]):
     """
 
     def __init__(self, path: AnyPath) -> None:
-        self._path, self._stored = path, use(path)
-        weakref.finalize(self, self._stored.release)
-        self._manifest = self._stored.manifest()
+        self._reader = CheckpointReader(path)
+        self._manifest = self._reader.manifest
         self._opened: dict[str, np.ndarray | SavedTable] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._manifest.entries:
             raise KeyError(
-                f"checkpoint {str(self._path)!r} has no {name!r:.200}; it has {listed(list(self))}"
+                f"checkpoint {str(self.path)!r} has no {name!r:.200}; it has {listed(list(self))}"
             )
         if name not in self._opened:
-            self._opened[name] = self._read(name)
+            arrays = self._reader.arrays(self._manifest.entries[name])
+            self._opened[name] = _value(name, arrays)
         return self._opened[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -332,13 +316,13 @@ class SavedCheckpoint(Mapping[str, Any]):
             )
             for name, entry in self._manifest.entries.items()
         ]
-        head = f"<psnb.checkpoint.SavedCheckpoint {str(self._path)!r}>"
+        head = f"<psnb.checkpoint.SavedCheckpoint {str(self.path)!r}>"
         return f"{head}\n{text_table(('name', 'kind', 'dtype', 'size', 'files'), rows)}"
 
     @property
     def path(self) -> AnyPath:
         """Its folder: a `pathlib.Path`, or an address of another kind, as `str` tells it."""
-        return self._path
+        return self._reader.path
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -368,7 +352,7 @@ class SavedCheckpoint(Mapping[str, Any]):
     @property
     def files(self) -> tuple[AnyPath, ...]:
         """The files of all parameters."""
-        return tuple(map(self._stored.place, self._names()))
+        return tuple(map(self._reader.stored.place, self._names()))
 
     @property
     def nbytes(self) -> int:
@@ -394,11 +378,9 @@ class SavedCheckpoint(Mapping[str, Any]):
 
     def _sum(self, names: Iterable[str]) -> int:
         try:
-            return sum(map(self._stored.size, names))
+            return sum(map(self._reader.stored.size, names))
         except OSError as error:
-            raise CheckpointError(
-                f"checkpoint {str(self._path)!r} lacks a file: {error}"
-            ) from error
+            raise CheckpointError(f"checkpoint {str(self.path)!r} lacks a file: {error}") from error
 
     def verify(self) -> None:
         """Check all files, with their checksums.
@@ -411,7 +393,7 @@ class SavedCheckpoint(Mapping[str, Any]):
         damage = []
         for name in self:
             try:
-                self._shards(name)
+                self._reader.arrays(self._manifest.entries[name])
             except CheckpointError as error:
                 damage.append(str(error))
         if damage:
@@ -423,18 +405,18 @@ class SavedCheckpoint(Mapping[str, Any]):
         for entry in self._manifest.entries.values():
             yield from entry.files
 
-    def _read(self, name: str) -> np.ndarray | SavedTable:
-        parts = [part for shard in self._shards(name) for part in shard]
-        values = [part["values"] for part in parts]
-        if "ids" in parts[0]:
-            return SavedTable(name, [part["ids"] for part in parts], values)
-        whole = values[0] if len(values) == 1 else np.concatenate(values)
-        whole.flags.writeable = False
-        return whole
 
-    def _shards(self, name: str) -> list[list[dict[str, np.ndarray]]]:
-        """Return the arrays of a parameter, by shard and file, which were checked just now."""
-        return described_shards(self._stored, self._manifest.entries[name])
+def _value(
+    name: str, shards: Sequence[Mapping[FileKey, State]], base: Any = None
+) -> np.ndarray | SavedTable:
+    """Return what a parameter was, from its arrays; ``base`` is what it was before."""
+    parts = [list(shard.values()) for shard in shards]
+    if "ids" in parts[0][0]:
+        return SavedTable(name, parts, base)
+    values = [part["values"] for (part,) in parts]  # variables have no deltas
+    whole = values[0] if len(values) == 1 else np.concatenate(values)
+    whole.flags.writeable = False
+    return whole
 
 
 def _size(description: Mapping[str, Any]) -> str:
@@ -606,29 +588,23 @@ class WantedParameter:
 
 @dataclass(frozen=True, eq=False)
 class NewerCheckpoint:
-    """Parameters of a checkpoint, which no manager removes while this exists.
+    """Parameters of a checkpoint.
 
     Attributes
     ----------
-    path : Path or RemotePath
-        Where it is.
+    reader : CheckpointReader
+        The checkpoint, which no manager removes while this exists.
     number : int
         Its number.
-    manifest : Manifest
-        What it says of itself.
-    variables : mapping of str to numpy.ndarray
-        The values of variables.
-    tables : mapping of str to OverlayRows
-        The rows of tables.
+    values : mapping of str to numpy.ndarray or SavedTable
+        Variables, and the rows of tables.
     known : mapping of tuple to mapping
         The arrays of all files that were checked.
     """
 
-    path: AnyPath
+    reader: CheckpointReader
     number: int
-    manifest: Manifest
-    variables: Mapping[str, np.ndarray]
-    tables: Mapping[str, OverlayRows]
+    values: Mapping[str, Any]
     known: Mapping[FileKey, State]
 
 
@@ -680,14 +656,12 @@ def newer_checkpoint(
     while newest is not None and newest[0] > after:
         number, path = newest
         try:
-            stored = use(path)
+            reader = CheckpointReader(path)
             try:
-                found = _read(stored, number, wanted, before)
+                return _read(reader, number, wanted, before)
             except BaseException:  # an interrupt, too: the file is not kept open
-                stored.release()
+                reader.release()
                 raise
-            weakref.finalize(found, stored.release)
-            return found
         except (CheckpointError, OSError) as error:
             # A manager may have removed it just now; then there is a newer one.
             newest = _newest(directory)
@@ -704,40 +678,30 @@ def _newest(directory: AnyPath) -> tuple[int, AnyPath] | None:
 
 
 def _read(
-    stored: StoredCheckpoint,
+    reader: CheckpointReader,
     number: int,
     wanted: Mapping[str, WantedParameter],
     before: NewerCheckpoint | None,
 ) -> NewerCheckpoint:
-    manifest = stored.manifest()
-    _check_fits(stored, manifest, wanted)
-    old = {} if before is None else before.known
-    variables: dict[str, np.ndarray] = {}
-    tables: dict[str, OverlayRows] = {}
+    _check_fits(reader, wanted)
+    values: dict[str, Any] = {}
     known: dict[FileKey, State] = {}
     for name in wanted:
-        entry = manifest.entries[name]
-        shards = described_shards(stored, entry, old)
-        keys = [[file_key(entry, at, file) for file in e] for at, e in enumerate(entry.shards)]
-        for names, parts in zip(keys, shards, strict=True):
-            known |= dict(zip(names, parts, strict=True))
-        if entry.description["kind"] == "variable":
-            variables[name] = np.concatenate([shard[0]["values"] for shard in shards])
-            continue
-        whole = tuple(names[0] for names in keys)
-        earlier = None if before is None else before.tables[name]
-        tables[name] = OverlayRows(name, shards, whole, earlier)
-        rows = entry.description["rows"]
-        if rows is not None and len(tables[name]) != rows:
+        entry = reader.manifest.entries[name]
+        shards = reader.arrays(entry, before.known if before else {})
+        for files in shards:
+            known |= files
+        values[name] = _value(name, shards, before.values[name] if before else None)
+        rows = entry.description.get("rows")
+        if rows is not None and len(values[name]) != rows:
             raise CheckpointError(
-                f"checkpoint {str(stored.path)!r}: {name!r} has {len(tables[name])} of {rows} rows"
+                f"checkpoint {str(reader.path)!r}: {name!r} has {len(values[name])} of {rows} rows"
             )
-    return NewerCheckpoint(stored.path, number, manifest, variables, tables, known)
+    return NewerCheckpoint(reader, number, values, known)
 
 
-def _check_fits(
-    stored: StoredCheckpoint, manifest: Manifest, wanted: Mapping[str, WantedParameter]
-) -> None:
+def _check_fits(reader: CheckpointReader, wanted: Mapping[str, WantedParameter]) -> None:
+    manifest = reader.manifest
     recipes = manifest.run.get("recipes")
     of_saved = recipes if isinstance(recipes, dict) else {}
     faults = []
@@ -751,7 +715,7 @@ def _check_fits(
         raise CheckpointError(
             "\n".join(
                 [
-                    f"checkpoint {str(stored.path)!r} does not fit the model, which stays as it "
+                    f"checkpoint {str(reader.path)!r} does not fit the model, which stays as it "
                     "is; follow the run that the model was exported from, or export it again:",
                     *faults,
                 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from psnb._src.checkpoint.reader import Restored, listed
-from psnb._src.checkpoint.shards import check_files, read_states
-from psnb._src.checkpoint.store import ManifestEntry, use
+from psnb._src.checkpoint.shards import CheckpointReader
+from psnb._src.checkpoint.store import ManifestEntry
 from psnb._src.server.states import SavedShard
 from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import shown, truncate
@@ -211,9 +210,8 @@ class Checkpoint:
         models: ModelPartsOf = no_models,
     ) -> None:
         self.path = path
-        self._stored = use(path)
-        weakref.finalize(self, self._stored.release)
-        manifest = self._stored.manifest()
+        self._reader = CheckpointReader(path)
+        manifest = self._reader.manifest
         known = models(manifest.run)
         saved = {new: manifest.entries[old] for new, old in choice.among(manifest.entries).items()}
         needed = {name: each for name, each in parameters.items() if name not in known.scratch}
@@ -261,7 +259,7 @@ class Checkpoint:
                 )
             )
         for entry, parameter in self._parts.values():
-            check_files(self._stored, entry, parameter.check_state)
+            self._reader.check(entry, parameter.check_state)
 
     def load(self, only: frozenset[int] | None = None) -> None:
         """Load the saved state into the parameters that were chosen.
@@ -283,7 +281,7 @@ class Checkpoint:
         names = list(self._parts)
         for done, (name, (entry, parameter)) in enumerate(self._parts.items()):
             try:
-                parameter.load_states(list(read_states(self._stored, entry)), only)
+                parameter.load_states(list(self._reader.states(entry)), only)
             except BaseException as error:  # whatever ends it: the note says what is loaded
                 error.add_note(
                     f"of {str(self.path)!r}, loaded: {listed(names[:done])}; {name!r} may be in "

@@ -19,6 +19,7 @@ earlier checkpoint is not written again, if the caller says so: the new one shar
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from psnb._src.checkpoint.store import (
     StoredCheckpoint,
     checked_metadata,
     file_name,
+    use,
 )
 from psnb._src.server.states import (
     ROW_USE,
@@ -270,32 +272,6 @@ def _check_there(partial: PartialCheckpoint, file: str, written: WrittenFile) ->
         )
 
 
-def read_states(stored: StoredCheckpoint, entry: ManifestEntry) -> Iterator[State]:
-    """Read the shards of a parameter, which were checked before.
-
-    Raises
-    ------
-    CheckpointError
-        If one cannot be read.
-    """
-    for shard in entry.shards:
-        parts = []
-        for file in shard:
-            try:
-                parts.append(load_file(stored.file(file)))
-            except (OSError, SafetensorError) as error:
-                raise damaged(stored, file, entry.name, error) from error
-        yield parts[0] if len(parts) == 1 else MergedDeltas(parts).state()
-
-
-def damaged(stored: StoredCheckpoint, file: str, name: str, reason: object) -> CheckpointError:
-    """Return the error for a shard that cannot be loaded."""
-    return CheckpointError(
-        f"checkpoint {str(stored.path)!r}: shard {file} of {name!r} is damaged: {reason}; restore "
-        "another one, or copy it again from where it is whole"
-    )
-
-
 # Checks of a checkpoint's files, before anything of it is loaded. Pure.
 #
 # A file's header comes first: what it says of arrays must fit the file's size and the parameter.
@@ -306,71 +282,142 @@ def damaged(stored: StoredCheckpoint, file: str, name: str, reason: object) -> C
 FileKey = tuple[str, int, int, str, str]
 """A file that was checked: its parameter, shard, number of shards, name and checksum."""
 
-
 CheckState = Callable[[SavedShard], object]
 """Raises ConfigurationError unless a saved shard can be loaded."""
 
 
-def file_key(entry: ManifestEntry, shard: int, file: str) -> FileKey:
-    """Return by what a file of a shard is known."""
-    return entry.name, shard, len(entry.shards), file, entry.shards[shard][file]
-
-
-def check_files(
-    stored: StoredCheckpoint,
-    entry: ManifestEntry,
-    check_state: CheckState,
-    known: Mapping[FileKey, State] = MappingProxyType({}),
-) -> list[list[State]]:
-    """Check that a parameter can be loaded from its files.
+class CheckpointReader:
+    """A checkpoint in use: no manager removes it while this object exists. Thread-safe.
 
     Parameters
     ----------
-    stored : StoredCheckpoint
-        The checkpoint.
-    entry : ManifestEntry
-        The parameter's entry in the manifest.
-    check_state : callable
-        Of the parameter to load.
-    known : mapping of tuple to mapping
-        The arrays of files that were checked before, of a parameter with this description. They are
-        not read again, and what is new in a shard of which the first file is known is checked by
-        itself.
+    path : Path or RemotePath
+        Where it is.
 
-    Returns
-    -------
-    list of list of dict
-        The arrays of each file of each shard, mapped into memory and read-only.
+    Attributes
+    ----------
+    path : Path or RemotePath
+        Where it is.
+    stored : StoredCheckpoint
+        Its files.
+    manifest : Manifest
+        What is in it.
+    release : callable
+        Ends its use, also if an error's traceback keeps this object; idempotent.
 
     Raises
     ------
     CheckpointError
-        If a file is missing or damaged, or does not fit the parameter.
+        If it is missing, or its manifest is damaged.
     """
-    found = []
-    for number, files in enumerate(entry.shards):
-        parts: list[State] = []
-        part = len(files) > 1
-        for file, expected in files.items():
-            if (arrays := known.get(file_key(entry, number, file))) is not None:
-                parts.append(arrays)
-                continue
-            try:
-                whole = _SealedFile(stored.file(file), expected)
-                arrays, form = whole.arrays, forms(file, whole.arrays)
-                saved = SavedShard(number, len(entry.shards), form, whole.read, part=part)
-                check_state(saved)
-                whole.check()
-                parts.append(arrays)
-                first = file_key(entry, number, next(iter(files)))
-                if part and len(parts) == len(files) and first not in known:
-                    last = MergedDeltas(parts)
-                    shard = SavedShard(number, len(entry.shards), last.forms(), last.read)
-                    check_state(shard)
-            except (OSError, SafetensorError, ValueError) as error:
-                raise damaged(stored, file, entry.name, error) from error
-        found.append(parts)
-    return found
+
+    def __init__(self, path: AnyPath) -> None:
+        self.path, self.stored = path, use(path)
+        self.release = weakref.finalize(self, self.stored.release)
+        try:
+            self.manifest = self.stored.manifest()
+        except BaseException:  # an interrupt, too: the file is not kept open
+            self.release()
+            raise
+
+    def check(
+        self,
+        entry: ManifestEntry,
+        check_state: CheckState,
+        known: Mapping[FileKey, State] = MappingProxyType({}),
+    ) -> list[dict[FileKey, State]]:
+        """Check that a parameter can be loaded from its files.
+
+        Parameters
+        ----------
+        entry : ManifestEntry
+            The parameter's entry in the manifest.
+        check_state : callable
+            Of the parameter to load.
+        known : mapping of tuple to mapping
+            The arrays of files that were checked before, of a parameter with this description. They
+            are not read again, and what is new in a shard of which the first file is known is
+            checked by itself.
+
+        Returns
+        -------
+        list of dict of tuple to dict
+            Of each shard, the arrays of its files, the oldest first: mapped into memory, read-only.
+
+        Raises
+        ------
+        CheckpointError
+            If a file is missing or damaged, or does not fit the parameter.
+        """
+        found = []
+        for number, files in enumerate(entry.shards):
+            shard: dict[FileKey, State] = {}
+            part = len(files) > 1
+            for file, expected in files.items():
+                key = entry.name, number, len(entry.shards), file, expected
+                if key in known:
+                    shard[key] = known[key]
+                    continue
+                with self._refusing(file, entry):
+                    whole = _SealedFile(self.stored.file(file), expected)
+                    form = forms(file, whole.arrays)
+                    check_state(SavedShard(number, len(entry.shards), form, whole.read, part=part))
+                    whole.check()
+                    shard[key] = whole.arrays
+                    if part and len(shard) == len(files) and next(iter(shard)) not in known:
+                        last = MergedDeltas(list(shard.values()))
+                        check_state(SavedShard(number, len(entry.shards), last.forms(), last.read))
+            found.append(shard)
+        return found
+
+    def arrays(
+        self, entry: ManifestEntry, known: Mapping[FileKey, State] = MappingProxyType({})
+    ) -> list[dict[FileKey, State]]:
+        """Return the arrays of a parameter, which are checked to be what its entry says.
+
+        They are as `check` returns them, which has the same ``known``.
+
+        Raises
+        ------
+        CheckpointError
+            If a file is missing or damaged, or the entry describes no parameter.
+        """
+        try:
+            described = typed(entry.description, _DESCRIBED)
+        except ValueError as error:
+            raise CheckpointError(
+                f"checkpoint {str(self.path)!r}: {entry.name!r:.200} is no parameter that this "
+                f"psnb reads: {error}"
+            ) from error
+        return self.check(entry, lambda saved: described.check_state(entry.name, saved), known)
+
+    def states(self, entry: ManifestEntry) -> Iterator[State]:
+        """Read the shards of a parameter into memory; they were checked before.
+
+        Not from the arrays of `check`: a file that was shortened since would end the process.
+
+        Raises
+        ------
+        CheckpointError
+            If one cannot be read.
+        """
+        for shard in entry.shards:
+            parts = []
+            for file in shard:
+                with self._refusing(file, entry):
+                    parts.append(load_file(self.stored.file(file)))
+            yield parts[0] if len(parts) == 1 else MergedDeltas(parts).state()
+
+    @contextmanager
+    def _refusing(self, file: str, entry: ManifestEntry) -> Iterator[None]:
+        """Say which file of which parameter it is that cannot be loaded."""
+        try:
+            yield
+        except (OSError, SafetensorError, ValueError) as error:
+            raise CheckpointError(
+                f"checkpoint {str(self.path)!r}: shard {file} of {entry.name!r} is damaged: "
+                f"{error}; restore another one, or copy it again from where it is whole"
+            ) from error
 
 
 class _SealedFile:
@@ -431,25 +478,3 @@ class _DescribedTable(_Described, frozen=True, tag="embedding"):
 
 
 _DESCRIBED: Any = _DescribedVariable | _DescribedTable
-
-
-def described_shards(
-    stored: StoredCheckpoint,
-    entry: ManifestEntry,
-    known: Mapping[FileKey, State] = MappingProxyType({}),
-) -> list[list[State]]:
-    """Return the arrays of a parameter, by shard and file, which are checked; see `check_files`.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is missing or damaged, or the entry describes no parameter.
-    """
-    try:
-        to_config = typed(entry.description, _DESCRIBED)
-    except ValueError as error:
-        raise CheckpointError(
-            f"checkpoint {str(stored.path)!r}: {entry.name!r:.200} is no parameter that this psnb "
-            f"reads: {error}"
-        ) from error
-    return check_files(stored, entry, lambda saved: to_config.check_state(entry.name, saved), known)

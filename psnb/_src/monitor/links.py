@@ -7,10 +7,19 @@ the publisher tries again, less and less often, and the other thread pauses unti
 A message that the hub refuses as invalid is a fault of psnb: it is logged, once, and dropped.
 """
 
+# Why `HubLink` and `SchedulerLink` both stand; each way to have one of them loses something:
+# - The hub's alone: coordinators of scripts, on any host, would not be seen. They know no Jupyter
+#   server; its address and token are in a file on its own host, and it may not run yet.
+# - The scheduler's alone: its HTTP server authenticates nobody, so all who reach it could read what
+#   `outline` leaves out. Coordinators would be seen only once somebody attaches their scheduler,
+#   and vanish with it. Commands would have to come by the kernel's comm, which does not reach
+#   processes that a kernel started, and waits for the running cell where pages have no subshells.
+# - The hub as a client of the scheduler, which TLS authenticates: Jupyter servers would need the
+#   cluster's certificates, and the same Dask, Python and psnb.
+
 from __future__ import annotations
 
 import asyncio
-import http.client
 import ipaddress
 import itertools
 import json
@@ -25,9 +34,11 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
+import dask
+import httpx
 from distributed import Client, Scheduler, SchedulerPlugin
 from tornado.web import RequestHandler
 
@@ -53,10 +64,6 @@ from psnb._src.monitor.protocol import (
 )
 from psnb._src.monitor.publisher import Publisher, execute
 from psnb._src.utils.threads import run_in_thread, run_on_loop, uninterrupted
-
-if TYPE_CHECKING:
-    from distributed import Client
-
 
 # Finds the Jupyter server that started this process, and sends requests to it.
 #
@@ -119,9 +126,20 @@ class HubClient:
     """Sends requests to a server, one at a time; for one thread."""
 
     def __init__(self, server: JupyterServer) -> None:
-        self._server = server
-        self._path = urlsplit(server.url).path
-        self._open: http.client.HTTPConnection | None = None
+        self._url, self._timeout = server.url, httpx.Timeout(server.timeout).as_dict()
+        headers = {"Content-Type": "application/json"}
+        if server.token:
+            headers["Authorization"] = f"token {server.token}"
+        else:
+            # A server without tokens still checks that the request does not come from a page of
+            # another origin; setting cookie and header ourselves proves that.
+            headers |= {"Cookie": f"_xsrf={_XSRF}", "X-XSRFToken": _XSRF}
+            headers[SECRET_HEADER] = server.secret
+        self._headers = httpx.Headers(headers, "latin-1")  # as Jupyter reads tokens of users
+        # Not an `httpx.Client`: it logs each request at level INFO, four times a second, and takes
+        # proxies and passwords from the environment.
+        verify = _verification(urlsplit(server.url).hostname or "")
+        self._transport = httpx.HTTPTransport(verify=verify, uds=server.socket or None)
 
     def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """Ask the server.
@@ -140,78 +158,28 @@ class HubClient:
 
         Raises
         ------
-        OSError
+        ConnectionError
             If there is no answer within the server's ``timeout``.
         """
-        if self._open is not None:
-            try:
-                return self._ask(self._open, method, path, body)
-            except (http.client.HTTPException, ConnectionError):
-                self.close()  # the server has closed an idle connection
+        extensions = {"timeout": self._timeout}
         try:
-            self._open = self._new()
-            return self._ask(self._open, method, path, body)
-        except http.client.HTTPException as error:
-            self.close()
-            raise ConnectionError(f"the Jupyter server's answer is none: {error}") from error
-        except OSError:
-            self.close()
-            raise
+            request = httpx.Request(
+                method, self._url + path, headers=self._headers, content=body, extensions=extensions
+            )
+            answer = self._transport.handle_request(request)
+            return answer.status_code, answer.read()
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ConnectionError(f"the Jupyter server does not answer: {error}") from error
 
     def close(self) -> None:
         """Close the connection; the next request connects again."""
-        if self._open is not None:
-            self._open.close()
-            self._open = None
-
-    def _ask(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
-    ) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/json"}
-        if self._server.token:
-            headers["Authorization"] = f"token {self._server.token}"
-        else:
-            # A server without tokens still checks that the request does not come from a page of
-            # another origin; setting cookie and header ourselves proves that.
-            headers |= {"Cookie": f"_xsrf={_XSRF}", "X-XSRFToken": _XSRF}
-            headers[SECRET_HEADER] = self._server.secret
-        connection.request(method, self._path + path, body, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-
-    def _new(self) -> http.client.HTTPConnection:
-        timeout = self._server.timeout
-        if self._server.socket:
-            return _UnixConnection(self._server.socket, timeout)
-        parts = urlsplit(self._server.url)
-        host = parts.hostname or "localhost"
-        if parts.scheme == "https":
-            return http.client.HTTPSConnection(
-                host, parts.port, timeout=timeout, context=_context(host)
-            )
-        return http.client.HTTPConnection(host, parts.port, timeout=timeout)
+        self._transport.close()
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    """A connection to a server that listens on a Unix socket."""
-
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-def _context(host: str) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if _is_this_machine(host):
-        # A certificate names the public host, not this address, and is often self-signed.
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+def _verification(host: str) -> ssl.SSLContext | bool:
+    # A certificate names the public host, not this machine's address, and is often self-signed. Of
+    # other hosts it is checked against what the system trusts, which httpx by itself does not ask.
+    return False if _is_this_machine(host) else ssl.create_default_context()
 
 
 def _is_this_machine(host: str) -> bool:
@@ -429,9 +397,6 @@ def connect_panels(viewed: Viewed, client: Client) -> PanelLink | None:
         hub = HubLink(viewed, server)
         hub.start()
         return hub
-    # The Jupyter server imports this module, and does not need Dask.
-    import dask
-
     if not dask.config.get("psnb.tell-scheduler", True):
         return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import shutil
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import psnb
-from psnb._src.checkpoint import shards
+from psnb._src.checkpoint import reader, shards
 from psnb._src.models.export.tables import StoredTable
 from psnb.errors import CheckpointError, ConfigurationError, ExportError
 from tests.checkpoint.saved import forge
@@ -27,9 +26,6 @@ from tests.checkpoint.test_deltas import MEMORY, NEW, forget_memory, take
 from tests.conftest import wait_until
 from tests.models.export.followed import BATCH, Run, assert_predicts
 from tests.models.export.test_hostile_models import forge as forge_model
-
-newer_checkpoint = sys.modules["psnb._src.checkpoint.reader"]
-"""The module, which has a function of its name."""
 
 
 @pytest.fixture
@@ -190,7 +186,7 @@ def test_of_two_refreshes_at_once_the_newer_one_stays(
     manager = run.manager(tmp_path / "run")
     model = run.model(tmp_path / "m", manager)
     manager.save()
-    read, done = newer_checkpoint._read, []
+    read, done = reader._read, []
 
     def slowly(*given: Any) -> Any:
         found = read(*given)
@@ -201,7 +197,7 @@ def test_of_two_refreshes_at_once_the_newer_one_stays(
             assert model.refresh()
         return found
 
-    monkeypatch.setattr(newer_checkpoint, "_read", slowly)
+    monkeypatch.setattr(reader, "_read", slowly)
     assert not model.refresh()
     assert model.version.number == 2
     assert_predicts(model, run.expected())
@@ -286,7 +282,7 @@ def test_one_that_is_removed_while_it_is_read_gives_way_to_the_next(
     manager = run.manager(address, keep=1)
     model = run.model(tmp_path / "m", manager)
     manager.save()
-    use, used = newer_checkpoint.use, []
+    use, used = shards.use, []
 
     def late(path: Any) -> Any:
         if not used:
@@ -295,7 +291,7 @@ def test_one_that_is_removed_while_it_is_read_gives_way_to_the_next(
             manager.save()  # it removes the first
         return use(path)
 
-    monkeypatch.setattr(newer_checkpoint, "use", late)
+    monkeypatch.setattr(shards, "use", late)
     assert model.refresh()
     assert model.version.number == 2
     assert_predicts(model, run.expected())
@@ -346,7 +342,7 @@ def test_fixed_rows_that_lack_some_are_refused(
 ) -> None:
     model = run.model(tmp_path / "m", run.manager(tmp_path / "run"))
     run.manager(tmp_path / "run").save()
-    monkeypatch.setattr(newer_checkpoint.OverlayRows, "__len__", lambda rows: 9)
+    monkeypatch.setattr(reader.SavedTable, "__len__", lambda rows: 9)
     with pytest.raises(CheckpointError, match="'fixed' has 9 of 10 rows"):
         model.refresh()
 
@@ -393,7 +389,7 @@ def test_a_failure_is_told_once_and_tried_again(
     monkeypatch.setattr("psnb._src.checkpoint.manager._FIRST_PAUSE", 0.001)
     caplog.set_level(logging.INFO, "psnb")
     manager, tried = run.manager(tmp_path / "run"), threading.Semaphore(0)
-    real, broken = newer_checkpoint._read, threading.Event()
+    real, broken = reader._read, threading.Event()
 
     def fails(*given: Any) -> Any:
         tried.release()
@@ -401,7 +397,7 @@ def test_a_failure_is_told_once_and_tried_again(
             raise OSError("no route to host")
         return real(*given)
 
-    monkeypatch.setattr(newer_checkpoint, "_read", fails)
+    monkeypatch.setattr(reader, "_read", fails)
     broken.set()
     manager.save()
     (tmp_path / "run").rename(tmp_path / "away")

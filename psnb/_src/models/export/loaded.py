@@ -116,13 +116,13 @@ def newer_state(
     found = newer_checkpoint(directory, after, _wanted(manifest), before)
     if found is None:
         return None
-    closures = found.manifest.run.get("closures")
+    path, content = str(found.reader.path), found.reader.manifest
     version = ModelVersion(
-        str(found.path), found.number, closures, found.manifest.metadata, time.time()
+        path, found.number, content.run.get("closures"), content.metadata, time.time()
     )
-    computation = now.computation.with_dense(manifest.sources.taken(found.variables, dense))
+    computation = now.computation.with_dense(manifest.sources.taken(found.values, dense))
     tables = {
-        each.name: StoredTable(**each.table().known(), content=found.tables[each.name])
+        each.name: StoredTable(**each.table().known(), content=found.values[each.name])
         for each in manifest.tables
     }
     return ModelState(computation, tables, version, found)
@@ -258,7 +258,7 @@ class LoadedModel:
         fetches = ", ".join(fetch.name for fetch in self.fetches)
         state = self._state
         rows = sum(len(table.content) for table in state.tables.values())
-        used = "" if state.checkpoint is None else f" of {state.checkpoint.path.name}"
+        used = "" if state.checkpoint is None else f" of {state.checkpoint.reader.path.name}"
         return (
             f"<psnb.LoadedModel {str(self._path)!r}: {feeds} -> {fetches}; {rows} rows in "
             f"{len(state.tables)} tables{used}>"

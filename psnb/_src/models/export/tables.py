@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from psnb._src.checkpoint.reader import SavedTable
 from psnb._src.data.ragged import Ragged
 from psnb._src.server.kernels import read_only
 from psnb._src.server.states import Admission, Initializer
@@ -115,16 +116,6 @@ class RowError:
 # well.
 
 
-class KnownRows(Protocol):
-    """Rows by id."""
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-
-    def found(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of ids (uint64 ``(n,)``), and which have none: theirs are arbitrary."""
-
-
 @dataclass(frozen=True)
 class StoredRows:
     """The rows that were exported.
@@ -172,11 +163,11 @@ class StoredTable(ExportedTable):
 
     Attributes
     ----------
-    content : KnownRows
-        Its rows.
+    content : StoredRows or SavedTable
+        Its rows: those that were exported, or those of a checkpoint.
     """
 
-    content: KnownRows
+    content: StoredRows | SavedTable
 
     def lookup(self, ids: np.ndarray) -> np.ndarray:
         """Return the rows of ids of any shape, ``ids.shape + (dim,)``.

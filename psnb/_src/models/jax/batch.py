@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.variable import Handle, Variable, shards_of
+from psnb._src.client.variable import Handle, shards_of
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.jax_program import COMBINERS
 from psnb._src.models.jax.variables import TreeVariables
-from psnb._src.models.shared import BatchRows, SizeBuckets, no_ids
+from psnb._src.models.shared import BatchRows, FlatVariables, SizeBuckets, no_ids
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, InvalidArrayError
 
@@ -30,8 +30,8 @@ class BatchFunction:
     ----------
     function : callable
         ``function(params, rows, batch)``, with ``key`` if there is a seed; pure.
-    params : TreeVariables or None
-        Its parameters.
+    params : TreeVariables
+        Its parameters; without any, those of a tree that is None.
     tables : dict of str to Embedding
         The table of each feature.
     ids : callable or None
@@ -45,7 +45,7 @@ class BatchFunction:
     """
 
     function: Callable[..., Any]
-    params: TreeVariables | None
+    params: TreeVariables
     tables: dict[str, Embedding]
     ids: Callable[[Any], Mapping[str, Any]] | None
     combiners: dict[str, str]
@@ -57,11 +57,6 @@ class BatchFunction:
         """What the function is called."""
         found: str = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         return found
-
-    @property
-    def variables(self) -> tuple[Variable, ...]:
-        """Those of the parameters."""
-        return () if self.params is None else self.params.variables
 
     def ids_of(self, batch: Any) -> dict[str, Ids]:
         """Return the ids of each feature.
@@ -106,7 +101,9 @@ def batch_function(
     """Return what a user gave, checked; see `psnb.jax.step`."""
     if not callable(function):
         raise ConfigurationError(f"psnb.jax: a function is expected, found {shown(function)}")
-    if params is not None and not isinstance(params, TreeVariables):
+    if params is None:
+        params = TreeVariables(FlatVariables((), {}), None)
+    if not isinstance(params, TreeVariables):
         raise ConfigurationError(
             "psnb.jax: params must be what psnb.jax.variables(strategy, tree, optimizer) returns, "
             f"found {type(params).__name__}"

@@ -18,7 +18,7 @@ from jax import export as jax_export
 from psnb._src.client.embedding import Embedding
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.jax_program import IDS, PROGRAM, foreign_calls, with_x64
-from psnb._src.models.export.manifest import DenseSources, Exported, ModelFeed
+from psnb._src.models.export.manifest import Exported, ModelFeed
 from psnb._src.models.jax.batch import BatchForm, BatchFunction, as_ids, form_of
 from psnb._src.models.shared import returned, table_source, tracing
 from psnb.errors import ConfigurationError
@@ -40,12 +40,11 @@ def exported(
     batch = _Example(example, of.name)
     params, tables = of.params, of.tables
     features = batch.features(tables, of.ids)
-    leaves = {} if params is None else params.read_leaves()
+    leaves = params.read_leaves()
     key = {} if of.seed is None else {"key": jax.random.fold_in(jax.random.key(of.seed), 0)}
 
     def computed(dense: dict[str, Any], rows: dict[str, Any], fields: dict[str, Any]) -> list[Any]:
-        tree = None if params is None else params.tree_of(dense)
-        found = of.function(tree, rows, batch.filled(fields), **key)
+        found = of.function(params.tree_of(dense), rows, batch.filled(fields), **key)
         flat, structure = jax.tree.flatten(found)
         outputs.append(jax.tree.unflatten(structure, range(len(flat))))
         return flat
@@ -81,7 +80,7 @@ def exported(
             "x64": bool(jax.config.read("jax_enable_x64")),
         },
         {"jax": jax.__version__},
-        DenseSources({}, {}) if params is None else params.sources(),
+        params.sources(),
     )
 
 

@@ -239,13 +239,13 @@ class Program:
         ids = self._of.ids_of(batch)
         rows = BatchRows(training=self._training)
         located = self.layout.locate(ids, rows)
-        values, fetched = rows.fetch(self._of.variables)
+        values, fetched = rows.fetch(self._of.params.variables)
         forms, matrices, gathers = self.layout.form(located, rows, fetched)
         batch_form, arrays = form_of(batch)
         context = current_context()
         number = next(self._numbers) if context is None else context.closure
         given: Any = (
-            [values[each] for each in self._of.variables],
+            [values[each] for each in self._of.params.variables],
             matrices,
             gathers,
             arrays,
@@ -270,7 +270,7 @@ class Program:
         fetched = {each: np.zeros((count, each.dim), each.dtype) for each, count in counts.items()}
         forms, matrices, gathers = self.layout.form(located, rows, fetched)
         batch_form, arrays = form_of(batch)
-        values = [np.zeros(each.shape, each.dtype) for each in self._of.variables]
+        values = [np.zeros(each.shape, each.dtype) for each in self._of.params.variables]
         given = values, matrices, gathers, arrays, np.uint32(0)
         run = partial(self._traced, forms=forms, batch_form=batch_form, copy=None)
         expression = jax.make_jaxpr(run)(given)
@@ -308,7 +308,7 @@ class Program:
             rows: dict[str, Any] = {}
             for form, matrix, gather in zip(forms, matrices, gathers, strict=True):
                 rows |= form.rows(matrix, gather)
-            params = None if of.params is None else of.params.tree_of(leaves)
+            params = of.params.tree_of(leaves)
             try:
                 return of.function(params, rows, batch, **options)
             except KeyError as error:
@@ -320,5 +320,4 @@ class Program:
                 raise
 
         with pure(of.function):
-            leaves = {} if of.params is None else of.params.leaves(values)
-            return self._inside(function, leaves, matrices)
+            return self._inside(function, of.params.leaves(values), matrices)

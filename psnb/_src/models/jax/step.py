@@ -239,7 +239,7 @@ class TrainStep:
         moved = {} if blends is None else blends(metrics)
         gradients: dict[Handle, np.ndarray | Blend] = {
             variable: np.asarray(gradient, variable.dtype)
-            for variable, gradient in zip(self._of.variables, by_values, strict=True)
+            for variable, gradient in zip(self._of.params.variables, by_values, strict=True)
             if variable not in moved
         }
         gradients.update((v, blend) for v, blend in moved.items() if blend is not None)
@@ -267,8 +267,7 @@ class TrainStep:
         of_loss = partial(self._found, function)
         found, (by_leaves, by_rows) = jax.value_and_grad(of_loss, (0, 1), has_aux=True)(*given)
         # Not by the variables' values: the gradient of a part of an array is a whole array.
-        by_values = [] if self._of.params is None else self._of.params.flat(by_leaves)
-        return found, (by_values, by_rows)
+        return found, (self._of.params.flat(by_leaves), by_rows)
 
     def describe(self, batch: Any) -> StepDescription:
         """Return the operations of a step for a batch, in their order; nothing is carried out.
@@ -287,7 +286,7 @@ class TrainStep:
         ConfigurationError, InvalidArrayError, IdOutOfRangeError
             As a call.
         """
-        return described_step(self._program, self._of.variables, batch)
+        return described_step(self._program, self._of.params.variables, batch)
 
     def _report(self, loss: float, metrics: Any, examples: int) -> None:
         metrics_ = {"examples": float(examples)}

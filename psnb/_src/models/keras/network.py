@@ -24,7 +24,6 @@ from msgspec import structs
 
 from psnb._src.client.arguments import ModelRecord, ModelRecords
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.variable import Variable
 from psnb._src.models.adopting import LEARNING, MOVED, WantedModel, WantedTable, place_model
 from psnb._src.models.keras.split import (
     ModelInputs,
@@ -579,19 +578,9 @@ class PlacedValues:
     tables: dict[str, Embedding]
 
     @property
-    def variables(self) -> tuple[Variable, ...]:
-        """All variables."""
-        return (*self.weights.variables, *self.state.variables)
-
-    @property
     def flat(self) -> FlatVariables:
         """Weights and state together."""
         return FlatVariables.joined([self.weights, self.state])
-
-    def split(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return the arrays by name, as parts of the values of `variables`."""
-        count = len(self.weights.variables)
-        return {**self.weights.split(values[:count]), **self.state.split(values[count:])}
 
     def read(self, names: Collection[str]) -> dict[str, np.ndarray]:
         """Read values, those of tables too, by name; what comes with them may be there as well."""

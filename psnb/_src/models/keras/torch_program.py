@@ -36,7 +36,7 @@ class TorchProgram(KerasProgram):
         recorder, values = OperationRecorder(0), self._values
         with recorder.following(self.network.layers()):
             self._computed(given, training=True, noted_by=recorder)
-        return described_call(recorder, values.tables.values(), values.variables)
+        return described_call(recorder, values.tables.values(), values.flat.variables)
 
     def _exported(self, x: dict[str, np.ndarray]) -> Exported:
         tables = self._values.tables
@@ -94,11 +94,12 @@ class TorchProgram(KerasProgram):
         x = {name: tensor_of(each).to(self._device) for name, each in given["x"].items()}
         current = ModelPass(self._values.tables, self._device, training=training, learns=training)
         current.expect((x,), self._plan)
-        found = current.fetch(self._values.variables)
-        leaves = [found[each] for each in self._values.variables]
+        flat = self._values.flat
+        found = current.fetch(flat.variables)
+        leaves = [found[each] for each in flat.variables]
         for leaf in leaves[: len(self._values.weights.variables)]:
             leaf.requires_grad_(training)
-        values = self._values.split(leaves)
+        values = flat.split(leaves)
 
         def look_up(table: str, ids: Tensor) -> Tensor:
             if ids.is_floating_point():  # Keras takes floats for ids as well

@@ -567,10 +567,9 @@ class ModelValues:
 
     def sources(self) -> DenseSources:
         """Return where parameters and buffers are on the servers, by their keys in the state."""
-        both = self.parameters.sources(), self.buffers.sources()
-        parts = {**both[0].parts, **both[1].parts}
-        keys = {key: parts[name] for key, name in self.names.items() if name in parts}
-        return DenseSources({**both[0].variables, **both[1].variables}, {**parts, **keys})
+        found = FlatVariables.joined([self.parameters, self.buffers]).sources()
+        keys = {key: found.parts[name] for key, name in self.names.items() if name in found.parts}
+        return DenseSources(found.variables, {**found.parts, **keys})
 
     def is_local(self, key: str) -> bool:
         """Return whether a key of the state is of a value that is not on servers."""
