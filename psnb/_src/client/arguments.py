@@ -533,7 +533,7 @@ class ModelRecords:
             return self._records.copy()
 
     def add(self, name: str, record: ModelRecord) -> None:
-        """Note a model, or what became of it, for all who come later."""
+        """Note a model, or a change of it, for later owners."""
         self._note(name, record)
         self.know(name, record)
 

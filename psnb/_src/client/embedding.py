@@ -172,7 +172,7 @@ def make_bags(
             f"{what}: offsets must start with 0, never fall and end within the {ids.size} values"
         )
     if ends and not include_last_offset:
-        # A last bag without ids, or the end of the last bag? Nobody but the caller knows.
+        # A last bag without ids, or the end of the last bag? Only the caller knows.
         raise InvalidArrayError(
             f"{what}: offsets end with {ids.size}, the number of values. If that is where the last "
             "bag ends, as in a Ragged, say include_last_offset=True or pass the Ragged itself; if "

@@ -52,7 +52,7 @@ QUIET = {
     "distributed.admin.system-monitor.interval": "2s",
     "distributed.worker.memory.monitor-interval": "500ms",
 }
-"""Settings for clusters whose Dask dashboard nobody looks at."""
+"""Settings for clusters whose Dask dashboard is not shown."""
 
 
 class LocalCluster(SteadyCluster):
@@ -190,7 +190,7 @@ def running_with(shape: Shape) -> LocalClient | None:
 
 
 def warn_of_others() -> None:
-    """Log that another local cluster runs: it may have been forgotten, and work for nobody."""
+    """Log that another local cluster runs, which may have been forgotten."""
     for client in running():
         logger.warning(
             "another local cluster of this process runs at %s (%s), and goes on with what it has: "
@@ -380,8 +380,8 @@ def choose_servers(client: Client, num_servers: int | None) -> tuple[list[str], 
 
 # WorkerNames: names that people can read for workers, each of one worker at a time. Pure.
 #
-# Whoever starts a worker may name it; else Dask names it by its address, or by a number. Such a
-# worker is called ``worker-0`` or the like, and so is a second one of the same name.
+# A worker may be given a name when it is started; else Dask names it by its address, or by a
+# number. Such a worker is called ``worker-0`` or the like, and so is a second one of the same name.
 
 
 class WorkerNames:
@@ -412,7 +412,7 @@ class WorkerNames:
             self._names = {a: name for a, name in self._names.items() if a in there}
             new = {a: name for a, name in workers.items() if a not in self._names}
             taken = set(self._names.values())
-            # First those that have a name, which nobody else must get.
+            # First those that have a name, which no other must get.
             for address, name in sorted(new.items(), key=lambda each: _is_no_name(*each)):
                 found = _wanted(address, name)
                 if not found or found in taken:
@@ -429,7 +429,7 @@ class WorkerNames:
 
 
 def _wanted(address: str, name: str) -> str:
-    """Return what a worker is to be called if nobody else is; empty for any number."""
+    """Return what a worker is to be called if no other is; empty for any number."""
     if _is_no_name(address, name):
         return ""
     return f"worker-{int(name)}" if name.isdecimal() else name

@@ -252,7 +252,7 @@ class Function:
     ----------
     id : str
         Digest of the payload and of what was uploaded: the same function scheduled again, even if
-        made anew, has the same id.
+        created again, has the same id.
     name : str
         For messages.
     payload : bytes
@@ -278,7 +278,7 @@ class FunctionRegistry:
     Parameters
     ----------
     uploads : Uploads, optional
-        The modules that the workers were sent; after another one, they get all functions anew.
+        The modules that the workers were sent; after another one, they get all functions again.
     """
 
     def __init__(self, uploads: Uploads | None = None) -> None:
@@ -433,7 +433,7 @@ class Closure:
 
 
 class Dependents:
-    """Closures whose inputs have not all completed; `len` tells how many."""
+    """Closures whose inputs have not all completed; `len` is their number."""
 
     def __init__(self) -> None:
         self._missing: dict[Closure, int] = {}  # how many inputs, in the order of being added

@@ -1,8 +1,8 @@
 """ClosureQueue: the coordinated queue. Pure, without Dask; bounded and thread-safe.
 
 After TensorFlow's ``_CoordinatedClosureQueue``. Callers `put` and `join`; connections `take`,
-`settle` and `put_back`. What becomes of closures is in `ScheduledClosures`, what callers wait for
-and what is raised to them in `Waiters`; the queue adds the lock, and tells what happened.
+`settle` and `put_back`. The outcome of closures is in `ScheduledClosures`, what callers wait for
+and what is raised to them in `Waiters`; the queue adds the lock, and publishes what happened.
 
 One lock guards everything, also the outcomes of remote values. Two conditions share it: ``room``
 for callers that wait to put, ``settled`` for those that wait for outcomes. While it is held no user
@@ -205,7 +205,7 @@ waits for all."""
 
 
 def _nobody_works() -> None:
-    """Nobody takes closures yet."""
+    """Do nothing: no connection takes closures yet."""
 
 
 class ClosureQueue:
@@ -322,7 +322,7 @@ class ClosureQueue:
             # Meanwhile a closure came with a new choosing function, which was not asked.
 
     def has_work(self) -> bool:
-        """Return whether a closure waits for a worker; if not, ``on_work`` tells when one does."""
+        """Return whether a closure waits for a worker; if not, ``on_work`` will be called."""
         with self._room:
             return self._closures.has_work()
 
@@ -347,9 +347,9 @@ class ClosureQueue:
     def barrier(self) -> Iterator[None]:
         """Hand out no closures while the block runs, but for the rest of a round that has begun.
 
-        That is not `pause`, whose meaning stays: whoever pauses or resumes meanwhile finds it so
-        after the block. Holds may nest and overlap. To be used in a section (`uninterrupted`): a
-        hold that an interrupt leaves behind would never end.
+        This is not `pause`: what a `pause` or `resume` sets meanwhile holds after the block.
+        Barriers may nest and overlap. To be used in a section (`uninterrupted`): one that an
+        interrupt leaves behind would never end.
         """
         with self.settled:
             self._closures.hold()
@@ -361,7 +361,7 @@ class ClosureQueue:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Let nobody end a round early while the block puts its closures, one after the other.
+        """Keep a round open while the block puts its closures, one after the other.
 
         To be used in a section, like `barrier`.
         """
@@ -417,7 +417,7 @@ class ClosureQueue:
             Where they ran.
         certain : bool
             Whether those that have failed have written nothing. If it is not known, they fail also
-            if they were cancelled: then nobody may take them for cancelled.
+            if they were cancelled: then they must not count as cancelled.
         """
         with self._changing():
             for closure, succeeded, outcome, pushed in outcomes:
@@ -615,7 +615,7 @@ class ClosureQueue:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change closures under the lock; then wake those who wait, and tell what happened.
+        """Change closures under the lock; then wake those who wait, and publish what happened.
 
         It is a section: an interrupt comes before all of that or after it. `_put` and `_take` do
         less, as they are called for each closure.
@@ -696,8 +696,8 @@ Call = tuple[str, Callable[..., Any], tuple[Any, ...]]
 class BroadcastCalls:
     """Makes calls on given workers and waits for them. Thread-safe.
 
-    A call that fails cancels nothing, and `join` does not raise its error. Calls that nobody waits
-    for any more are cancelled.
+    A call that fails cancels nothing, and `join` does not raise its error. Calls that are no longer
+    waited for are cancelled.
 
     Parameters
     ----------

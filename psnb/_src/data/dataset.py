@@ -319,9 +319,6 @@ def _batches(
     return batches if queue_size is None else batches.prefetch(queue_size)
 
 
-# The sources of datasets: the methods of `Dataset` that make one from other data.
-
-
 class DatasetSources(FileSources):
     """Base of `Dataset`, with the methods that make one."""
 
@@ -500,9 +497,6 @@ def _node(dataset: Any) -> Node:
     return dataset.node
 
 
-# replaced_files: the same chain over other files.
-
-
 def replaced_files(node: Node, files: Sequence[str]) -> Node:
     """Return a chain that reads other files, in place of all that it reads.
 
@@ -554,7 +548,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
     by several threads, which have an iterator each or share one. Methods with a name from tf.data
     behave as its documentation says, except where a docstring here says otherwise. Functions get
     an element as their argument; a tuple's items are separate arguments. What they return is
-    copied at once: they may fill one array anew for each element.
+    copied at once: they may refill one array for each element.
 
     It pickles, including lambdas and functions of a notebook (by cloudpickle), without running
     anything.
@@ -1053,7 +1047,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         Parameters
         ----------
         key : str
-            The column that tells the instances apart, such as ``Slot("id", "bytes", ())``.
+            The column that identifies an instance, such as ``Slot("id", "bytes", ())``.
         min_merge_size : int
             Fewer elements than this are not merged.
         keep_unmerged : bool

@@ -155,7 +155,7 @@ def _uncuttable(node: Node) -> ConfigurationError:
 # Not looked at is what is in files and arrays, and the code of functions: of these the names count.
 
 _LENGTH = 200
-"""Characters that tell people what the chain is."""
+"""Characters that show people what the chain is."""
 
 
 def identity(splits: Sequence[Dataset]) -> str:

@@ -308,9 +308,6 @@ class PendingCommands(TypedDict):
     commands: list[Command]
 
 
-# Plain: converts messages to valid JSON values, whatever numbers and texts they contain.
-
-
 def plain(value: Any) -> Any:
     """Return a message with only values that JSON has.
 

@@ -290,7 +290,7 @@ class SyncPauses:
         self._pauses: dict[tuple[int, ServerAddress], tuple[float, float]] = {}
 
     def note(self, before: Layout, after: Layout, now: float) -> None:
-        """Note what became of the replicas that were being filled; ``now`` in seconds."""
+        """Note the outcome for replicas that were being filled; ``now`` in seconds."""
         for index, (old, new) in enumerate(zip(before.placements, after.placements, strict=True)):
             server = old.syncing
             if server is None or server == new.syncing:

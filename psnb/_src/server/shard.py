@@ -163,7 +163,7 @@ class ParameterShard:
                 self._ended = operation
                 return None
             case CreateDense() | CreateSparse():
-                # Sent again, because the answer was lost: nobody has used the table meanwhile.
+                # Sent again, because the answer was lost: the table was not used meanwhile.
                 return self._create(operation)
             case DropTable(name):
                 self._tables.pop(name, None)

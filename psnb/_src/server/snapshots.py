@@ -285,7 +285,7 @@ class _RowSnapshot(Snapshot):
 
 
 def _room(form: np.ndarray, rows: int) -> np.ndarray:
-    """Return room for so many rows: the system provides memory for those that are written.
+    """Return room for ``rows`` rows: the system provides memory for those that are written.
 
     In small pages: while a file is written, it may look for a huge one for a tenth of a second.
     """
@@ -302,7 +302,7 @@ def _room(form: np.ndarray, rows: int) -> np.ndarray:
 _ALL_OPEN = Changes("", None, nothing=False)
 
 SNAPSHOT_TICKS = 2
-"""Minutes after which a snapshot that nobody reads ends."""
+"""Minutes after which a snapshot that is not read ends."""
 
 
 class OpenSnapshots:
@@ -398,7 +398,7 @@ class TableFile:
         self.head = safetensors_head(self._forms)
 
     def chunks(self, nbytes: int) -> Iterator[Chunk]:
-        """Yield what follows the head, in order: chunks of at most so many bytes, or of a row."""
+        """Yield what follows the head, in order: chunks of at most ``nbytes``, or of a row."""
         for name in self._forms:
             if name in self._taken.tail:
                 yield Chunk(name, 0, 0)
@@ -409,7 +409,7 @@ class TableFile:
                 yield Chunk(name, start, min(start + step, self._taken.rows))
 
     def content(self, chunk: Chunk) -> np.ndarray:
-        """Return a chunk, which nobody else changes; to be called where the table is changed."""
+        """Return a chunk, to be read only; to be called where the table is changed."""
         if chunk.name in self._taken.tail:
             return self._taken.tail[chunk.name]
         return self._taken.column(*chunk)
@@ -426,7 +426,7 @@ Soon = Callable[[Callable[[], object]], object]
 """Calls a function in the server's one thread, soon; raises RuntimeError if that has ended."""
 
 TICKS = 2
-"""Minutes after which a writing that nobody asks for ends: its notebook is gone."""
+"""Minutes after which writing ends that is not asked for: its notebook is gone."""
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

@@ -78,7 +78,7 @@ def check_within(what: str, numbers: np.ndarray, low: int, high: int) -> None:
 
 
 def check_positions(what: str, rows: Any, count: int) -> None:
-    """Raise ConfigurationError unless these are positions among so many: int64, one axis."""
+    """Raise ConfigurationError unless these are positions below ``count``: int64, one axis."""
     check_flat(what, form(what, rows), POSITION)
     check_within(what, rows, 0, count - 1)
 
@@ -195,7 +195,7 @@ def _by_row(name: str) -> bool:
 
 # How the rows of an embedding table start: pure functions of (seed, id, column).
 #
-# A row starts the same on any server and whoever asks for it first, so training is reproducible and
+# A row starts the same on any server, whichever worker asks first, so training is reproducible and
 # a table may grow at the first sight of an id.
 
 _LARGEST_SEED = (1 << 63) - 1

@@ -1,7 +1,7 @@
 """Table: one shard of a variable or embedding on a server, with its optimizer state. Pure.
 
 Not thread-safe by design: a server runs every operation on one thread, so an operation is atomic,
-and a snapshot falls between two updates. `psnb._src.parameters` checks arguments before they are
+and a snapshot falls between two updates. `psnb._src.client` checks arguments before they are
 sent. Arrays that numpy or a compiled loop would misread are refused here as well
 (`psnb._src.server.states`), because they may come from elsewhere. An array that a table
 returns is valid until the next operation; a caller that needs it for longer copies it (sending it
@@ -31,15 +31,15 @@ from psnb.errors import ConfigurationError, InternalError
 # ChangedRows: what of a table has changed since some moment, for any number of consumers. Pure.
 #
 # Each row has the number of the period in which it changed last, two bytes; the rows that change in
-# the present one have a bit each, which stay in the processor's caches. Whoever asks ends a period,
-# and gets a mark of that moment to ask with the next time. Nothing is kept of who asks: a consumer
+# the present one have a bit each, which stay in the processor's caches. A question ends a period,
+# and is answered with a mark, which the next question passes. Nothing is kept of consumers: one
 # that could not use an answer asks with its old mark again, and several never meet. What cannot be
-# told since a mark (rows were renumbered, the table is another one) is told to be all.
+# known since a mark (rows were renumbered, it is another table) is answered with all rows.
 #
 # Not thread-safe; the server's one thread is its only user.
 
 TICKS = 24 * 60
-"""Minutes after which the changes of a table are forgotten, if nobody asks for them."""
+"""Minutes after which the changes of a table are forgotten, if they are not asked for."""
 
 _PERIOD, _BITS = np.dtype(np.uint16), np.dtype(np.uint8)
 _LAST = int(np.iinfo(_PERIOD).max)
@@ -87,7 +87,7 @@ class ChangedRows:
         self.changing(None)
 
     def renumbering(self) -> None:
-        """Forget all: no row can be told from another."""
+        """Forget all: rows cannot be distinguished any more."""
         self._begin()
 
     def lapse(self) -> None:
@@ -476,7 +476,7 @@ class Watcher(Protocol):
         """Take note of rows (distinct) that are about to change; None for all of them."""
 
     def changing_parts(self, rows: np.ndarray, width: int) -> None:
-        """Take note that so many numbers a row are about to change in some rows of a variable."""
+        """Note that ``width`` numbers of these rows of a variable are about to change."""
 
     def changing_use(self) -> None:
         """Take note that the use of all rows is about to change, and nothing else."""
@@ -498,7 +498,7 @@ class Table(ABC):
     Attributes
     ----------
     watchers : list of Watcher
-        Told before rows change.
+        Called before rows change.
     """
 
     writes: ClassVar[tuple[type[TableWrite], ...]]
@@ -572,7 +572,7 @@ class Table(ABC):
         return self._changed.take(mark, self.counted)
 
     def tick(self) -> None:
-        """Count a minute; what changed is forgotten, if nobody asks for it."""
+        """Count a minute; changes that are not asked for are forgotten."""
         if self._changed is not None and not self._changed.tick():
             self.watchers.remove(self._changed)
             self._changed = None
@@ -765,9 +765,9 @@ def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) ->
 class ReservedWrite:
     """A write that will not fail for want of memory.
 
-    It has the memory as long as it is there, so nobody must give that back: not when a commit is
+    It has the memory as long as it is there, so that must not be given back: not when a commit is
     given up, nor when its writer ends. It goes to another process without memory: what is copied
-    must be reserved anew.
+    must be reserved again.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Ownership: what a strategy's owner tells the scheduler, so that others find the strategy.
+"""Ownership: what a strategy's owner registers at the scheduler, so that others find the strategy.
 
 On the client's event loop. The scheduler refuses one whose strategy was taken over
 (`psnb._src.placement.registry`).
@@ -60,7 +60,7 @@ from psnb.errors import (
 # Dask's client tries for half a minute to connect again, and says nothing meanwhile. But when its
 # scheduler ends, every Dask worker ends within seconds, with all parameters that it holds, and a
 # scheduler that is started at the same address knows nothing of them. So there is nothing to wait
-# for, once nobody listens there any more, or another scheduler does. A connection that has only
+# for, once nothing listens there any more, or another scheduler does. A connection that has only
 # broken is made again by Dask.
 
 _LOOK = 0.25
@@ -133,7 +133,7 @@ async def _id(client: Client, timeout: float = _ANSWER_TIMEOUT) -> str:
 
 
 async def _refuses(address: str) -> bool:
-    """Return whether nobody listens at an address."""
+    """Return whether nothing listens at an address."""
     if not address.startswith(("tcp://", "tls://")):
         return False
     try:
@@ -235,7 +235,7 @@ class Ownership:
             raise
 
     async def note_model(self, strategy: str, name: str, packed: bytes) -> None:
-        """Note a model, or what became of it."""
+        """Note a model, or a change of it."""
         arguments = {"strategy": strategy, "name": name, "packed": packed}
         if await self._call(NOTE_MODEL, **arguments) == UNKNOWN:
             await self.register(strategy)

@@ -222,7 +222,7 @@ class Servers:
     ownership : Ownership
         As given.
     ended : CoordinatorClosedError or None
-        Why nobody looks after them any more, if that is for good.
+        Why they are not looked after any more, if that is for good.
     on_end : callable
         Called on the client's event loop when that is so.
     control : ServerControl
@@ -267,7 +267,7 @@ class Servers:
         self.layout_cache.learn(layout)
 
     async def move(self) -> None:
-        """Give strategy and servers other names: nobody reaches them who knows the former ones.
+        """Give strategy and servers other names: the former ones reach nothing.
 
         On the client's event loop.
 
@@ -440,7 +440,7 @@ class Servers:
             self._let_go(server)  # the registry holds it
 
     def end(self, why: CoordinatorClosedError) -> None:
-        """Note that nobody looks after them any more, for good; on the client's event loop.
+        """Note that they are not looked after any more, for good; on the client's event loop.
 
         Those whose processes end need not wait for this one to move what they hold.
         """
@@ -603,7 +603,7 @@ class WatchedServer:
         except OSError:
             if not connected:
                 return  # not reached: it counts as unresponsive if that lasts
-            news.set()  # the connection broke: the next beat, at once, tells more
+            news.set()  # the connection broke: the next beat, at once, shows more
         else:
             self.observed = ObservedServer(
                 Health.ALIVE, layout.version, status.shards, status.leaves, status.writes
@@ -614,8 +614,8 @@ class WatchedServer:
 
 # ServerWatch: the servers' figures and the optimizers' settings, for dashboards.
 #
-# One daemon thread, ``psnb-servers``, asks the servers every second, but only while somebody wants
-# to know: `keep` starts it, and it ends by itself when `keep` was not called for some seconds.
+# One daemon thread, ``psnb-servers``, asks the servers every second, but only while the figures
+# are used: `keep` starts it, and it ends when `keep` was not called for some seconds.
 # Readers never wait for it. A server that hangs holds up only this thread, for as long as a request
 # may take. An unexpected exception is logged, once, and the thread goes on.
 

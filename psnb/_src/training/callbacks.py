@@ -1,4 +1,4 @@
-"""Callback: what is told of training, in the thread that trains."""
+"""Callback: gets the events of training, in the thread that trains."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TrainingSnapshot:
 
 
 class Callback:
-    """What is told of training; its methods do nothing, override those that you need.
+    """Gets the events of training; its methods do nothing, override those that you need.
 
     They are called in the thread that called `Trainer.train_from_dataset`, one at a time, while
     the workers go on: be quick, or the workers wait. ``trainer.stop("why")`` ends training. What a
@@ -96,14 +96,14 @@ class Callback:
 
 # EpochFigures: what closures report in one epoch, and in each of its print periods. One thread.
 #
-# What an earlier run has trained of the epoch counts as well: `EpochFigures.saved` tells it in
+# What an earlier run has trained of the epoch counts as well: `EpochFigures.saved` has it in
 # JSON's types.
 
 RECENT = "batch_"
 """What begins the name of a metric that is wanted of the print period alone."""
 
 NOTHING: Mapping[str, Any] = {"numbers": {}, "states": {}}
-"""What `EpochFigures.saved` tells when nothing was reported."""
+"""What `EpochFigures.saved` returns when nothing was reported."""
 
 
 class _Sum(NamedTuple):
@@ -276,9 +276,6 @@ class EpochProgress:
         return {**self.figures.saved(), "seconds": self.snapshot().seconds}
 
 
-# EarlyStopping: ends training when a metric gets no better.
-
-
 class EarlyStopping(Callback):
     """Ends training when a metric has not improved for some epochs.
 
@@ -356,9 +353,6 @@ class EarlyStopping(Callback):
             trainer.stop(
                 f"{self._metric} has not improved since epoch {self.best_epoch}: {self.best:.4g}"
             )
-
-
-# LearningRateScheduler: sets learning rates by the epoch.
 
 
 class LearningRateScheduler(Callback):
@@ -440,9 +434,6 @@ class CSVLog(Callback):
             return next(csv.reader(file), [])
 
 
-# JSONLinesLog: writes what happens in training into a file of JSON lines.
-
-
 class JSONLinesLog(Callback):
     """Appends a line for all that happens: ``{"time": …, "event": "epoch", "epoch": 1, …}``.
 
@@ -500,9 +491,6 @@ class JSONLinesLog(Callback):
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-
-
-# TensorBoard: writes scalars for TensorBoard, through tensorboardX.
 
 
 class TensorBoard(Callback):

@@ -2,7 +2,7 @@
 
 One thread: the caller's. It is in the device worker nearly all the time, which calls back ten
 times a second: fetch lines, callbacks, saves and requests to stop happen there. Any thread may
-request a stop, and the thread of a manager that saves by itself asks for the state.
+request a stop, and the thread of an automatic save asks for the state.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _check(dataset: Any) -> None:
         )
 
 
-# FetchLines: prints metrics every so many batches, as Paddle's fetch list does. One thread.
+# FetchLines: prints metrics every n batches, as Paddle's fetch list does. One thread.
 
 
 class FetchLines:
@@ -195,7 +195,7 @@ class FetchLines:
         self._checked = False
 
     def begin(self) -> None:
-        """Count batches anew."""
+        """Count batches from zero."""
         self._printed = 0
 
     def due(self, batch: int) -> bool:

@@ -326,7 +326,7 @@ class InputContext:
 
 
 class Cancellation:
-    """Tells one closure that nobody wants its result any more; set once, by any thread."""
+    """Tells one closure that its result is not wanted any more; set once, by any thread."""
 
     __slots__ = ("requested", "revoked")
 
@@ -537,7 +537,7 @@ class Throttle:
         self._left_out = 0
 
     def admit(self, lines: list[str]) -> list[str]:
-        """Return the lines that may be printed, after one that tells of those left out before."""
+        """Return the lines that may be printed, after one that counts those left out before."""
         with self._lock:
             now = self._clock()
             self._room += (now - self._since) * LINES_PER_SECOND
@@ -549,7 +549,7 @@ class Throttle:
             return before + admitted
 
     def left_out(self) -> list[str]:
-        """Return the line that tells of those left out, if there are any."""
+        """Return the line that counts those left out, if there are any."""
         with self._lock:
             return self._left_out_line()
 

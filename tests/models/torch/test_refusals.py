@@ -226,7 +226,7 @@ def test_a_parameter_that_changes_while_the_module_runs_is_named() -> None:
     ):
         model = distributed(module)
         model.module.grows = (layer,)
-        with pytest.raises(InvalidArrayError, match=message + ".*place it anew"), model.step():
+        with pytest.raises(InvalidArrayError, match=message + ".*place it again"), model.step():
             loss_of(model).backward()
         assert_same(model, module)
         model = distributed(module)

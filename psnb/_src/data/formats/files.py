@@ -63,7 +63,7 @@ class HttpFile(io.RawIOBase):
         self._path = path
         self._at = 0
         self._file = self._open()
-        # If the server does not tell the size, fsspec reads the file in one go by itself.
+        # If the server does not send the size, fsspec reads the file in one go.
         self._in_ranges = self._file.size is not None
 
     def readable(self) -> bool:
@@ -71,7 +71,7 @@ class HttpFile(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """Return whether the server tells the size, as it must for ranges."""
+        """Return whether the server sends the size, as it must for ranges."""
         return self._in_ranges
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -169,9 +169,6 @@ class XzFile(io.RawIOBase):
 
 def _begun() -> lzma.LZMADecompressor:
     return lzma.LZMADecompressor(memlimit=_MEMORY)
-
-
-# Reading a zlib stream as a file, as gzip's module does for gzip streams.
 
 
 class ZlibFile(io.RawIOBase):
@@ -473,9 +470,6 @@ class Chunk:
     loose: bool = False
 
 
-# FilePosition: a position in a file, for errors.
-
-
 @dataclass(frozen=True, slots=True)
 class FilePosition:
     """A file, and where reading it began.
@@ -516,10 +510,10 @@ class FilePosition:
 # Limits on the size of a record: no memory is allocated for a longer one.
 
 MAX_RECORD_BYTES = 1 << 26
-"""How many bytes a record may have, unless a reader is told otherwise."""
+"""How many bytes a record may have, unless a reader is given another limit."""
 
 MAX_COLUMNS = 1 << 14
-"""How many columns a CSV file may have, unless its reader is told otherwise."""
+"""How many columns a CSV file may have, unless its reader is given another limit."""
 
 LONGEST = 1 << 30
 """The largest limit that can be set."""
@@ -613,14 +607,14 @@ class ByteWindow:
         return filled > left
 
     def fill(self, size: int = CHUNK_BYTES) -> bool:
-        """Read on until so many bytes are there; return False if the file ends before."""
+        """Read on until ``size`` bytes are there; return False if the file ends before."""
         while self.data.size < size:
             if not self.more():
                 return False
         return True
 
     def discard(self, count: int) -> None:
-        """Read over bytes that lie ahead, where a file cannot be told to stand elsewhere."""
+        """Read over bytes that lie ahead, where a file cannot seek."""
         while count > 0:
             done = self._read(self._buffer[: min(count, self._buffer.size)])
             if done == 0:

@@ -263,7 +263,7 @@ class Slot:
                 )
             if self.varies and 0 in self.rest:
                 raise ConfigurationError(
-                    f"slot {self.name!r} has the shape {self.shape}: no number of values tells the "
+                    f"slot {self.name!r} has the shape {self.shape}: no number of values gives the "
                     "first size"
                 )
 

@@ -64,7 +64,7 @@ def to_columns(table: Any) -> dict[str, np.ndarray | Ragged]:
     ------
     DatasetError
         If a column is of a type that no array holds, or holds what is not of its type, as text that
-        is not UTF-8. (What is missing that must not, `first_missing` tells.)
+        is not UTF-8. (`first_missing` finds required values that are missing.)
     """
     return {
         name: _column(name, column)
@@ -350,7 +350,7 @@ class ColumnChunk:
     values : int
         How many it has, missing ones too.
     data_offset, dictionary_offset : int
-        Where its pages begin; 0 if that is not said.
+        Where its pages begin; 0 if that is not given.
     """
 
     codec: int
@@ -619,7 +619,7 @@ class CheckedFile(io.RawIOBase):
         return int(self._file.tell())
 
     def read(self, size: int = -1) -> bytes:
-        """Return so many bytes, or as many as there are.
+        """Return ``size`` bytes, or as many as there are.
 
         Raises
         ------

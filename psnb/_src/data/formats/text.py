@@ -217,9 +217,6 @@ def line_splits(path: str, compression: str | None, size: int) -> list[tuple[int
     return list(zip(cuts, [*cuts[1:], None], strict=True))
 
 
-# Lines of text.
-
-
 @dataclass(frozen=True)
 class TextLines:
     r"""Lines of text files; their columns are one array of str (or bytes) objects.
@@ -255,7 +252,7 @@ class TextLines:
                 raise ConfigurationError(f"there is no encoding {shown(self.encoding)}") from error
             if not one_byte:
                 raise ConfigurationError(
-                    f"lines in the encoding {shown(self.encoding)} cannot be told apart "
+                    f"lines in the encoding {shown(self.encoding)} cannot be separated "
                     f"by their bytes; "
                     "write the files in UTF-8"
                 )
@@ -310,9 +307,6 @@ class TextLines:
             return [line.removesuffix(b"\r") for line in raw] if returns else raw
         texts = str(view, self.encoding).split("\n")
         return [text.removesuffix("\r") for text in texts] if returns else texts
-
-
-# Records of the same number of bytes, with nothing between them.
 
 
 @dataclass(frozen=True)

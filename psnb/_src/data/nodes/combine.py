@@ -118,9 +118,6 @@ class _ZipIterator(NodeIterator):
             reader.close()
 
 
-# One dataset after another.
-
-
 @dataclass(frozen=True, eq=False)
 class Concatenate(Node):
     """The elements of the first dataset, then those of the second."""
@@ -234,12 +231,9 @@ class _ConcatenateIterator(NodeIterator):
         return Reader(source, self._context.child(self._number), state)
 
 
-# Elements of several datasets; for each element, the dataset is drawn at random.
-
-
 @dataclass(frozen=True, eq=False)
 class Sample(Node):
-    """Draws by weight among those that have not ended."""
+    """Each element is drawn, by weight, from a dataset that has not ended."""
 
     name: ClassVar[str] = "sample_from_datasets"
 
@@ -515,9 +509,6 @@ def _joined(column: Column, groups: _Groups, erase_duplicates: bool) -> Column:
     offsets = np.zeros(len(groups.starts) + 1, np.int64)
     np.cumsum(np.bincount(group, minlength=len(groups.starts)), out=offsets[1:])
     return Ragged(values, offsets)
-
-
-# Elements of datasets that a function makes, some datasets at a time.
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,7 @@ _CALLED = re.compile(
 """What programs call beside XLA's operations: of what `jax.export` says is stable.
 
 Others are refused: they call addresses in the process that a program comes from (callbacks), give
-memory that nobody has written (``AllocateBuffer``), or take sizes from their arguments."""
+uninitialized memory (``AllocateBuffer``), or take sizes from their arguments."""
 
 
 class JaxComputation:

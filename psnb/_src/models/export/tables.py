@@ -323,7 +323,7 @@ _CHUNK = 1 << 20
 
 
 def place_dtype(count: int) -> str:
-    """Return the dtype of the places of so many rows."""
+    """Return the dtype of the places of ``count`` rows."""
     return "uint32" if count < 1 << 32 else "uint64"
 
 

@@ -167,7 +167,7 @@ def _device_name(device: Any) -> str | None:
 # BatchForm: what of a batch goes into a compiled program, and how it becomes a batch there again.
 #
 # A batch is any tree of JAX. What no program can take stays behind, and says so where it is used:
-# strings, `Ragged` rows, and integers that do not fit 32 bits, which JAX would cut without a word.
+# strings, `Ragged` rows, and integers that do not fit 32 bits, which JAX would truncate silently.
 
 
 class StayedBehind:

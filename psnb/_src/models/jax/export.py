@@ -1,4 +1,4 @@
-"""Exports a forward pass in JAX: what `psnb._src.jax_programs` runs without the training code.
+"""Exports a forward pass in JAX, which `models/export/jax_program.py` runs without training code.
 
 The program takes dense parameters, the rows of each feature and the fields of a batch, whose number
 of examples is a symbol: so one program is for batches of any size, and gives for each exactly what

@@ -39,14 +39,14 @@ from psnb.errors import ConfigurationError, SerializationError
 
 # Steps that came to this process: equal ones are one, with the programs that it has compiled.
 #
-# So a step that is an argument of a closure, and arrives anew with each, is compiled once a worker.
+# So a step that is an argument of a closure, and arrives with each, is compiled once a worker.
 # Equal are those whose pickles are: functions by their code and what they refer to.
 #
 # Threads: any may load a step.
 
 KEPT = 16
 """How many steps a process keeps; one that comes when there are more pushes out the one that was
-not used for longest, which is compiled anew if it comes again."""
+not used for longest, which is compiled again if it returns."""
 
 _lock = threading.Lock()  # guards what is kept, for a moment each
 _kept: OrderedDict[bytes, Any] = OrderedDict()

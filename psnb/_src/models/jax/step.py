@@ -33,8 +33,6 @@ from psnb._src.models.shared import (
 from psnb._src.worker.context import report
 from psnb.errors import ConfigurationError, InvalidArrayError
 
-# ForwardPass: what a JAX model says of a batch: predictions, scores, losses.
-
 
 class ForwardPass:
     """A function of a model for one batch; made by `psnb.jax.forward`.
@@ -113,9 +111,6 @@ def forward(
 
 def _as_it_is(function: Any, leaves: dict[str, Any], matrices: list[Any]) -> Any:
     return function(leaves, matrices)
-
-
-# described_step: the operations of a training step in JAX, psnb's own pull and push among them.
 
 
 def described_step(
@@ -233,7 +228,7 @@ class TrainStep:
     def trained(self, batch: Any, blends: Blends | None = None) -> tuple[float, Any, int]:
         """Train on a batch, and return its loss, metrics and examples without a report.
 
-        ``blends`` tells of the metrics what variables get that have no gradient.
+        ``blends`` says which metrics are the new values of variables without a gradient.
         """
         ((loss, metrics), (by_values, by_rows)), pulled = self._program(batch)
         moved = {} if blends is None else blends(metrics)

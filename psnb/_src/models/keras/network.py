@@ -76,8 +76,8 @@ class MovingAverages:
     def blend(self, variable: Any, before: Any, now: Any) -> Blended:
         """Return what a step has blended into a variable that it has written to.
 
-        What nobody knows is set to what the step has computed: a late change would make of it what
-        no step has.
+        What cannot be blended is set to what the step has computed: a late change would make of it
+        what no step has.
         """
         blend, left = self._blends.get(id(variable), ((0.0, None), None))
         if left is not None and left is now:
@@ -557,9 +557,6 @@ def _snake(name: str) -> str:
     """Return the name of a class as Keras writes it: ``BatchNormalization`` is two words."""
     words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
-
-
-# PlacedValues: where the values of a Keras model are on the servers.
 
 
 @dataclass(frozen=True)

@@ -497,9 +497,6 @@ class DistributedModel:
         )
 
 
-# distribute: puts a PyTorch module on parameter servers.
-
-
 def distribute(
     module: nn.Module,
     strategy: Strategy,

@@ -1,4 +1,4 @@
-"""Exports a module: what `psnb._src.torch_programs` runs without the training code.
+"""Exports a module: what `psnb._src.models.export.torch_program` runs without the training code.
 
 ``torch.export`` traces the module, with lookups as operators of their own and the number of
 examples as a symbol: one graph is for batches of any size, and nothing is compiled when it runs.
@@ -453,7 +453,7 @@ _ZEROS = {
     "aten.empty_like.default": "aten.zeros_like.default",
     "aten.new_empty.default": "aten.new_zeros.default",
 }
-"""What memory that nobody has written is replaced by: what a model makes of it is well-defined."""
+"""Replaces uninitialized memory, so that what a model computes from it is well-defined."""
 
 
 def _called(node: Any) -> tuple[str, list[Any]]:

@@ -498,9 +498,6 @@ def _named(path: str) -> Iterator[tuple[str, str]]:
         yield f"{path}.{attribute}" if path else attribute, attribute
 
 
-# What identifies the values of a module that are not on servers, such as frozen embeddings.
-
-
 def local_values(
     module: nn.Module, names: Mapping[str, str], served: Collection[str]
 ) -> dict[str, str]:
@@ -523,9 +520,6 @@ def local_values(
 def _identity(value: Tensor) -> str:
     whole = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return local_value(value.dtype, value.shape, whole)
-
-
-# ModelValues: where the values of a module are on the servers, and its state as torch knows it.
 
 
 @dataclass(frozen=True)
@@ -694,9 +688,6 @@ def _detached(value: Any) -> Any:
 
 def _as_array(value: Tensor) -> np.ndarray:
     return value.detach().cpu().numpy()
-
-
-# PlacedModule: a module without values, where its values are, and where it computes.
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,7 @@ class CoordinatorRegistry:
         self._known.pop(coordinator, None)
 
     def dismiss(self, coordinator: str) -> None:
-        """Remove one that is gone for good: its scheduler may go on telling of it."""
+        """Remove one that is gone for good: its scheduler may go on reporting it."""
         self.forget(coordinator)
         self._dismissed[coordinator] = None
         if len(self._dismissed) > MOST_SOURCES:

@@ -37,8 +37,6 @@ from psnb._src.monitor.jupyter_server.coordinators import (
 from psnb._src.monitor.jupyter_server.schedulers import MOST_SCHEDULERS, Schedulers
 from psnb._src.monitor.protocol import SECRET_HEADER
 
-# The Jupyter server's kernels: their notebooks, and whether they still live.
-
 
 class Kernels:
     """Asks the managers of the server; used on its event loop.

@@ -35,7 +35,7 @@ from psnb._src.utils.text import NAME, truncate
 # Addresses that people type, and where the dashboards of schedulers are. Pure.
 
 DASHBOARD = 8787
-"""The port of a scheduler's HTTP server, if it was not told another one."""
+"""The port of a scheduler's HTTP server, if it was not given another one."""
 
 _PORT = re.compile(r":\d+$")
 _HOST = re.compile(r"[\w.-]+(:\d+)?|\[[0-9a-fA-F:]+\](:\d+)?")
