@@ -131,7 +131,7 @@ def test_without_one_that_is_marked_the_last_was_never(folder: CheckpointStore) 
     assert folder.last_kept() == -np.inf
 
 
-def test_what_was_removed_is_told(folder: CheckpointStore) -> None:
+def test_what_was_removed_is_reported(folder: CheckpointStore) -> None:
     first = save(folder)
     save(folder)
     folder.prune(1)
@@ -157,7 +157,7 @@ def test_managers_save_and_restore_by_address(address: str) -> None:
     assert manager.status.path == str(manager.latest_checkpoint)
 
 
-def test_a_checkpoint_is_told_and_verified_without_a_cluster(folder: CheckpointStore) -> None:
+def test_a_checkpoint_is_listed_and_verified_without_a_cluster(folder: CheckpointStore) -> None:
     save(folder, step=3)
     path = save(folder)
     found = folder_listing(folder.path, verify=False)
@@ -170,7 +170,7 @@ def test_a_checkpoint_is_told_and_verified_without_a_cluster(folder: CheckpointS
     assert len(names(folder)) == 2
 
 
-def test_another_checksum_is_damage_and_told_with_the_place(address: str) -> None:
+def test_another_checksum_is_damage_and_reported_with_the_place(address: str) -> None:
     strategy = Strategy()
     manager = FolderManager(strategy, address, max_to_keep=2)
     path = manager.save()
@@ -240,7 +240,7 @@ def killed_at(step: int, remote: CheckpointStore, monkeypatch: pytest.MonkeyPatc
     return False
 
 
-def test_whoever_is_killed_at_any_step_leaves_whole_checkpoints(
+def test_a_process_killed_at_any_step_leaves_whole_checkpoints(
     remote: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(remote)
@@ -307,14 +307,14 @@ def test_copies_on_this_machine_go_with_the_last_reference(
     ("where", "reason"),
     [("s3x://bucket/a", "Protocol not known: s3x"), ("http://127.0.0.1:9/a", "cannot be written")],
 )
-def test_a_store_that_cannot_be_written_is_told(where: str, reason: str) -> None:
+def test_a_store_that_cannot_be_written_is_reported(where: str, reason: str) -> None:
     with pytest.raises(CheckpointError, match=reason) as raised:
         store_at(as_path(where)).prepare()
     assert f"checkpoints cannot be written to '{where}'" in str(raised.value)
 
 
 @pytest.mark.parametrize("where", ["s3x://bucket/a", "http://127.0.0.1:9/a"])
-def test_a_store_that_cannot_be_read_is_told_to_who_goes_on_from_it(where: str) -> None:
+def test_a_store_that_cannot_be_read_is_reported_to_who_resumes_from_it(where: str) -> None:
     with pytest.raises(CheckpointError, match=f"'{where}' cannot be read now: "):
         latest_full(as_path(where))
 

@@ -49,7 +49,7 @@ def test_unknown_format_is_refused_with_what_is_known(checkpoint: Path) -> None:
         manifest_of(checkpoint)
 
 
-def test_any_byte_that_changes_what_is_said_is_noticed(checkpoint: Path) -> None:
+def test_any_byte_that_changes_the_content_is_noticed(checkpoint: Path) -> None:
     file = checkpoint / MANIFEST
     whole, said = file.read_bytes(), manifest_of(checkpoint)
     for at in range(0, len(whole), 3):

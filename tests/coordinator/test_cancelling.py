@@ -163,7 +163,7 @@ def taken_closure(number: int) -> Closure:
     return made
 
 
-def test_one_of_which_nobody_can_tell_what_became_fails_with_the_error() -> None:
+def test_one_whose_outcome_is_unknown_fails_with_the_error() -> None:
     queue = ClosureQueue(10)
     put(queue, 1)
     (closure,) = queue.take(up_to(1))

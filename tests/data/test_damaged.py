@@ -110,7 +110,7 @@ def flipped(content: bytes, at: int) -> bytes:
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_part_of_a_cache_is_named_and_what_to_do_said(
+def test_a_damaged_part_of_a_cache_is_named_with_what_to_do(
     damage: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     values(kept(tmp_path))
@@ -181,7 +181,7 @@ def test_a_damaged_list_of_a_saved_dataset_is_named(text: str, tmp_path: Path) -
         ('{"format"', '[5]{"format"'),
     ],
 )
-def test_a_damaged_list_of_a_cache_is_named_and_what_to_do_said(
+def test_a_damaged_list_of_a_cache_is_named_with_what_to_do(
     old: str, new: str, tmp_path: Path
 ) -> None:
     values(kept(tmp_path))

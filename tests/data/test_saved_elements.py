@@ -75,7 +75,7 @@ def test_what_cannot_be_saved_changes_nothing(dataset: Dataset, wrong: str, tmp_
     assert [each.name for each in tmp_path.iterdir()] == ["saved"]
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("mine")
     with pytest.raises(DatasetError, match="mine exists, and is no saved dataset"):

@@ -192,7 +192,7 @@ def process_at(client: Client, address: str) -> int:
     return pid
 
 
-def test_nobody_waits_for_a_server_that_does_not_start(
+def test_a_server_that_does_not_start_is_not_waited_for(
     whole: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = threading.Event()

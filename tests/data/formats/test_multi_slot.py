@@ -66,7 +66,7 @@ def test_floats_that_take_a_second_look_are_read(tmp_path: Path) -> None:
         ("0 2 y 2 1 3 1 5 6", 4, "slot 'b': y is not a number"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_said_after_those_before_it(
+def test_an_error_in_a_line_is_raised_after_those_before_it(
     line: str, position: int, problem: str, tmp_path: Path
 ) -> None:
     good = "1 7 2 1 2 1 3 1 5\n"

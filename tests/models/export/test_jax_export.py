@@ -96,7 +96,7 @@ def test_ids_that_are_computed_are_computed_with_all_their_bits(tmp_path: Path) 
     ],
     ids=["numpy", "made bags", "none", "numpy in the function", "bags", "keys"],
 )
-def test_what_cannot_be_exported_is_told(
+def test_what_cannot_be_exported_is_reported(
     tmp_path: Path, function: Any, ids: Any, said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
@@ -113,7 +113,7 @@ def test_what_cannot_be_exported_is_told(
     ],
     ids=["none", "lengths", "names"],
 )
-def test_examples_that_are_none_are_told(tmp_path: Path, example: Any, said: str) -> None:
+def test_invalid_examples_are_reported(tmp_path: Path, example: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         psnb.export(tmp_path / "m", made(rows_of), example=example)
 

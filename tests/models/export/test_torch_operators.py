@@ -541,7 +541,7 @@ def test_pytorch_refuses_places_outside(forged: Callable[..., Path], name: str) 
         loaded.predict({"ids": np.zeros((2, 2), np.int64)})
 
 
-def test_memory_that_nobody_has_written_is_exported_as_zeros(tmp_path: Path) -> None:
+def test_uninitialized_memory_is_exported_as_zeros(tmp_path: Path) -> None:
     module = Applied(lambda x: [torch.empty(3), torch.empty_like(x), x.new_empty(2)])
     model = psnb.torch.distribute(module, InProcessStrategy(), dense=SGD(1)).eval()
     loaded = psnb.load_model(psnb.export(tmp_path / "m", model, example=(X,)))
