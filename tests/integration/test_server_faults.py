@@ -18,7 +18,7 @@ import psnb
 from psnb import EventKind, errors
 from psnb._src.server.operations import ApplyCommit
 from tests.conftest import DEADLINE, wait_until
-from tests.integration import dying
+from tests.integration import worker_deaths
 from tests.integration.clusters import on_both
 from tests.integration.counting import Counter, wait_until_copied
 from tests.integration.helpers import frozen
@@ -120,9 +120,9 @@ def test_a_decided_commit_is_finished_when_the_server_goes_on_and_its_worker_is_
 
                 def freeze_and_die(*arguments: object) -> None:
                     os.kill(frozen, signal.SIGSTOP)
-                    dying.after_one(*arguments)  # type: ignore[arg-type]
+                    worker_deaths.after_one(*arguments)  # type: ignore[arg-type]
 
-                dying.arrange(ApplyCommit, freeze_and_die)  # type: ignore[arg-type]
+                worker_deaths.arrange(ApplyCommit, freeze_and_die)  # type: ignore[arg-type]
             for account in accounts:
                 account.assign_add(np.int64(attempt))
             return attempt
@@ -324,12 +324,12 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing_that_was_given_up(
             attempt = psnb.worker_context().attempt
             if attempt == 1:
 
-                def freeze(real: dying.Attempt, *arguments: object) -> object:
+                def freeze(real: worker_deaths.Attempt, *arguments: object) -> object:
                     held.write_text(str(os.getpid()))
                     os.kill(os.getpid(), signal.SIGSTOP)
                     return real(*arguments)  # type: ignore[arg-type]
 
-                dying.arrange(ApplyCommit, freeze)  # type: ignore[arg-type]
+                worker_deaths.arrange(ApplyCommit, freeze)  # type: ignore[arg-type]
             for account in accounts:
                 account.assign_add(np.int64(attempt))
             return attempt
