@@ -113,10 +113,10 @@ async def ask(comm: Comm, handler: str, **arguments: Any) -> Any:
 
 
 def socket_stream(comm: Comm) -> IOStream | None:
-    """Return the Tornado stream below a connection; None if it is no socket.
+    """Return the Tornado stream below a connection; None if it is not a socket.
 
     Relies on ``TCP.stream``, of ``tcp://`` and ``tls://``, and on Dask reading from it only when it
-    is asked to, so that nothing is lost if someone else goes on reading.
+    is asked to, so that nothing is lost if another reader goes on.
     """
     stream = getattr(comm, "stream", None)
     return stream if isinstance(stream, IOStream) else None
@@ -258,7 +258,7 @@ def replace_operation(
 
 
 def hold_tasks(scheduler: Scheduler, holder: str, keys: Iterable[str]) -> None:
-    """Keep tasks for a holder that is no client, as Dask does for its own ``Variable``; idempotent.
+    """Keep tasks for a holder that is not a client, as for Dask's own ``Variable``; idempotent.
 
     Those that the scheduler does not have are left out. Relies on
     ``Scheduler.client_desires_keys``, which makes such a client up, and on ``Scheduler.tasks``.

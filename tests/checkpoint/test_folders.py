@@ -135,7 +135,7 @@ def test_what_was_removed_is_reported(folder: CheckpointStore) -> None:
     first = save(folder)
     save(folder)
     folder.prune(1)
-    with pytest.raises(CheckpointError, match="ckpt-000001' is no checkpoint, or was removed"):
+    with pytest.raises(CheckpointError, match="ckpt-000001' is not a checkpoint, or was removed"):
         folder.use(first)
     assert folder.written(first) == "removed just now"
 
@@ -163,7 +163,7 @@ def test_a_checkpoint_is_listed_and_verified_without_a_cluster(folder: Checkpoin
     found = folder_listing(folder.path, verify=False)
     assert [row.split()[0] for row in found.text.splitlines()[1:]] == ["ckpt-000001", "ckpt-000002"]
     assert "step=3" in found.text
-    with pytest.raises(CheckpointError, match="'a' is no parameter that this psnb reads"):
+    with pytest.raises(CheckpointError, match="'a' is not a parameter that this psnb reads"):
         psnb.checkpoint.load(path).verify()
     with pytest.raises(CheckpointError, match="nothing was removed"):
         prune_verified(folder.path, 1)

@@ -232,7 +232,7 @@ def test_no_file_is_open_in_a_folder_that_is_renamed(
 
 def test_partial_folder_cannot_be_read(tmp_path: Path) -> None:
     def look() -> None:
-        with pytest.raises(CheckpointError, match="is no checkpoint"):
+        with pytest.raises(CheckpointError, match="is not a checkpoint"):
             use(partials(tmp_path)[0])
 
     assert is_whole(save(tmp_path, look))
@@ -309,7 +309,7 @@ def test_what_is_about_to_be_removed_cannot_be_opened(
     monkeypatch.setattr(Path, "rename", renaming)
     LocalStore(tmp_path).prune(1)
     assert waits == [True]
-    with pytest.raises(CheckpointError, match="ckpt-000001' is no checkpoint, or was removed"):
+    with pytest.raises(CheckpointError, match="ckpt-000001' is not a checkpoint, or was removed"):
         use(checkpoint)
 
 

@@ -237,7 +237,7 @@ def test_nothing_to_restore_is_reported_with_the_folder(
 ) -> None:
     with pytest.raises(CheckpointError, match=f"there is no checkpoint in '{tmp_path}'"):
         manager.restore()
-    with pytest.raises(CheckpointError, match="is no checkpoint"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
         manager.restore(tmp_path / "ckpt-000009")
 
 

@@ -102,7 +102,7 @@ def test_chosen_one_that_was_removed_is_reported_and_nothing_changed(
     first = manager.save()
     strategy.assign(2)
     manager.save()
-    with pytest.raises(CheckpointError, match="ckpt-000001' is no checkpoint, or was removed"):
+    with pytest.raises(CheckpointError, match="ckpt-000001' is not a checkpoint, or was removed"):
         manager.restore(first)
     assert strategy.values == [2, 2, 2]
 

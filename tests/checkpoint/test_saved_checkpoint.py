@@ -192,9 +192,9 @@ def test_verify_tells_of_all_damage(path: Path) -> None:
 
 def test_a_damaged_manifest_is_refused_at_once(path: Path) -> None:
     (path / MANIFEST).write_bytes((path / MANIFEST).read_bytes()[:-2])
-    with pytest.raises(CheckpointError, match="is no checkpoint, or a damaged one"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint, or is damaged"):
         load(path)
-    with pytest.raises(CheckpointError, match="is no checkpoint"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
         load(path.parent / "ckpt-000009")
 
 

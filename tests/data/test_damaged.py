@@ -143,7 +143,7 @@ def test_a_damaged_nesting_of_a_saved_dataset_is_named(nesting: Any, tmp_path: P
     head = json.loads(str(contents["head"]))
     contents["head"] = np.array(json.dumps({**head, "nesting": nesting}))
     np.savez(path, **contents)
-    with pytest.raises(DatasetError, match=r"00000\.npz is no part of a saved dataset, or damaged"):
+    with pytest.raises(DatasetError, match=r"0\.npz is not part of a saved dataset, or damaged"):
         values(D.load(tmp_path / "saved"))
 
 

@@ -295,7 +295,7 @@ class SavedCheckpoint(Mapping[str, Any]):
     Raises
     ------
     CheckpointError
-        If it is no checkpoint, or a damaged one.
+        If it is not a checkpoint, or is damaged.
     """
 
     def __init__(self, path: AnyPath) -> None:
@@ -465,7 +465,7 @@ def load(path: str | os.PathLike[str]) -> SavedCheckpoint:
     Raises
     ------
     CheckpointError
-        If it is no checkpoint, or a damaged one.
+        If it is not a checkpoint, or is damaged.
     """
     return SavedCheckpoint(as_path(path_text("psnb.checkpoint.load: path", path)))
 

@@ -449,7 +449,7 @@ def described_shards(
         to_config = typed(entry.description, _DESCRIBED)
     except ValueError as error:
         raise CheckpointError(
-            f"checkpoint {str(stored.path)!r}: {entry.name!r:.200} is no parameter that this psnb "
-            f"reads: {error}"
+            f"checkpoint {str(stored.path)!r}: {entry.name!r:.200} is not a parameter that this "
+            f"psnb reads: {error}"
         ) from error
     return check_files(stored, entry, lambda saved: to_config.check_state(entry.name, saved), known)

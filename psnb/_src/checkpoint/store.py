@@ -264,7 +264,7 @@ def read_manifest(path: AnyPath, file: Callable[[str], Path]) -> Manifest:
         raise CheckpointError(f"checkpoint {str(path)!r} {error}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
-            f"{str(path)!r} is no checkpoint, or a damaged one: {str(error)[:500]}; restore "
+            f"{str(path)!r} is not a checkpoint, or is damaged: {str(error)[:500]}; restore "
             "another one, or copy it again from where it is whole"
         ) from error
 
@@ -286,7 +286,7 @@ def checkpoint_name(number: int) -> str:
     Raises
     ------
     CheckpointError
-        If there are none after the one before: somebody has renamed a checkpoint.
+        If there are none after the one before: a checkpoint was renamed.
     """
     name = f"ckpt-{number:06d}"
     if number_of(name) is None:
@@ -297,7 +297,7 @@ def checkpoint_name(number: int) -> str:
 
 
 def number_of(name: str) -> int | None:
-    """Return the number of a checkpoint; None if this is no name of one."""
+    """Return the number of a checkpoint; None if this is not a name of one."""
     match = _NAME.fullmatch(name)
     return match and int(match[1])
 
@@ -572,7 +572,7 @@ class CheckpointStore:
             return self._use(path.name)
         except OSError as error:
             raise CheckpointError(
-                f"{str(path)!r} is no checkpoint, or was removed since as one of the oldest "
+                f"{str(path)!r} is not a checkpoint, or was removed since as one of the oldest "
                 f"({error}); see the manager's checkpoints"
             ) from error
 
@@ -872,7 +872,7 @@ def _is_partial(path: Path) -> bool:
 
 
 def _is_used(path: Path) -> bool:
-    """Return whether someone writes or reads a checkpoint; call it while it is locked alone."""
+    """Return whether a checkpoint is written or read; call it while it is locked alone."""
     try:
         FolderLock(path / MANIFEST, "r+b", EXCLUSIVE | AT_ONCE).release()
     except FileNotFoundError:  # it is being removed, or its writer was killed at once

@@ -139,7 +139,7 @@ class CommServerClient(ServerClient):
         self._connections: dict[str, asyncio.Task[ServerConnection]] = {}
         self._open: dict[str, ServerConnection] = {}  # the open ones, by which any thread may send
         self._tasks: set[asyncio.Task[None]] = set()  # running tasks; used by the event loop only
-        self._batches: set[RequestBatch] = set()  # somebody waits for these; any thread
+        self._batches: set[RequestBatch] = set()  # callers wait for these; any thread
         # Since when those are under way that no thread waits for; each operation is atomic.
         self._unattended: dict[RequestBatch, float] = {}
         self._looks_after = False  # the event loop's alone

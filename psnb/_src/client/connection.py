@@ -286,7 +286,7 @@ class ControlConnection:
             question.broken(error)
 
 
-# ServerLiveness: whether servers that somebody waits for still say that they live.
+# ServerLiveness: whether servers that callers wait for still say that they live.
 #
 # Everything here runs on the event loop of the client or worker, with a task for each such server.
 

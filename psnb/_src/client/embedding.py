@@ -602,7 +602,7 @@ class Embedding(SaysWhatToUse):
             offsets, include_last_offset = values.offsets, True
             values = values.values
         elif offsets is None:
-            raise InvalidArrayError(f"{what}: values that are no Ragged need offsets")
+            raise InvalidArrayError(f"{what}: values that are not Ragged need offsets")
         ids = checked_ids(values, self.name, self.rows)
         factors = (
             None if weights is None else checked_array(weights, self.dtype, f"weights of {what}")

@@ -563,7 +563,7 @@ class PulledVariables:
         self._copies: dict[_Key, _Copy] = {}
         self._batches = 0
         self._pulls = False  # a thread does
-        self._error: Exception | None = None  # of the last pull, for the next who reads
+        self._error: Exception | None = None  # of the last pull, for the next reader
 
     def begin_batch(self) -> None:
         """Note that a batch begins; if it is time, pull again in another thread."""

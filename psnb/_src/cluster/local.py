@@ -215,7 +215,7 @@ atexit.register(_close_all)
 # closures.
 
 IDENTITY_TIMEOUT = 60.0
-"""Seconds in which a connected one must: it may be busy with somebody else's tasks."""
+"""Seconds in which a connected one must: it may be busy with others' tasks."""
 
 
 CLIENT_ENDED = (
@@ -316,7 +316,7 @@ def connect(address: str, *, timeout: float = 8.0, security: Security | None = N
     # Checked before: Dask raises a TypeError, and its client waits for itself when it is collected.
     if address.startswith("tls://") and tls_context_of(security or Security()) is None:
         raise ClusterError(
-            f"{address!r} lets in only who has certificates: name them with security=, or in "
+            f"{address!r} admits only clients with certificates: name them with security=, or in "
             "Dask's configuration, distributed.comm.tls"
         )
     try:
@@ -483,7 +483,7 @@ def private_folder(parent: str) -> str:
     except FileExistsError:
         found = os.lstat(folder)
         ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if not ours or stat.S_IMODE(found.st_mode) & 0o077:  # made by, or open to, somebody else
+        if not ours or stat.S_IMODE(found.st_mode) & 0o077:  # made by, or open to, another user
             return tempfile.mkdtemp(prefix="psnb-", dir=parent)
     return folder
 
@@ -581,7 +581,7 @@ def local_cluster(
     node = _process(link, security, settings) if processes else _thread(link)
     scheduler = PrivateScheduler if security and dashboard_address is None else Scheduler
     try:
-        # Dask imports from its folder, and uses one that somebody else has made in its place.
+        # Dask imports from its folder, and uses one that another user has made in its place.
         parent = dask.config.get("temporary-directory") or tempfile.gettempdir()
         settings["temporary-directory"] = private_folder(parent)
         with dask.config.set(settings):  # for what runs in this process, the scheduler above all

@@ -81,7 +81,7 @@ def positional(args: object) -> tuple[Any, ...]:
     Raises
     ------
     ConfigurationError
-        If this is a single argument that somebody forgot to put into a tuple.
+        If this is a single argument that is not in a tuple.
     """
     if type(args) is tuple:  # nearly always
         return args
@@ -363,7 +363,7 @@ class Execution:
     deaths : int
         During how many of those losses it was probably running; its retries limit that.
     revoked : bool
-        Whether somebody has cancelled it while it ran: it counts if it has had its effect, and does
+        Whether it was cancelled while it ran: it counts if it has had its effect, and does
         not run again.
     round : int or None
         The round that it belongs to, if there are rounds.

@@ -377,7 +377,7 @@ def run_epoch(
     slots = [partial(_suits_slot, iterator, slot) for slot in range(iterator.round_size or 0)]
 
     def fill(waiting: list[RemoteValue]) -> bool:
-        # Nothing may be waiting though there is more: somebody else's closures have taken the rest.
+        # Nothing may be waiting though there is more: other closures have taken the rest.
         if iterator.progress().over or not (waiting or wanted(0)):
             return False
         if iterator.round_size is None:

@@ -381,7 +381,7 @@ class Gate:
         return False
 
     def finish(self) -> None:
-        """Note that no closure runs, and that somebody waits until all have had their effect."""
+        """Note that no closure runs, and that a caller waits until all have had their effect."""
 
     def complete(self) -> bool:
         """Return whether all closures that have ended have had their effect."""

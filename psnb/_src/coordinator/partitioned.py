@@ -409,7 +409,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
         Raises
         ------
         ConfigurationError
-            If nothing is in memory, or it was not shuffled globally; or if slots are no names.
+            If nothing is in memory, or it was not shuffled globally; or if slots are not names.
         DatasetError
             From an iteration: if there is no such slot.
         """

@@ -38,11 +38,11 @@ from psnb.errors import CoordinatorClosedError, ServerUnresponsiveError
 # It has no lock of its own: all is called under the queue's lock, which the two conditions share
 # and which a thread that waits gives up meanwhile.
 #
-# After the first failure the running closures are waited for; then the next of those who put, join
-# or ask whether all is done gets the first error once, with the other errors so far attached
+# After the first failure the running closures are waited for; then the next caller that puts, joins
+# or asks whether all is done gets the first error once, with the other errors so far attached
 # (`FailedClosures`). After that the queue is as new. Who puts a closure after `RemoteValue.fetch`
 # has raised all errors gets none: in a notebook, a cell that is right would fail for an earlier
-# one. When all that is left waits for a server that does not respond, those who wait get an error
+# one. When all that is left waits for a server that does not respond, waiting callers get an error
 # that changes nothing.
 
 
@@ -54,9 +54,9 @@ class Waiters:
     closures : ScheduledClosures
         What they wait for.
     room : Condition
-        For those who wait to put a closure.
+        For callers that wait to put a closure.
     settled : Condition
-        For those who wait for outcomes.
+        For callers that wait for outcomes.
     ended : callable
         Returns why what it schedules for cannot be used any more, and what to do; None if it can.
 
@@ -78,7 +78,7 @@ class Waiters:
         self.idle_callbacks: list[Callable[[], None]] = []
 
     def notify_all(self) -> None:
-        """Wake those who may have got what they wait for; after closures have ended or moved."""
+        """Wake callers that may have got what they wait for; after closures have ended or moved."""
         closures = self._closures
         if not closures.closed:
             closures.go_on()
@@ -154,7 +154,7 @@ class Waiters:
         return True
 
     def _is_over(self) -> bool:
-        # Whether those who wait for all should stop: nothing is left, or the rest is blocked.
+        # Whether callers that wait for all should stop: nothing is left, or the rest is blocked.
         # Who holds dispatch does so for a moment: then it goes on.
         closures = self._closures
         return closures.closed or self._finished() or self._stuck(not closures.paused)
@@ -191,7 +191,7 @@ class Waiters:
             self._raise_blocked()
 
     def _raise_blocked(self) -> None:
-        # Once; if it is blocked still, those who wait again get the error again.
+        # Once; if it is blocked still, callers that wait again get the error again.
         in_flight = self._closures.in_flight
         text, in_flight.blocked_by = in_flight.blocked_by, ""
         raise ServerUnresponsiveError(
@@ -247,7 +247,7 @@ class ClosureQueue:
         lock = Lock()  # guards all fields and the outcomes of all remote values
         self._room = Condition(lock)
         self.settled = Condition(lock)
-        # Held while events and failures are written down, in their order: who asks for them waits
+        # Held while events and failures are written down, in their order: a reader waits
         # for what another thread is writing. Taken before the other lock, in sections only. It is
         # re-entrant: the garbage collector may run in the middle, and close the queue.
         self._publishing = threading.RLock()
@@ -260,7 +260,7 @@ class ClosureQueue:
         on_work: Callable[[], object] = _nobody_works,
         on_step: Callable[[Step], object] = nobody_steps,
     ) -> None:
-        """Set who takes closures and carries out steps; once, before the first is put.
+        """Set what takes closures and carries out steps; once, before the first is put.
 
         Parameters
         ----------
@@ -615,7 +615,7 @@ class ClosureQueue:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change closures under the lock; then wake those who wait, and publish what happened.
+        """Change closures under the lock; then wake waiting callers, and publish what happened.
 
         It is a section: an interrupt comes before all of that or after it. `_put` and `_take` do
         less, as they are called for each closure.

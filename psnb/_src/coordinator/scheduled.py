@@ -471,9 +471,9 @@ class ScheduledClosures:
         if others := len(cancelled) - 1:
             text += f", and {others} that waited for its result"
         self.news.add(EventKind.CLOSURES_CANCELLED, text, cancelled)
-        self._cancel(closure, "somebody called cancel()")
+        self._cancel(closure, "cancel() was called")
         for each in cancelled[1:]:
-            self._cancel(each, f"somebody cancelled {closure}, whose result it waited for")
+            self._cancel(each, f"it waited for the result of {closure}, which was cancelled")
 
     def _removed(self, dependent: Closure) -> Closure | None:
         return self._dependents.remove(dependent.remote)

@@ -128,7 +128,7 @@ class Steps:
 # Callers that wait for closures poll, each in its own thread: `ClusterCoordinator.done`, `join`,
 # `run_epoch`. If a save is due, that starts a thread, ``psnb-saving``, which ends with it. So
 # nothing is saved, and no thread lives, when no caller polls. There is one such thread at a time;
-# while it lives, it alone uses the rhythms, and otherwise those who poll do, under the lock.
+# while it lives, it alone uses the save schedules; otherwise polling callers do, under the lock.
 
 logger = logging.getLogger("psnb")
 
@@ -595,5 +595,5 @@ class CoordinatorView:
         raise ConfigurationError(f"there is no worker {worker!r} that is ready")
 
     def note_command(self, message: str) -> None:
-        """Record a command that somebody gave, as an event."""
+        """Record a command that was given, as an event."""
         self.records.events.add(EventKind.COMMAND_GIVEN, message)

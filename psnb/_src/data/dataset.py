@@ -700,7 +700,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         DatasetError
             If no file matches a pattern.
         ConfigurationError
-            If its source is no files, or it has several sources of files.
+            If its source is not made of files, or it has several sources of files.
         """
         return type(self)(replaced_files(self.node, list_files(files)))
 
@@ -1040,7 +1040,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         Elements are dicts. Arrays whose first axis may differ in length between elements are
         joined, in the order of the elements; all else must be equal: an instance whose elements
         differ there is left out, with a warning. (After a function of yours, that is so of every
-        array that is no scalar.)
+        array that is not a scalar.)
         Everything is read, and kept in memory, before the first element comes. So such a chain
         cannot be cut: elements of one instance could be anywhere.
 
@@ -1058,7 +1058,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         Raises
         ------
         DatasetError
-            From the iterator, if elements are no dicts with the key.
+            From the iterator, if elements are not dicts with the key.
         """
         size = integer("merge_by: min_merge_size", min_merge_size, 1)
         return type(self)(MergeBy(self.node, key, size, keep_unmerged, erase_duplicates))

@@ -154,7 +154,7 @@ class InMemoryDataset(SaysWhatToUse):
         DatasetError
             If no file matches a pattern.
         ConfigurationError
-            If its source is no files, or has several sources of files.
+            If its source is not made of files, or has several sources of files.
         """
         source = self.source.with_files(files)
         return self.of(source, self.batch_size, self.threads, self.memory_limit)
@@ -258,7 +258,7 @@ class InMemoryDataset(SaysWhatToUse):
         Raises
         ------
         ConfigurationError
-            If nothing is in memory, or it was not shuffled globally; or if slots are no names.
+            If nothing is in memory, or it was not shuffled globally; or if slots are not names.
         DatasetError
             From an iteration: if there is no such slot.
         """

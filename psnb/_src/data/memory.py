@@ -225,7 +225,7 @@ class NumberedExamples(NamedTuple):
         Raises
         ------
         DatasetError
-            If they are no dicts with such columns, or there is one example only.
+            If they are not dicts with such columns, or there is one example only.
         """
         nesting = self.block.nesting
         keys = nesting.keys if nesting is not None and nesting.kind is dict else ()

@@ -174,7 +174,7 @@ class MetricState(SaysWhatToUse):
 
     def __init__(self, metric: MergeableMetric, array: np.ndarray) -> None:
         if not isinstance(array, np.ndarray) or not metric.form.fits(array):
-            raise ConfigurationError(f"this array is no state of {metric}")
+            raise ConfigurationError(f"this array is not a state of {metric}")
         array.setflags(write=False)
         self._metric, self._array = metric, array
 
@@ -522,7 +522,7 @@ def numbers(what: str, values: Any) -> np.ndarray:
     try:
         array = np.asarray(values)
         if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-            # Such as bfloat16, of which numpy knows nothing. Text and objects are no numbers, and
+            # Such as bfloat16, of which numpy knows nothing. Text and objects are not numbers, and
             # those of 128 bits may not fit.
             if array.dtype.kind != "V" or array.dtype.names:
                 raise TypeError(f"their dtype is {array.dtype}")

@@ -122,7 +122,7 @@ class BatchRows:
         Raises
         ------
         InvalidArrayError, IdOutOfRangeError
-            If they are no ids of the table.
+            If they are not ids of the table.
         """
         checked = [checked_ids(each, table.name, table.rows) for each in ids]
         flat = [each.reshape(-1) for each in checked]
@@ -732,7 +732,7 @@ def returned(outputs: Any, forms: Iterable[tuple[str, Iterable[Any]]]) -> tuple[
     outputs : object
         The structure, with numbers in place of its arrays.
     forms : iterable of (str, iterable)
-        For each number dtype and shape; what is no int in a shape depends on the batch.
+        For each number dtype and shape; what is not an int in a shape depends on the batch.
     """
     form = check_nested(outputs)
     names = [name for _, name in sorted(leaves_of(form))]
@@ -804,7 +804,7 @@ def local_value(dtype: object, shape: Sequence[int], value: np.ndarray) -> str:
 
 
 def no_ids(what: str) -> InvalidArrayError:
-    """Return what to raise for ids that are no integers; ``what`` says of which dtype they are."""
+    """Return what to raise for ids that are not integers; ``what`` says of which dtype they are."""
     return InvalidArrayError(
         f"{what}: ids are integers. A column that lost its type on the way (missing values make "
         "floats) is converted where it is read"

@@ -186,7 +186,7 @@ class EventLog:
 
 Tone = Literal["good", "busy", "waiting", "bad", "quiet"]
 """How a state is to be taken: all is well; work is done; something is awaited, or held back on
-purpose; somebody must do something; nothing goes on any more, or nothing is known."""
+purpose; people must do something; nothing goes on any more, or nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +306,9 @@ def meaning(state: str) -> str:
 # Failures: which closures raised, where, and with what traceback. Thread-safe.
 #
 # The threads that settle closures write it, the notebook's and the views' threads read it.
-# Exceptions stay pickled until someone reads them: unpickling runs code of the exception's class,
+# Exceptions stay pickled until they are read: unpickling runs code of the exception's class,
 # for which neither a lock nor an event loop should wait. What calls a closure again is pickled,
-# too, and is only here: a `Failure` that someone holds keeps none of it alive.
+# too, and is only here: a `Failure` in a variable keeps none of it alive.
 
 MOST_FAILURES = 200
 """Failures that are kept; beyond that the oldest are forgotten."""
@@ -448,7 +448,7 @@ class _Noted:
         return read
 
 
-_SHED = "not kept: too much was raised before anybody looked"
+_SHED = "not kept: too much was raised before it was read"
 
 
 class FailureLog:

@@ -321,7 +321,7 @@ def plain(value: Any) -> Any:
     object
         The same, with lists for tuples, Python's numbers for numpy's, ``"nan"``, ``"inf"`` and
         ``"-inf"`` for floats that are not finite, and ``?`` for halves of surrogate pairs, which
-        Python keeps for bytes of file names that are no text.
+        Python keeps for bytes of file names that are not text.
     """
     match value:
         case str():
@@ -340,7 +340,7 @@ def plain(value: Any) -> Any:
             return value
 
 
-# Outline: the part of an update that everybody may read. Pure.
+# Outline: the part of an update that is public. Pure.
 #
 # The scheduler serves it to anyone who can open Dask's dashboard, without a password and over plain
 # HTTP, even on a cluster with TLS. Arguments of closures, their exceptions and messages about them

@@ -177,7 +177,7 @@ class _Loss(NamedTuple):
 
 
 def advise(adviser: Adviser) -> None:
-    """Complete errors with what somebody knows, for as long as they live."""
+    """Complete errors with what an adviser knows, for as long as it lives."""
     with _lock:
         _advisers.add(adviser)
 

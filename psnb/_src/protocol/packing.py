@@ -169,7 +169,7 @@ class Declared(NamedTuple):
     fields : dict
         For each field of it the arguments of `dataclasses.field`.
     values : dict
-        What it gives to names that are no fields, such as those of a ``ClassVar``.
+        What it gives to names that are not fields, such as those of a ``ClassVar``.
     own_init : bool
         Whether it has an ``__init__`` of its own.
     """
@@ -608,7 +608,7 @@ def unpack_error(data: bytes) -> BaseException:
             + truncate(text_of(failure, repr))
         )
     if not isinstance(error, BaseException):
-        raise InternalError(f"a closure failed with {error!r}, which is no exception")
+        raise InternalError(f"a closure failed with {error!r}, which is not an exception")
     error = completed(_raisable(error))
     if note := "\n".join(filter(None, (where, traceback.text()))):
         error.add_note(note)
@@ -633,7 +633,7 @@ _AGAIN = 0.02
 
 
 def captured(value: Any) -> tuple[Any, ...] | None:
-    """Return how a future is pickled that is no argument of a closure; None for other values."""
+    """Return how a future is pickled that is not an argument; None for other values."""
     return LeftBehind(_CAPTURED).__reduce__() if isinstance(value, Future) else None
 
 

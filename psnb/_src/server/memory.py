@@ -172,7 +172,7 @@ def _limit() -> str:
 #
 # The system provides a page of memory when it is first written, which takes five times as long as
 # to copy a page into it. So a thread, ``psnb-room``, writes to all pages ahead, while requests go
-# on; it ends when there is as much room as is wanted. A chunk that somebody has taken is theirs; it
+# on; it ends when there is as much room as is wanted. A chunk that was taken is its taker's; it
 # goes back to the system with its last reference.
 
 CHUNK = 1 << 22

@@ -438,8 +438,8 @@ class Optimizer(ABC):
 
     One push to a table is one step. In an embedding table only the rows that were pushed change:
     the others neither decay nor move by their momentum (as in TensorFlow's lazy optimizers). Each
-    shard of a variable or embedding counts its own steps; a push without ids of a shard is no step
-    there.
+    shard of a variable or embedding counts its own steps; a push without ids of a shard is not a
+    step there.
 
     Parameters
     ----------
@@ -701,7 +701,7 @@ class Updater:
     ) -> None:
         """Take one step; see `Optimizer.apply`. The given rate is for functions of users only.
 
-        It is no step if there are rows, and all are below 0.
+        It is not a step if there are rows, and all are below 0.
         """
         optimizer = self._required()
         if not self.rate_is_users():

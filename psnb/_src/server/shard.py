@@ -293,7 +293,7 @@ class ParameterShard:
                     make = table.reserve(write.operation)
                     found.append(ReservedWrite(write, table, make))
             except MemoryError as error:
-                found.clear()  # not in a frame of the error as long as somebody has that
+                found.clear()  # not kept alive by a frame of the error
                 raise refusal(error, str(write), self.name) from None
         return found
 

@@ -477,7 +477,7 @@ class TableWriting:
         return WritingProgress(self._nbytes, self._written)
 
     def tick(self) -> bool:
-        """Count a minute; return whether somebody is still there who asks."""
+        """Count a minute; return whether it is still asked for."""
         self._ticks += 1
         return self._ticks < TICKS
 

@@ -210,7 +210,7 @@ class Initializer(ABC):
     Raises
     ------
     ConfigurationError
-        If a parameter is no number, or beyond 1e36, where rows of float32 would become infinite.
+        If a parameter is not a number, or beyond 1e36, where rows of float32 would become infinite.
     """
 
     may_be_left_out: ClassVar[frozenset[str]] = frozenset({"seed"})
@@ -334,7 +334,7 @@ class Always(Admission):
 class Probability(Admission):
     """A share of all ids get rows, the others never.
 
-    Which ids these are depends on the table and the id alone, not on servers or on who asks when.
+    Which ids these are depends on table and id alone, not on servers or the order of requests.
     (In Paddle an id may try again each time.)
 
     Parameters

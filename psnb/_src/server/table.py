@@ -122,7 +122,7 @@ class ChangedRows:
         return self._periods.rows.nbytes + self._bits.nbytes
 
     def tick(self) -> bool:
-        """Count a minute; return whether somebody has asked lately."""
+        """Count a minute; return whether there was a question lately."""
         self._ticks += 1
         return self._ticks < TICKS
 
@@ -509,7 +509,7 @@ class Table(ABC):
 
     def __init__(self) -> None:
         self.watchers: list[Watcher] = []
-        self._changed: ChangedRows | None = None  # from when somebody asks first
+        self._changed: ChangedRows | None = None  # from the first question on
 
     @property
     @abstractmethod
@@ -735,8 +735,8 @@ class Table(ABC):
 def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) -> list[Push]:
     """Return pushes, each with the learning rate that its table has for it.
 
-    A push all of whose ids turn out to have no row is no step; those of the same commit behind it
-    have the rate of one step later.
+    A push all of whose ids turn out to have no row is not a step; those of the same commit behind
+    it have the rate of one step later.
 
     Parameters
     ----------

@@ -417,7 +417,7 @@ class StrategyCore:
             self.models.know(name, ModelRecord.unpacked(packed))
 
     def _describe(self, parameter: Variable | Embedding) -> None:
-        # For those who take the strategy over.
+        # For the next owner.
         name, packed = parameter.name, cloudpickled(parameter)
         run_on_loop(self._loop, lambda: self.servers.ownership.describe(self.name, name, packed))
 

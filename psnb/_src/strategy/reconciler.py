@@ -558,8 +558,8 @@ async def rebalance(
     running = {server.address: server for server in servers.running}
     if unknown := drained - running.keys():
         raise ConfigurationError(
-            f"rebalance(drain=...): {sorted(known.get(each, each) for each in unknown)} are no "
-            "servers of this strategy; it has "
+            f"rebalance(drain=...): {sorted(known.get(each, each) for each in unknown)} are "
+            "not servers of this strategy; it has "
             f"{sorted(known.get(address, address) for address in running)}"
         )
     fresh = [each for each in found.servers if each not in running and each not in drained]

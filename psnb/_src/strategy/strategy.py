@@ -388,9 +388,9 @@ class ParameterServerStrategy(SaysWhatToUse):
         Raises
         ------
         ConfigurationError
-            If it is no such module, or its files are larger than 16 MiB together.
+            If it is not such a module, or its files are larger than 16 MiB together.
         SyntaxError
-            If a file is no Python; nothing was sent.
+            If a file is not Python; nothing was sent.
         CoordinatorClosedError
             If the strategy is closed.
 

@@ -371,8 +371,8 @@ class LearningRateScheduler(Callback):
     Raises
     ------
     ConfigurationError
-        If ``schedule`` is no function; while training, if there is no such parameter, or a rate is
-        out of range.
+        If ``schedule`` is not a function; while training, if there is no such parameter, or a rate
+        is out of range.
     """
 
     def __init__(
@@ -438,7 +438,7 @@ class JSONLinesLog(Callback):
     """Appends a line for all that happens: ``{"time": …, "event": "epoch", "epoch": 1, …}``.
 
     Events are ``"begin"``, ``"batch"`` (now and then), ``"epoch"``, ``"checkpoint"``,
-    ``"failure"`` and ``"end"``. A metric that is no finite number is null. An epoch that was
+    ``"failure"`` and ``"end"``. A metric that is not a finite number is null. An epoch that was
     stopped has a line, too, and one more of the whole if training goes on with it.
 
     Parameters
@@ -660,7 +660,7 @@ def loaded_rows(saved: Any) -> tuple[EpochRow, ...]:
     Raises
     ------
     TypeError
-        If these are no rows.
+        If these are not rows.
     """
     return tuple(
         EpochRow(

@@ -183,7 +183,7 @@ class FetchLines:
     Raises
     ------
     ConfigurationError
-        If the names are no list of str, or the period is not positive.
+        If the names are not a list of str, or the period is not positive.
     """
 
     def __init__(self, names: Iterable[str], every: int) -> None:

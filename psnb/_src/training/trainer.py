@@ -133,7 +133,7 @@ def merged_figures(parts: Iterable[SplitFigures]) -> dict[str, float]:
 Columns = dict[str, np.ndarray]
 
 ALONE = "prediction"
-"""The column of what a function returns that is no dict."""
+"""The column of what a function returns that is not a dict."""
 
 
 class Inference:

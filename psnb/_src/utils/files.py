@@ -170,7 +170,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON's")
+    raise ValueError(f"{name} is not a number of JSON's")
 
 
 # Arrays of safetensors files, mapped into memory: only what is touched is read. Pure.
@@ -220,7 +220,7 @@ def mapped_arrays(path: Path) -> dict[str, np.ndarray]:
     Raises
     ------
     OSError, SafetensorError, ValueError
-        If it is no such file, or has an array of another dtype.
+        If it is not such a file, or has an array of another dtype.
     """
     with safe_open(path, framework="numpy"):
         pass  # it raises unless the arrays in the header fill the file

@@ -163,7 +163,7 @@ class StageStatistics:
     elements : int
         How many it has given.
     seconds : float
-        Its own time: that in which somebody waited for its elements, without the time in which it
+        Its own time: that in which a reader waited for its elements, without the time in which it
         waited for its inputs. Of a parallel `map`, the time in which no result was ready.
     waits : bool
         It reads ahead in a thread: its time is spent on waiting for what is before it.

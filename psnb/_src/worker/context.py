@@ -370,7 +370,7 @@ class WorkerContext:
         """Whether the closure should stop early; cheap, ask as often as you like.
 
         True when another closure has failed, whose error is raised once this closure has ended,
-        when the coordinator has closed or is out of reach, and when somebody called
+        when the coordinator has closed or is out of reach, and after a call to
         `RemoteValue.cancel`. Nothing stops a closure that does not ask. One that returns while this
         is true has completed like any other, unless it was cancelled: what it returns and writes
         counts. Raise an exception if it must not count.

@@ -296,7 +296,7 @@ class _Slot:
         # held while the coordinator is asked, and while a remote file is read: who waits for it
         # wants just what comes of that, and nothing else is under it.
         self.turn = threading.Lock()
-        self.unread: Lease | None = None  # could not be begun, for the next who asks
+        self.unread: Lease | None = None  # could not be begun, for the next request
         self.lease: _OpenLease | None = None  # what is being read
 
 

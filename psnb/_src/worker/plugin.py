@@ -2,7 +2,7 @@
 
 It registers three handlers on the worker's Dask server: for coordinators (closures), for handles
 (parameters), and for other workers (examples of datasets that are shuffled). It does nothing until
-somebody calls. Several strategies, also of several notebooks, share it.
+they are called. Several strategies, also of several notebooks, share it.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ class ResultSender:
 # NotebookLink: a session's way to its coordinator, and what closures ask over it.
 #
 # Threads: any thread sends and asks. The event loop opens and closes the link, receives, and hands
-# answers to those who wait.
+# answers to the waiting threads.
 
 
 class NotebookLink:
@@ -382,12 +382,12 @@ class NotebookLink:
         return future
 
     def take_answer(self, message: TakeAnswer) -> None:
-        """Hand an answer to the one who waits for it."""
+        """Hand an answer to the thread that waits for it."""
         if (future := self._asked.pop(message.number, None)) is not None:
             future.set_result(message.answer)
 
     def close(self) -> None:
-        """Close the connection; who waits for an answer gets a `ClosureCancelledError`."""
+        """Close the connection; waits for an answer raise `ClosureCancelledError`."""
         self.closed = True
         for number in list(self._asked):
             self._give_up(number)

@@ -164,7 +164,7 @@ def test_a_file_that_is_not_compressed_as_declared_is_named(tmp_path: Path) -> N
 @pytest.mark.parametrize("reader", [TextLines, TFRecords, Parquet])
 def test_a_named_pipe_is_refused_without_waiting(reader: Callable[[], Any], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DatasetError, match="pipe is no file but a pipe or a device"):
+    with pytest.raises(DatasetError, match="pipe is not a file but a pipe or a device"):
         next(reader().read(str(tmp_path / "pipe")))
 
 

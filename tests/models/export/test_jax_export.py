@@ -164,7 +164,7 @@ def test_programs_that_call_what_no_model_needs_are_refused(tmp_path: Path, targ
     )
     (path / "program.jax").write_bytes(hostile.serialize())
     forge(path)
-    with pytest.raises(ExportError, match=f"calls '{target}', which is no operation of a model"):
+    with pytest.raises(ExportError, match=f"calls '{target}', which is not an operation of"):
         psnb.load_model(path)
 
 
@@ -199,7 +199,7 @@ def test_programs_that_are_none_are_refused(tmp_path: Path, content: bytes) -> N
     path = psnb.export(tmp_path / "m", made(rows_of), example=BATCH)
     (path / "program.jax").write_bytes(content)
     forge(path)
-    with pytest.raises(ExportError, match="is no program of JAX"):
+    with pytest.raises(ExportError, match="is not a program of JAX"):
         psnb.load_model(path)
 
 

@@ -3,7 +3,7 @@
 Paths are local ones, or addresses that fsspec understands, such as ``s3://bucket/key``,
 ``https://host/file``, ``memory://file`` (what each needs to be installed, fsspec's errors say). An
 address is never split: what fsspec would take for a chain of several, ``a::b``, may be a file name
-that somebody else has chosen. Local files are opened without fsspec. They are read, not mapped into
+that other people have chosen. Local files are opened without fsspec. They are read, not mapped into
 memory: a mapped file that another process shortens ends this one.
 
 Every error of a file is a `DatasetError` that names it: exceptions of filesystems and decompressors
@@ -397,8 +397,8 @@ def _open_file(path: str, flags: int) -> int:
     if not stat.S_ISREG(mode := os.fstat(opened).st_mode) and not stat.S_ISDIR(mode):
         os.close(opened)
         raise DatasetError(
-            f"{path} is no file but a pipe or a device, which can be read only once; read it with "
-            "Dataset.from_generator, or write what comes out of it to a file"
+            f"{path} is not a file but a pipe or a device, which can be read only once; read it "
+            "with Dataset.from_generator, or write what comes out of it to a file"
         )
     return opened
 

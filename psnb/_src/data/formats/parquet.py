@@ -517,7 +517,7 @@ _GROWTH = 256
 """How many times its size as stored a column may grow anyway: its bytes are held all the same."""
 
 
-class TooWide(Exception):  # noqa: N818 - it is no error, but a hint
+class TooWide(Exception):  # noqa: N818 - it is not an error, but a hint
     """Rows may take so much that fewer of them must be read at a time: as many as it says."""
 
     def __init__(self, rows: int) -> None:

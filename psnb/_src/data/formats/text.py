@@ -58,7 +58,7 @@ def cut_lines(data, limit, starts, ends):  # type: ignore[no-untyped-def]
     r"""Find lines that begin before ``limit``, as many as fit into ``starts`` and ``ends``.
 
     Those get where each begins and ends, without ``\n`` or ``\r\n``. What comes after the last
-    newline is no line.
+    newline is not a line.
 
     Returns
     -------
@@ -221,7 +221,7 @@ def line_splits(path: str, compression: str | None, size: int) -> list[tuple[int
 class TextLines:
     r"""Lines of text files; their columns are one array of str (or bytes) objects.
 
-    Lines end with ``\n`` or ``\r\n``, which are no part of them; the last one need not.
+    Lines end with ``\n`` or ``\r\n``, which are not part of them; the last one need not.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ class TextLines:
                 texts = self._texts(lines, good)
             if good:
                 if len(texts) != good:
-                    what = f"{self.encoding} has newlines that are no bytes of their own here"
+                    what = f"{self.encoding} has newlines that are not bytes of their own here"
                     raise lines.error(0, 0, what)
                 column = np.empty(good, object)
                 column[:] = texts

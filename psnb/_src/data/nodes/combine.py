@@ -430,7 +430,7 @@ def _merged_instances(block: Block, node: MergeBy) -> Block | None:
     """
     whole = block.whole()
     if not isinstance(whole, dict) or node.key not in whole:
-        raise node.error(0, f"elements are no dicts with {node.key!r}")
+        raise node.error(0, f"elements are not dicts with {node.key!r}")
     keys = whole[node.key]
     if isinstance(keys, Ragged) or keys.ndim != 1:
         raise node.error(0, f"{node.key!r} is not one value for each element")
@@ -503,7 +503,7 @@ def _joined(column: Column, groups: _Groups, erase_duplicates: bool) -> Column:
         again[pairs[1:]] = (values[pairs[1:]] == values[pairs[:-1]]) & (
             group[pairs[1:]] == group[pairs[:-1]]
         )
-        # What was alone is no merged instance, and stays as it is.
+        # What was alone is not a merged instance, and stays as it is.
         again &= (np.bincount(groups.group) > 1)[group]
         values, group = values[~again], group[~again]
     offsets = np.zeros(len(groups.starts) + 1, np.int64)

@@ -493,8 +493,8 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
         manifest.sources.check(dense)
     except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
         raise ExportError(
-            f"{str(where)!r} is no exported model, or a damaged one: {file}: {str(error)[:500]}; "
-            "export it again, or copy it again from where it is whole"
+            f"{str(where)!r} is not an exported model, or is damaged: {file}: {str(error)[:500]}"
+            "; export it again, or copy it again from where it is whole"
         ) from error
     number = 0 if manifest.follows is None else manifest.follows.after
     version = ModelVersion(str(where), number, None, manifest.metadata, time.time())

@@ -370,7 +370,7 @@ class ModelManifest(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         for name in self.programs:
-            require(name in self.files, f"{name!r:.80}, one of its programs, is no file of it")
+            require(name in self.files, f"{name!r:.80}, one of its programs, is not a file of it")
         for what, named in (("feeds", self.feeds), ("tables", self.tables)):
             names = {each.name for each in named}
             require(len(names) == len(named), f"two of its {what} have one name")

@@ -300,7 +300,7 @@ def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     Raises
     ------
     OSError, SafetensorError, ValueError
-        If it is no such file, or has another array.
+        If it is not such a file, or has another array.
     """
     arrays = mapped_arrays(path)
     if arrays.keys() != {"data"}:

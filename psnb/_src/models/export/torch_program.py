@@ -492,7 +492,7 @@ def _called(
     found = getattr(getattr(torch.ops.aten, match[1], None), match[2], None) if match else None
     if not isinstance(found, torch._ops.OpOverload) or not is_allowed(found):
         raise ValueError(
-            f"its program calls {name!r:.80}, which is no operator of a model: psnb.export of this "
-            "version writes no such program; trust none that has it"
+            f"its program calls {name!r:.80}, which is not an operator of a model: psnb.export of "
+            "this version writes no such program; trust none that has it"
         )
     return checked(found)

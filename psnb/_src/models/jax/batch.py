@@ -71,7 +71,7 @@ class BatchFunction:
         ConfigurationError
             If the batch lacks a feature, or ``ids`` does.
         InvalidArrayError
-            If they are no integers.
+            If they are not integers.
         """
         names = list(self.tables)
         try:
@@ -234,7 +234,7 @@ def _array(leaf: Any) -> tuple[str, np.ndarray | None]:
     try:
         array = np.asarray(leaf)
     except ValueError as error:
-        return f"it is no array: {error}", None
+        return f"it is not an array: {error}", None
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         return f"it is of {array.dtype}", None
     if (

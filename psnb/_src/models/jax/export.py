@@ -278,8 +278,8 @@ def _exported(
         made = program(*(forms[each] for each in used))
     for target in foreign_calls(made.mlir_module()):
         raise ConfigurationError(
-            f"psnb.export: {what} calls {target!r:.80}, which is no operation that exported models "
-            "may call: write what it does with jax.numpy or jax.lax; if it checks all of its "
+            f"psnb.export: {what} calls {target!r:.80}, which is not an operation that exported "
+            "models may call: write what it does with jax.numpy or jax.lax; if it checks all its "
             "arguments, report it"
         )
     return made, used

@@ -286,7 +286,7 @@ def _arrays(transformation: Any, states: list[Any], values: np.ndarray) -> Itera
         for path, count in jax.tree_util.tree_leaves_with_path(after):
             if not np.shape(count) and int(count) != step + 1:
                 raise _refusal(
-                    f"its state {jax.tree_util.keystr(path)} is no count of updates: after "
+                    f"its state {jax.tree_util.keystr(path)} is not a count of updates: after "
                     f"{step:,} of them comes {int(count):,}"
                 )
 

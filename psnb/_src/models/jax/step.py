@@ -70,7 +70,7 @@ class ForwardPass:
         ConfigurationError
             If the batch lacks a feature, or the device is not there.
         InvalidArrayError, IdOutOfRangeError
-            If ids are no integers, or outside their table.
+            If ids are not integers, or outside their table.
         ServerLostError
             If a server is gone.
         """
@@ -204,7 +204,7 @@ class TrainStep:
             If it is given no iterator, the batch lacks a feature, ``loss`` uses what no program can
             take or changes what it refers to, or the device is not there.
         InvalidArrayError
-            If ids are no integers, or the loss or a gradient is not finite.
+            If ids are not integers, or the loss or a gradient is not finite.
         IdOutOfRangeError
             If an id is outside its table.
         StopIteration

@@ -70,7 +70,7 @@ class Passes:
             Called with the number of a batch before its result is yielded.
         hold : bool
             In mode `Sync`, call ``begin`` before a batch is scheduled, yield when its round is
-            applied, and schedule nothing before all of its round were taken: so who takes a batch
+            applied, and schedule nothing before all of its round were taken: so a batch's taker
             sees the parameters as they are after it, and ``begin`` changes what it is trained with.
             In other modes there is no such moment, as batches of several workers overlap.
         """
@@ -404,7 +404,7 @@ def split_off(
     Raises
     ------
     ConfigurationError
-        If they are no arrays, or one of both would be empty.
+        If they are not arrays, or one of both would be empty.
     """
     if isinstance(x, Dataset):
         raise ConfigurationError(

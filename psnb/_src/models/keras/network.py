@@ -270,8 +270,8 @@ class KerasNetwork:
             written = [e.path for e in self._local if scope.get_current_value(e) is not None]
         if written:
             raise ConfigurationError(
-                f"a step changes {written}, which are no floats: servers keep float32 and float64, "
-                "and on a worker they would be its own"
+                f"a step changes {written}, which are not floats: servers keep float32 and "
+                "float64, and on a worker they would be its own"
             )
         return Computed(outputs, loss, metrics_, moved)
 

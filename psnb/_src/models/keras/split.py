@@ -588,8 +588,8 @@ def split(model: Any) -> SplitKeras:
     Raises
     ------
     ConfigurationError
-        If it is no functional or sequential model that is built, or has a part that servers cannot
-        do.
+        If it is not a functional or sequential model that is built, or has a part that servers
+        cannot do.
     """
     _check_kind(model)
     _check_alone(model)

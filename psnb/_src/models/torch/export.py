@@ -469,7 +469,7 @@ def _called(node: Any) -> tuple[str, list[Any]]:
     if name in OPERATORS:
         return name, list(node.args)
     raise ConfigurationError(
-        f"psnb.export: the module calls {target}, which is no operator of ATen that can be "
+        f"psnb.export: the module calls {target}, which is not an operator of ATen that can be "
         "exported: those are listed in psnb/_src/models/export/torch_program.py. Write what "
         "it does with others, in forward; if you think that it belongs there (it changes nothing, "
         "and checks all of its arguments), report it"

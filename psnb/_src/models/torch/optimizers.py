@@ -71,7 +71,7 @@ def take_over(
     for name, found in of_others.items():
         if found is not None and found.kind == "SparseAdam":
             raise ConfigurationError(
-                f"{_DOOR}: SparseAdam has {name!r}, which is no table, and in torch refuses its "
+                f"{_DOOR}: SparseAdam has {name!r}, which is not a table, and in torch refuses its "
                 "gradients, too. Give it the weights of nn.Embedding alone, and the others to "
                 "another one: optimizer=[torch.optim.SparseAdam(...), torch.optim.Adam(...)]"
             )

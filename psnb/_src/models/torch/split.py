@@ -766,5 +766,5 @@ def device_name(device: str | torch.device) -> str:
         return str(torch.device(device))
     except (RuntimeError, TypeError) as error:
         raise ConfigurationError(
-            f"device={shown(device)} is no device of PyTorch, such as 'cpu' or 'cuda': {error}"
+            f"device={shown(device)} is not a device of PyTorch, such as 'cpu' or 'cuda': {error}"
         ) from error

@@ -112,7 +112,7 @@ def _decoded(text: str | bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     except msgspec.ValidationError as error:
         raise MalformedError(truncate(str(error))) from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise MalformedError(f"it is no JSON: {truncate(str(error))}") from None
+        raise MalformedError(f"it is not JSON: {truncate(str(error))}") from None
     except RecursionError:
         raise MalformedError("it is nested too deeply") from None
 
@@ -264,7 +264,7 @@ class CoordinatorRegistry:
             del self._dismissed[next(iter(self._dismissed))]
 
     def was_dismissed(self, coordinator: str) -> bool:
-        """Return whether somebody has dismissed it."""
+        """Return whether it was dismissed."""
         return coordinator in self._dismissed
 
     def _forget_first_gone(self) -> bool:

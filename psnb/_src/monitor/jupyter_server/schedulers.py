@@ -339,7 +339,7 @@ async def _cluster_of(dashboard: str, time_limit: float) -> _Cluster:
     try:
         found = json.loads(await _fetch(f"{base(dashboard)}/json/identity.json", time_limit))
         address = truncate(str(found["address"]), NAME)
-        _ = urlsplit(address).port  # raises if it is no address
+        _ = urlsplit(address).port  # raises if it is not an address
         started = float(found["started"])
         # JSON has no other numbers: pages could read nothing that has them.
         since = started if math.isfinite(started) else 0.0
@@ -363,7 +363,7 @@ async def _fetch(url: str, time_limit: float) -> bytes:
         raise TimeoutError from None
     except HTTPStreamClosedError:
         raise _AnswerError(
-            f"it hung up in the middle of its answer, or that is no HTTP, or over "
+            f"it hung up in the middle of its answer, or that is not HTTP, or over "
             f"{MOST_BYTES >> 20} MiB"
         ) from None
     except HTTPClientError as error:
