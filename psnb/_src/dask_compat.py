@@ -570,7 +570,7 @@ class SteadyCluster(SpecCluster):
     """
 
     def close(self, timeout: float | None = None) -> Any:
-        """Close the cluster, and say nothing of its own streams that end.
+        """Close the cluster, and log nothing of its own streams that end.
 
         The scheduler informs the cluster a moment later that a worker has gone. Within a process it
         finds the cluster's stream closed by then and logs that with a traceback, when the cluster

@@ -418,7 +418,7 @@ class WorkerKnowledge:
         ]
 
     def _new_layout(self) -> list[Any] | None:
-        # A server that was taken for lost but lives answers as before until it hears of that:
+        # A server that was taken for lost but lives answers as before until it knows that:
         # closures that begin from now on must not ask it.
         layout = self._services.resolver.layout
         if layout.version == self._layout:

@@ -203,7 +203,7 @@ class Membership:
         kept = isinstance(self._services.mode, Geo)
         closure = self._queue.cancel(remote, in_flight=not kept)
         if closure is not None:
-            # In this order: what the worker hears after this, it hears as of a cancelled closure.
+            # In this order: what the worker gets after this is of a cancelled closure.
             self.soon(partial(self._revoke, closure))
         return not kept or remote.done()
 
@@ -343,7 +343,7 @@ class Membership:
         return self._workload.measure(self._queue.statistics(), self.statistics(), now)
 
     async def _report(self, demand: Demand) -> None:
-        # To the scheduler, which scales the cluster by it; an idle coordinator says nothing.
+        # To the scheduler, which scales the cluster by it; an idle coordinator sends nothing.
         if not demand and not self._demands:
             return
         self._demands = True  # or maybe, if this is cancelled

@@ -313,7 +313,7 @@ class ScheduledClosures:
     def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
         """Cancel what waits for a worker that this very function chooses.
 
-        These were more than was needed, as at the end of an epoch: people do not hear of them.
+        These were more than was needed, as at the end of an epoch: they are not counted or shown.
         """
         for closure in self.waiting.take_pinned(chooser):
             self._end_cancelled(closure, reason)

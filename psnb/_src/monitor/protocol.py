@@ -59,7 +59,7 @@ class Summary(TypedDict):
 
     time: float  # seconds since the epoch
     state: str  # one of COORDINATOR_STATES (`psnb._src.monitor.events`), or unknown
-    tone: Tone  # of the state
+    tone: Tone
     meaning: str  # of the state, in a sentence
     elapsed: float  # seconds
     eta: Number | None  # seconds until training is over, or else all that is queued has ended; None
@@ -91,7 +91,7 @@ class WorkerRow(TypedDict):
     address: str
     host: str
     state: str  # one of WORKER_TONES
-    tone: Tone  # of the state
+    tone: Tone
     in_flight: int
     completed: int
     failed: int
@@ -110,7 +110,7 @@ class ServerRow(TypedDict):
     name: str
     address: str
     state: str  # one of SERVER_TONES
-    tone: Tone  # of the state
+    tone: Tone
     shards: int
     bytes: int  # of parameters and optimizer state
     pulls_per_second: Number  # reads of a variable, or of rows of an embedding

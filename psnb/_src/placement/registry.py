@@ -149,7 +149,7 @@ class RegistryEntry:
 
     @property
     def lease(self) -> float:
-        """Seconds after which an owner counts as gone that says nothing."""
+        """Seconds after which an owner that sends nothing counts as gone."""
         patience = self.layout[3] if self.layout else 0.0
         return float(patience) + PUBLISH_AGAIN
 

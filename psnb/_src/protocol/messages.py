@@ -157,7 +157,7 @@ class ClosureResults(ToNotebook, frozen=True):
 
     reports: list[tuple[float, dict[str, float]]]  # when, and values by name
     results: list[ClosureResult]
-    phases: list[float]  # seconds that these closures were in each of `phases.PHASES`
+    phases: list[float]  # seconds that these closures were in each of `PHASES`
 
     def wire(self) -> tuple[Any, ...]:
         results = [astuple(each) for each in self.results]

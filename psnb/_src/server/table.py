@@ -466,7 +466,7 @@ def _is_float32(field: Any) -> bool:
 
 
 class Watcher(Protocol):
-    """Hears of it before rows of a table change.
+    """Is called before rows of a table change.
 
     It may need memory for that. If there is none, the change goes on, and `lapse` is called: a
     checkpoint or a copy of a server can be made again, what a closure has learned cannot.

@@ -57,7 +57,7 @@ from psnb.errors import (
 
 # SchedulerLife: notices that the Dask scheduler has ended. On the client's event loop.
 #
-# Dask's client tries for half a minute to connect again, and says nothing meanwhile. But when its
+# Dask's client tries for half a minute to connect again, silently. But when its
 # scheduler ends, every Dask worker ends within seconds, with all parameters that it holds, and a
 # scheduler that is started at the same address knows nothing of them. So there is nothing to wait
 # for, once nothing listens there any more, or another scheduler does. A connection that has only
@@ -109,7 +109,7 @@ async def check_scheduler(client: Client) -> None:
     Raises
     ------
     SchedulerLostError
-        If it has ended. If it only says nothing, it may be busy: then this returns.
+        If it has ended. If it only does not answer, it may be busy: then this returns.
     """
     loop, address = asyncio.get_running_loop(), scheduler_address(client)
     until = loop.time() + _GRACE

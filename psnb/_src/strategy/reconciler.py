@@ -3,7 +3,7 @@
 Several times a second it sends each server which shards to hold, and the server answers which it
 holds; the answer is also the heartbeat (`ServerControl.beat`). From what is observed, a pure
 function (`psnb._src.placement.next_layout.next_layout`) computes the next layout. It is published,
-and the servers hear of it with the next beats. So no single message needs to arrive: whatever went
+and the servers get it with the next beats. So no single message needs to arrive: whatever went
 wrong is seen again in the next round.
 
 Threads: the Dask client's event loop. One task makes the rounds; it waits for no server. One task
@@ -405,7 +405,7 @@ class Reconciler:
                     await self._servers.publish(after)
                     self._published = now
                 except ServerLostError as error:
-                    # It is known here: servers follow it, and workers hear of it when the scheduler
+                    # It is known here: servers follow it, and workers get it when the scheduler
                     # is there again.
                     logger.warning("where the parameters are cannot be published: %s", error)
                     self._published = now - PUBLISH_AGAIN + _PUBLISH_SOON

@@ -296,7 +296,7 @@ class Servers:
             self.layout_cache.learn(layout)
             for server in names:
                 self.control.hang_up(server)
-            # First all hear where the replicas are: they are reached by the former keys until then.
+            # First all learn where the replicas are: they are reached by the former keys until then.
             for act in (
                 lambda server: self.control.follow(server, layout),
                 lambda server: self.control.ask(server, DropOtherKeys()),
@@ -481,7 +481,7 @@ class Servers:
 
     async def _end(self, server: ServerAddress) -> None:
         # At once, as closures that go on must write nothing to it; what it holds is freed. The
-        # registry lets its actor go with the next layout, also if it does not hear this.
+        # registry lets its actor go with the next layout, also if it does not get this.
         try:
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await self.control.stop(server)

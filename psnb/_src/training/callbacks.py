@@ -64,20 +64,20 @@ class Callback:
     They are called in the thread that called `Trainer.train_from_dataset`, one at a time, while
     the workers go on: be quick, or the workers wait. ``trainer.stop("why")`` ends training. What a
     method raises ends it, too, at a consistent point, and is raised with the callback's name; the
-    other callbacks hear of the moment all the same, and what they raise is among the error's notes.
+    other callbacks are called all the same, and what they raise is among the error's notes.
     """
 
     def on_begin(self, trainer: Trainer) -> None:
-        """Hear that training begins."""
+        """Handle the beginning of training."""
 
     def on_epoch_begin(self, trainer: Trainer, epoch: int) -> None:
-        """Hear that an epoch begins, or the rest of one; its number counts from 1."""
+        """Handle the beginning of an epoch, or of the rest of one; its number counts from 1."""
 
     def on_batch(self, trainer: Trainer, snapshot: TrainingSnapshot) -> None:
-        """Hear how far it is; at most four times a second."""
+        """Handle the progress of training; called four times a second at most."""
 
     def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
-        """Hear that an epoch is over, and its validation: of each row that the history gets.
+        """Handle a row of the history, when an epoch and its validation are over.
 
         Also of an epoch that was stopped in the middle: ``trainer.history.stopped`` says why then,
         and the row is of that part and has no validation. If training goes on with it later, its
@@ -85,13 +85,13 @@ class Callback:
         """
 
     def on_checkpoint(self, trainer: Trainer, path: AnyPath) -> None:
-        """Hear that a checkpoint was saved."""
+        """Handle a checkpoint that was saved."""
 
     def on_failure(self, trainer: Trainer, error: Exception) -> None:
-        """Hear that training fails: a closure raised, for example. The error is raised then."""
+        """Handle a failure: a closure raised, for example. The error is raised after that."""
 
     def on_end(self, trainer: Trainer, history: TrainingHistory) -> None:
-        """Hear that training has ended, in whichever way."""
+        """Handle the end of training, also after a failure."""
 
 
 # EpochFigures: what closures report in one epoch, and in each of its print periods. One thread.

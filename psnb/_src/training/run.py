@@ -75,7 +75,7 @@ class EpochSource:
                 "dataset itself, not what create_per_worker_dataset returns"
             )
         self._coordinator, self._dataset, self._files = coordinator, dataset, files
-        self._source: Any = None  # what the next is made of
+        self._source: Any = None  # `_made` is of it, and kept while it stays the same
         self._made: Epochs[Any] | None = None
         self._shuffles = 0  # how often that was shuffled
 

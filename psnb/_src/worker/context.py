@@ -86,7 +86,7 @@ def longest(threads: Iterable[int | None]) -> tuple[str, float]:
 
 
 class _Listener(event.Listener):
-    """Hears of what numba compiles, and not of what it finds compiled already."""
+    """Called for what numba compiles, and not for what it finds compiled already."""
 
     def on_start(self, event: Any) -> None:
         _compiling.append(event.data["dispatcher"].py_func.__name__)

@@ -40,7 +40,7 @@ from psnb._src.worker.context import HANDLER as MAIL_HANDLER
 from psnb._src.worker.context import PeerMessages, begin_printing, end_printing
 from psnb._src.worker.session import Session
 
-# Notice: SIGTERM, by which a process hears that it will be killed soon.
+# Notice: SIGTERM, by which a process learns that it will be killed soon.
 #
 # Kubernetes sends it 30 seconds before SIGKILL, spot machines likewise. A worker without a nanny
 # would end at once, and so would the process of a nanny if it gets the signal itself. (A nanny that

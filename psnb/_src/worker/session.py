@@ -57,7 +57,7 @@ from psnb._src.worker.runner import (
 )
 
 WORTH_TELLING = 0.5
-"""Seconds after which people hear what a worker does; short closures would only flicker."""
+"""Seconds after which views show what a worker does; short closures would only flicker."""
 
 
 FAREWELL = 5.0

@@ -289,7 +289,7 @@ def _cannot_travel(module: nn.Module, error: Exception) -> SerializationError:
     for where, value in _attributes(module):
         try:
             cloudpickle.dumps(value)
-        except Exception as reason:  # likewise
+        except Exception as reason:  # whatever pickling a user's object raises
             return SerializationError(
                 f"{where}, {type(value).__name__}, cannot be pickled: {reason}. The module travels "
                 "to workers: make there what cannot travel (locks, files, connections), in forward "

@@ -111,7 +111,7 @@ class _NoRouteError(_AnswerError):
 
 
 class _Cluster(NamedTuple):
-    """What a scheduler says of itself; nothing is known of one that says nothing."""
+    """What a scheduler says of itself; empty if it says nothing."""
 
     address: str = ""
     id: str = ""
