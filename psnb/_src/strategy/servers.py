@@ -296,7 +296,7 @@ class Servers:
             self.layout_cache.learn(layout)
             for server in names:
                 self.control.hang_up(server)
-            # First all learn where the replicas are: they are reached by the former keys until then.
+            # First all learn where the replicas are: they answer to the former keys until then.
             for act in (
                 lambda server: self.control.follow(server, layout),
                 lambda server: self.control.ask(server, DropOtherKeys()),

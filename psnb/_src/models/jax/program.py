@@ -40,7 +40,7 @@ from psnb.errors import ConfigurationError, SerializationError
 # Steps that came to this process: equal ones are one, with the programs that it has compiled.
 #
 # So a step that is an argument of a closure, and arrives with each, is compiled once a worker.
-# Equal are those whose pickles are: functions by their code and what they refer to.
+# Steps are equal if their pickles are: functions by their code and what they refer to.
 #
 # Threads: any may load a step.
 
