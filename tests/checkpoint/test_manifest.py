@@ -117,7 +117,7 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "parameters by name": (lambda c: c.update(parameters={}), "Expected `array`"),
     "metadata in a list": (lambda c: c.update(metadata=[1]), r"at `\$\.metadata`"),
     "metadata with NaN": (lambda c: c["metadata"].update(x=float("nan")), "NaN is not a number"),
-    "metadata with infinity": (lambda c: c["metadata"].update(x=float("inf")), "no number of"),
+    "metadata with infinity": (lambda c: c["metadata"].update(x=float("inf")), "not a number of"),
 }
 
 

@@ -92,7 +92,7 @@ def test_a_control_that_cannot_be_used_says_why() -> None:
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        (None, "no command"),
+        (None, "not a command"),
         ({"type": "hello"}, "no command"),
         ({**command("pause"), "version": 99}, "reload"),
         (command("explode"), "explode"),

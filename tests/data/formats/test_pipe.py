@@ -154,7 +154,7 @@ def test_a_generator_writes_a_line_a_sample() -> None:
     [
         ([[("a", [1])], [("b", [1])]], r"line 1: its slots are \['b'\], not \['a'\]"),
         ([[("a", [-1])]], "line 1.*-1 is not an unsigned 64-bit integer"),
-        ([[("a", [2**64])]], "no unsigned 64-bit integer"),
+        ([[("a", [2**64])]], "not an unsigned 64-bit integer"),
         ([[("a", ["x"])]], "line 1.*could not convert"),
     ],
 )

@@ -79,8 +79,8 @@ def test_a_browser_that_is_logged_in_may_listen_from_the_servers_own_pages_only(
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"{", "no JSON"),
-        (b'{"version": 1, "updates": NaN, "replies": []}', "no JSON"),
+        (b"{", "not JSON"),
+        (b'{"version": 1, "updates": NaN, "replies": []}', "not JSON"),
         (b'{"x":' + b"[" * 100_000, "nested too deeply"),
         ({"version": 99, "updates": [], "replies": []}, "version 99"),
         ({"version": VERSION, "updates": []}, "missing required field `replies`"),
@@ -210,7 +210,7 @@ def test_a_command_goes_with_the_next_post_and_its_reply_returns_to_who_asked(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[]", "nothing that a panel says"),
         (json.dumps({"type": "hello", "version": 99}), "version 99"),
         (json.dumps({"type": "attach", "version": VERSION, "id": "x"}), "field `address`"),
