@@ -93,7 +93,7 @@ def test_a_control_that_cannot_be_used_says_why() -> None:
     ("message", "says"),
     [
         (None, "not a command"),
-        ({"type": "hello"}, "no command"),
+        ({"type": "hello"}, "not a command"),
         ({**command("pause"), "version": 99}, "reload"),
         (command("explode"), "explode"),
         (command("pause", now=True), "no arguments"),

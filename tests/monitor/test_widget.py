@@ -152,7 +152,7 @@ def test_what_is_no_message_is_answered_with_an_error(show: Show, content: objec
     viewed = FakeViewed()
     page = show(viewed)
     page.send_content(content)
-    assert "no command" in page.next("reply")["error"]
+    assert "not a command" in page.next("reply")["error"]
 
 
 def test_a_command_for_a_coordinator_that_is_gone_is_refused(show: Show) -> None:

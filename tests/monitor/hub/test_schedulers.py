@@ -282,7 +282,7 @@ def test_what_does_not_speak_http_is_reported_as_such(bench: Bench, banner: byte
     async def test() -> None:
         async with _saying(banner) as address:
             error = await bench.schedulers.attach(f"http://{address}")
-            assert "no HTTP" in error
+            assert "not HTTP" in error
             assert "Stranger" not in error
 
     asyncio.run(test())
@@ -312,7 +312,7 @@ def test_an_error_of_whatever_kind_ends_no_watching(
             await bench.schedulers.attach(address)
             monkeypatch.setattr(module, "_fetch", fails)
             await bench.poll()
-            assert bench.error() == "what answers there is no HTTP: KeyError"
+            assert bench.error() == "what answers there is not HTTP: KeyError"
 
     asyncio.run(test())
 

@@ -319,7 +319,7 @@ class Schedulers:
             raise
         except Exception as error:  # a boundary: an HTTP client may raise anything
             _log.debug("%s gave no answer", watched.address, exc_info=True)
-            raise _AnswerError(f"what answers there is no HTTP: {type(error).__name__}") from error
+            raise _AnswerError(f"what answers there is not HTTP: {type(error).__name__}") from error
 
 
 def _row(watched: _AttachedScheduler) -> protocol.Scheduler:
