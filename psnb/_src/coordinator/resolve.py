@@ -317,7 +317,7 @@ class Resolver:
                 self._require_open()
                 steps = resolve_in_doubt(self._shards(), attempts, closed)
                 settle(ask_all(steps, self._attempt, self._hold_up))
-            except Exception as error:  # the closures must not be waited for for ever
+            except Exception as error:  # otherwise callers would wait for ever
                 packed = pack_error(error, "raised while its outcome was resolved")
                 failed = [(each, False, packed, False) for each in closures]
                 self._queue.settle(failed, certain=False)
