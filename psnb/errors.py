@@ -5,7 +5,7 @@
     PsnbError
     ├── ClosureError                the closure's: it raised, and its own exception could not travel
     │   └── ClosureInputError       the closure's: something it was given could not be made
-    ├── ClosureCancelledError       nobody's: the closure never ran; schedule it again
+    ├── ClosureCancelledError       no one's: the closure never ran; schedule it again
     ├── WorkerLostError             a worker's: the closure was lost with its worker too often
     ├── ServerLostError             a server's: a parameter server has ended, or does not answer
     │   └── ServerUnresponsiveError a server's: it does not answer, and may come back
@@ -17,7 +17,7 @@
     │   ├── InvalidArrayError       the caller's: a bad array or gradient (also a TypeError)
     │   └── IdOutOfRangeError       the caller's: an id outside a table (also an IndexError)
     ├── CoordinatorClosedError      the caller's: used after ``close``, parameters too
-    │   ├── OwnershipLostError      nobody's: another process has taken the strategy over
+    │   ├── OwnershipLostError      no one's: another process has taken the strategy over
     │   └── SchedulerLostError      the scheduler's: it has ended, with all workers and servers
     ├── CheckpointError             a checkpoint that cannot be written, found or loaded
     ├── DatasetError                a dataset's source
@@ -113,7 +113,7 @@ class CoordinatorClosedError(PsnbError):
 
 
 class OwnershipLostError(CoordinatorClosedError):
-    """Another process has taken the strategy over with `attach`, as this one said nothing."""
+    """Another process has taken the strategy over with `attach`, as this one sent nothing."""
 
 
 class SchedulerLostError(CoordinatorClosedError):

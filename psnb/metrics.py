@@ -1,4 +1,4 @@
-"""Metrics whose states are merged exactly: each example counts once, whoever dies."""
+"""Metrics whose states are merged exactly: each example counts once, whatever dies."""
 
 from psnb._src.metrics.metric import MergeableMetric, MetricState, MetricStates
 from psnb._src.metrics.ranking import (

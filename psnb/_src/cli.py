@@ -27,7 +27,7 @@ example:
   psnb checkpoints my-demo --verify
       list what was saved, and check that it is whole
 
-psnb COMMAND --help tells all options of a command.
+psnb COMMAND --help lists all options of a command.
 """
 
 
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "--servers",
         type=_positive,
         help="parameter servers (default: 1, or all that the running cluster has); in one that has "
-        "none, so many of its workers",
+        "none, that number of its workers",
     )
     demo.add_argument(
         "--security",
@@ -198,10 +198,10 @@ def _checkpoints(given: argparse.Namespace) -> None:
 
 
 def _exit_status(command: Callable[[], None], interrupted: str) -> int:
-    """Run a command, tell what went wrong, and return the exit status."""
+    """Run a command, print what went wrong, and return the exit status."""
     try:
         command()
-    except BrokenPipeError:  # who reads the output has enough
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it
         return 0
     except (psnb.errors.PsnbError, ImportError, OSError) as error:

@@ -33,7 +33,7 @@ from tornado.iostream import IOStream
 from tornado.web import RequestHandler
 
 CONNECTION_KEPT = Status.dont_reply
-"""What a handler returns that has answered by itself, and keeps the connection or has closed it."""
+"""What a handler returns that has sent its own answer, and keeps or has closed the connection."""
 
 
 def event_loop(node: Client | Worker) -> asyncio.AbstractEventLoop:
@@ -113,10 +113,10 @@ async def ask(comm: Comm, handler: str, **arguments: Any) -> Any:
 
 
 def socket_stream(comm: Comm) -> IOStream | None:
-    """Return the Tornado stream below a connection; None if it is no socket.
+    """Return the Tornado stream below a connection; None if it is not a socket.
 
     Relies on ``TCP.stream``, of ``tcp://`` and ``tls://``, and on Dask reading from it only when it
-    is asked to, so that nothing is lost if someone else goes on reading.
+    is asked to, so that nothing is lost if another reader goes on.
     """
     stream = getattr(comm, "stream", None)
     return stream if isinstance(stream, IOStream) else None
@@ -258,7 +258,7 @@ def replace_operation(
 
 
 def hold_tasks(scheduler: Scheduler, holder: str, keys: Iterable[str]) -> None:
-    """Keep tasks for a holder that is no client, as Dask does for its own ``Variable``; idempotent.
+    """Keep tasks for a holder that is not a client, as for Dask's own ``Variable``; idempotent.
 
     Those that the scheduler does not have are left out. Relies on
     ``Scheduler.client_desires_keys``, which makes such a client up, and on ``Scheduler.tasks``.
@@ -268,7 +268,7 @@ def hold_tasks(scheduler: Scheduler, holder: str, keys: Iterable[str]) -> None:
 
 
 def release_tasks(scheduler: Scheduler, holder: str, keys: Iterable[str]) -> None:
-    """Undo `hold_tasks`; idempotent. The scheduler forgets what nobody else wants.
+    """Undo `hold_tasks`; idempotent. The scheduler forgets what nothing else wants.
 
     Relies on ``Scheduler.client_releases_keys``, and on ``Scheduler.clients`` by name.
     """
@@ -389,7 +389,7 @@ _with_script = spawn.get_preparation_data
 def script_hidden() -> Iterator[None]:
     """Have nannies start processes that do not import this one's script, until the block ends.
 
-    Processes of anybody else are started as ever, and the script itself sees nothing of it. Relies
+    All other processes are started as usual, and the script itself sees nothing of it. Relies
     on ``multiprocessing.spawn.get_preparation_data``, which tells a process what it needs to know
     of its parent, also one that a fork server starts; and on the name of nannies' processes.
     """
@@ -428,7 +428,7 @@ _whose: ContextVar[str] = ContextVar("whose process a nanny sees to")
 
 @contextlib.contextmanager
 def of_process(name: object) -> Iterator[None]:
-    """Have what a nanny logs in the block be said of a process, in other words.
+    """Reword what a nanny logs in the block, so that it is about a process.
 
     Relies on the logger ``distributed.nanny``, and on how its warnings begin.
     """
@@ -441,7 +441,7 @@ def of_process(name: object) -> Iterator[None]:
 
 
 def _reworded(record: logging.LogRecord) -> bool:
-    if whose := _whose.get(""):  # nannies of other clusters log as ever
+    if whose := _whose.get(""):  # nannies of other clusters log as usual
         for begins, words in _NANNY.items():
             if record.getMessage().startswith(begins):
                 logger.warning(words, whose)
@@ -500,7 +500,7 @@ class _WithoutHTTP(ServerNode):
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         super().start_http_server(*args, **kwargs)
-        self.http_server.stop()  # nobody can have asked it anything: this is the loop's thread
+        self.http_server.stop()  # it cannot have got a request yet: this is the loop's thread
 
 
 class PrivateScheduler(_WithoutHTTP, Scheduler):
@@ -549,7 +549,7 @@ class SlowStartNanny(Nanny):
         alive = self.status in (Status.running, Status.closing_gracefully)
         if alive and cluster is not None and cluster.status is Status.running:
             # Before the nanny stops listening: a worker that is being closed, by the scheduler for
-            # example, first tells its nanny, and would wait for it in vain.
+            # example, first informs its nanny, and would wait for it in vain.
             self.close_gracefully(reason)
             await self.kill(_NANNY_TIMEOUT, reason)
         return await super().close(timeout, reason)
@@ -570,9 +570,9 @@ class SteadyCluster(SpecCluster):
     """
 
     def close(self, timeout: float | None = None) -> Any:
-        """Close the cluster, and say nothing of its own streams that end.
+        """Close the cluster, and log nothing of its own streams that end.
 
-        The scheduler tells the cluster a moment later that a worker has gone. Within a process it
+        The scheduler informs the cluster a moment later that a worker has gone. Within a process it
         finds the cluster's stream closed by then and logs that with a traceback, when the cluster
         has ceased to silence Dask's logs.
         """

@@ -37,7 +37,7 @@ def in_notebook() -> bool:
 
 
 def kernel_id() -> str:
-    """Return the kernel's id on its Jupyter server; empty if this process is no kernel.
+    """Return the kernel's id on its Jupyter server; empty if this process is not a kernel.
 
     Relies on the kernel's ``parent``, its application, and the name of its ``connection_file``.
     """
@@ -219,7 +219,7 @@ def kernel_secret() -> str:
 
     A server that only takes passwords has no token that they could show. Relies on kernels being
     started with the environment of their server. One that was started in a kernel or terminal of
-    another server has that one's secret; an empty one would be anybody's.
+    another server has that one's secret; an empty one would open it to all.
     """
     secret = os.environ.get(SECRET) or secrets.token_hex(32)
     os.environ[SECRET] = secret

@@ -129,7 +129,7 @@ def test_the_status_bar_tells_of_the_notebook_in_front(notebook: OpenNotebook, s
 
 
 @REST
-def test_a_kernel_that_was_killed_is_told_to_be_gone(notebook: OpenNotebook, set_up: str) -> None:
+def test_a_kernel_that_was_killed_is_shown_as_gone(notebook: OpenNotebook, set_up: str) -> None:
     opened = notebook(set_up, "import os\nprint(os.getpid())")
     opened.run(0, 1)
     panel = Panel(opened.page)
@@ -140,7 +140,9 @@ def test_a_kernel_that_was_killed_is_told_to_be_gone(notebook: OpenNotebook, set
 
 
 @REST
-def test_a_coordinator_that_was_closed_is_told_to_be(notebook: OpenNotebook, set_up: str) -> None:
+def test_a_coordinator_that_was_closed_is_shown_as_closed(
+    notebook: OpenNotebook, set_up: str
+) -> None:
     opened = notebook(set_up, "coordinator.close()")
     opened.run(0)
     panel = Panel(opened.page)
@@ -240,7 +242,9 @@ def nowhere() -> Iterator[str]:
 
 
 @REST
-def test_what_cannot_be_attached_is_told_in_the_page(notebook: OpenNotebook, nowhere: str) -> None:
+def test_what_cannot_be_attached_is_reported_in_the_page(
+    notebook: OpenNotebook, nowhere: str
+) -> None:
     opened = notebook("1")
     panel = Panel(opened.page)
     whys = {

@@ -22,7 +22,7 @@ from tests.checkpoint.delta_model import (
 )
 
 
-def test_where_files_cannot_be_linked_they_are_copied_which_is_told(
+def test_where_files_cannot_be_linked_they_are_copied_with_a_warning(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_link(file: Path, other: Path) -> None:

@@ -157,7 +157,7 @@ def test_those_that_are_kept_are_whole_without_those_that_were_removed(
     assert_same(restored(found), content)
 
 
-def test_what_nobody_shares_any_more_goes(model: Model, address: str) -> None:
+def test_what_is_not_shared_any_more_is_removed(model: Model, address: str) -> None:
     manager = manager_of(model, address, 3, 1)
     for number in range(4):
         model.push(number)
@@ -244,7 +244,7 @@ def test_a_parameter_that_is_new_does_not_get_the_name_of_a_shared_file(
     np.testing.assert_array_equal(loaded["any"].lookup([3, 4]), model.any.lookup([3, 4]))
 
 
-def test_they_are_told_with_the_bytes_that_each_has_cost(model: Model, address: str) -> None:
+def test_they_are_listed_with_the_bytes_that_each_has_cost(model: Model, address: str) -> None:
     manager = manager_of(model, address)
     manager.save()
     model.any.push([3], np.ones((1, DIM), np.float32))
@@ -273,7 +273,7 @@ def test_a_table_is_read_without_a_cluster(model: Model, address: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
-def test_a_file_of_one_before_that_is_missing_or_damaged_is_told_by_name(
+def test_a_missing_or_damaged_file_of_an_earlier_one_is_named(
     model: Model, address: str, how: str
 ) -> None:
     manager = manager_of(model, address)

@@ -71,7 +71,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], bool]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("verify", [True, False])
-def test_damage_is_told_below_the_table_and_by_the_exit_status(
+def test_damage_is_shown_below_the_table_and_by_the_exit_status(
     folder: Path, capsys: pytest.CaptureFixture[str], damage: str, verify: bool
 ) -> None:
     file, harm, plain = DAMAGE[damage]
@@ -110,7 +110,7 @@ def test_nothing_is_pruned_for_the_sake_of_a_damaged_one(
 
 
 @pytest.mark.parametrize("options", [[], ["--verify"], ["--prune", "1"]])
-def test_a_folder_without_checkpoints_is_told_and_not_made(
+def test_a_folder_without_checkpoints_is_reported_and_not_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
     status, _, error = run(capsys, tmp_path / "none", *options)
@@ -148,7 +148,7 @@ def test_what_would_control_a_terminal_is_escaped(
 
 @pytest.mark.parametrize("options", [[], ["--verify"], ["--prune", "1"]])
 @pytest.mark.parametrize("where", ["s3x://bucket/a", "http://127.0.0.1:9/a"])
-def test_a_place_that_is_not_reached_is_told(
+def test_a_place_that_is_not_reached_is_reported(
     where: str, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, lines, said = run(capsys, where, *options)

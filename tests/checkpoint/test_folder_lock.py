@@ -48,7 +48,7 @@ def test_releasing_twice_is_releasing_once(path: Path) -> None:
             FolderLock(path, "r+b", EXCLUSIVE | AT_ONCE)
 
 
-def test_file_system_without_locks_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(file: int, how: int) -> None:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 

@@ -133,11 +133,11 @@ def test_without_one_that_is_marked_the_last_was_never(folder: CheckpointStore) 
     assert folder.last_kept() == -np.inf
 
 
-def test_what_was_removed_is_told(folder: CheckpointStore) -> None:
+def test_what_was_removed_is_reported(folder: CheckpointStore) -> None:
     first = save(folder)
     save(folder)
     folder.prune(1)
-    with pytest.raises(CheckpointError, match="ckpt-000001' is no checkpoint, or was removed"):
+    with pytest.raises(CheckpointError, match="ckpt-000001' is not a checkpoint, or was removed"):
         folder.use(first)
     assert folder.written(first) == "removed just now"
 
@@ -159,20 +159,20 @@ def test_managers_save_and_restore_by_address(address: str) -> None:
     assert manager.status.path == str(manager.latest_checkpoint)
 
 
-def test_a_checkpoint_is_told_and_verified_without_a_cluster(folder: CheckpointStore) -> None:
+def test_a_checkpoint_is_listed_and_verified_without_a_cluster(folder: CheckpointStore) -> None:
     save(folder, step=3)
     path = save(folder)
     found = folder_listing(folder.path, verify=False)
     assert [row.split()[0] for row in found.text.splitlines()[1:]] == ["ckpt-000001", "ckpt-000002"]
     assert "step=3" in found.text
-    with pytest.raises(CheckpointError, match="'a' is no parameter that this psnb reads"):
+    with pytest.raises(CheckpointError, match="'a' is not a parameter that this psnb reads"):
         psnb.checkpoint.load(path).verify()
     with pytest.raises(CheckpointError, match="nothing was removed"):
         prune_verified(folder.path, 1)
     assert len(names(folder)) == 2
 
 
-def test_another_checksum_is_damage_and_told_with_the_place(address: str) -> None:
+def test_another_checksum_is_damage_and_reported_with_the_place(address: str) -> None:
     strategy = Strategy()
     manager = FolderManager(strategy, address, max_to_keep=2)
     path = manager.save()
@@ -196,7 +196,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(folder: CheckpointStor
     shards[0] = {f"../{name}": sum_ for name, sum_ in shards[0].items()}
     with fsspec.open(manifest, "w") as file:
         json.dump(content, file)
-    with released(folder.use(path)) as stored, pytest.raises(CheckpointError, match="damaged one"):
+    with released(folder.use(path)) as stored, pytest.raises(CheckpointError, match="is damaged"):
         stored.manifest()
 
 
@@ -242,7 +242,7 @@ def killed_at(step: int, remote: CheckpointStore, monkeypatch: pytest.MonkeyPatc
     return False
 
 
-def test_whoever_is_killed_at_any_step_leaves_whole_checkpoints(
+def test_a_process_killed_at_any_step_leaves_whole_checkpoints(
     remote: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(remote)
@@ -309,14 +309,14 @@ def test_copies_on_this_machine_go_with_the_last_reference(
     ("where", "reason"),
     [("s3x://bucket/a", "Protocol not known: s3x"), ("http://127.0.0.1:9/a", "cannot be written")],
 )
-def test_a_store_that_cannot_be_written_is_told(where: str, reason: str) -> None:
+def test_a_store_that_cannot_be_written_is_reported(where: str, reason: str) -> None:
     with pytest.raises(CheckpointError, match=reason) as raised:
         store_at(as_path(where)).prepare()
     assert f"checkpoints cannot be written to '{where}'" in str(raised.value)
 
 
 @pytest.mark.parametrize("where", ["s3x://bucket/a", "http://127.0.0.1:9/a"])
-def test_a_store_that_cannot_be_read_is_told_to_who_goes_on_from_it(where: str) -> None:
+def test_a_store_that_cannot_be_read_is_reported_to_who_resumes_from_it(where: str) -> None:
     with pytest.raises(CheckpointError, match=f"'{where}' cannot be read now: "):
         latest_full(as_path(where))
 

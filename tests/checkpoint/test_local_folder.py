@@ -105,7 +105,7 @@ def test_save_that_took_longer_than_others_is_not_removed_at_once(tmp_path: Path
     assert names(tmp_path) == [path.name] == ["ckpt-000004"]
 
 
-def test_nobody_takes_a_number_between_its_choice_and_the_renaming(
+def test_a_number_cannot_be_taken_between_its_choice_and_the_renaming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, waits = LocalStore.numbers, []
@@ -180,7 +180,7 @@ def test_managers_are_made_at_the_same_time(
     assert names(tmp_path) == []
 
 
-def test_nobody_sees_a_partial_folder_that_is_not_locked_yet(
+def test_a_partial_folder_is_never_seen_before_it_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = []
@@ -195,7 +195,7 @@ def test_nobody_sees_a_partial_folder_that_is_not_locked_yet(
     assert waits == [True]
 
 
-def test_nobody_sees_a_partial_folder_that_is_not_locked_any_more(
+def test_a_partial_folder_is_never_seen_after_it_is_unlocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release, waits = FolderLock.release, []
@@ -232,7 +232,7 @@ def test_no_file_is_open_in_a_folder_that_is_renamed(
 
 def test_partial_folder_cannot_be_read(tmp_path: Path) -> None:
     def look() -> None:
-        with pytest.raises(CheckpointError, match="is no checkpoint"):
+        with pytest.raises(CheckpointError, match="is not a checkpoint"):
             use(partials(tmp_path)[0])
 
     assert is_whole(save(tmp_path, look))
@@ -296,7 +296,7 @@ def test_prune_leaves_what_is_read_to_another_time(tmp_path: Path, checkpoint: P
     assert names(tmp_path) == newer[1:]
 
 
-def test_nobody_begins_to_read_what_is_about_to_be_removed(
+def test_what_is_about_to_be_removed_cannot_be_opened(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path)
@@ -309,7 +309,7 @@ def test_nobody_begins_to_read_what_is_about_to_be_removed(
     monkeypatch.setattr(Path, "rename", renaming)
     LocalStore(tmp_path).prune(1)
     assert waits == [True]
-    with pytest.raises(CheckpointError, match="ckpt-000001' is no checkpoint, or was removed"):
+    with pytest.raises(CheckpointError, match="ckpt-000001' is not a checkpoint, or was removed"):
         use(checkpoint)
 
 
@@ -326,7 +326,7 @@ def test_what_another_manager_has_removed_first_is_nothing_to_tell(
     assert caplog.messages == []
 
 
-def test_what_cannot_be_removed_is_told_and_the_rest_goes(
+def test_what_cannot_be_removed_is_reported_and_the_rest_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     paths = [save(tmp_path) for _ in range(3)]
@@ -351,7 +351,7 @@ def test_reading_leaves_no_lock_where_no_manager_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_locks")
-def test_without_locks_nothing_is_cleared_and_it_is_told(
+def test_without_locks_nothing_is_cleared_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     LocalStore(tmp_path).prepare()

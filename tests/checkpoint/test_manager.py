@@ -102,7 +102,7 @@ def test_checkpoint_restores_onto_another_number_of_servers(
         assert values(strategy) == uninterrupted
 
 
-def test_rows_first_seen_after_the_checkpoint_start_anew(
+def test_rows_first_seen_after_the_checkpoint_start_over(
     strategy: Strategy, manager: psnb.CheckpointManager
 ) -> None:
     e = strategy.embedding("e", 2, optimizer=psnb.SGD(1.0))
@@ -232,12 +232,12 @@ def test_damaged_shard_is_refused_and_nothing_changed(
     assert (first.read(), second.read()) == (9, 9)
 
 
-def test_nothing_to_restore_is_said_with_the_folder(
+def test_nothing_to_restore_is_reported_with_the_folder(
     manager: psnb.CheckpointManager, tmp_path: Path
 ) -> None:
     with pytest.raises(CheckpointError, match=f"there is no checkpoint in '{tmp_path}'"):
         manager.restore()
-    with pytest.raises(CheckpointError, match="is no checkpoint"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
         manager.restore(tmp_path / "ckpt-000009")
 
 

@@ -87,7 +87,7 @@ def test_newer_one_is_restored_if_the_latest_was_removed_meanwhile(
     assert strategy.noted[-1] == tmp_path / "ckpt-000002"
 
 
-def test_latest_that_is_there_and_damaged_is_told(
+def test_latest_that_is_there_and_damaged_is_reported(
     strategy: Strategy, manager: FolderManager
 ) -> None:
     (manager.save() / "0001-00000.safetensors").unlink()
@@ -95,14 +95,14 @@ def test_latest_that_is_there_and_damaged_is_told(
         manager.restore()
 
 
-def test_chosen_one_that_was_removed_is_told_and_nothing_changed(
+def test_chosen_one_that_was_removed_is_reported_and_nothing_changed(
     strategy: Strategy, manager: FolderManager
 ) -> None:
     strategy.assign(1)
     first = manager.save()
     strategy.assign(2)
     manager.save()
-    with pytest.raises(CheckpointError, match="ckpt-000001' is no checkpoint, or was removed"):
+    with pytest.raises(CheckpointError, match="ckpt-000001' is not a checkpoint, or was removed"):
         manager.restore(first)
     assert strategy.values == [2, 2, 2]
 
@@ -177,7 +177,7 @@ def test_state_that_json_cannot_hold_is_an_error_and_nothing_is_written(
     assert manager.status.state == "failed"
 
 
-def test_of_each_period_one_checkpoint_stays_whoever_removes_old_ones(
+def test_of_each_period_one_checkpoint_stays_whichever_manager_removes_old_ones(
     strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = FolderManager(Strategy(), tmp_path, max_to_keep=1)
@@ -195,7 +195,7 @@ def test_of_each_period_one_checkpoint_stays_whoever_removes_old_ones(
     assert names(tmp_path) == ["ckpt-000001", "ckpt-000007", "ckpt-000010"]
 
 
-def test_a_folder_that_is_not_reached_any_more_is_told_when_it_is_saved(
+def test_a_folder_that_is_not_reached_any_more_is_reported_when_it_is_saved(
     strategy: Strategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreachable(folder: CheckpointStore) -> float:
@@ -235,7 +235,7 @@ def test_an_interrupted_restore_ends_in_the_background_and_what_is_saved_then_is
     assert strategy.values == [7, 7, 7]
 
 
-def test_a_restore_that_fails_when_nobody_waits_any_more_is_told(
+def test_a_restore_that_fails_when_no_call_waits_any_more_is_reported(
     strategy: Strategy, manager: FolderManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager.save()

@@ -32,14 +32,14 @@ def checkpoint(tmp_path: Path) -> Path:
 )
 def test_damaged_manifest_is_no_checkpoint(checkpoint: Path, text: str) -> None:
     (checkpoint / MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(CheckpointError, match=r"ckpt-000001' (is no checkpoint|has format None)"):
+    with pytest.raises(CheckpointError, match=r"1' (is not a checkpoint|has format None)"):
         manifest_of(checkpoint)
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])
 def test_other_path_is_no_checkpoint(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=f"{name}' is no checkpoint"):
+    with pytest.raises(CheckpointError, match=f"{name}' is not a checkpoint"):
         manifest_of(tmp_path / name)
 
 
@@ -49,7 +49,7 @@ def test_unknown_format_is_refused_with_what_is_known(checkpoint: Path) -> None:
         manifest_of(checkpoint)
 
 
-def test_any_byte_that_changes_what_is_said_is_noticed(checkpoint: Path) -> None:
+def test_any_byte_that_changes_the_content_is_noticed(checkpoint: Path) -> None:
     file = checkpoint / MANIFEST
     whole, said = file.read_bytes(), manifest_of(checkpoint)
     for at in range(0, len(whole), 3):
@@ -116,8 +116,8 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "parameters by name": (lambda c: c.update(parameters={}), "Expected `array`"),
     "metadata in a list": (lambda c: c.update(metadata=[1]), r"at `\$\.metadata`"),
-    "metadata with NaN": (lambda c: c["metadata"].update(x=float("nan")), "NaN is no number"),
-    "metadata with infinity": (lambda c: c["metadata"].update(x=float("inf")), "no number of"),
+    "metadata with NaN": (lambda c: c["metadata"].update(x=float("nan")), "NaN is not a number"),
+    "metadata with infinity": (lambda c: c["metadata"].update(x=float("inf")), "not a number of"),
 }
 
 
@@ -137,7 +137,7 @@ def second(content: dict[str, Any]) -> dict[str, Any]:
 def test_forged_manifest_is_refused_though_its_sum_is_right(checkpoint: Path, case: str) -> None:
     change, message = FORGED[case]
     forge(checkpoint, change)
-    with pytest.raises(CheckpointError, match=f"ckpt-000001' is no checkpoint.*{message}"):
+    with pytest.raises(CheckpointError, match=f"ckpt-000001' is not a checkpoint.*{message}"):
         manifest_of(checkpoint)
 
 

@@ -70,7 +70,7 @@ def numbers(model: Model) -> dict[str, float]:
     return {name: float(each.read().reshape(-1)[0]) for name, each in model.made.items()}
 
 
-def test_all_that_does_not_fit_is_told_at_once_and_nothing_changed(
+def test_all_that_does_not_fit_is_reported_at_once_and_nothing_changed(
     old: Model, tmp_path: Path
 ) -> None:
     other = Model(
@@ -103,7 +103,7 @@ def test_long_lists_are_shortened_with_a_count(old: Model, tmp_path: Path) -> No
     assert len(str(raised.value).splitlines()) == 13
 
 
-def test_without_strict_what_fits_is_restored_and_the_rest_is_told(
+def test_without_strict_what_fits_is_restored_and_the_rest_is_reported(
     old: Model, tmp_path: Path
 ) -> None:
     other = Model(
@@ -155,7 +155,7 @@ def test_several_patterns_choose_together(old: Model, tmp_path: Path) -> None:
     assert numbers(other) == {"deep.0": 2, "deep.1": 1, "head": 1}
 
 
-def test_what_is_chosen_and_missing_is_told(old: Model, tmp_path: Path) -> None:
+def test_what_is_chosen_and_missing_is_reported(old: Model, tmp_path: Path) -> None:
     other = model(tmp_path, 2, **{"deep.2": filled("deep.2", 2)})
     with pytest.raises(CheckpointError, match=r"missing in it: 'deep\.2'") as raised:
         other.manager.restore(names="deep*")
@@ -218,7 +218,7 @@ def test_recovery_goes_back_to_what_was_restored_as_a_whole_only(
     assert other.noted == ([tmp_path / "ckpt-000001"] if noted else [])
 
 
-def test_what_only_the_checkpoint_has_is_told_or_left_out(tmp_path: Path) -> None:
+def test_what_only_the_checkpoint_has_is_reported_or_left_out(tmp_path: Path) -> None:
     strategy = Strategy()
     manager = FolderManager(strategy, tmp_path, max_to_keep=1)
     manager.save()
@@ -298,7 +298,7 @@ def parameters_of(tmp_path: Path, *names: str) -> dict[str, Any]:
     return Model(tmp_path, **{name: filled(name, 2) for name in names}).parameters()
 
 
-def test_what_nobody_needs_later_may_be_missing_on_either_side(old: Model, tmp_path: Path) -> None:
+def test_what_is_not_needed_later_may_be_missing_on_either_side(old: Model, tmp_path: Path) -> None:
     path = tmp_path / "ckpt-000001"
     more = parameters_of(tmp_path, "deep.0", "deep.1", "new")
     same = parameters_of(tmp_path, "deep.0", "deep.1", "head")

@@ -114,7 +114,7 @@ def test_a_table_without_rows_is_empty(both: Both) -> None:
         table.lookup(5)
 
 
-def test_what_is_in_it_is_told(both: Both) -> None:
+def test_its_content_is_described(both: Both) -> None:
     checkpoint, made = both
     assert list(checkpoint) == list(made)
     assert len(checkpoint) == 6
@@ -181,7 +181,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_told_when_the_parameter_is_asked_for(path: Path, damage: str) -> None:
+def test_damage_is_raised_when_the_parameter_is_asked_for(path: Path, damage: str) -> None:
     DAMAGE[damage](path / "0002-00001.safetensors")
     checkpoint = load(path)
     assert checkpoint["w"].shape == (5, 2)
@@ -202,9 +202,9 @@ def test_verify_tells_of_all_damage(path: Path) -> None:
 
 def test_a_damaged_manifest_is_refused_at_once(path: Path) -> None:
     (path / MANIFEST).write_bytes((path / MANIFEST).read_bytes()[:-2])
-    with pytest.raises(CheckpointError, match="is no checkpoint, or a damaged one"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint, or is damaged"):
         load(path)
-    with pytest.raises(CheckpointError, match="is no checkpoint"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
         load(path.parent / "ckpt-000009")
 
 

@@ -143,7 +143,7 @@ def test_metadata_that_is_not_json_is_refused_and_nothing_written(
     assert names(tmp_path) == []
 
 
-def test_shard_that_vanishes_after_the_check_is_told(checkpoint: Path) -> None:
+def test_shard_that_vanishes_after_the_check_is_reported(checkpoint: Path) -> None:
     reader = CheckpointReader(checkpoint)
     (checkpoint / "0000-00001.safetensors").unlink()
     message = r"ckpt-000001': shard 0000-00001\.safetensors of 'v' is damaged"

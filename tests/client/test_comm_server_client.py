@@ -398,7 +398,7 @@ def test_handle_of_a_closed_client_says_so(cluster: Client) -> None:
     strategy.close()
 
 
-def test_closed_event_loop_is_told_from_a_lost_server() -> None:
+def test_closed_event_loop_is_distinguished_from_a_lost_server() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     transport = CommServerClient(loop, ConnectionPool(), nowhere())

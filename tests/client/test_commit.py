@@ -80,7 +80,7 @@ def test_what_not_all_hold_is_given_up_by_those_that_do(error: Exception) -> Non
     assert servers.asked[1:] == [(GiveUpCommit, [A])]
 
 
-def test_what_nobody_holds_is_over() -> None:
+def test_a_commit_that_is_prepared_nowhere_fails() -> None:
     servers = Servers([LOST, LOST])
     with pytest.raises(ServerLostError):
         servers.commit(A, B)

@@ -186,7 +186,7 @@ def test_allowed_gradient_is_let_through() -> None:
     assert v.skipped() == 0
 
 
-def test_bad_ids_are_told_from_good_ones() -> None:
+def test_bad_ids_are_distinguished_from_good_ones() -> None:
     ids = np.array([1, 2, 1, 3], np.uint64)
     good, gradients, bad = split_finite(ids, np.array([[1.0], [2.0], [NAN], [4.0]]))
     assert (good.tolist(), gradients.tolist(), bad.tolist()) == ([2, 3], [[2], [4]], [1])

@@ -118,7 +118,9 @@ def test_so_many_batches_are_asked_for_while_one_is_worked_on(
         assert transport.calls == expected
 
 
-def test_a_lost_server_is_told_when_the_batch_is_due(watched: tuple[Watched, Embedding]) -> None:
+def test_the_error_of_a_lost_server_is_raised_when_the_batch_is_due(
+    watched: tuple[Watched, Embedding],
+) -> None:
     transport, e = watched
     transport.fails_from = 3
     done, error = work_through(psnb.prefetch(range(6), lambda _: {e: [1]}, 2))
@@ -128,7 +130,7 @@ def test_a_lost_server_is_told_when_the_batch_is_due(watched: tuple[Watched, Emb
 
 
 @DEPTHS
-def test_an_error_of_the_dataset_is_told_after_the_batches_before(depth: int) -> None:
+def test_an_error_of_the_dataset_is_raised_after_the_batches_before(depth: int) -> None:
     def batches() -> Iterator[int]:
         yield from range(3)
         raise KeyError("torn file")
@@ -140,7 +142,7 @@ def test_an_error_of_the_dataset_is_told_after_the_batches_before(depth: int) ->
 
 
 @DEPTHS
-def test_a_batch_that_cannot_be_asked_for_is_told_when_it_is_due(depth: int) -> None:
+def test_the_error_of_a_batch_is_raised_when_it_is_due(depth: int) -> None:
     e = embedding(shards=1)
     done, error = work_through(
         psnb.prefetch(range(4), lambda i: {e: [0.5] if i == 2 else [1]}, depth)

@@ -109,7 +109,7 @@ def test_nothing_is_pulled_before_it_is_time(gate: Gate, value: Variable) -> Non
     gate.may_answer.set()
 
 
-def test_a_lost_server_is_told_to_who_reads_next(gate: Gate, value: Variable) -> None:
+def test_the_next_read_raises_the_error_of_a_lost_server(gate: Gate, value: Variable) -> None:
     pulled, gate.error = PulledVariables(1, gate), ServerLostError("gone")
     gate.may_answer.set()
     with buffered(_in_closure(pulled)):

@@ -129,7 +129,7 @@ def test_one_that_is_gone_ends_the_others_and_is_not_asked_again(
     assert sorted(servers.sent(EndWriting)) == [servers.servers[0], servers.servers[2]]
 
 
-def test_one_that_makes_no_progress_is_told_by_name(servers: Scripted, tmp_path: Path) -> None:
+def test_one_that_makes_no_progress_is_named(servers: Scripted, tmp_path: Path) -> None:
     stuck = servers.servers[2]
 
     def stands(request: Request) -> WritingProgress | None:
@@ -144,7 +144,7 @@ def test_one_that_makes_no_progress_is_told_by_name(servers: Scripted, tmp_path:
     assert len(servers.sent(EndWriting)) == 3
 
 
-def test_one_that_has_ended_is_told_and_nothing_is_written(
+def test_one_that_has_ended_is_reported_and_nothing_is_written(
     servers: Scripted, tmp_path: Path
 ) -> None:
     made = taken(servers, servers.servers[:2])

@@ -208,7 +208,7 @@ def test_an_update_that_has_read_nothing_is_not_stale() -> None:
         assert counted(transport, number, updates) == 0
 
 
-def test_a_commit_that_comes_again_is_told_the_same() -> None:
+def test_a_commit_that_comes_again_gets_the_same_answer() -> None:
     transport = InProcess(1)
     v = variable(np.zeros(2), 1, SGD(1.0), transport)
     slow, fast = Updates(counted=True), Updates(counted=True)
@@ -248,7 +248,9 @@ class Unresponsive(InProcess):
         return [*found, self.error]
 
 
-def test_a_write_that_one_of_several_servers_has_made_is_made_by_the_silent_one_as_well() -> None:
+def test_a_write_that_one_of_several_servers_has_made_is_made_by_the_unresponsive_one_as_well() -> (
+    None
+):
     transport = Unresponsive(2)
     v = variable(np.zeros(2), 2, transport=transport)
     transport.operation = ApplyCommit
@@ -259,7 +261,7 @@ def test_a_write_that_one_of_several_servers_has_made_is_made_by_the_silent_one_
     wait_until(lambda: v.read().tolist() == [1, 1], "the other server has made it too")
 
 
-def test_a_write_that_a_silent_server_did_not_take_is_made_nowhere() -> None:
+def test_a_write_that_an_unresponsive_server_did_not_take_is_made_nowhere() -> None:
     transport = Unresponsive(2)
     v = variable(np.zeros(2), 2, transport=transport)
     transport.operation = PreparePart
@@ -270,7 +272,7 @@ def test_a_write_that_a_silent_server_did_not_take_is_made_nowhere() -> None:
     assert v.read().tolist() == [1, 1]
 
 
-def test_a_write_that_a_copy_has_missed_is_told_as_lost_in_part() -> None:
+def test_a_write_that_a_replica_has_missed_is_reported_as_lost_in_part() -> None:
     transport = Unresponsive(2)
     v = variable(np.zeros(2), 2, transport=transport)
     transport.operation, transport.error = (

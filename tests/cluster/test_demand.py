@@ -40,7 +40,7 @@ def test_no_fewer_are_wanted_than_hold_closures() -> None:
     assert _workers(Demand(9, 0.1), holding=7) == 7
 
 
-def test_nothing_is_wanted_when_nobody_asks() -> None:
+def test_nothing_is_wanted_without_demand() -> None:
     assert _workers() == 0
 
 

@@ -25,7 +25,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as anot
         *((61_184, False), (65_534, False), (65_535, False), (100_000, True), (1 << 31, True)),
     ],
 )
-def test_people_are_told_from_services_by_their_numbers(uid: int, person: bool) -> None:
+def test_people_are_distinguished_from_services_by_their_numbers(uid: int, person: bool) -> None:
     assert is_person(uid) is person
 
 
@@ -37,7 +37,7 @@ def test_who_runs_something_is_a_neighbour() -> None:
         theirs.kill()
 
 
-def test_nobody_is_a_neighbour_of_theirs() -> None:
+def test_they_are_no_neighbours() -> None:
     assert "root" not in neighbours()
     assert str(os.getuid()) not in neighbours()
 
@@ -69,7 +69,7 @@ def _theirs(place: Path) -> None:
 
 
 @pytest.mark.parametrize("take", [_open, _file, _link, pytest.param(_theirs, marks=as_root)])
-def test_a_private_folder_is_never_what_somebody_else_has_put_there(
+def test_a_private_folder_is_never_another_users(
     tmp_path: Path, take: Callable[[Path], None]
 ) -> None:
     taken = tmp_path / f"psnb-{os.getuid()}"

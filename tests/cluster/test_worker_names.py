@@ -16,7 +16,7 @@ def test_a_worker_without_a_name_gets_the_first_number_that_is_free() -> None:
     }
 
 
-def test_a_name_that_somebody_gave_stays() -> None:
+def test_a_given_name_stays() -> None:
     assert WorkerNames().of({A: "gpu box", B: "1"}) == {A: "gpu box", B: "worker-1"}
 
 
@@ -27,7 +27,7 @@ def test_a_worker_keeps_its_name_while_others_come_and_go() -> None:
     assert names.of({B: B, C: C}) == {B: "worker-1", C: "worker-0"}
 
 
-def test_workers_are_told_in_the_order_of_their_names() -> None:
+def test_workers_are_listed_in_the_order_of_their_names() -> None:
     workers = {A: "worker-10", B: "worker-9", C: "gpu box"}
     assert [*WorkerNames().of(workers).values()] == ["gpu box", "worker-9", "worker-10"]
 

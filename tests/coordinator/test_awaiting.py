@@ -94,7 +94,7 @@ def test_many_may_await_one_value() -> None:
     assert asyncio.run(main()) == [7, 7, 7]
 
 
-def test_a_closure_that_ends_after_the_loop_was_closed_disturbs_nobody() -> None:
+def test_a_closure_that_ends_after_the_loop_was_closed_does_no_harm() -> None:
     queue = ClosureQueue(10)
     (each,) = running(queue)
     loop = asyncio.new_event_loop()

@@ -127,7 +127,7 @@ def test_what_workers_keep_for_a_while_is_flushed() -> None:
     check_that_a_hold_waits_for_a_step(queue, steps)
 
 
-def test_a_silent_server_is_an_error_to_who_holds_and_not_to_who_joins() -> None:
+def test_an_unresponsive_server_is_an_error_to_who_holds_and_not_to_who_joins() -> None:
     queue = ClosureQueue(10)
     put(queue, 2)
     (first,) = queue.take(up_to(1))

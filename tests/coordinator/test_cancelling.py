@@ -63,7 +63,7 @@ def test_those_that_wait_for_its_result_are_cancelled_with_it() -> None:
     third = put_one(queue, 2, call=call_with(queue, second.remote, first.remote))
     cancel(queue, first)
     for each in (second, third):
-        with pytest.raises(errors.ClosureCancelledError, match="whose result it waited for"):
+        with pytest.raises(errors.ClosureCancelledError, match="it waited for the result of"):
             each.remote.fetch(TIMEOUT)
     queue.join(TIMEOUT)
 
@@ -86,7 +86,7 @@ def test_a_running_one_is_open_until_it_is_known_that_it_has_had_no_effect() -> 
     assert cancel(queue, closure) is closure
     assert closure.remote.status is ClosureStatus.RUNNING
     put_back(queue, closure)
-    with pytest.raises(errors.ClosureCancelledError, match=r"somebody called cancel\(\)"):
+    with pytest.raises(errors.ClosureCancelledError, match=r"cancel\(\) was called"):
         closure.remote.fetch(TIMEOUT)
     queue.join(TIMEOUT)  # raises nothing
     assert queue.take(up_to(1)) == []
@@ -163,7 +163,7 @@ def taken_closure(number: int) -> Closure:
     return made
 
 
-def test_one_of_which_nobody_can_tell_what_became_fails_with_the_error() -> None:
+def test_one_whose_outcome_is_unknown_fails_with_the_error() -> None:
     queue = ClosureQueue(10)
     put(queue, 1)
     (closure,) = queue.take(up_to(1))

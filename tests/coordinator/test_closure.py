@@ -106,7 +106,7 @@ def test_map_structure_keeps_every_kind_of_nesting() -> None:
     assert structure["a"] == [1, (2, 3)]
 
 
-def test_a_worker_is_told_what_to_make_in_order_and_what_to_forget() -> None:
+def test_a_worker_is_sent_what_to_make_in_order_and_what_to_forget() -> None:
     registry = ResourceRegistry()
     first, second = (registry.add(b"", ()) for _ in range(2))
     new, gone = registry.changes({99})
@@ -115,7 +115,7 @@ def test_a_worker_is_told_what_to_make_in_order_and_what_to_forget() -> None:
     assert registry.changes({first, second}) == ([], [])
 
 
-def test_a_per_worker_value_nobody_holds_is_released() -> None:
+def test_an_unreferenced_per_worker_value_is_released() -> None:
     registry = ResourceRegistry()
     value = PerWorkerValues(registry, len, ((),))
     number = value.resource_id

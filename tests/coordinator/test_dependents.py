@@ -13,7 +13,7 @@ from psnb._src.protocol.packing import loads
 from tests.coordinator.queues import TIMEOUT, call_with, fail, put_one, succeed, up_to
 
 
-def test_a_closure_waits_for_its_inputs_and_blocks_nobody() -> None:
+def test_a_closure_waits_for_its_inputs_and_blocks_no_other() -> None:
     queue = ClosureQueue(10)
     first, second = put_one(queue, 0), put_one(queue, 1)
     queue.take(up_to(2))

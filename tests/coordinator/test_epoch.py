@@ -116,7 +116,7 @@ def test_idle_workers_are_asked_again_from_time_to_time() -> None:
     running.result(TIMEOUT)
 
 
-def test_whoever_watches_is_called_when_closures_end_and_while_none_does() -> None:
+def test_a_watcher_is_called_when_closures_end_and_while_none_does() -> None:
     epoch = Epoch()
     called = threading.Semaphore(0)
     epoch.watch = called.release
@@ -127,7 +127,7 @@ def test_whoever_watches_is_called_when_closures_end_and_while_none_does() -> No
     running.result(TIMEOUT)
 
 
-def test_what_whoever_watches_raises_ends_the_epoch() -> None:
+def test_what_a_watcher_raises_ends_the_epoch() -> None:
     epoch = Epoch()
 
     def watch() -> None:

@@ -40,7 +40,7 @@ def test_a_closure_that_runs_again_uses_what_it_had_taken() -> None:
     assert leases.ranges(7) == (SplitRange(0, {"at": 1}, 3),)
 
 
-def test_what_a_failed_closure_had_taken_is_leased_anew() -> None:
+def test_what_a_failed_closure_had_taken_is_leased_again() -> None:
     leases = EpochLeases(1)
     leases.lease("a")
     leases.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)

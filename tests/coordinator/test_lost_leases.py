@@ -132,9 +132,7 @@ class _Worker:
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 12), min_size=1, max_size=5))
-def test_leased_examples_are_used_once_whatever_fails_and_whoever_dies(
-    seed: int, sizes: list[int]
-) -> None:
+def test_leased_examples_are_used_once_whatever_fails_or_dies(seed: int, sizes: list[int]) -> None:
     world = _World(seed, sizes)
     for _ in range(20_000):
         if world.leases.progress(world.epoch).over:

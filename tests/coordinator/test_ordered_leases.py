@@ -179,7 +179,7 @@ class _Epoch:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.lists(st.integers(0, 9), max_size=9))
-def test_rounds_are_the_same_whoever_dies_or_fails_and_whenever_it_is_saved(
+def test_rounds_are_the_same_whatever_dies_or_fails_and_whenever_it_is_saved(
     seed: int, slots: int, sizes: list[int]
 ) -> None:
     undisturbed = _Epoch(slots, sizes, 0).run(saves=False, disturbed=False)

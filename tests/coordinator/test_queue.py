@@ -377,7 +377,7 @@ def test_a_warning_says_how_many_closures_had_not_ended_at_close(
     ]
 
 
-def test_nothing_is_said_at_close_when_all_have_ended(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged_at_close_when_all_have_ended(caplog: pytest.LogCaptureFixture) -> None:
     queue = ClosureQueue(10)
     (each,) = put(queue, 1)
     queue.take(up_to(1))
@@ -483,7 +483,7 @@ def test_what_a_worker_gives_back_after_a_failure_is_cancelled() -> None:
         queue.join(TIMEOUT)
 
 
-def test_nobody_is_woken_in_vain_when_nothing_waits() -> None:
+def test_no_connection_is_woken_in_vain_when_nothing_waits() -> None:
     woken = threading.Event()
     queue = ClosureQueue(10)
     queue.attach(woken.set)

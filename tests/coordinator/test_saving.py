@@ -67,7 +67,7 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_a_save_that_is_due_begins_when_somebody_polls_and_not_before(scene: Scene) -> None:
+def test_a_save_that_is_due_begins_with_a_poll_and_not_before(scene: Scene) -> None:
     scene.poll()
     scene.closures.completed = 1
     assert scene.saver.saves == 0
@@ -99,7 +99,7 @@ def test_polling_does_not_wait_and_begins_no_second_save(scene: Scene) -> None:
     assert scene.saver.saves == 2
 
 
-def test_a_failure_is_told_once_and_tried_again_later_and_success_is_told(
+def test_a_failure_is_reported_once_and_tried_again_later_and_success_is_reported(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "psnb")
@@ -129,7 +129,7 @@ def test_a_failure_is_told_once_and_tried_again_later_and_success_is_told(
     assert "attempts" not in scene.told(EventKind.CHECKPOINT_SAVED)[-1]
 
 
-def test_the_reason_of_a_failure_is_told_though_all_of_it_is_too_long(scene: Scene) -> None:
+def test_the_reason_of_a_failure_is_shown_though_all_of_it_is_too_long(scene: Scene) -> None:
     def fail() -> None:
         raise CheckpointError(f"server 0 cannot write it: No space left on device; {'x' * 500}")
 

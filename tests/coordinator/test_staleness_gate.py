@@ -69,7 +69,7 @@ def test_a_lost_closure_counts_until_it_is_known_that_it_has_had_no_effect() -> 
     assert numbers(take(queue)) == [9, 0]
 
 
-def test_a_lost_closure_that_fails_holds_nobody_up() -> None:
+def test_a_lost_closure_that_fails_blocks_no_other() -> None:
     queue = ClosureQueue(100, gate=StalenessGate(0))
     put(queue, 1)
     (lost,) = take(queue)

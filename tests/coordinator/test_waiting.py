@@ -46,7 +46,7 @@ def test_a_lost_closure_goes_first_within_its_priority_only() -> None:
 
 
 @pytest.mark.parametrize("pin", ["b", 1, lambda w: w.name == "b"])
-def test_a_pinned_closure_waits_for_its_worker_and_blocks_nobody(pin: Pin) -> None:
+def test_a_pinned_closure_waits_for_its_worker_and_blocks_no_other(pin: Pin) -> None:
     queue = ClosureQueue(10)
     put_one(queue, 0, pin=pin)
     put_one(queue, 1)
@@ -62,7 +62,7 @@ def test_pinned_and_other_closures_are_taken_in_one_order() -> None:
     assert numbers(queue.take(up_to(10), lambda: worker("a", 0))) == [2, 4, 0, 1, 3]
 
 
-def test_a_function_that_chooses_is_asked_anew_each_time() -> None:
+def test_a_choosing_function_is_asked_each_time() -> None:
     queue = ClosureQueue(10)
     put_one(queue, 0, pin=lambda w: w.completed > 3)
     assert queue.take(up_to(1), lambda: worker(completed=3)) == []
@@ -132,7 +132,7 @@ def test_withdrawing_wakes_those_who_may_take_what_is_left() -> None:
     assert woken
 
 
-def test_the_failure_of_a_detached_closure_is_nobodys_but_its_own() -> None:
+def test_the_failure_of_a_detached_closure_is_its_own_alone() -> None:
     queue = ClosureQueue(10)
     detached = put_one(queue, 0, detached=True)
     queue.take(up_to(1))

@@ -206,7 +206,7 @@ def test_a_worker_tells_its_threads_and_its_memory(cluster: Client) -> None:
         assert memory is None or memory > 1 << 20
 
 
-def test_an_actor_lives_while_somebody_holds_it(cluster: Client, scheduler: Any) -> None:
+def test_an_actor_lives_while_it_is_referenced(cluster: Client, scheduler: Any) -> None:
     key = f"{PLUGIN}-actor"
     future = cluster.submit(dict, {"a": 1}, key=key, actor=True, pure=False)
     assert future.exception() is None

@@ -257,7 +257,7 @@ def test_all_orders_of_a_full_shuffle_are_equally_likely() -> None:
     assert sum((count - 200) ** 2 / 200 for count in counts.values()) < 20.5
 
 
-def test_epochs_are_shuffled_anew_unless_told() -> None:
+def test_epochs_are_shuffled_again_unless_fixed() -> None:
     anew = values(D.range(20).shuffle(20, seed=1).repeat(2))
     assert sorted(anew[:20]) == sorted(anew[20:])
     assert anew[:20] != anew[20:]

@@ -110,7 +110,7 @@ def flipped(content: bytes, at: int) -> bytes:
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_part_of_a_cache_is_named_and_what_to_do_said(
+def test_a_damaged_part_of_a_cache_is_named_with_what_to_do(
     damage: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     values(kept(tmp_path))
@@ -143,7 +143,7 @@ def test_a_damaged_nesting_of_a_saved_dataset_is_named(nesting: Any, tmp_path: P
     head = json.loads(str(contents["head"]))
     contents["head"] = np.array(json.dumps({**head, "nesting": nesting}))
     np.savez(path, **contents)
-    with pytest.raises(DatasetError, match=r"00000\.npz is no part of a saved dataset, or damaged"):
+    with pytest.raises(DatasetError, match=r"0\.npz is not part of a saved dataset, or damaged"):
         values(D.load(tmp_path / "saved"))
 
 
@@ -181,7 +181,7 @@ def test_a_damaged_list_of_a_saved_dataset_is_named(text: str, tmp_path: Path) -
         ('{"format"', '[5]{"format"'),
     ],
 )
-def test_a_damaged_list_of_a_cache_is_named_and_what_to_do_said(
+def test_a_damaged_list_of_a_cache_is_named_with_what_to_do(
     old: str, new: str, tmp_path: Path
 ) -> None:
     values(kept(tmp_path))

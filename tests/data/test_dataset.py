@@ -237,7 +237,7 @@ def test_a_cache_of_another_chain_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"0\.npz cannot be read"):
         values(D.range(5).cache(folder))
     (tmp_path / "other").mkdir()
-    with pytest.raises(DatasetError, match="is no cache"):
+    with pytest.raises(DatasetError, match="is not a cache"):
         values(D.range(5).cache(str(tmp_path / "other")))
 
 

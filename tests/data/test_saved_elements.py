@@ -75,12 +75,12 @@ def test_what_cannot_be_saved_changes_nothing(dataset: Dataset, wrong: str, tmp_
     assert [each.name for each in tmp_path.iterdir()] == ["saved"]
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("mine")
-    with pytest.raises(DatasetError, match="mine exists, and is no saved dataset"):
+    with pytest.raises(DatasetError, match="mine exists, and is not a saved dataset"):
         D.range(3).save(tmp_path / "mine")
-    with pytest.raises(DatasetError, match=r"mine is no folder that Dataset\.save has written"):
+    with pytest.raises(DatasetError, match=r"mine is not a folder that Dataset\.save wrote"):
         D.load(tmp_path / "mine")
     assert (tmp_path / "mine" / "notes").read_text() == "mine"
 
@@ -88,7 +88,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 def test_a_folder_with_another_programs_dataset_json_is_left_alone(tmp_path: Path) -> None:
     # Other programs call a file of theirs so, too.
     (tmp_path / "dataset.json").write_text('{"labels": []}')
-    with pytest.raises(DatasetError, match="exists, and is no saved dataset"):
+    with pytest.raises(DatasetError, match="exists, and is not a saved dataset"):
         D.range(3).save(tmp_path)
     assert (tmp_path / "dataset.json").read_text() == '{"labels": []}'
 
@@ -96,7 +96,7 @@ def test_a_folder_with_another_programs_dataset_json_is_left_alone(tmp_path: Pat
 def test_files_that_were_added_to_a_saved_dataset_are_not_removed(tmp_path: Path) -> None:
     D.range(3).save(tmp_path / "saved")
     (tmp_path / "saved" / "notes").write_text("mine")
-    with pytest.raises(DatasetError, match="saved holds 'notes', which is no part of a saved"):
+    with pytest.raises(DatasetError, match="saved holds 'notes', which is not part of a saved"):
         D.range(4).save(tmp_path / "saved")
     assert (tmp_path / "saved" / "notes").read_text() == "mine"
     assert values(D.load(tmp_path / "saved")) == [0, 1, 2]

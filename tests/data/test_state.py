@@ -135,7 +135,7 @@ def test_a_state_of_another_chain_is_refused_with_this_one_drawn() -> None:
 
 
 def test_what_is_no_state_is_refused() -> None:
-    with pytest.raises(DatasetError, match="no state"):
+    with pytest.raises(DatasetError, match="not a state"):
         Dataset.range(5).iterator({"version": 1})
     state = Dataset.range(5).iterator().state() | {"version": 99}
     with pytest.raises(DatasetError, match="version 99"):

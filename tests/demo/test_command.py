@@ -192,7 +192,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_before_anything_is_start
     assert "cluster" not in said.out
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         cli.main(["--version"])
     assert exit_.value.code == 0

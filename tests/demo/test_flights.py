@@ -99,7 +99,7 @@ def test_batches_go_on_for_ever_in_a_new_order() -> None:
     assert order[:64].tolist() != order[64:].tolist()
 
 
-def test_a_batch_is_the_same_whoever_asks_for_it_and_however_often() -> None:
+def test_a_batch_is_the_same_for_every_reader_and_every_time() -> None:
     first, second, other = (made(64).batch(5, 8, seed).labels for seed in (1, 1, 2))
     assert first.tolist() == second.tolist() != other.tolist()
 

@@ -27,7 +27,7 @@ def test_files_that_are_cut_anywhere_are_read_or_refused(parser: str) -> None:
             target.check(seed[:end])
 
 
-def test_what_the_fuzzer_compiles_lies_where_nobody_else_can_write(
+def test_what_the_fuzzer_compiles_lies_where_no_other_user_can_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = []

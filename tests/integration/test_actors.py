@@ -151,7 +151,7 @@ def test_a_server_that_holds_nothing_can_be_retired(pair: Client) -> None:
         assert v.read() == [1]
 
 
-def test_a_strategy_begins_anew_after_a_restart_of_dask(pair: Client) -> None:
+def test_a_strategy_starts_over_after_a_restart_of_dask(pair: Client) -> None:
     with psnb.ParameterServerStrategy(pair) as strategy:
         v = strategy.variable(np.ones(1))
         before = set(actors(pair))

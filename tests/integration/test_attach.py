@@ -197,7 +197,7 @@ def test_a_living_owner_is_named_and_stays_the_owner(client: Client, cluster_fil
     psnb.attach(client, "mine").strategy.close()
 
 
-def test_who_attaches_what_is_its_own_is_told_so(
+def test_attaching_ones_own_strategy_raises(
     cluster: Client, strategy: psnb.ParameterServerStrategy
 ) -> None:
     with pytest.raises(errors.ClusterError, match="this process itself owns it, and lives"):
@@ -219,7 +219,7 @@ def test_what_lives_on_a_cluster_is_listed(client: Client) -> None:
             assert f"process {os.getpid()}" in psnb.attach(client)._repr_html_()
 
 
-def test_a_name_that_nobody_has_is_refused_with_those_that_are_there(client: Client) -> None:
+def test_an_unknown_name_is_refused_with_those_that_are_there(client: Client) -> None:
     with (
         psnb.ParameterServerStrategy(client, name="mine"),
         pytest.raises(errors.ConfigurationError, match=r"'yours'.*'mine'"),
@@ -258,7 +258,9 @@ def test_a_frozen_owner_that_wakes_up_writes_nothing_any_more(
         strategy.close()
 
 
-def test_what_nobody_owns_is_freed_when_its_time_is_over(client: Client, cluster_file: str) -> None:
+def test_a_strategy_without_an_owner_is_freed_after_its_retention(
+    client: Client, cluster_file: str
+) -> None:
     make = MAKE.format(", retention='1 s', heartbeat_timeout=2")
     with owner(cluster_file, make) as notebook:
         notebook.wait_for(1)
@@ -323,7 +325,7 @@ def test_what_was_taken_over_can_be_saved(
     assert psnb.checkpoint.load(saved)["v"].tolist() == [7.0]
 
 
-def test_a_silent_server_is_told_and_attaching_works_when_it_is_back(
+def test_an_unresponsive_server_is_reported_and_attaching_works_when_it_is_back(
     client: Client, cluster_file: str
 ) -> None:
     with owner(cluster_file, MAKE.format(", heartbeat_timeout=2")) as notebook:

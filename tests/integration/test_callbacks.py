@@ -29,7 +29,7 @@ def test_callbacks_hear_what_happens_in_order(
     ]
 
 
-def test_a_callback_that_raises_ends_training_and_is_told_by_name(
+def test_a_callback_that_raises_ends_training_and_is_reported_by_name(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:
     visits = visits_of(strategy, 200)
@@ -132,7 +132,7 @@ def test_callbacks_hear_of_an_epoch_that_was_stopped_in_the_middle(
     assert lines == [("1", str(stopped["examples"][0])), ("1", "200")]
 
 
-def test_training_stops_when_it_is_told_so(
+def test_training_stops_when_stop_is_called(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:
     visits = visits_of(strategy, 200)

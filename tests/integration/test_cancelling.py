@@ -65,7 +65,7 @@ def test_one_that_stops_early_is_cancelled_whatever_is_known_first(
     coordinator.join(DEADLINE)
 
 
-def test_one_that_nobody_can_stop_lets_join_return(
+def test_one_that_cannot_be_stopped_lets_join_return(
     coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
     began, go = tmp_path / "began", tmp_path / "go"

@@ -102,7 +102,7 @@ def test_a_local_cluster_of_nothing_is_refused(argument: str) -> None:
         psnb.local_cluster(**{argument: 0})  # type: ignore[arg-type]
 
 
-def test_no_scheduler_at_the_address_is_said_in_time() -> None:
+def test_no_scheduler_at_the_address_is_reported_in_time() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
@@ -111,12 +111,12 @@ def test_no_scheduler_at_the_address_is_said_in_time() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), "8 s", True])
-def test_a_time_in_which_nobody_can_connect_is_refused(timeout: object) -> None:
+def test_a_timeout_too_short_to_connect_is_refused(timeout: object) -> None:
     with pytest.raises(errors.ConfigurationError, match="connect: timeout must be a positive"):
         psnb.connect("tcp://127.0.0.1:1", timeout=timeout)  # type: ignore[arg-type]
 
 
-def test_an_address_that_is_none_is_said() -> None:
+def test_an_address_that_is_none_is_reported() -> None:
     with pytest.raises(errors.ClusterError, match="nonsense://"):
         psnb.connect("nonsense://")
 

@@ -32,7 +32,7 @@ from tests.integration.helpers import (
 )
 
 pytestmark = pytest.mark.second_tier(
-    "a second kind of cluster: of the local one test_notice.py, test_hangs.py and "
+    "a second kind of cluster: of the local one test_preemption_notice.py, test_hangs.py and "
     "test_worker_faults.py tell the same"
 )
 

@@ -10,10 +10,10 @@ import psnb
 from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
 from psnb._src.server.table import Operation
 from tests.conftest import DEADLINE
-from tests.integration import dying
+from tests.integration import worker_deaths
 from tests.integration.helpers import kill_myself
 
-HELD_BY_ALL = (PreparePart, dying.after_all)
+HELD_BY_ALL = (PreparePart, worker_deaths.after_all)
 """From here on it is decided."""
 
 
@@ -26,7 +26,7 @@ class Ledger:
         self.rows = strategy.embedding("rows", 2, initializer=0.0, optimizer=psnb.SGD(1.0))
 
     def move(
-        self, operation: type[Operation], die: dying.Die, again: bool = True
+        self, operation: type[Operation], die: worker_deaths.Die, again: bool = True
     ) -> psnb.RemoteValue:
         """Schedule a closure whose worker dies in its first attempt."""
         (one, other), rows = self.accounts, self.rows
@@ -34,7 +34,7 @@ class Ledger:
         def move() -> int:
             attempt = psnb.worker_context().attempt
             if attempt == 1:
-                dying.arrange(operation, die)
+                worker_deaths.arrange(operation, die)
             elif not again:
                 raise ValueError("the second attempt raises")
             one.assign_add(np.int64(attempt))
@@ -53,12 +53,12 @@ class Ledger:
 
 
 DEATHS = [
-    (PreparePart, dying.before, 2),
-    (PreparePart, dying.after_one, 2),
+    (PreparePart, worker_deaths.before, 2),
+    (PreparePart, worker_deaths.after_one, 2),
     (*HELD_BY_ALL, 1),
-    (ApplyCommit, dying.before, 1),
-    (ApplyCommit, dying.before_the_answer, 1),
-    (ApplyCommit, dying.after_all, 1),
+    (ApplyCommit, worker_deaths.before, 1),
+    (ApplyCommit, worker_deaths.before_the_answer, 1),
+    (ApplyCommit, worker_deaths.after_all, 1),
 ]
 
 
@@ -66,8 +66,8 @@ DEATHS = [
     ("operation", "die", "attempt", "replicas"),
     [
         *((*each, 0) for each in DEATHS),
-        (ApplyCommit, dying.after_one, 1, 0),
-        (ApplyCommit, dying.after_one, 1, 1),
+        (ApplyCommit, worker_deaths.after_one, 1, 0),
+        (ApplyCommit, worker_deaths.after_one, 1, 1),
         *(
             pytest.param(*each, 1, marks=pytest.mark.second_tier("a variant: one has copies above"))
             for each in DEATHS
@@ -75,7 +75,7 @@ DEATHS = [
     ],
 )
 def test_a_commit_to_two_servers_is_of_one_attempt(
-    whole: Client, operation: type[Operation], die: dying.Die, attempt: int, replicas: int
+    whole: Client, operation: type[Operation], die: worker_deaths.Die, attempt: int, replicas: int
 ) -> None:
     with psnb.ParameterServerStrategy(whole, replicas=replicas) as strategy:
         ledger = Ledger(strategy)
@@ -92,16 +92,16 @@ def test_a_commit_to_two_servers_is_of_one_attempt(
 def test_an_answer_that_does_not_arrive_leaves_a_commit_that_is_whole(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         ledger = Ledger(strategy)
-        attempt = ledger.move(PreparePart, dying.before_the_answer).fetch(DEADLINE)
+        attempt = ledger.move(PreparePart, worker_deaths.before_the_answer).fetch(DEADLINE)
         assert ledger.moved() == attempt
 
 
 @pytest.mark.parametrize(
     ("die", "attempt"),
-    [(dying.before, 2), (dying.before_the_answer, 1), (dying.after_all, 1)],
+    [(worker_deaths.before, 2), (worker_deaths.before_the_answer, 1), (worker_deaths.after_all, 1)],
 )
 def test_a_commit_to_one_server_is_of_one_attempt(
-    whole: Client, die: dying.Die, attempt: int
+    whole: Client, die: worker_deaths.Die, attempt: int
 ) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
@@ -110,7 +110,7 @@ def test_a_commit_to_one_server_is_of_one_attempt(
         def add() -> int:
             attempt = psnb.worker_context().attempt
             if attempt == 1:
-                dying.arrange(CommitParts, die)
+                worker_deaths.arrange(CommitParts, die)
             account.assign_add(np.int64(attempt))
             return attempt
 
@@ -122,7 +122,7 @@ def test_a_commit_to_one_server_is_of_one_attempt(
 def test_a_closure_whose_second_attempt_raises_has_written_nothing(whole: Client) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         ledger = Ledger(strategy)
-        ledger.move(PreparePart, dying.after_one, again=False)
+        ledger.move(PreparePart, worker_deaths.after_one, again=False)
         with pytest.raises(ValueError, match="second attempt"):
             ledger.coordinator.join(DEADLINE)
         assert ledger.moved() == 0
@@ -144,7 +144,7 @@ def test_a_large_result_is_that_of_the_attempt_that_counts(whole: Client) -> Non
         def add() -> np.ndarray:
             attempt = psnb.worker_context().attempt
             if attempt == 1:
-                dying.arrange(CommitParts, dying.after_all)
+                worker_deaths.arrange(CommitParts, worker_deaths.after_all)
             account.assign_add(np.int64(attempt))
             return np.full(100_000, attempt)
 
@@ -163,7 +163,7 @@ def test_writes_to_another_strategy_are_part_of_the_commit(whole: Client) -> Non
         def add() -> int:
             attempt = psnb.worker_context().attempt
             if attempt == 1:
-                dying.arrange(CommitParts, dying.after_all)
+                worker_deaths.arrange(CommitParts, worker_deaths.after_all)
             foreign.assign_add(np.int64(attempt))
             return attempt
 
@@ -187,8 +187,15 @@ def test_amounts_that_are_moved_between_servers_are_neither_made_nor_lost(
             one.assign_add(np.int64(amount))
             other.assign_sub(np.int64(amount))
             if seed % 40 == 7 and psnb.worker_context().attempt == 1:
-                how = [dying.after_one, dying.before_the_answer, dying.after_all, dying.before]
-                dying.arrange([PreparePart, ApplyCommit][seed // 40 % 2], how[seed // 80 % 4])
+                how = [
+                    worker_deaths.after_one,
+                    worker_deaths.before_the_answer,
+                    worker_deaths.after_all,
+                    worker_deaths.before,
+                ]
+                worker_deaths.arrange(
+                    [PreparePart, ApplyCommit][seed // 40 % 2], how[seed // 80 % 4]
+                )
             elif seed % 40 == 8 and psnb.worker_context().attempt == 1:
                 kill_myself()
             return amount

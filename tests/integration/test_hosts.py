@@ -11,7 +11,7 @@ import pytest
 from tests.integration.namespaces import ADD_LINK, APART, AS_ROOT, OWN_PROCESSES, require_namespaces
 
 pytestmark = pytest.mark.second_tier(
-    "another kind of cluster; tests/parameters has the same over the network"
+    "another kind of cluster; tests/client has the same over the network"
 )
 
 

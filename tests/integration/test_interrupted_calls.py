@@ -76,7 +76,7 @@ def test_a_variable_is_made_or_its_name_is_free(strategy: psnb.ParameterServerSt
     interrupted_everywhere(make)
 
 
-def test_a_per_worker_value_that_nobody_got_is_forgotten(
+def test_a_per_worker_value_that_was_never_returned_is_forgotten(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
     live = coordinator._resources._live

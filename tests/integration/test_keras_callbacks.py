@@ -103,7 +103,7 @@ def test_batches_are_scheduled_ahead_unless_a_callback_looks_at_them(
         assert begun == [*range(12)]
 
 
-def test_an_epoch_begins_anew_where_the_steps_of_the_one_before_have_used_all(
+def test_an_epoch_starts_over_where_the_steps_of_the_one_before_have_used_all(
     cluster: Client,
 ) -> None:
     def take(iterator: Iterator[int]) -> int:

@@ -39,7 +39,9 @@ def wait_until_left(client: Client) -> None:
 
 RETIRED = pytest.param(
     "retired",
-    marks=pytest.mark.second_tier("as if killed, but for its notice, which test_notice has"),
+    marks=pytest.mark.second_tier(
+        "as if killed, but for its notice, which test_preemption_notice has"
+    ),
 )
 ENDS = ("killed", RETIRED)
 """How a worker ends."""

@@ -73,7 +73,7 @@ def _read(_: psnb.ClusterCoordinator, v: psnb.Variable) -> None:
         pytest.param(signal.SIGTERM, marks=pytest.mark.second_tier("another end of the same")),
     ],
 )
-def test_everybody_is_told_within_seconds_that_the_scheduler_has_ended(
+def test_every_call_raises_within_seconds_that_the_scheduler_has_ended(
     doomed: Doomed, how: signal.Signals
 ) -> None:
     calls: list[Callable[[psnb.ClusterCoordinator, psnb.Variable], None]]
@@ -98,7 +98,7 @@ def test_everybody_is_told_within_seconds_that_the_scheduler_has_ended(
         assert time.monotonic() - ended < TOLD
 
 
-def test_who_begins_anew_with_the_old_client_is_told_within_seconds_too(
+def test_starting_over_with_the_old_client_raises_within_seconds_too(
     doomed: Doomed, tmp_path: Path
 ) -> None:
     with psnb.ParameterServerStrategy(doomed.client, name="mine") as strategy:

@@ -43,7 +43,7 @@ Look = Callable[[], Any]
             False,
             id="network",
             marks=pytest.mark.second_tier(
-                "tests/parameters has threads that read over the network"
+                "tests/client has threads that read over the network"
             ),
         ),
     ],

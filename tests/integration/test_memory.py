@@ -63,7 +63,9 @@ def used(strategy: psnb.ParameterServerStrategy) -> None:
         e.push([1], np.ones((1, DIM), np.float32))
 
 
-def test_a_fixed_table_takes_what_is_told(alone: Client, resident: Callable[[], int]) -> None:
+def test_a_fixed_table_takes_the_estimated_memory(
+    alone: Client, resident: Callable[[], int]
+) -> None:
     with psnb.ParameterServerStrategy(alone) as strategy:
         used(strategy)
         before = resident()
@@ -74,7 +76,7 @@ def test_a_fixed_table_takes_what_is_told(alone: Client, resident: Callable[[], 
 @pytest.mark.second_tier(
     "fills 200 MB; tests/server/test_growing and test_row_index have the parts"
 )
-def test_a_growing_table_takes_what_is_told_and_32_bytes_an_id_for_its_index(
+def test_a_growing_table_takes_the_estimated_memory_and_32_bytes_an_id_for_its_index(
     alone: Client, resident: Callable[[], int]
 ) -> None:
     with psnb.ParameterServerStrategy(alone) as strategy:

@@ -15,7 +15,7 @@ from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
 from psnb._src.server.table import Operation
 from psnb.metrics import AUC, LogLoss, Mean, MetricState, MetricStates
 from tests.conftest import DEADLINE, wait_until
-from tests.integration import dying
+from tests.integration import worker_deaths
 from tests.integration.helpers import kill_myself
 
 BATCH = 512
@@ -127,15 +127,15 @@ def test_a_metric_of_the_users_own_is_merged(coordinator: psnb.ClusterCoordinato
 @pytest.mark.parametrize(
     ("operation", "die", "attempt"),
     [
-        pytest.param(PreparePart, dying.before, 2, marks=OTHER_MOMENT),
-        (PreparePart, dying.after_one, 2),
-        (PreparePart, dying.after_all, 1),
-        pytest.param(ApplyCommit, dying.after_one, 1, marks=OTHER_MOMENT),
-        pytest.param(ApplyCommit, dying.after_all, 1, marks=OTHER_MOMENT),
+        pytest.param(PreparePart, worker_deaths.before, 2, marks=OTHER_MOMENT),
+        (PreparePart, worker_deaths.after_one, 2),
+        (PreparePart, worker_deaths.after_all, 1),
+        pytest.param(ApplyCommit, worker_deaths.after_one, 1, marks=OTHER_MOMENT),
+        pytest.param(ApplyCommit, worker_deaths.after_all, 1, marks=OTHER_MOMENT),
     ],
 )
 def test_a_worker_that_dies_in_a_commit_leaves_the_metrics_of_one_attempt(
-    whole: Client, operation: type[Operation], die: dying.Die, attempt: int, measures: int
+    whole: Client, operation: type[Operation], die: worker_deaths.Die, attempt: int, measures: int
 ) -> None:
     # A large outcome is sent to the notebook before the commit, a small one is kept by servers.
     with psnb.ParameterServerStrategy(whole) as strategy:
@@ -145,7 +145,7 @@ def test_a_worker_that_dies_in_a_commit_leaves_the_metrics_of_one_attempt(
         def writes_and_reports() -> int:
             attempt = psnb.worker_context().attempt
             if attempt == 1:
-                dying.arrange(operation, die)
+                worker_deaths.arrange(operation, die)
             for each in range(measures):
                 psnb.report(**{f"auc_{each}": measure(each)["auc"]})
             psnb.report(attempt=Mean()([float(attempt)]))
@@ -195,7 +195,7 @@ def test_a_worker_that_dies_in_a_commit_to_one_server_counts_once(whole: Client)
 
         def adds() -> None:
             if psnb.worker_context().attempt == 1:
-                dying.arrange(CommitParts, dying.before_the_answer)
+                worker_deaths.arrange(CommitParts, worker_deaths.before_the_answer)
             psnb.report(**measure(3))
             account.assign_add(np.int64(1))
 

@@ -14,7 +14,7 @@ import psnb
 from psnb._src.server.operations import ApplyCommit, PreparePart
 from psnb._src.server.table import Operation
 from tests.conftest import DEADLINE, wait_until
-from tests.integration import dying
+from tests.integration import worker_deaths
 from tests.integration.counting import wait_until_copied
 from tests.integration.helpers import (
     address_of,
@@ -42,10 +42,10 @@ OTHER_MOMENT = pytest.mark.second_tier("another moment; test_commit_faults has a
 DEATHS = pytest.mark.parametrize(
     ("operation", "die", "attempt"),
     [
-        (PreparePart, dying.after_one, 2),
-        pytest.param(PreparePart, dying.after_all, 1, marks=OTHER_MOMENT),
-        (ApplyCommit, dying.after_one, 1),
-        pytest.param(ApplyCommit, dying.after_all, 1, marks=OTHER_MOMENT),
+        (PreparePart, worker_deaths.after_one, 2),
+        pytest.param(PreparePart, worker_deaths.after_all, 1, marks=OTHER_MOMENT),
+        (ApplyCommit, worker_deaths.after_one, 1),
+        pytest.param(ApplyCommit, worker_deaths.after_all, 1, marks=OTHER_MOMENT),
     ],
 )
 """Moments of a commit in which the worker dies, and the attempt that counts then."""
@@ -99,7 +99,7 @@ def test_a_killed_server_that_has_copies_changes_nothing_either(
 
 @DEATHS
 def test_a_closure_that_dies_while_it_commits_counts_once_in_its_round(
-    whole: Client, operation: type[Operation], die: dying.Die, attempt: int
+    whole: Client, operation: type[Operation], die: worker_deaths.Die, attempt: int
 ) -> None:
     with synchronous(whole, 2) as strategy:
         variables = [strategy.variable(np.zeros(2), optimizer=psnb.SGD(1.0)) for _ in range(4)]
@@ -110,7 +110,7 @@ def test_a_closure_that_dies_while_it_commits_counts_once_in_its_round(
             for variable in variables:
                 variable.push(np.full(2, gradient * attempt))
             if dies and attempt == 1:
-                dying.arrange(operation, die)
+                worker_deaths.arrange(operation, die)
             return attempt
 
         first = coordinator.schedule(step, (-1.0, True))
@@ -159,7 +159,7 @@ def test_a_killed_worker_takes_what_it_has_not_sent_and_training_goes_on(
 
 @DEATHS
 def test_a_closure_that_dies_while_it_exchanges_counts_once(
-    whole: Client, operation: type[Operation], die: dying.Die, attempt: int
+    whole: Client, operation: type[Operation], die: worker_deaths.Die, attempt: int
 ) -> None:
     with psnb.ParameterServerStrategy(whole, mode=psnb.Geo(1)) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
@@ -176,7 +176,7 @@ def test_a_closure_that_dies_while_it_exchanges_counts_once(
                 variable.push(variable.read() - 2 * attempt)
             count.assign_add(np.int64(attempt))
             if attempt == 1:
-                dying.arrange(operation, die)
+                worker_deaths.arrange(operation, die)
             return attempt
 
         assert coordinator.schedule(step).fetch(2 * DEADLINE) == attempt

@@ -148,7 +148,7 @@ def test_a_dataset_that_is_neither_iterable_nor_callable_is_refused(
         coordinator.create_per_worker_dataset(3)
 
 
-def test_a_per_worker_value_nobody_holds_is_released_on_the_workers(
+def test_an_unreferenced_per_worker_value_is_released_on_the_workers(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
     value = coordinator.create_per_worker_resource(Tracked)

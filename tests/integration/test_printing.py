@@ -59,7 +59,7 @@ def test_lines_of_several_workers_have_their_names_and_are_whole(
         assert [line[:8] for line in err.splitlines() if line.endswith(end)] == ["[worker-"]
 
 
-@pytest.mark.second_tier("as people start processes; what logging writes is in tests/runtime")
+@pytest.mark.second_tier("as people start processes; what logging writes is in tests/worker")
 def test_lines_of_several_processes_have_their_names_and_are_whole(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

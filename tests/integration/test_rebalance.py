@@ -196,7 +196,7 @@ def test_drains_that_cannot_be_are_refused(growing: Growing) -> None:
     with psnb.ParameterServerStrategy(growing.client) as strategy:
         with pytest.raises(errors.ConfigurationError, match="too few servers"):
             strategy.rebalance(drain=["server-0"])
-        with pytest.raises(errors.ConfigurationError, match=r"'worker-0', 'x'.* are no servers"):
+        with pytest.raises(errors.ConfigurationError, match=r"'worker-0', 'x'.* are not servers"):
             strategy.rebalance(drain=["x", "worker-0"])
         assert strategy.num_servers == 1
 

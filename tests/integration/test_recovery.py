@@ -163,7 +163,7 @@ def test_without_a_checkpoint_nothing_is_changed_and_it_says_what_to_do(
     model = Model(strategy)
     with pytest.raises(errors.CheckpointError, match="no checkpoint to recover from"):
         strategy.recover()
-    with pytest.raises(errors.CheckpointError, match="is no checkpoint"):
+    with pytest.raises(errors.CheckpointError, match="is not a checkpoint"):
         strategy.recover(tmp_path / "nowhere")
     with pytest.raises(errors.ConfigurationError, match="restart_timeout must be 0 or more"):
         strategy.recover(restart_timeout=-1)

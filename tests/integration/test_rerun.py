@@ -173,7 +173,7 @@ def test_one_that_found_its_iterator_at_the_end_finds_it_there_again(
         failure_of(coordinator).rerun()
 
 
-def test_elements_that_were_too_much_are_said_to_be_missing(
+def test_elements_that_were_too_much_are_reported_as_missing(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
     iterator = iter(coordinator.create_per_worker_dataset(lambda: psnb.data.Dataset.range(1000)))

@@ -121,7 +121,7 @@ def test_what_follows_is_the_same_to_the_bit(cluster: Client, tmp_path: Path) ->
         assert go_on(resumed.strategy.parameters) == undisturbed
 
 
-def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_taken(
     strategy: psnb.ParameterServerStrategy,
     cluster: Client,
     tmp_path: Path,

@@ -121,7 +121,7 @@ def test_a_step_of_torch_asks_each_server_once_and_tells_it_once(
 
 
 class ComputesIds(nn.Module):
-    """Looks up ids that are no inputs, in two tables one after the other."""
+    """Looks up ids that are not inputs, in two tables one after the other."""
 
     def __init__(self) -> None:
         super().__init__()

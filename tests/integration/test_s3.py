@@ -128,7 +128,7 @@ def test_a_number_that_another_took_at_the_same_moment_stays_its(store: dict[str
     assert abs(file.modified() - time.time()) < 60
 
 
-def test_a_bucket_that_is_not_there_is_told_and_not_made(store: dict[str, str]) -> None:
+def test_a_bucket_that_is_not_there_is_reported_and_not_made(store: dict[str, str]) -> None:
     with pytest.raises(CheckpointError, match="cannot be written to 's3://other/a/b'"):
         store_at(RemotePath("s3://other/a/b")).prepare()
     assert not RemotePath("s3://other").exists()

@@ -62,7 +62,7 @@ def wait_for(gate: psnb.Variable) -> None:
 
 
 @pytest.mark.parametrize("wait", [poll, Coordinator.join, join_as_coroutine])
-def test_due_checkpoints_are_saved_while_somebody_waits(
+def test_due_checkpoints_are_saved_while_a_call_waits(
     coordinator: Coordinator, tmp_path: Path, wait: Callable[[Coordinator], None]
 ) -> None:
     manager = psnb.CheckpointManager(coordinator, tmp_path, every="0.1 s")
@@ -97,7 +97,7 @@ def manifest(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_nothing_is_saved_and_no_thread_lives_when_nobody_waits(
+def test_nothing_is_saved_and_no_thread_lives_when_no_call_waits(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     manager = psnb.CheckpointManager(coordinator, tmp_path, steps=1)
@@ -110,7 +110,7 @@ def test_nothing_is_saved_and_no_thread_lives_when_nobody_waits(
     wait_until(lambda: len(manager.checkpoints) == 1, "it is saved at the first poll")
 
 
-def test_a_folder_that_is_replaced_by_a_file_is_told_once_and_training_goes_on(
+def test_a_folder_that_is_replaced_by_a_file_is_reported_once_and_training_goes_on(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     check_a_replaced_folder(coordinator, tmp_path / "checkpoints")
@@ -118,7 +118,9 @@ def test_a_folder_that_is_replaced_by_a_file_is_told_once_and_training_goes_on(
 
 @pytest.mark.second_tier("further kinds of cluster of the test above")
 @on_both("started")
-def test_a_folder_that_is_replaced_is_told_by_processes_too(whole: Client, tmp_path: Path) -> None:
+def test_a_folder_that_is_replaced_is_reported_by_processes_too(
+    whole: Client, tmp_path: Path
+) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:
         check_a_replaced_folder(Coordinator(strategy), tmp_path / "checkpoints")
 
@@ -306,7 +308,7 @@ def test_what_a_trainers_manager_saves_by_itself_can_be_resumed(
 
 
 @on_both("started")
-def test_lost_servers_are_told_once_and_after_recovery_checkpoints_are_saved_again(
+def test_lost_servers_are_reported_once_and_after_recovery_checkpoints_are_saved_again(
     whole: Client, tmp_path: Path
 ) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:

@@ -124,7 +124,7 @@ def test_an_error_is_raised_with_its_own_type_traceback_worker_and_arguments(
         bad.fetch()
 
 
-def test_a_worker_that_closures_need_and_nobody_knows_is_told_with_those_that_are_here(
+def test_a_missing_worker_that_closures_need_is_reported_with_those_that_are_here(
     strategy: psnb.ParameterServerStrategy,
 ) -> None:
     coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=2.0)
@@ -162,7 +162,7 @@ def test_a_closure_that_exits_fails_alone(coordinator: psnb.ClusterCoordinator) 
 
 
 @pytest.mark.parametrize("what", [ValueError, SystemExit])
-def test_an_exception_that_raises_when_it_is_told_fails_its_closure_alone(
+def test_an_exception_that_raises_when_it_is_shown_fails_its_closure_alone(
     coordinator: psnb.ClusterCoordinator, what: type[BaseException]
 ) -> None:
     class SilentError(Exception):

@@ -61,7 +61,7 @@ def addresses(client: Client) -> set[str]:
 
 @pytest.mark.parametrize("security", [Security(), Security.temporary()], ids=["none", "others"])
 @pytest.mark.parametrize("protocol", ["tls", "tcp"])
-def test_nobody_gets_in_without_the_certificates(
+def test_no_client_gets_in_without_the_certificates(
     private: Client, protocol: str, security: Security
 ) -> None:
     places = [address.replace("tls", protocol, 1) for address in addresses(private)]
@@ -89,7 +89,7 @@ def test_nothing_listens_but_what_asks_for_certificates(private: Client, before:
 
 
 @pytest.mark.parametrize("protocol", ["tls", "tcp"])
-def test_who_connects_without_certificates_is_told(private: Client, protocol: str) -> None:
+def test_connecting_without_certificates_raises_what_to_do(private: Client, protocol: str) -> None:
     address = private.scheduler.address.replace("tls", protocol, 1)
     begin = time.monotonic()
     with pytest.raises(errors.ClusterError, match=rf"{address}.*(certificates|tls://)"):
@@ -160,7 +160,7 @@ def test_other_users_of_the_host_are_warned_of(
     assert "local_cluster(security=True)" in message
 
 
-def test_nobody_is_warned_where_nobody_else_is(
+def test_there_is_no_warning_without_other_users(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(clusters, "neighbours", list)

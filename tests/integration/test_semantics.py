@@ -64,7 +64,9 @@ def test_closures_run_on_the_worker_that_they_are_pinned_to(
             assert set(ready.fetch(remotes)) == {index}
 
 
-def test_a_closure_pinned_to_nobody_blocks_nobody(coordinator: psnb.ClusterCoordinator) -> None:
+def test_a_closure_pinned_to_no_worker_blocks_no_other(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
     pinned = coordinator.schedule(int, worker="nobody")
     assert coordinator.schedule(lambda: 3).fetch(DEADLINE) == 3
     assert not pinned.done()

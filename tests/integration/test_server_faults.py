@@ -18,7 +18,7 @@ import psnb
 from psnb import EventKind, errors
 from psnb._src.server.operations import ApplyCommit
 from tests.conftest import DEADLINE, wait_until
-from tests.integration import dying
+from tests.integration import worker_deaths
 from tests.integration.clusters import on_both
 from tests.integration.counting import Counter, wait_until_copied
 from tests.integration.helpers import frozen
@@ -50,7 +50,7 @@ def pids(strategy: psnb.ParameterServerStrategy) -> list[int]:
 
 
 @on_both("started")
-def test_a_frozen_server_is_told_in_time_to_whoever_reads(whole: Client) -> None:
+def test_a_frozen_server_is_reported_in_time_to_readers(whole: Client) -> None:
     with patient(whole) as strategy:
         v = strategy.variable(np.zeros(3))
         with frozen(pids(strategy)[0]):
@@ -120,9 +120,9 @@ def test_a_decided_commit_is_finished_when_the_server_goes_on_and_its_worker_is_
 
                 def freeze_and_die(*arguments: object) -> None:
                     os.kill(frozen, signal.SIGSTOP)
-                    dying.after_one(*arguments)  # type: ignore[arg-type]
+                    worker_deaths.after_one(*arguments)  # type: ignore[arg-type]
 
-                dying.arrange(ApplyCommit, freeze_and_die)  # type: ignore[arg-type]
+                worker_deaths.arrange(ApplyCommit, freeze_and_die)  # type: ignore[arg-type]
             for account in accounts:
                 account.assign_add(np.int64(attempt))
             return attempt
@@ -140,7 +140,7 @@ def test_a_decided_commit_is_finished_when_the_server_goes_on_and_its_worker_is_
         assert [int(account.read()) for account in accounts] == [1, 1]
 
 
-def test_recovery_ends_what_a_silent_server_held_up(whole: Client, tmp_path: Path) -> None:
+def test_recovery_ends_what_an_unresponsive_server_held_up(whole: Client, tmp_path: Path) -> None:
     with patient(whole) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         account = strategy.variable(np.int64(5))
@@ -189,7 +189,7 @@ def test_what_workers_have_learned_since_is_no_part_of_what_is_recovered(
 @pytest.mark.parametrize(
     "replicas", [pytest.param(0, marks=pytest.mark.second_tier("the same without copies")), 1]
 )
-def test_all_servers_may_freeze_at_once_for_longer_than_anybody_is_patient(
+def test_all_servers_may_freeze_at_once_for_longer_than_the_timeout(
     whole: Client, replicas: int
 ) -> None:
     with patient(whole, replicas) as strategy:
@@ -209,7 +209,9 @@ def test_all_servers_may_freeze_at_once_for_longer_than_anybody_is_patient(
         assert EventKind.SERVER_LOST not in kinds(strategy)
 
 
-def test_what_asks_all_servers_waits_for_the_copies_of_one_that_is_silent(whole: Client) -> None:
+def test_what_asks_all_servers_waits_for_the_copies_of_one_that_is_unresponsive(
+    whole: Client,
+) -> None:
     with patient(whole, replicas=1) as strategy:
         strategy.variable(np.zeros(100), name="v")
         wait_until_copied(strategy)
@@ -238,7 +240,7 @@ with Client(sys.argv[1]) as client:
 
 
 @on_both("started")
-def test_a_notebook_that_was_frozen_itself_gives_nobody_up(whole: Client) -> None:
+def test_a_notebook_that_was_frozen_itself_gives_no_server_up(whole: Client) -> None:
     notebook = subprocess.Popen(
         [sys.executable, "-c", NOTEBOOK, whole.scheduler.address],
         stdin=subprocess.PIPE,
@@ -322,12 +324,12 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing_that_was_given_up(
             attempt = psnb.worker_context().attempt
             if attempt == 1:
 
-                def freeze(real: dying.Attempt, *arguments: object) -> object:
+                def freeze(real: worker_deaths.Attempt, *arguments: object) -> object:
                     held.write_text(str(os.getpid()))
                     os.kill(os.getpid(), signal.SIGSTOP)
                     return real(*arguments)  # type: ignore[arg-type]
 
-                dying.arrange(ApplyCommit, freeze)  # type: ignore[arg-type]
+                worker_deaths.arrange(ApplyCommit, freeze)  # type: ignore[arg-type]
             for account in accounts:
                 account.assign_add(np.int64(attempt))
             return attempt

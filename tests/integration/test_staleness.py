@@ -61,7 +61,7 @@ def test_asynchronous_updates_may_be_as_stale_as_others_are_fast(
     assert found.mean == FAST / (FAST + 1)  # the others were alone
 
 
-def test_no_update_is_staler_than_the_bound_and_nobody_waits_before(
+def test_no_update_is_staler_than_the_bound_and_no_closure_waits_before(
     cluster: Client, tmp_path: Path
 ) -> None:
     with psnb.ParameterServerStrategy(cluster, mode=psnb.BoundedStaleness(BOUND)) as strategy:

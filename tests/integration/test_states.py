@@ -18,7 +18,7 @@ def state(coordinator: psnb.ClusterCoordinator) -> str:
     return coordinator.statistics().state
 
 
-def test_servers_that_are_killed_with_their_parameters_are_told_until_they_are_brought_back(
+def test_servers_that_are_killed_with_their_parameters_are_reported_until_they_are_brought_back(
     whole: Client, tmp_path: Path
 ) -> None:
     with psnb.ParameterServerStrategy(whole) as strategy:

@@ -188,7 +188,7 @@ def test_each_call_that_waits_for_closures_ends_at_once_and_all_goes_on(
 
 
 @each_of(save, restore)
-def test_each_call_that_waits_for_silent_servers_ends_at_once_and_all_goes_on(
+def test_each_call_that_waits_for_unresponsive_servers_ends_at_once_and_all_goes_on(
     cluster: Client, notebook: Notebook, call: Callable[[Notebook], None], again: float | None
 ) -> None:
     notebook.steps.end()

@@ -63,7 +63,7 @@ def trained_on(
     return np.array(coordinator.fetch(remotes)).reshape(-1, 2).mean(1).tolist()  # type: ignore[no-any-return]
 
 
-def test_two_servers_killed_at_once_with_copies_are_told_and_come_back_from_a_checkpoint(
+def test_two_servers_killed_at_once_with_replicas_are_reported_and_come_back_from_a_checkpoint(
     whole: Client, tmp_path: Path
 ) -> None:
     data = wd.batches()

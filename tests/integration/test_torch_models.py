@@ -171,7 +171,7 @@ def test_a_closure_has_the_modes_that_the_notebook_had_when_it_was_scheduled(
             assert set(coordinator.fetch(remotes)) == {(expected, not expected)}
 
 
-def test_what_is_wrong_with_a_batch_is_told_in_the_notebook(cluster: Client) -> None:
+def test_what_is_wrong_with_a_batch_is_raised_in_the_notebook(cluster: Client) -> None:
     with psnb.ParameterServerStrategy(cluster) as strategy:
         model = distributed(strategy)
         coordinator = psnb.ClusterCoordinator(strategy)

@@ -193,7 +193,7 @@ def test_an_input_that_failed_is_shown_where_it_failed(shown: dict[str, str]) ->
 @pytest.mark.parametrize(
     ("name", "function"), [("per-worker", "next"), ("per-worker fetch", "read_value")]
 )
-def test_a_per_worker_value_that_cannot_be_made_is_told_once(
+def test_a_per_worker_value_that_cannot_be_made_is_reported_once(
     shown: dict[str, str], name: str, function: str
 ) -> None:
     end = shown[name].partition("\n\n")[2]

@@ -58,7 +58,7 @@ def test_each_epoch_trains_on_every_example_once_and_is_a_row_of_the_history(
     ],
     ids=["cannot be leased", "no file"],
 )
-def test_what_is_wrong_with_validation_is_told_before_anything_is_trained(
+def test_what_is_wrong_with_validation_is_reported_before_anything_is_trained(
     coordinator: psnb.ClusterCoordinator, validation: data.Dataset[Any], said: str
 ) -> None:
     trainer = psnb.Trainer(coordinator, lambda iterator: psnb.report(loss=next(iterator).sum()))

@@ -18,7 +18,7 @@ from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
 
 
-def test_a_failure_is_told_with_worker_closure_and_traceback(
+def test_a_failure_is_reported_with_worker_closure_and_traceback(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
     def divides() -> float:
@@ -77,7 +77,7 @@ def test_rates_memory_and_timeline_of_workers(coordinator: psnb.ClusterCoordinat
     assert {span["worker"] for span in spans} == {0, 1}
 
 
-def test_servers_are_asked_while_somebody_watches(
+def test_servers_are_asked_while_they_are_watched(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:
     table = strategy.embedding("rows", 4, rows=1000, optimizer=psnb.Adagrad(0.5))
@@ -111,7 +111,7 @@ def test_servers_are_asked_while_somebody_watches(
     wait_until(lambda: told(0.25), "the new rate is told")
 
 
-def test_a_schedule_is_told_with_the_rate_of_the_next_update(
+def test_a_schedule_is_shown_with_the_rate_of_the_next_update(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:
     schedule = psnb.PiecewiseConstant((3,), (0.5, 0.25))
@@ -177,7 +177,7 @@ def test_a_checkpoint_is_saved_with_the_manager_made_last(
     assert (saved.state, saved.path, saved.share) == ("saved", str(path), 1.0)
 
 
-def test_a_checkpoint_that_fails_is_told(
+def test_a_checkpoint_that_fails_is_reported(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
     manager = psnb.CheckpointManager(coordinator, tmp_path)

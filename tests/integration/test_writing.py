@@ -303,7 +303,7 @@ def limit_files(nbytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, resource.RLIM_INFINITY))
 
 
-def test_a_server_that_cannot_write_is_told_by_name_and_nothing_is_left(
+def test_a_server_that_cannot_write_is_named_and_nothing_is_left(
     whole: Client, tmp_path: Path
 ) -> None:
     with Strategy(whole) as strategy:
@@ -330,7 +330,7 @@ def elsewhere(folder: Path) -> None:
     snapshots.NewFile = Elsewhere  # type: ignore[misc, assignment]
 
 
-def test_what_a_server_writes_where_the_notebook_does_not_see_it_is_told(
+def test_what_a_server_writes_where_the_notebook_does_not_see_it_is_reported(
     strategy: Strategy, tmp_path: Path
 ) -> None:
     strategy.variable(np.zeros(1000), name="v")

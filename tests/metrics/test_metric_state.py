@@ -102,9 +102,9 @@ def test_states_of_different_metrics_are_not_merged() -> None:
 
 
 def test_an_array_of_another_shape_is_no_state() -> None:
-    with pytest.raises(ConfigurationError, match="no state of"):
+    with pytest.raises(ConfigurationError, match="not a state of"):
         metrics.MetricState(metrics.AUC(), np.zeros((2, 100), np.int64))
-    with pytest.raises(ConfigurationError, match="no state of"):
+    with pytest.raises(ConfigurationError, match="not a state of"):
         metrics.MetricState(metrics.Mean(), np.zeros((2, 34)))
 
 

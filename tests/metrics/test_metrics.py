@@ -172,7 +172,7 @@ def test_what_is_no_probability_is_refused(metric: Any) -> None:
 
 
 @pytest.mark.parametrize("metric", [metrics.AUC(), metrics.Accuracy()], ids=str)
-def test_who_gives_one_column_is_told_to_take_it(metric: Any) -> None:
+def test_an_error_for_one_column_says_to_take_it(metric: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"take \[:, 0\]"):
         metric([0, 1], [[0.1], [0.9]])
 

@@ -14,8 +14,8 @@ from psnb._src.server.operations import EndWriter
 from psnb._src.server.server import Host
 from psnb._src.server.table import OnTable, ReadValues
 from psnb.errors import PsnbError, ServerUnresponsiveError
-from tests.model.keeper import ROOM, TABLE
 from tests.model.notebook import Notebook
+from tests.model.reconciler import ROOM, TABLE
 from tests.model.workers import code
 from tests.model.world import Server, World
 

@@ -19,7 +19,7 @@ from psnb._src.coordinator.resolve import Resolver, resolve_in_doubt
 from psnb._src.placement.layout import ShardId
 from psnb.errors import ServerLostError, ServerUnresponsiveError
 from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS
-from tests.model.keeper import Fences, Keeper
+from tests.model.reconciler import Fences, Reconciler
 from tests.model.workers import Exchanging, Worker, code
 from tests.model.world import World, once
 
@@ -51,8 +51,8 @@ class _Resolver(Resolver):
         notebook.world.drive(notebook, steps, ended, heard)
 
 
-class Notebook(Keeper):
-    """Queue, resolver and keeper, on servers that hold a table of numbers on each shard.
+class Notebook(Reconciler):
+    """Queue, resolver and reconciler, on servers that hold a table of numbers on each shard.
 
     Parameters
     ----------

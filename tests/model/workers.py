@@ -19,7 +19,7 @@ from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.table import AddRows, OnTable, PushGradient, ReadValues
 from psnb._src.utils.profiling import Watermark
 from psnb.errors import ServerLostError
-from tests.model.keeper import ROOM, TABLE
+from tests.model.reconciler import ROOM, TABLE
 from tests.model.world import Process, World
 
 if TYPE_CHECKING:

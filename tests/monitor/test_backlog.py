@@ -61,7 +61,7 @@ def test_a_reader_that_is_up_to_date_hears_nothing() -> None:
     sent=st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=60),
     most=st.integers(1, 8),
 )
-def test_whoever_listens_has_one_full_update_and_the_rest_without_a_gap(
+def test_a_listener_has_one_full_update_and_the_rest_without_a_gap(
     sent: list[tuple[bool, bool, bool]], most: int
 ) -> None:
     backlog = Backlog(most_updates=most)

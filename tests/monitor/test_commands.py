@@ -92,8 +92,8 @@ def test_a_control_that_cannot_be_used_says_why() -> None:
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        (None, "no command"),
-        ({"type": "hello"}, "no command"),
+        (None, "not a command"),
+        ({"type": "hello"}, "not a command"),
         ({**command("pause"), "version": 99}, "reload"),
         (command("explode"), "explode"),
         (command("pause", now=True), "no arguments"),

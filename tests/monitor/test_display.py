@@ -153,7 +153,7 @@ def test_of_a_coordinator_that_is_gone_without_an_end_no_cell_is_heard(
     assert len(callbacks) == before
 
 
-def test_the_end_comes_although_somebody_has_removed_all_callbacks_of_cells(
+def test_the_end_comes_although_all_callbacks_of_cells_were_removed(
     view: LiveView, outputs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = InteractiveShell.instance().events

@@ -33,7 +33,7 @@ def test_a_failure_tells_type_message_place_and_traceback() -> None:
     assert failure.full.endswith("ValueError: bad batch\nsecond line")
 
 
-def test_only_those_that_are_new_are_told_again() -> None:
+def test_only_those_that_are_new_are_reported_again() -> None:
     log = FailureLog(unpack_error)
     log.add("alice", "a #1", failed("first"))
     log.add("alice", "b #2", failed("second"))
@@ -62,7 +62,7 @@ class SilentError(Exception):
         raise RuntimeError("no")
 
 
-def test_an_exception_whose_message_raises_is_told_by_its_type() -> None:
+def test_an_exception_whose_message_raises_is_named_by_its_type() -> None:
     log = FailureLog(lambda packed: SilentError())
     log.add("alice", "a #1", b"")
     assert log.last_of("alice").startswith("SilentError")

@@ -41,7 +41,7 @@ def test_the_first_update_has_every_part() -> None:
     assert (update["full"], update["version"], update["sequence"]) == (True, VERSION, 0)
 
 
-def test_nothing_is_told_twice() -> None:
+def test_nothing_is_sent_twice() -> None:
     feed, viewed = Feed(), reporting(3.0)
     viewed.set(state="running")
     told(feed, viewed)
@@ -50,7 +50,7 @@ def test_nothing_is_told_twice() -> None:
     assert update["sequence"] == 1
 
 
-def test_an_idle_coordinator_is_told_of_rarely() -> None:
+def test_an_idle_coordinator_is_sent_rarely() -> None:
     feed, viewed = Feed(), FakeViewed()
     told(feed, viewed)
     assert feed.next(viewed, 100.5) is None
@@ -65,7 +65,7 @@ def test_new_points_are_appended() -> None:
     assert (metric["start"], values(metric), metric["count"]) == (2, [1.0], 3)
 
 
-def test_a_series_that_was_thinned_out_is_told_anew() -> None:
+def test_a_series_that_was_thinned_out_is_sent_again() -> None:
     feed, viewed = Feed(), reporting(*range(9_999))
     told(feed, viewed)
     viewed.records.history.add(0.0, {"loss": 0.0})
@@ -81,7 +81,7 @@ def test_nan_and_infinities_travel() -> None:
     assert math.isnan(values(metric)[2])
 
 
-def test_only_workers_that_changed_are_told() -> None:
+def test_only_workers_that_changed_are_sent() -> None:
     feed = Feed()
     bob = replace(WORKER, name="bob", index=1)
     viewed = FakeViewed(workers=(WORKER, bob))
@@ -91,7 +91,7 @@ def test_only_workers_that_changed_are_told() -> None:
     assert (row["name"], row["state"], row["host"]) == ("bob", "lost", "127.0.0.1")
 
 
-def test_of_many_workers_figures_take_turns_but_losses_are_told_at_once() -> None:
+def test_of_many_workers_figures_take_turns_but_losses_are_sent_at_once() -> None:
     feed = Feed()
     workers = [replace(WORKER, name=f"w{index}", index=index) for index in range(100)]
     viewed = FakeViewed(state="running", workers=tuple(workers))
@@ -122,7 +122,7 @@ def test_failures_and_events_are_appended() -> None:
     assert "events" not in update
 
 
-def test_spans_that_grew_are_told_again() -> None:
+def test_spans_that_grew_are_sent_again() -> None:
     feed, viewed = Feed(), FakeViewed()
     viewed.records.timeline.add(0, [0.01], 0, 1, 99.0)
     told(feed, viewed)
@@ -131,7 +131,7 @@ def test_spans_that_grew_are_told_again() -> None:
     assert span["closures"] == 2
 
 
-def test_parts_that_are_whole_are_told_when_they_change() -> None:
+def test_whole_parts_are_sent_when_they_change() -> None:
     feed, viewed = Feed(), FakeViewed()
     told(feed, viewed)
     viewed.rates = {"users": OptimizerState("Adagrad", 0.1, "Warmup(0.5, 5)")}
@@ -143,7 +143,7 @@ def test_parts_that_are_whole_are_told_when_they_change() -> None:
     assert "servers" not in update
 
 
-def test_whoever_asks_gets_everything_again() -> None:
+def test_a_hello_gets_everything_again() -> None:
     feed, viewed = Feed(), reporting(3.0, 2.0)
     viewed.records.failures.add("alice", "step #1", pickle.dumps(ValueError("no")))
     first = told(feed, viewed)
@@ -203,7 +203,7 @@ def starving(share: float) -> FakeViewed:
     return viewed
 
 
-def test_the_phases_of_each_worker_and_of_all_are_told_as_shares() -> None:
+def test_the_phases_of_each_worker_and_of_all_are_sent_as_shares() -> None:
     update = told(Feed(), starving(0.25))
     assert update["workers"][0]["phases"] == [0.25, 0.0, 0.75, 0.0, 0.0]
     assert update["summary"]["phases"] == [0.25, 0.0, 0.75, 0.0, 0.0]

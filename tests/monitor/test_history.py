@@ -38,7 +38,7 @@ def test_a_report_leaves_the_metrics_that_it_does_not_name_alone() -> None:
     assert history.metrics()["loss"].count == 3
 
 
-def test_metrics_beyond_the_most_are_dropped_and_told_of_once(
+def test_metrics_beyond_the_most_are_dropped_and_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     history = History(capacity=4)

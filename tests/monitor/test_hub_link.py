@@ -93,7 +93,7 @@ def test_a_button_in_a_page_reaches_a_coordinator_that_is_idle(server: Jupyter) 
 
 
 @pytest.mark.usefixtures("inside")
-def test_a_hub_that_forgot_a_coordinator_is_told_everything_again(server: Jupyter) -> None:
+def test_a_hub_that_forgot_a_coordinator_gets_everything_again(server: Jupyter) -> None:
     viewed = _viewed("forgotten")
     link = _link(viewed)
     try:
@@ -271,7 +271,7 @@ def test_one_that_is_idle_gives_signs_of_life_and_tells_everything_when_one_is_l
         assert next_post()["updates"] == []
 
 
-def test_what_the_hub_refuses_is_told_once_left_out_and_not_repeated(
+def test_what_the_hub_refuses_is_reported_once_left_out_and_not_repeated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     viewed = FakeViewed()

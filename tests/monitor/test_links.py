@@ -15,7 +15,7 @@ from psnb._src.monitor.links import HubLink, SchedulerLink, connect_panels
 from tests.monitor.viewed import FakeViewed
 
 
-def test_the_jupyter_server_is_told_if_there_is_one_and_else_the_scheduler(
+def test_updates_go_to_the_jupyter_server_if_there_is_one_and_else_to_the_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     viewed = FakeViewed()
@@ -39,7 +39,7 @@ def test_the_jupyter_server_is_told_if_there_is_one_and_else_the_scheduler(
         assert not near.alive
 
 
-def test_the_scheduler_is_told_nothing_if_dasks_configuration_says_so(
+def test_nothing_is_sent_to_the_scheduler_if_dasks_configuration_forbids_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("JPY_PARENT_PID", raising=False)
@@ -52,7 +52,7 @@ def test_the_scheduler_is_told_nothing_if_dasks_configuration_says_so(
         assert "psnb-updates" not in cluster.scheduler.plugins
 
 
-def test_a_scheduler_that_is_gone_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_is_gone_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     viewed = FakeViewed()
     with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster:

@@ -38,7 +38,7 @@ def test_a_line_tells_each_failure_and_where_it_is_in_the_tuple() -> None:
     assert repr(failure()) == "<psnb.Failure 0: step #0 on alice: ValueError: boo>"
 
 
-def test_nothing_is_told_in_words() -> None:
+def test_an_empty_list_has_a_sentence() -> None:
     assert repr(Events()) == Events()._repr_html_() == "no events"
     assert repr(Failures()) == Failures()._repr_html_() == "no failures"
 

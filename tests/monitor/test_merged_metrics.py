@@ -179,7 +179,7 @@ def test_a_value_that_there_is_not_yet_is_drawn_as_nan(reported: Reported) -> No
     assert math.isnan(reported.values("auc")[0])
 
 
-def test_what_cannot_be_merged_is_left_out_and_told_of_once(
+def test_what_cannot_be_merged_is_left_out_and_reported_once(
     reported: Reported, caplog: pytest.LogCaptureFixture
 ) -> None:
     full = AUC()([1], [0.5], [2.0**31])
@@ -227,7 +227,7 @@ def test_a_handler_of_the_log_may_ask_for_metrics(reported: Reported) -> None:
     assert asked == [1]
 
 
-def test_metrics_beyond_the_most_are_dropped_and_told_of_once(
+def test_metrics_beyond_the_most_are_dropped_and_reported_once(
     reported: Reported, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in range(MOST_METRICS + 3):

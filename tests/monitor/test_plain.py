@@ -43,6 +43,6 @@ messages = st.recursive(
 
 
 @given(messages)
-def test_whatever_is_told_can_be_read_strictly(message: Any) -> None:
+def test_whatever_is_sent_can_be_read_strictly(message: Any) -> None:
     text = json.dumps(plain(message), allow_nan=False)
     assert msgspec.json.decode(text) == plain(message)

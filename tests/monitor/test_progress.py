@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_it_is_shown_in_a_terminal_only_unless_told() -> None:
+def test_it_is_shown_in_a_terminal_only_by_default() -> None:
     assert wanted(None, False, Terminal())
     assert not wanted(None, False, io.StringIO())
     assert wanted(True, False, io.StringIO())

@@ -36,7 +36,7 @@ def start() -> Iterator[Start]:
         publisher.stop()
 
 
-def test_a_change_is_told(start: Start) -> None:
+def test_a_change_is_reported(start: Start) -> None:
     viewed = FakeViewed()
     publisher, sent = start(viewed)
     assert publisher.first["full"]
@@ -103,7 +103,7 @@ def test_it_ends_with_its_source_closed(start: Start) -> None:
     assert not publisher.alive
 
 
-def test_a_source_that_nobody_holds_can_be_collected(start: Start) -> None:
+def test_an_unreferenced_source_can_be_collected(start: Start) -> None:
     viewed = FakeViewed()
     publisher, sent = start(viewed)
     gone = weakref.ref(viewed)
@@ -114,7 +114,7 @@ def test_a_source_that_nobody_holds_can_be_collected(start: Start) -> None:
     assert sent.queue[-1]["notice"] == "The coordinator is gone."
 
 
-def test_a_source_that_fails_is_told_of_and_logged(
+def test_a_source_that_fails_is_reported_and_logged(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     viewed = FakeViewed()

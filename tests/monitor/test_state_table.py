@@ -34,7 +34,7 @@ BUSY = {"queued": 242, "in_flight": 2}
         ("closed", "quiet", Situation(closed=True, failing=True, parameters_lost=True, **BUSY)),
     ],
 )
-def test_the_first_state_that_holds_is_told_with_its_tone_and_meaning(
+def test_the_first_state_that_holds_is_shown_with_its_tone_and_meaning(
     state: str, tone: str, situation: Situation
 ) -> None:
     assert coordinator_state(situation) == state

@@ -82,7 +82,7 @@ def test_workers_and_servers_have_their_rows() -> None:
         assert part in text
 
 
-def test_what_the_time_of_closures_goes_to_is_told_and_for_what_workers_wait() -> None:
+def test_the_phases_of_closures_are_shown_and_what_workers_wait_for() -> None:
     phases = [0.38, 0.02, 0.5, 0.0, 0.1]
     html = render(full_update(summary={"phases": phases}, starved=f"workers wait for {HOSTILE}"))
     assert "read 38% · pull 2% · compute 50% · push 0% · commit 10%; workers wait for" in html
@@ -133,12 +133,12 @@ def test_how_far_training_is_stands_at_the_top() -> None:
     assert "epoch" not in text
 
 
-def test_a_saved_checkpoint_is_told_with_its_path() -> None:
+def test_a_saved_checkpoint_is_shown_with_its_path() -> None:
     saved = {"state": "saved", "path": "/there/ckpt-1", "share": 1.0, "error": "", "held": 0.0}
     assert "checkpoint saved /there/ckpt-1" in Reader(render(full_update(checkpoint=saved))).text
 
 
-def test_the_latest_failures_are_told_with_their_tracebacks() -> None:
+def test_the_latest_failures_are_shown_with_their_tracebacks() -> None:
     rows = [failure(number) for number in range(MOST_FAILURES + 1)]
     page = Reader(render(full_update(failures=rows)))
     assert f"boom {MOST_FAILURES}" in page.text

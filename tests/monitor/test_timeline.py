@@ -38,7 +38,7 @@ def test_closures_side_by_side_take_the_time_of_the_longest() -> None:
     assert span["start"] == 99.0
 
 
-def test_only_what_has_ended_or_grown_since_is_told() -> None:
+def test_only_what_has_ended_or_grown_since_is_sent() -> None:
     timeline = Timeline()
     timeline.add(0, [0.2], 0, 1, 100.0)
     timeline.add(1, [0.01], 0, 1, 100.2)

@@ -59,7 +59,7 @@ def test_parts_of_the_dataset_stand_in_for_a_length_that_is_not_known() -> None:
     assert training.at(111.0, EpochCount(50, parts=(4, 8))).left == 30.0
 
 
-def test_an_epoch_that_somebody_runs_has_no_number() -> None:
+def test_an_epoch_of_run_epoch_has_no_number() -> None:
     training = Training(None)
     training.begin(None, EpochCount(0, 4))
     training.at(101.0, EpochCount(1, 4))

@@ -152,7 +152,7 @@ def test_what_is_no_message_is_answered_with_an_error(show: Show, content: objec
     viewed = FakeViewed()
     page = show(viewed)
     page.send_content(content)
-    assert "no command" in page.next("reply")["error"]
+    assert "not a command" in page.next("reply")["error"]
 
 
 def test_a_command_for_a_coordinator_that_is_gone_is_refused(show: Show) -> None:
@@ -165,7 +165,7 @@ def test_a_command_for_a_coordinator_that_is_gone_is_refused(show: Show) -> None
     assert (reply["id"], reply["error"]) == ("1", "The coordinator is gone.")
 
 
-def test_clicks_that_wait_for_cells_are_told_of(show: Show) -> None:
+def test_a_notice_says_that_clicks_wait_for_cells(show: Show) -> None:
     viewed = FakeViewed()
     page = show(viewed)
     page.send(command("pause"), on_main_thread=True)
@@ -200,7 +200,7 @@ def test_the_end_is_shown_on_pages_that_come_later(show: Show) -> None:
     assert update["full"]
 
 
-def test_a_page_that_comes_after_the_coordinator_was_collected_is_told(show: Show) -> None:
+def test_a_page_that_comes_after_the_coordinator_was_collected_gets_its_end(show: Show) -> None:
     viewed = FakeViewed(state="running")
     page = show(viewed, 0.001)
     del viewed

@@ -78,7 +78,7 @@ def test_those_who_ask_at_the_same_time_ask_once() -> None:
     asyncio.run(several())
 
 
-def test_nobody_is_answered_by_a_question_that_was_sent_before() -> None:
+def test_a_request_that_was_sent_before_answers_no_later_call() -> None:
     async def several() -> None:
         asked: list[Layout] = []
         sent, go = asyncio.Event(), asyncio.Event()

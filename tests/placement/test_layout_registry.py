@@ -116,7 +116,7 @@ def test_a_layout_goes_with_its_strategy(world: World) -> None:
 
 
 @on_a_loop
-def test_names_are_told_apart_by_numbers(world: World) -> None:
+def test_equal_names_get_numbers(world: World) -> None:
     assert world.register("s", "mine") == ["mine"]
     assert world.register("t", "mine") == ["mine 2"]
     assert world.register("s", "mine") == ["mine"]  # again: it had been forgotten
@@ -205,7 +205,7 @@ def test_servers_end_with_their_strategy_and_no_others(world: World) -> None:
 
 
 @on_a_loop
-def test_servers_end_when_nobody_has_come_for_their_strategy(world: World) -> object:
+def test_servers_end_when_their_strategy_was_not_taken_over(world: World) -> object:
     async def go() -> None:
         with patch.object(registry_module, "PUBLISH_AGAIN", SOON - FIRST.patience):
             world.scheduler.begin("one", "tcp://a")

@@ -78,7 +78,7 @@ def test_a_shard_without_a_copy_gets_one_on_the_least_loaded_server() -> None:
     assert next_layout(layout, observed, DesiredLayout((A, B, C, D))).placements[0].syncing == D
 
 
-def test_none_is_made_where_none_is_wanted_or_nobody_is_there() -> None:
+def test_none_is_made_where_none_is_wanted_or_possible() -> None:
     assert unchanged(ShardPlacement(A), {A: primary(), B: EMPTY}, replicas=0)
     assert unchanged(ShardPlacement(A), {A: primary(), B: UNRESPONSIVE, C: GONE})
     assert unchanged(ShardPlacement(A), {A: primary(), B: EMPTY}, usable=(A,))
@@ -125,7 +125,7 @@ def test_and_without_one_that_does_not_follow() -> None:
     assert (after.synced, after.leaving, after.syncing) == ((), (B,), None)
 
 
-def test_when_the_primary_has_heard_it_the_copy_is_gone_for_good_and_may_be_filled_anew() -> None:
+def test_when_the_primary_knows_it_the_replica_is_gone_for_good_and_may_be_synced_again() -> None:
     after = step(ShardPlacement(A, leaving=(B,)), {A: primary(), B: REPLICA})
     assert (after.leaving, after.syncing) == ((), B)
 
@@ -148,13 +148,13 @@ def test_but_not_if_it_has_not_heard_of_the_layout_yet() -> None:
     assert unchanged(ShardPlacement(A, (B,)), {A: early, B: REPLICA})
 
 
-def test_a_silent_shard_without_a_living_copy_stays_where_it_is() -> None:
+def test_an_unresponsive_shard_without_a_living_copy_stays_where_it_is() -> None:
     assert unchanged(ShardPlacement(A), {A: UNRESPONSIVE})
     assert unchanged(ShardPlacement(A, (B,)), {A: UNRESPONSIVE, B: UNRESPONSIVE})
     assert unchanged(ShardPlacement(A, (B,)), {A: UNRESPONSIVE, B: GONE})
 
 
-def test_a_shard_whose_copy_is_only_silent_is_not_lost() -> None:
+def test_a_shard_whose_copy_is_only_unresponsive_is_not_lost() -> None:
     assert unchanged(ShardPlacement(A, (B,)), {A: GONE, B: UNRESPONSIVE})
 
 
@@ -212,7 +212,7 @@ def test_a_move_to_a_server_that_does_not_answer_is_undone(home: ObservedServer)
     assert (after.primary, after.successor) == (A, None)
 
 
-def test_a_move_that_nobody_wants_any_more_is_undone() -> None:
+def test_a_move_that_is_not_wanted_any_more_is_undone() -> None:
     stopped = primary(role=Role.RETIRED, b=SYNCED)
     after = step(ShardPlacement(A, (B,), successor=B), {A: stopped, B: REPLICA})
     assert (after.primary, after.synced, after.successor) == (A, (B,), None)
@@ -244,7 +244,7 @@ def test_a_copy_that_holds_nothing_does_not_take_over() -> None:
     assert step(ShardPlacement(A, (B,)), {A: GONE, B: EMPTY}).primary is None
 
 
-def test_a_copy_that_has_told_nothing_since_may_hold_the_shard() -> None:
+def test_a_replica_without_news_since_may_hold_the_shard() -> None:
     early = ObservedServer(Health.ALIVE, 8)
     assert unchanged(ShardPlacement(A, (B,)), {A: GONE, B: early})
 

@@ -114,7 +114,7 @@ def test_an_exception_that_cannot_travel_becomes_a_closure_error(error: Exceptio
 
 @pytest.mark.parametrize("what", [ValueError, SystemExit, asyncio.CancelledError])
 @pytest.mark.parametrize("form", ["__str__", "__repr__", "__reduce__"])
-def test_whatever_an_exception_raises_when_it_is_told_it_is_told_by_its_type(
+def test_whatever_an_exception_raises_when_it_is_shown_it_is_named_by_its_type(
     form: str, what: type[BaseException]
 ) -> None:
     def raises(*_: object) -> str:
@@ -137,7 +137,7 @@ def test_what_would_end_the_notebook_or_cancel_it_is_the_cause_of_a_closure_erro
     assert type(back.__cause__) is type(error)
 
 
-def test_whatever_arguments_raise_when_they_are_told_the_call_is_told() -> None:
+def test_whatever_arguments_raise_when_they_are_shown_the_call_is_shown() -> None:
     class Awkward:
         def __repr__(self) -> str:
             raise SystemExit

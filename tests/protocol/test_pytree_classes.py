@@ -229,7 +229,7 @@ def test_a_class_is_registered_once_however_often_it_arrives(elsewhere: Any) -> 
     assert len(_registry) == known
 
 
-def test_a_class_that_is_defined_anew_is_another_one(elsewhere: Any) -> None:
+def test_a_class_that_is_defined_again_is_another_one(elsewhere: Any) -> None:
     old, new = dumps(flax_node(), "it"), dumps(flax_node(), "it")
     with elsewhere():
         first, second = loads(old), loads(new)

@@ -12,7 +12,7 @@ def deep(count: int) -> None:
     deep(count - 1)
 
 
-def test_a_deep_recursion_is_told_by_its_ends() -> None:
+def test_a_deep_recursion_is_shown_by_its_ends() -> None:
     try:
         deep(200)
     except ValueError as error:

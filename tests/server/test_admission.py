@@ -29,7 +29,7 @@ def test_who_may_enter_depends_on_seed_and_id_alone() -> None:
     assert 5 < (together != other).sum() < 45
 
 
-def test_whoever_enters_with_less_probability_enters_with_more() -> None:
+def test_an_id_that_enters_with_less_probability_enters_with_more() -> None:
     less, more = (Probability(p).may_enter(IDS, 7) for p in (0.2, 0.6))
     assert not (less & ~more).any()
 

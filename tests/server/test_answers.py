@@ -27,7 +27,7 @@ class Lender:
         return self.lent[-1]
 
 
-def test_answers_are_new_arrays_where_nobody_lends() -> None:
+def test_answers_are_new_arrays_where_none_is_lent() -> None:
     assert answer_array((2, 3), F4).shape == (2, 3)
 
 

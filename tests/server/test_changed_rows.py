@@ -41,7 +41,7 @@ def test_since_what_is_no_mark_of_its_own_all_has_changed(changed: ChangedRows, 
     assert rows(changed.take(ChangedRows().take("", COUNT).mark, COUNT)) is None
 
 
-def test_rows_are_told_once_ascending(changed: ChangedRows) -> None:
+def test_rows_are_returned_once_ascending(changed: ChangedRows) -> None:
     mark = changed.take("", COUNT).mark
     change(changed, 7, 3)
     change(changed, 3, 64)
@@ -79,7 +79,7 @@ def test_rows_that_were_added_have_changed(changed: ChangedRows) -> None:
 
 
 @pytest.mark.parametrize("what", ["all", "most", "renumbered"])
-def test_all_is_told_if_all_or_most_have_changed_or_cannot_be_told_apart(
+def test_all_rows_are_returned_if_most_have_changed_or_changes_are_unknown(
     changed: ChangedRows, what: str
 ) -> None:
     mark = changed.take("", COUNT).mark
@@ -151,7 +151,7 @@ def test_a_table_notes_changes_from_the_first_question_on() -> None:
     assert rows(table.changed_since(mark)) == [3, 4, 20]
 
 
-def test_changes_that_nobody_asks_for_are_forgotten() -> None:
+def test_changes_that_are_not_asked_for_are_forgotten() -> None:
     table = sparse()
     mark = table.changed_since("").mark
     for _ in range(2):

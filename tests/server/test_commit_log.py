@@ -212,7 +212,7 @@ def test_what_is_applied_is_answered_so_to_another_attempt() -> None:
     assert value(made) == 1
 
 
-def test_what_was_given_up_here_is_not_told_as_prepared() -> None:
+def test_what_was_given_up_here_is_not_reported_as_prepared() -> None:
     made = shard()
     do(made, "prepare", commit())
     do(made, "give_up", commit())

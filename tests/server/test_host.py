@@ -99,7 +99,7 @@ def test_what_waits_for_a_copy_is_answered_as_it_was() -> None:
     assert results(both)[1].tolist() == [1, 1]
 
 
-def test_a_copy_that_is_being_filled_keeps_nobody_waiting() -> None:
+def test_a_replica_that_is_being_synced_blocks_no_request() -> None:
     pair = Pair()
     pair.tell("a", syncing=B)
     pair.wires[0].deliver()
@@ -110,7 +110,7 @@ def test_a_copy_that_is_being_filled_keeps_nobody_waiting() -> None:
     assert same(pair.shard("a"), pair.shard("b"))
 
 
-def test_a_copy_that_has_everything_is_waited_for_before_anybody_has_heard_so() -> None:
+def test_a_complete_replica_is_waited_for_before_its_state_is_known() -> None:
     pair = Pair()
     pair.tell("a", syncing=B)
     pair.flow()
@@ -120,7 +120,7 @@ def test_a_copy_that_has_everything_is_waited_for_before_anybody_has_heard_so() 
     assert results(answers) == [None]
 
 
-def test_a_copy_answers_nobody_until_it_is_the_primary() -> None:
+def test_a_replica_answers_no_request_until_it_is_the_primary() -> None:
     pair = Pair()
     pair.fill()
     pair.commit(push())
@@ -223,7 +223,7 @@ def _no_memory(*arguments: object) -> None:
     raise MemoryError
 
 
-def test_a_server_that_is_not_there_makes_a_broken_copy_for_which_nobody_waits() -> None:
+def test_a_missing_server_makes_a_broken_replica_that_is_not_waited_for() -> None:
     pair = Pair()
     pair.connect = nowhere  # type: ignore[method-assign]
     pair.tell("a", syncing=B)
@@ -231,7 +231,7 @@ def test_a_server_that_is_not_there_makes_a_broken_copy_for_which_nobody_waits()
     assert results(pair.commit(push())) == [None]
 
 
-def test_a_copy_that_broke_while_it_was_filled_is_filled_anew() -> None:
+def test_a_replica_that_broke_while_it_was_synced_is_synced_again() -> None:
     pair = Pair()
     pair.tell("a", syncing=B)
     pair.wires[0].opening.broken(ConnectionResetError("gone"))

@@ -117,7 +117,7 @@ def test_an_id_has_no_row_before_it_is_sighted_often_enough() -> None:
         assert found.tolist() == out.tolist()
 
 
-def test_id_zero_is_told_from_a_free_slot() -> None:
+def test_id_zero_is_distinguished_from_a_free_slot() -> None:
     keys, rows, out = inserted(np.zeros(1, np.uint64))
     assert out[0] == 0
     assert (rows != kernels.EMPTY).sum() == 1

@@ -494,7 +494,7 @@ def test_changes_that_there_was_no_memory_to_note_are_all(
     assert table.changed_since(mark).rows.tolist() == [0]
 
 
-def test_a_copy_that_is_filled_begins_anew_where_there_was_no_memory_to_note_a_change(
+def test_a_sync_starts_over_where_there_was_no_memory_to_note_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = servers("a")

@@ -210,7 +210,7 @@ def test_a_round_is_one_step_of_the_optimizer() -> None:
             np.testing.assert_array_equal(found[key], array)
 
 
-def test_the_norm_of_a_rounds_gradient_is_told_before_its_end() -> None:
+def test_the_norm_of_a_rounds_gradient_is_known_before_its_end() -> None:
     shard = ParameterShard("shard 0")
     shard.run(dense("v", optimizer=SGD(1.0, clipnorm=1.0)))
     pushed(shard, 0, 1.0)

@@ -118,7 +118,7 @@ def test_what_changes_between_two_pieces_is_written_as_it_was(
     assert all(np.array_equal(array, before[name]) for name, array in found.items())
 
 
-def test_a_folder_that_is_not_there_is_told_with_the_servers_name(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_with_the_servers_name(tmp_path: Path) -> None:
     taken = {FILE: snapshot(sparse())}
     writing = TableWriting("server 3", str(tmp_path / "gone"), taken, now)
     with pytest.raises(CheckpointError, match=r"server 3 cannot write 0000.*: FileNot.*gone'"):
@@ -126,7 +126,7 @@ def test_a_folder_that_is_not_there_is_told_with_the_servers_name(tmp_path: Path
     writing.stop()
 
 
-def test_a_full_disk_is_told_with_what_to_do(
+def test_a_full_disk_is_reported_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(file: object, content: object) -> None:
@@ -204,7 +204,7 @@ def test_memory_that_was_made_ready_is_given_back_when_nothing_is_written_any_mo
 
 
 @pytest.mark.parametrize("minutes", [1, 2])
-def test_a_writing_that_nobody_asks_for_ends_after_minutes(tmp_path: Path, minutes: int) -> None:
+def test_a_writing_that_is_not_asked_for_ends_after_minutes(tmp_path: Path, minutes: int) -> None:
     on_host = OnHost(tmp_path)
     on_host.write()
     on_host.wait()
@@ -217,7 +217,7 @@ def test_a_writing_that_nobody_asks_for_ends_after_minutes(tmp_path: Path, minut
         on_host.ask(AskWriting(on_host.folder))
 
 
-def test_snapshots_that_are_not_there_any_more_are_told_and_nothing_is_written(
+def test_snapshots_that_are_not_there_any_more_are_reported_and_nothing_is_written(
     tmp_path: Path,
 ) -> None:
     on_host = OnHost(tmp_path)

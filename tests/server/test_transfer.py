@@ -147,7 +147,7 @@ def test_a_row_that_changes_all_the_time_holds_no_others_up(shard: ParameterShar
     assert seen == set(range(0, ROWS, 2))
 
 
-def test_nobody_follows_the_tables_when_it_is_over(shard: ParameterShard) -> None:
+def test_no_watcher_follows_the_tables_when_it_is_over(shard: ParameterShard) -> None:
     under_way = Transfer(shard)
     finish(under_way, ParameterShard("copy"))
     for _ in range(2):

@@ -119,7 +119,7 @@ def test_the_rate_is_that_of_the_next_push(make: Any) -> None:
     assert table.run(ReadRate()) == 0.25
 
 
-def test_where_a_rate_cannot_be_told_it_is_nan(make: Any) -> None:
+def test_an_unknown_rate_is_nan(make: Any) -> None:
     table = make(SGD(lambda step: [0.5][step]))
     assert table.run(ReadRate()) == 0.5
     push(table)

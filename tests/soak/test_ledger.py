@@ -30,7 +30,7 @@ def test_what_closures_have_written_is_right(ledger: Ledger) -> None:
     assert ledger.differences(found(ledger)) == []
 
 
-def test_each_difference_is_told(ledger: Ledger) -> None:
+def test_each_difference_is_reported(ledger: Ledger) -> None:
     rows = np.zeros(2 * PAIRS)
     rows[0] = 1
     wrong = Found((5, -4), (1, 2), 1, rows, np.array([2.0]))

@@ -11,7 +11,7 @@ from tests.client.in_process import DIM, embedding, variable
 from tests.monitor.test_summary import HOSTILE, Reader
 
 
-def test_servers_and_parameters_are_told_and_escaped() -> None:
+def test_servers_and_parameters_are_shown_and_escaped() -> None:
     server = ServerStatistics(HOSTILE, "tcp://host:1", "ready", 3)
     parameters = {HOSTILE: variable(np.ones((5, 2), np.float32)), "ids": embedding(None)}
     read = Reader(describe("the title", [server], parameters))
@@ -28,7 +28,7 @@ def test_servers_and_parameters_are_told_and_escaped() -> None:
     assert read.text.count(HOSTILE) == 2
 
 
-def test_one_is_not_told_as_several() -> None:
+def test_the_singular_is_used_for_one() -> None:
     assert [counted(count, "server") for count in (0, 1, 1200)] == [
         "0 servers",
         "1 server",

@@ -29,7 +29,7 @@ class Broken:
         return [LOAD for _ in requests]
 
 
-def test_what_nobody_expected_is_logged_once_and_the_servers_are_asked_again(
+def test_an_unexpected_error_is_logged_once_and_the_servers_are_asked_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     servers = SimpleNamespace(running=[ServerAddress("tcp://a", "psnb-server-0")], lost=[])

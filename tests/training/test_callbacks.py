@@ -110,7 +110,7 @@ def test_a_scheduler_sets_the_rates_of_each_epoch_before_it() -> None:
     assert trainer.rates == rates
 
 
-def test_a_scheduler_sets_the_rates_of_what_it_was_told() -> None:
+def test_a_scheduler_sets_the_rates_of_the_given_parameters() -> None:
     trainer: Any = FakeTrainer()
     psnb.LearningRateScheduler(float, ["users"]).on_epoch_begin(trainer, 5)
     assert trainer.rates == [("users", 5.0)]

@@ -37,7 +37,7 @@ def test_a_buffer_is_read_where_it_lies() -> None:
     assert bytes(view[:3]) == b"\7\7\7"
 
 
-def test_a_block_is_used_again_when_nobody_holds_what_was_made_of_it() -> None:
+def test_a_block_is_reused_when_its_arrays_are_released() -> None:
     ours, theirs = Arena(), Mapped(os.getpid())
     first = put(ours, 1)
     array = np.frombuffer(theirs.get(first, LARGE), np.float32)[5:]

@@ -24,7 +24,7 @@ def lent(ours: BufferPool, size: int = LARGE) -> np.ndarray:
     return np.frombuffer(view, np.uint8)
 
 
-def test_memory_is_used_again_when_nobody_holds_what_was_made_of_it() -> None:
+def test_memory_is_reused_when_its_arrays_are_released() -> None:
     ours = BufferPool()
     first = lent(ours)
     part, address = first[5:], first.ctypes.data

@@ -165,7 +165,7 @@ def test_many_messages_keep_their_order(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_whoever_receives_learns_of_the_end_and_who_sends_does_not(address: str) -> None:
+def test_the_receiver_learns_of_the_end_and_the_sender_does_not(address: str) -> None:
     async def hang_up(comm: Comm) -> None:
         comm.abort()
 
@@ -237,7 +237,7 @@ def test_both_sides_learn_what_could_not_be_unpickled(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_whoever_cannot_unpickle_does_not_wait_for_a_side_that_stays(
+def test_a_side_that_cannot_unpickle_does_not_wait_for_one_that_stays(
     address: str,
 ) -> None:
     async def run() -> None:

@@ -32,7 +32,7 @@ def test_a_name_is_free_again_when_it_is_given_back_or_its_owner_is_gone() -> No
 
 
 @pytest.mark.parametrize("name", ["", "  ", 5, "x" * 201])
-def test_a_name_that_nobody_could_read_is_refused(name: object) -> None:
+def test_an_unreadable_name_is_refused(name: object) -> None:
     with pytest.raises(errors.ConfigurationError, match="name must be a text"):
         check_label(name)
 

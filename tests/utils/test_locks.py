@@ -95,7 +95,7 @@ def test_a_block_that_raises_gives_the_lock_back() -> None:
     assert_as_before()
 
 
-def test_an_interrupt_at_any_instruction_of_a_wait_leaves_the_lock_free_and_nobody_waiting(
+def test_an_interrupt_at_any_instruction_of_a_wait_leaves_the_lock_free_and_no_waiter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ready: list[bool] = []

@@ -194,7 +194,7 @@ def test_a_loop_does_not_wait_for_itself(loop: asyncio.AbstractEventLoop) -> Non
     run_on_loop(loop, call)
 
 
-def test_a_closed_loop_is_told_from_one_that_hangs() -> None:
+def test_a_closed_loop_is_distinguished_from_one_that_hangs() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     with pytest.raises(RuntimeError, match="closed"):

@@ -82,7 +82,7 @@ def test_a_failure_with_a_long_message_is_short_to_tell_and_to_keep() -> None:
     assert log.since(0) == (failure,)
 
 
-def test_exceptions_that_nobody_looks_at_do_not_fill_the_notebooks_memory() -> None:
+def test_unread_exceptions_do_not_fill_the_notebooks_memory() -> None:
     packed = pickle.dumps(ValueError("x" * (MOST_BYTES // 4)))
     log = FailureLog(pickle.loads)
     for number in range(10):
@@ -92,7 +92,7 @@ def test_exceptions_that_nobody_looks_at_do_not_fill_the_notebooks_memory() -> N
     assert told == ["not kept: "] * 7 + ["ValueError"] * 3
 
 
-def test_the_last_exception_is_told_however_large_it_is() -> None:
+def test_the_last_exception_is_kept_however_large_it_is() -> None:
     log = FailureLog(pickle.loads)
     log.add("alice", "step #1", pickle.dumps(ValueError("x" * (MOST_BYTES + 1))))
     assert log.last_of("alice").startswith("ValueError: xxx")
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_failed_tells_why_in_a_line(
         *(("uint64", "a uint64"), ("NoneType", "a NoneType"), ("", "a ")),
     ],
 )
-def test_a_noun_has_the_article_that_is_said(noun: str, said: str) -> None:
+def test_a_noun_has_the_article_that_is_spoken(noun: str, said: str) -> None:
     assert with_article(noun) == said
 
 

@@ -13,11 +13,11 @@ from psnb._src.worker.context import Activity, longest
 ME = threading.get_ident
 
 
-def test_a_thread_that_does_nothing_is_not_told() -> None:
+def test_a_thread_that_does_nothing_is_not_shown() -> None:
     assert longest([ME(), None]) == ("", 0.0)
 
 
-def test_the_innermost_is_told_and_lasts_since_the_outermost() -> None:
+def test_the_innermost_is_shown_and_lasts_since_the_outermost() -> None:
     with Activity("running step"):
         _, before = context._doing[ME()]
         with Activity("loading step"):
@@ -32,7 +32,7 @@ def test_an_error_ends_it() -> None:
     assert longest([ME()]) == ("", 0.0)
 
 
-def test_of_several_threads_the_one_that_is_at_it_the_longest_is_told() -> None:
+def test_of_several_threads_the_longest_activity_is_shown() -> None:
     begun, end = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -50,7 +50,7 @@ def test_of_several_threads_the_one_that_is_at_it_the_longest_is_told() -> None:
     thread.join()
 
 
-def test_compiling_is_told_while_a_closure_waits_for_it() -> None:
+def test_compiling_is_shown_while_a_closure_waits_for_it() -> None:
     told = []
 
     class Listener(numba.core.event.Listener):

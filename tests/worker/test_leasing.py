@@ -226,7 +226,7 @@ def test_a_worker_goes_on_with_the_iterator_of_each_lane() -> None:
     assert [each.begun for each in cut] == [1, 1, 1, 0]
 
 
-def test_a_worker_begins_anew_where_another_one_has_read_on_in_a_lane() -> None:
+def test_a_worker_starts_over_where_another_one_has_read_on_in_a_slot() -> None:
     (first, second), cut = in_slots(20, 2, 4)
     found = [taken(each, number, 0, 1) for number, each in enumerate((first, second, first))]
     assert found == [[0], [1], [2]]

@@ -29,14 +29,14 @@ def test_an_answer_goes_to_the_one_who_asked(link: NotebookLink) -> None:
     assert not first.done()
 
 
-def test_who_waits_for_an_answer_when_the_link_closes_is_told(link: NotebookLink) -> None:
+def test_a_wait_for_an_answer_raises_when_the_link_closes(link: NotebookLink) -> None:
     answer = link.ask(AskLease(1, 7, None))
     link.close()
     with pytest.raises(ClosureCancelledError, match="out of reach"):
         answer.result(0)
 
 
-def test_who_asks_over_a_closed_link_is_told(link: NotebookLink) -> None:
+def test_asking_over_a_closed_link_raises(link: NotebookLink) -> None:
     link.close()
     with pytest.raises(ClosureCancelledError, match="out of reach"):
         link.ask(AskLease(1, 7, None)).result(0)
@@ -48,5 +48,5 @@ def test_an_answer_that_comes_after_all_was_given_up_is_dropped(link: NotebookLi
     link.take_answer(TakeAnswer(0, None))
 
 
-def test_nothing_is_said_before_the_link_is_open(link: NotebookLink) -> None:
+def test_nothing_is_sent_before_the_link_is_open(link: NotebookLink) -> None:
     link.send(SignOfLife(1, "", 0.0))

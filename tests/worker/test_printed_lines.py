@@ -105,7 +105,7 @@ def test_beyond_a_rate_lines_are_left_out_and_counted() -> None:
     assert throttle.left_out() == []
 
 
-def test_how_many_were_left_out_is_said_when_the_closure_ends() -> None:
+def test_the_number_left_out_is_printed_when_the_closure_ends() -> None:
     with closure() as written:
         print("x\n" * (MOST_LINES + 5000), end="")
         end_printed_lines()

@@ -57,7 +57,7 @@ def test_a_discarded_value_is_not_made() -> None:
         resources.get(1)
 
 
-def test_whoever_waits_for_a_value_is_told_when_all_are_cleared() -> None:
+def test_a_wait_for_a_value_raises_when_all_are_cleared() -> None:
     resources = Resources()
     resources.define(1)
     with ThreadPoolExecutor(1) as threads:

@@ -26,7 +26,7 @@ def number_of(iterator: object) -> int:
     return 1 if iterator is ONE else 2
 
 
-def test_elements_are_told_by_iterator_and_in_order() -> None:
+def test_elements_are_recorded_by_iterator_and_in_order() -> None:
     taken = TakenElements()
     taken.add(ONE, "a")
     taken.add(OTHER, "b")
@@ -72,7 +72,7 @@ def test_an_elements_size_counts_what_is_in_it() -> None:
     assert 9000 <= size(element) <= 9400
 
 
-def test_they_are_given_again_and_then_it_is_said_that_there_are_no_more() -> None:
+def test_they_are_given_again_and_then_the_error_says_that_there_are_no_more() -> None:
     again = ReplayedInputs(ConsumedInputs([1, 2], ended=False))
     assert [next(again), next(again)] == [1, 2]
     with pytest.raises(ClosureInputError, match="had taken 2 elements"):

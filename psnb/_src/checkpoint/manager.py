@@ -1,7 +1,7 @@
 """FolderManager: saves parameters into a folder of numbered checkpoints, and restores them. Pure.
 
 Servers take snapshots, while closures are held, if the caller has a way to do that; then they write
-them by themselves, while training goes on. So they and the notebook must reach the directory. If
+them directly, while training goes on. So they and the notebook must reach the directory. If
 managers share it, `psnb._src.checkpoint.store` keeps them apart.
 """
 
@@ -122,7 +122,7 @@ class FolderManager(SaysWhatToUse):
         self._state, self._run, self._models = state, run, models
         self._more: list[State] = []  # one call each adds, removes or copies, atomically
         self._status = CheckpointStatistics()
-        # Set when the restore that began last has ended, also if nobody waits for it any more.
+        # Set when the restore that began last has ended, also if no caller waits for it any more.
         self._restored = threading.Event()
         self._restored.set()
         self._lock = threading.Lock()  # makes one of two restores the first, for a moment
@@ -160,11 +160,11 @@ class FolderManager(SaysWhatToUse):
 
         May be called while closures run. Everything is saved as it was at one moment: those that
         run have their effect first, no other begins until the servers have taken note of that
-        moment, and while they write, training goes on. ``status.held`` tells how long closures were
-        held. What this notebook writes to parameters by itself is not held.
+        moment, and while they write, training goes on. ``status.held`` says how long closures were
+        held. What this notebook writes to parameters directly is not held.
 
         If a server ends before it has written, and others have its shards, as copies or because it
-        was drained, all is saved anew, as of a later moment.
+        was drained, all is saved again, as of a later moment.
 
         With ``consistent=False`` closures are not held. Each shard of a parameter is then saved as
         it was at one moment (no update of it is half there), but those moments differ slightly.
@@ -212,7 +212,7 @@ class FolderManager(SaysWhatToUse):
         """Write the next checkpoint; return it, and for how many seconds closures were held.
 
         If a server has ended that still had to write, while others have its shards, it is begun
-        anew, as of a later moment: what the other servers have taken is of a moment that cannot be
+        again, as of a later moment: what the other servers have taken is of a moment that cannot be
         had again.
         """
         pause, left = 0.0, _ATTEMPTS
@@ -253,7 +253,7 @@ class FolderManager(SaysWhatToUse):
             A checkpoint; None for the latest in the directory.
         strict : bool
             True: parameters and checkpoint must fit. False: what fits is restored, and all else
-            stays as it is; the result tells what did not.
+            stays as it is; the result says what did not.
         names : str or sequence of str, optional
             Patterns, as of files, of the parameters to restore (``"deep*"``), by the names that
             they have now. The others stay as they are, and the checkpoint need not have them.
@@ -264,7 +264,7 @@ class FolderManager(SaysWhatToUse):
         Returns
         -------
         Restored
-            The metadata that it was saved with, as a mapping; it also tells what was restored, and
+            The metadata that it was saved with, as a mapping; it also says what was restored, and
             what did not fit.
 
         Raises
@@ -453,7 +453,7 @@ class SaveSchedule:
 def latest_full(directory: AnyPath) -> SavedCheckpoint | None:
     """Return the newest checkpoint of a folder that is not damaged; None if it has none at all.
 
-    All files of it are checked. A warning tells of each newer one that is damaged.
+    All files of it are checked. A warning names each newer one that is damaged.
 
     Raises
     ------

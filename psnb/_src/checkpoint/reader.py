@@ -176,7 +176,7 @@ class SavedTable:
         return rows, missing
 
 
-# Restored: what came of a checkpoint, and what did not fit. Pure.
+# Restored: what was restored from a checkpoint, and what did not fit. Pure.
 
 _MOST = 10
 """Parameters of a kind that are listed one by one."""
@@ -279,7 +279,7 @@ class SavedCheckpoint(Mapping[str, Any]):
     Raises
     ------
     CheckpointError
-        If it is no checkpoint, or a damaged one.
+        If it is not a checkpoint, or is damaged.
     """
 
     def __init__(self, path: AnyPath) -> None:
@@ -321,7 +321,7 @@ class SavedCheckpoint(Mapping[str, Any]):
 
     @property
     def path(self) -> AnyPath:
-        """Its folder: a `pathlib.Path`, or an address of another kind, as `str` tells it."""
+        """Its folder: a `pathlib.Path`, or an address of another kind, as a text."""
         return self._reader.path
 
     @property
@@ -388,7 +388,7 @@ class SavedCheckpoint(Mapping[str, Any]):
         Raises
         ------
         CheckpointError
-            If some are missing or damaged; it tells of all parameters that are.
+            If some are missing or damaged; it names all parameters that are.
         """
         damage = []
         for name in self:
@@ -447,7 +447,7 @@ def load(path: str | os.PathLike[str]) -> SavedCheckpoint:
     Raises
     ------
     CheckpointError
-        If it is no checkpoint, or a damaged one.
+        If it is not a checkpoint, or is damaged.
     """
     return SavedCheckpoint(as_path(path_text("psnb.checkpoint.load: path", path)))
 
@@ -542,7 +542,7 @@ def prune_verified(directory: AnyPath, keep: int) -> list[str]:
 
 
 def _known(path: AnyPath, verify: bool) -> tuple[str, str, str, str]:
-    """Return what a checkpoint's line tells of its content."""
+    """Return what a checkpoint's line says of its content."""
     saved = SavedCheckpoint(path)
     size, own = saved.nbytes, saved.own_nbytes
     if verify:
@@ -558,7 +558,7 @@ def _known(path: AnyPath, verify: bool) -> tuple[str, str, str, str]:
 
 # NewerCheckpoint: a checkpoint that predictions use, read without what is known already. Pure.
 #
-# Whoever follows a folder asks for the newest checkpoint again and again. Files that the one before
+# A follower asks for a folder's newest checkpoint again and again. Files that the one before
 # had, too, are not read again; a delta shares all but its own with those before it.
 
 
@@ -571,7 +571,7 @@ class WantedParameter:
     description : mapping
         What the checkpoint must describe it as.
     recipe : mapping
-        How it must have been made, if the checkpoint tells that.
+        How it must have been made, if the checkpoint says that.
     """
 
     description: Mapping[str, Any]

@@ -89,7 +89,7 @@ def restore_choice(
     Raises
     ------
     ConfigurationError
-        If it is no choice, or a pattern fits no parameter.
+        If it is not a choice, or a pattern fits no parameter.
     """
     if isinstance(rename, Mapping):
         renamed = _by(rename)

@@ -88,7 +88,7 @@ class DeltaBase:
 
 
 class UsedBase(NamedTuple):
-    """One that is in use, so that nobody removes it."""
+    """One that is in use, so that it is not removed."""
 
     stored: StoredCheckpoint
     known: DeltaBase
@@ -115,7 +115,7 @@ State = dict[str, np.ndarray]
 
 
 class Described(Protocol):
-    """A parameter, as the manifest tells of it."""
+    """A parameter, as the manifest describes it."""
 
     @property
     def optimizer(self) -> Any:
@@ -166,7 +166,7 @@ class Snapshots(Protocol):
 
 
 def _nobody(share: float) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 def write_checkpoint(
@@ -195,11 +195,11 @@ def write_checkpoint(
     kept : bool
         Whether `prune` leaves it alone, in any process.
     on_progress : callable
-        Is told how much is written, 0 to 1.
+        Called with the share that is written, 0 to 1.
     run : mapping, optional
         What psnb needs to go on with it.
     base : UsedBase, optional
-        A checkpoint since which ``taken`` tells what changed.
+        A checkpoint since which ``taken`` has what changed.
 
     Returns
     -------

@@ -67,8 +67,8 @@ class FolderLock:
     file : file object
         The file.
     real : bool
-        False if the file system has no locks, like some network file systems: then nobody is kept
-        out.
+        False if the file system has no locks, like some network file systems: then no process is
+        kept out.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def _plain(path: str, flags: int) -> int:
 # It is JSON, with a checksum of each shard's file and one of itself: XXH3 with 64 bits, which costs
 # little more than reading, and misses accidental damage once in 2**64 times. It does not protect
 # against attacks: an attacker can compute a new checksum. So a valid checksum alone is not trusted;
-# `psnb._src.checkpoint.shards` and `psnb._src.shards` check everything else.
+# `psnb._src.checkpoint.shards` and `psnb._src.server.states` check everything else.
 
 FORMAT = 7
 
@@ -179,7 +179,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     metadata : mapping
         The caller's.
     consistent : bool
-        Whether no closure ran while it was saved: then it is of one moment.
+        Whether no closure ran while it was saved: then it is consistent: of one moment in time.
     run : mapping
         What psnb needs to go on with what was saved; see `psnb._src.coordinator.settings`.
     depth : int
@@ -264,7 +264,7 @@ def read_manifest(path: AnyPath, file: Callable[[str], Path]) -> Manifest:
         raise CheckpointError(f"checkpoint {str(path)!r} {error}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
-            f"{str(path)!r} is no checkpoint, or a damaged one: {str(error)[:500]}; restore "
+            f"{str(path)!r} is not a checkpoint, or is damaged: {str(error)[:500]}; restore "
             "another one, or copy it again from where it is whole"
         ) from error
 
@@ -286,7 +286,7 @@ def checkpoint_name(number: int) -> str:
     Raises
     ------
     CheckpointError
-        If there are none after the one before: somebody has renamed a checkpoint.
+        If there are none after the one before: a checkpoint was renamed.
     """
     name = f"ckpt-{number:06d}"
     if number_of(name) is None:
@@ -297,7 +297,7 @@ def checkpoint_name(number: int) -> str:
 
 
 def number_of(name: str) -> int | None:
-    """Return the number of a checkpoint; None if this is no name of one."""
+    """Return the number of a checkpoint; None if this is not a name of one."""
     match = _NAME.fullmatch(name)
     return match and int(match[1])
 
@@ -313,14 +313,14 @@ def number_of(name: str) -> int | None:
 #     files-0f3a…/0000-00000.safetensors      one file a shard
 #     …
 #
-# A manifest is made only where there is none (which S3, GCS, Azure and fsspec's memory can tell in
-# one step), so of two that end at once each gets a number of its own. Whoever removes a checkpoint
-# removes the manifest first, and then, of the folders with its files, those that no manifest names
-# by now: checkpoints may share files. Whoever shares files of a checkpoint looks, once the new
-# manifest is there, whether the old one is still there: if so, nobody has removed files without
-# having seen the new one. Nobody can tell whether a writer is alive: files that belong to no
-# checkpoint are removed a day after they were begun. A checkpoint may be removed while it is read,
-# which is told. To be read, files are copied to this machine's folder for temporary files.
+# A manifest is made only where there is none (which S3, GCS, Azure and fsspec's memory can check in
+# one step), so of two that end at once each gets a number of its own. A removal deletes the
+# manifest first, and then, of the folders with its files, those that no manifest names by now:
+# checkpoints may share files. A save that shares files looks, once the new manifest is there,
+# whether the old one is still there: if so, no other has removed files without having seen the new
+# one. It is unknown whether a writer is alive: files that belong to no checkpoint are removed a day
+# after they were begun. A checkpoint may be removed while it is read, which raises an error. To be
+# read, files are copied to this machine's folder for temporary files.
 
 _BEGUN = "begun"
 _FILES_FOLDER = "files-"
@@ -572,7 +572,7 @@ class CheckpointStore:
             return self._use(path.name)
         except OSError as error:
             raise CheckpointError(
-                f"{str(path)!r} is no checkpoint, or was removed since as one of the oldest "
+                f"{str(path)!r} is not a checkpoint, or was removed since as one of the oldest "
                 f"({error}); see the manager's checkpoints"
             ) from error
 
@@ -649,7 +649,7 @@ class CheckpointStore:
 
 
 def _time_in(path: RemotePath, otherwise: float) -> float:
-    """Return the time that a file tells; ``otherwise`` if there is none."""
+    """Return the time that a file has; ``otherwise`` if there is none."""
     try:
         return float(path.read_text())
     except (OSError, ValueError):
@@ -660,24 +660,21 @@ def _time_in(path: RemotePath, otherwise: float) -> float:
 #
 # What is on disk can be renamed, linked and locked, so a checkpoint here is one folder with all of
 # its files, which people copy and remove; the layout of `CheckpointStore` would work too, but lose
-# that, and with it that nobody removes what is read.
+# that, and with it that what is read is not removed.
 #
 # Managers in any processes and threads may share a folder. Two kinds of locks keep them apart:
 #
 # - The folder's own, on the file ``.lock`` in it, is held only briefly: to make a partial folder,
-#   to
-#   give a complete one its number, to list them, to see whether one is in use. So nobody sees a
-#   state
-#   between two steps.
+#   to give a complete one its number, to list them, to see whether one is in use. So no process
+#   sees a state between two steps.
 # - A checkpoint's, on its manifest, is held as long as the checkpoint is in use: by its writer
-#   alone
-#   until it has its name, then by any number of readers. Nobody removes a checkpoint in use.
+#   alone until it has its name, then by any number of readers. A checkpoint in use is not removed.
 #
 # A file that checkpoints share is one file with several names (hard links): each checkpoint has all
 # of its own, and the file goes with the last of them.
 #
 # A folder that is being written or removed has a unique hidden name. A killed process loses its
-# locks, so a hidden folder that nobody uses is a leftover. A folder with a checkpoint's name is
+# locks, so a hidden folder that is not in use is a leftover. A folder with a checkpoint's name is
 # complete at any time, also if the file system has no locks. What no manager has made is left
 # alone: folders without a manifest, links, and files. Without locks, leftovers stay, a checkpoint
 # may be removed while it is read, and saves that end at the same time may get their numbers in any
@@ -775,7 +772,7 @@ class LocalStore(CheckpointStore):
     def partial(self) -> Iterator[PartialCheckpoint]:
         path = self._hidden()
         try:
-            with self._alone():  # so that nobody sees it before it is locked
+            with self._alone():  # so that it is not seen before it is locked
                 path.mkdir()
                 manifest = FolderLock(path / MANIFEST, "x", EXCLUSIVE | AT_ONCE)
             with manifest:
@@ -829,7 +826,7 @@ class LocalStore(CheckpointStore):
             probe.mkdir()
             probe.rmdir()
             left = [path for path in self.path.glob(f"{_HIDDEN}*") if _is_partial(path)]
-            # Nobody will use a leftover again, so it can be removed after the lock is released.
+            # A leftover is never used again, so it can be removed after the lock is released.
             dead = [path for path in left if lock.real and not _is_used(path)]
         if left and not lock.real:
             logger.warning(
@@ -863,7 +860,7 @@ class LocalStore(CheckpointStore):
     def _steady(self) -> Iterator[None]:
         """Keep others, briefly, from making, naming or removing folders there."""
         with ExitStack() as moment:
-            # Without such a file nobody ever wrote there; for example, a checkpoint was copied.
+            # Without such a file nothing was written there; for example, a checkpoint was copied.
             with suppress(OSError):
                 moment.enter_context(FolderLock(self.path / _LOCK, "rb", SHARED))
             yield
@@ -875,7 +872,7 @@ def _is_partial(path: Path) -> bool:
 
 
 def _is_used(path: Path) -> bool:
-    """Return whether someone writes or reads a checkpoint; call it while it is locked alone."""
+    """Return whether a checkpoint is written or read; call it while it is locked alone."""
     try:
         FolderLock(path / MANIFEST, "r+b", EXCLUSIVE | AT_ONCE).release()
     except FileNotFoundError:  # it is being removed, or its writer was killed at once

@@ -97,7 +97,7 @@ def _integers(value: ArrayLike, what: str) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise InvalidArrayError(f"{what} are no array: {error}") from error
+        raise InvalidArrayError(f"{what} are not an array: {error}") from error
     if array.size == 0 and not hasattr(value, "dtype"):
         array = array.astype(np.int64)  # an empty list has no dtype of its own
     if _are_integers(value, array):
@@ -147,7 +147,7 @@ def initial_array(value: ArrayLike, dtype: DTypeLike | None, name: str) -> np.nd
         array = array_of(value) if dtype is None else np.asarray(value, dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigurationError(
-            f"variable {name!r}: the initial value is no array: {error}"
+            f"variable {name!r}: the initial value is not an array: {error}"
         ) from error
     if dtype is None and not hasattr(value, "dtype") and array.dtype == np.float64:
         array = array.astype(np.float32)
@@ -489,7 +489,7 @@ class ModelRecord(Struct, frozen=True, forbid_unknown_fields=True):
         for table in self.tables.values():
             require(sizes.get(table, missing) is None, f"{what}: there is no table {table!r:.80}")
         for variable in self.scratch.values():
-            require(sizes.get(variable) is not None, f"{what}: {variable!r:.80} is no variable")
+            require(sizes.get(variable) is not None, f"{what}: {variable!r:.80} is not a variable")
 
 
 def placed_otherwise(here: Arrays, there: Arrays) -> str:
@@ -533,7 +533,7 @@ class ModelRecords:
             return self._records.copy()
 
     def add(self, name: str, record: ModelRecord) -> None:
-        """Note a model, or what became of it, for all who come later."""
+        """Note a model, or a change of it, for later owners."""
         self._note(name, record)
         self.know(name, record)
 

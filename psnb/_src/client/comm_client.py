@@ -139,7 +139,7 @@ class CommServerClient(ServerClient):
         self._connections: dict[str, asyncio.Task[ServerConnection]] = {}
         self._open: dict[str, ServerConnection] = {}  # the open ones, by which any thread may send
         self._tasks: set[asyncio.Task[None]] = set()  # running tasks; used by the event loop only
-        self._batches: set[RequestBatch] = set()  # somebody waits for these; any thread
+        self._batches: set[RequestBatch] = set()  # callers wait for these; any thread
         # Since when those are under way that no thread waits for; each operation is atomic.
         self._unattended: dict[RequestBatch, float] = {}
         self._looks_after = False  # the event loop's alone
@@ -313,7 +313,7 @@ class CommServerClient(ServerClient):
 
     def _why(self) -> CoordinatorClosedError:
         closed = self._closed or CoordinatorClosedError(_CLOSED)
-        return type(closed)(*closed.args)  # anew: several threads may raise it
+        return type(closed)(*closed.args)  # a copy: several threads may raise it
 
     def _hang_up(self) -> None:
         for batch in list(self._batches):
@@ -390,7 +390,7 @@ class CommServerClient(ServerClient):
                     del self._connections[address]  # the next request tries again
                 await self._again(batch, positions, server, error)
             else:
-                if not batch.done.done():  # it took too long, and the caller was told so
+                if not batch.done.done():  # it took too long, and the caller has got an error
                     self._hand_over(connection, batch, server, positions)
 
     async def _connect(self, address: str) -> ServerConnection:
@@ -540,5 +540,5 @@ class CommServerClient(ServerClient):
 
 
 def _unanswered(batch: RequestBatch) -> ServerUnresponsiveError:
-    reason = f"nothing came of it within {CALL_TIMEOUT:g} s, though its server lives"
+    reason = f"it was not answered within {CALL_TIMEOUT:g} s, though its server lives"
     return unresponsive(batch.requests[0], reason)

@@ -99,7 +99,7 @@ def committing(
             return staleness
     holds = yield [Request(shard, PreparePart(commit, parts[shard])) for shard in shards]
     if failed := _errors(holds):
-        # Not all have prepared it, so none will apply it; those that have are told to give it up.
+        # Not all have prepared it, so none will apply it; those that have are asked to give it up.
         held = [s for s, each in zip(shards, holds, strict=True) if not isinstance(each, Exception)]
         yield [Request(shard, GiveUpCommit(commit)) for shard in held]
         raise failed[0]
@@ -151,11 +151,11 @@ def drive(
 # server. Only where it says that they are not any more, a thread ``psnb-commit`` makes the rest.
 
 Ended = Callable[[Any], None]
-"""Takes what came of a commit: how stale it was, or None; or an exception."""
+"""Takes the outcome of a commit: how stale it was, or None; or an exception."""
 
 
 class InFlightCommit:
-    """Goes through the steps of a commit, and tells what came of it, once.
+    """Goes through the steps of a commit, and hands over its outcome, once.
 
     Parameters
     ----------

@@ -103,7 +103,7 @@ class ServerConnection:
             raise
         # After the request was noted: either this sees the error, or `_read` finds the request.
         if self._error is not None and self._pending.pop(number, None) is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and the callers were told
+            with contextlib.suppress(RuntimeError):  # closed: the callers have their error
                 self._loop.call_soon_threadsafe(self._on_broken, [exchange], self._error)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
@@ -286,7 +286,7 @@ class ControlConnection:
             question.broken(error)
 
 
-# ServerLiveness: whether servers that somebody waits for still say that they live.
+# ServerLiveness: whether servers that callers wait for still say that they live.
 #
 # Everything here runs on the event loop of the client or worker, with a task for each such server.
 
@@ -298,7 +298,7 @@ if this process itself was frozen, the servers' messages are still waiting to be
 class ServerLiveness:
     """Counts for how long servers have not responded, and says when that is too long.
 
-    What becomes of the requests then, the client decides, by where their shards are.
+    The client then decides about the requests, by where their shards are.
 
     Parameters
     ----------

@@ -172,7 +172,7 @@ def make_bags(
             f"{what}: offsets must start with 0, never fall and end within the {ids.size} values"
         )
     if ends and not include_last_offset:
-        # A last bag without ids, or the end of the last bag? Nobody but the caller knows.
+        # A last bag without ids, or the end of the last bag? Only the caller knows.
         raise InvalidArrayError(
             f"{what}: offsets end with {ids.size}, the number of values. If that is where the last "
             "bag ends, as in a Ragged, say include_last_offset=True or pass the Ragged itself; if "
@@ -602,7 +602,7 @@ class Embedding(SaysWhatToUse):
             offsets, include_last_offset = values.offsets, True
             values = values.values
         elif offsets is None:
-            raise InvalidArrayError(f"{what}: values that are no Ragged need offsets")
+            raise InvalidArrayError(f"{what}: values that are not Ragged need offsets")
         ids = checked_ids(values, self.name, self.rows)
         factors = (
             None if weights is None else checked_array(weights, self.dtype, f"weights of {what}")

@@ -532,7 +532,7 @@ def _needs(shard: ShardId, on_table: OnTable) -> tuple[_Key, np.ndarray | None]:
     return (shard, on_table.table), np.concatenate(ids) if ids else None
 
 
-# PulledVariables: copies of variables, pulled anew while steps compute with the last ones.
+# PulledVariables: copies of variables, pulled again while steps compute with the last ones.
 #
 # A `ServerClient` for closures in front of the real one. Variables that are read as a whole come
 # from copies; all else goes to the servers.
@@ -552,7 +552,7 @@ class PulledVariables:
     Parameters
     ----------
     every : int
-        After how many batches they are pulled anew.
+        After how many batches they are pulled again.
     server_client : ServerClient, optional
         The client of the servers; by default that of the process.
     """
@@ -563,10 +563,10 @@ class PulledVariables:
         self._copies: dict[_Key, _Copy] = {}
         self._batches = 0
         self._pulls = False  # a thread does
-        self._error: Exception | None = None  # of the last pull, for the next who reads
+        self._error: Exception | None = None  # of the last pull, for the next reader
 
     def begin_batch(self) -> None:
-        """Note that a batch begins; if it is time, pull anew in another thread."""
+        """Note that a batch begins; if it is time, pull again in another thread."""
         with self._lock:
             self._batches += 1
             if self._batches % self._every or self._pulls or not self._copies:
@@ -635,7 +635,7 @@ class PulledVariables:
         try:
             values = server_client.call(requests, versions)
             self._keep(dict(zip(wanted, values, strict=True)), versions)
-        except Exception as error:  # whoever reads next raises it
+        except Exception as error:  # the next reader raises it
             with self._lock:
                 self._error = error
         finally:
@@ -654,9 +654,6 @@ def _variable(request: Request) -> _Key | None:
         case Request(ShardId() as shard, OnTable(table, ReadValues())):
             return shard, table
     return None
-
-
-# `pull` and `push`: several variables and embeddings in one round trip to each server.
 
 
 @counted_as(PULL)

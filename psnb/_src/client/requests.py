@@ -84,7 +84,7 @@ def unresponsive(request: Request, reason: str) -> ServerUnresponsiveError:
     return ServerUnresponsiveError(
         f"shard {to.number} of {_tables(request)} does not answer: {reason}. If it does not "
         "come back, strategy.recover() brings the shard back from the last checkpoint, or "
-        "strategy.recover(initialize=True) begins anew without one"
+        "strategy.recover(initialize=True) starts over without one"
     )
 
 

@@ -1,6 +1,6 @@
 """TableSnapshots: parameters as they were at one moment, on the servers, which write them to files.
 
-Only where to write, how far they are and what came of it goes between notebook and servers.
+Only where to write, how far they are and the outcome go between notebook and servers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from psnb._src.server.operations import (
 from psnb._src.utils.files import WrittenFile
 from psnb.errors import CheckpointError, PsnbError, ServerLostError
 
-# Servers are asked, rather than that they answer when all is written: views show how far they are,
-# an answer tells that a server lives and goes on, and a question that the notebook is still there.
-# An answer that was held back would need a timer in the server for each of these.
+# Servers are asked, and do not answer only when all is written: views show how far they are, an
+# answer shows that a server lives and goes on, and a question that the notebook is still there. An
+# answer that was held back would need a timer in the server for each of these.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.2
 """Seconds between two questions how far servers are."""
 
@@ -38,9 +38,9 @@ that was asked to end has little time to save. They go on with that meanwhile.""
 
 
 def prepare_snapshots(server_client: ServerClient, servers: Iterable[ServerAddress]) -> None:
-    """Wait until servers have memory ready for snapshots, so that nobody else waits for it later.
+    """Wait until servers have memory ready for snapshots, so that nothing else waits for it later.
 
-    A server that is lost or unresponsive is not waited for: the snapshot will tell.
+    A server that is lost or unresponsive is not waited for: the snapshot will show it.
     """
     asked, pause, until = list(servers), _FIRST_PAUSE, time.monotonic() + _LONGEST_PREPARATION
     while asked and time.monotonic() < until:
@@ -116,11 +116,11 @@ class TableSnapshots:
         Parameters
         ----------
         folder : str
-            Where to; nobody else writes there.
+            Where to; nothing else writes there.
         files : mapping of tuple to str
             The names of the files, of each shard of which something was taken.
         on_progress : callable
-            Is told how much is written, 0 to 1.
+            Called with the share that is written, 0 to 1.
 
         Returns
         -------
@@ -134,7 +134,7 @@ class TableSnapshots:
         ServerLostError
             If a server is gone.
         """
-        # The servers release what they have written, and soon also what nobody uses.
+        # The servers release what they have written, and soon also what is not used.
         parts = self._parts({files[each]: header for each, header in self._open.items()})
         headers, self._open = self._open, {}
         there = dict.fromkeys(parts)

@@ -93,7 +93,7 @@ class EmbeddingSpec:
     """Whether rows and gradients travel with 16 bits."""
 
     def recipe(self) -> dict[str, Any]:
-        """Return what `SparseShards.describe` does not tell, as JSON can hold it."""
+        """Return what `SparseShards.describe` lacks, as JSON can hold it."""
         return {
             "nonfinite": self.nonfinite.value,
             "padding_idx": self.padding_idx,
@@ -400,7 +400,7 @@ class SparseShards(ParameterShards):
         }
 
     def recipe(self) -> dict[str, Any]:
-        """Return what `describe` does not tell of how it was made, as JSON can hold it."""
+        """Return what `describe` lacks of how it was made, as JSON can hold it."""
         return self.spec.recipe()
 
     def check_state(self, saved: SavedShard) -> None:

@@ -369,7 +369,7 @@ def _joined(pushes: list[PushRows]) -> PushRows:
 def accumulating(server_client: ServerClient) -> Iterator[None]:
     """Add up the gradients that this closure pushes in the block; reads do not see them.
 
-    Outside of a closure, pushes are made as ever.
+    Outside of a closure, pushes are made as usual.
 
     Parameters
     ----------

@@ -143,7 +143,7 @@ class DenseShards(ParameterShards):
         }
 
     def recipe(self) -> dict[str, Any]:
-        """Return what `describe` does not tell of how it was made, as JSON can hold it."""
+        """Return what `describe` lacks of how it was made, as JSON can hold it."""
         return {"nonfinite": self._nonfinite.value}
 
     def check_state(self, saved: SavedShard) -> None:

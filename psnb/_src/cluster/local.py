@@ -52,7 +52,7 @@ QUIET = {
     "distributed.admin.system-monitor.interval": "2s",
     "distributed.worker.memory.monitor-interval": "500ms",
 }
-"""Settings for clusters whose Dask dashboard nobody looks at."""
+"""Settings for clusters whose Dask dashboard is not shown."""
 
 
 class LocalCluster(SteadyCluster):
@@ -190,7 +190,7 @@ def running_with(shape: Shape) -> LocalClient | None:
 
 
 def warn_of_others() -> None:
-    """Log that another local cluster runs: it may have been forgotten, and work for nobody."""
+    """Log that another local cluster runs, which may have been forgotten."""
     for client in running():
         logger.warning(
             "another local cluster of this process runs at %s (%s), and goes on with what it has: "
@@ -215,7 +215,7 @@ atexit.register(_close_all)
 # closures.
 
 IDENTITY_TIMEOUT = 60.0
-"""Seconds in which a connected one must: it may be busy with somebody else's tasks."""
+"""Seconds in which a connected one must: it may be busy with others' tasks."""
 
 
 CLIENT_ENDED = (
@@ -316,7 +316,7 @@ def connect(address: str, *, timeout: float = 8.0, security: Security | None = N
     # Checked before: Dask raises a TypeError, and its client waits for itself when it is collected.
     if address.startswith("tls://") and tls_context_of(security or Security()) is None:
         raise ClusterError(
-            f"{address!r} lets in only who has certificates: name them with security=, or in "
+            f"{address!r} admits only clients with certificates: name them with security=, or in "
             "Dask's configuration, distributed.comm.tls"
         )
     try:
@@ -380,8 +380,8 @@ def choose_servers(client: Client, num_servers: int | None) -> tuple[list[str], 
 
 # WorkerNames: names that people can read for workers, each of one worker at a time. Pure.
 #
-# Whoever starts a worker may name it; else Dask names it by its address, or by a number. Such a
-# worker is called ``worker-0`` or the like, and so is a second one of the same name.
+# A worker may be given a name when it is started; else Dask names it by its address, or by a
+# number. Such a worker is called ``worker-0`` or the like, and so is a second one of the same name.
 
 
 class WorkerNames:
@@ -412,7 +412,7 @@ class WorkerNames:
             self._names = {a: name for a, name in self._names.items() if a in there}
             new = {a: name for a, name in workers.items() if a not in self._names}
             taken = set(self._names.values())
-            # First those that have a name, which nobody else must get.
+            # First those that have a name, which no other must get.
             for address, name in sorted(new.items(), key=lambda each: _is_no_name(*each)):
                 found = _wanted(address, name)
                 if not found or found in taken:
@@ -429,7 +429,7 @@ class WorkerNames:
 
 
 def _wanted(address: str, name: str) -> str:
-    """Return what a worker is to be called if nobody else is; empty for any number."""
+    """Return what a worker is to be called if no other is; empty for any number."""
     if _is_no_name(address, name):
         return ""
     return f"worker-{int(name)}" if name.isdecimal() else name
@@ -483,7 +483,7 @@ def private_folder(parent: str) -> str:
     except FileExistsError:
         found = os.lstat(folder)
         ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if not ours or stat.S_IMODE(found.st_mode) & 0o077:  # made by, or open to, somebody else
+        if not ours or stat.S_IMODE(found.st_mode) & 0o077:  # made by, or open to, another user
             return tempfile.mkdtemp(prefix="psnb-", dir=parent)
     return folder
 
@@ -581,7 +581,7 @@ def local_cluster(
     node = _process(link, security, settings) if processes else _thread(link)
     scheduler = PrivateScheduler if security and dashboard_address is None else Scheduler
     try:
-        # Dask imports from its folder, and uses one that somebody else has made in its place.
+        # Dask imports from its folder, and uses one that another user has made in its place.
         parent = dask.config.get("temporary-directory") or tempfile.gettempdir()
         settings["temporary-directory"] = private_folder(parent)
         with dask.config.set(settings):  # for what runs in this process, the scheduler above all

@@ -81,7 +81,7 @@ def positional(args: object) -> tuple[Any, ...]:
     Raises
     ------
     ConfigurationError
-        If this is a single argument that somebody forgot to put into a tuple.
+        If this is a single argument that is not in a tuple.
     """
     if type(args) is tuple:  # nearly always
         return args
@@ -252,7 +252,7 @@ class Function:
     ----------
     id : str
         Digest of the payload and of what was uploaded: the same function scheduled again, even if
-        made anew, has the same id.
+        created again, has the same id.
     name : str
         For messages.
     payload : bytes
@@ -278,7 +278,7 @@ class FunctionRegistry:
     Parameters
     ----------
     uploads : Uploads, optional
-        The modules that the workers were sent; after another one, they get all functions anew.
+        The modules that the workers were sent; after another one, they get all functions again.
     """
 
     def __init__(self, uploads: Uploads | None = None) -> None:
@@ -363,7 +363,7 @@ class Execution:
     deaths : int
         During how many of those losses it was probably running; its retries limit that.
     revoked : bool
-        Whether somebody has cancelled it while it ran: it counts if it has had its effect, and does
+        Whether it was cancelled while it ran: it counts if it has had its effect, and does
         not run again.
     round : int or None
         The round that it belongs to, if there are rounds.
@@ -433,7 +433,7 @@ class Closure:
 
 
 class Dependents:
-    """Closures whose inputs have not all completed; `len` tells how many."""
+    """Closures whose inputs have not all completed; `len` is their number."""
 
     def __init__(self) -> None:
         self._missing: dict[Closure, int] = {}  # how many inputs, in the order of being added

@@ -5,7 +5,7 @@ each worker, on the Dask client's event loop), the registries of functions and p
 and the view that dashboards read (`CoordinatorView`). It starts no thread of its own; its methods
 may be called from any thread but the event loop's, also while another one is blocked in ``join``.
 
-What ends a coordinator that nobody holds any more is its finalizer. The parts, and the strategy's
+A coordinator that is no longer referenced is ended by its finalizer. The parts, and the strategy's
 core, may hold each other and be held by the event loop, but none of them holds the coordinator.
 """
 
@@ -257,7 +257,7 @@ class ClusterCoordinator(SaysWhatToUse):
         """Queue a call for whichever worker is free, and return at once.
 
         It blocks only while ``max_queue_size`` closures are queued already. An interrupt may come
-        after the closure was queued; then nobody has its remote value.
+        after the closure was queued; then its remote value is lost.
 
         The function, with everything that it refers to, and the arguments are captured now: later
         changes do not reach this closure, but the next one that is scheduled. (Of large arrays and
@@ -281,7 +281,7 @@ class ClusterCoordinator(SaysWhatToUse):
             Which worker must run it: its name, its index, or a function that takes a worker's
             `WorkerStatistics` and returns whether it may; the function is called often and must be
             quick. Such a closure waits until the worker is there, and never blocks others; after
-            ``heartbeat_timeout`` a warning, which `events` has, tells of a name or index that is
+            ``heartbeat_timeout`` a warning, also in `events`, names a worker or index that is
             not there.
         retries : int
             How often the closure may be lost with a dying worker and run again; beyond that it
@@ -544,7 +544,7 @@ class ClusterCoordinator(SaysWhatToUse):
         return PerWorkerValues(self._resources, fn, positional(args), keyword(kwargs))
 
     def use_threads(self, count: int | None) -> None:
-        """Have each worker run so many closures at the same time, from now on.
+        """Have each worker run ``count`` closures at the same time, from now on.
 
         Closures that run go on; workers that join do the same. Returns at once; any thread.
 
@@ -726,8 +726,8 @@ class ClusterCoordinator(SaysWhatToUse):
         was made; any thread may ask. A closure counts exactly once, when it has returned and had
         its effect, also if it ran twice; one that raised does not count. After `join` all are in.
 
-        It is also a mark: ``coordinator.metrics.since(mark)`` has what was merged since then,
-        exactly, whoever else reads. So each epoch, or each period of a printed line, has its own::
+        It is also a mark: ``coordinator.metrics.since(mark)`` has exactly what was merged since
+        then, whatever other readers do. So each epoch, or each period of a line, has its own::
 
             mark = coordinator.metrics
             coordinator.run_epoch(step, iterator)
@@ -846,7 +846,7 @@ class ClusterCoordinator(SaysWhatToUse):
     def drain(self, timeout: float | None = None) -> None:
         """Pause, and wait until no closure runs: the parameters do not change until `resume`.
 
-        For a checkpoint of one moment, for example. Errors of closures are left for `join`.
+        For a consistent checkpoint, for example. Errors of closures are left for `join`.
 
         Parameters
         ----------
@@ -946,7 +946,7 @@ class ClusterCoordinator(SaysWhatToUse):
     def _progress(
         self, shown: bool | None = None, epoch: Callable[[], Share] | None = None
     ) -> AbstractContextManager[None]:
-        """Return a context in which progress is shown: if told so, else where people look."""
+        """Return a context that shows progress: as ``shown`` says, else where people look."""
         if not wanted(shown, self._live.watched):
             return nullcontext()
         return ProgressLine(self._view, epoch=epoch)
@@ -987,7 +987,7 @@ def closures_of_epoch(
     """Do what `ClusterCoordinator.run_epoch` does, and yield closures as they end; for psnb only.
 
     Those that found no data, and those that failed, come as well. ``wanted`` takes how many were
-    scheduled and have not come yet, and tells whether one more is wanted.
+    scheduled and have not come yet, and returns whether one more is wanted.
     """
     schedule = _scheduling(coordinator, fn, (iterator,), {})
     return coordinator._closures_of_epoch(iterator, schedule, wanted=wanted)
@@ -1036,7 +1036,7 @@ def saved_run(coordinator: ClusterCoordinator, manager: SavingSettings) -> Saved
 
 
 def go_on_from(coordinator: ClusterCoordinator, closures: int) -> None:
-    """Have a coordinator number its closures from here at least: runs before it had so many.
+    """Have a coordinator number its closures from here at least: earlier runs had that many.
 
     To be called when none is scheduled.
     """
@@ -1063,5 +1063,5 @@ def map_whole_splits(
 def progress_shown(
     coordinator: ClusterCoordinator, shown: bool | None, share: Callable[[], Share]
 ) -> AbstractContextManager[None]:
-    """Return a context in which progress is shown: if told so, else where people look."""
+    """Return a context that shows progress: as ``shown`` says, else where people look."""
     return coordinator._progress(shown, share)

@@ -3,7 +3,7 @@
 Without rounds a few are scheduled ahead for each worker. With rounds, of synchronous updates, they
 are scheduled round by round, each when all closures of the one before have ended: their numbers,
 their slots and how many there are depend on the dataset alone. While the closures of a round are
-put, nobody may end it early. That costs no time, as servers apply a round meanwhile.
+put, it must not be ended early. That costs no time, as servers apply a round meanwhile.
 
 Elements that the notebook reads itself go to closures in their order, and so do results.
 """
@@ -33,8 +33,6 @@ from psnb._src.utils.threads import Condition, uninterrupted
 from psnb._src.worker.resources import make_leased_iterator
 from psnb.errors import ConfigurationError, DatasetError
 
-# DatasetServices: what datasets on the workers need from their coordinator.
-
 
 class DatasetServices(NamedTuple):
     """What datasets need from their coordinator.
@@ -50,7 +48,7 @@ class DatasetServices(NamedTuple):
     pinned : BroadcastCalls
         Calls each worker.
     progress : callable
-        Returns a context in which progress is shown: if told so, or where people look.
+        Returns a context in which progress is shown: as its argument says, or where people look.
     """
 
     registry: ResourceRegistry
@@ -63,7 +61,7 @@ class DatasetServices(NamedTuple):
 # WholeSplits: the splits of a dataset for closures that read one each, from beginning to end.
 #
 # There are no leases here: what such a closure returns counts once, and if its worker is lost, it
-# reads its split anew. So it must change nothing but what a second run replaces.
+# reads its split again. So it must change nothing but what a second run replaces.
 
 
 class WholeSplits(NamedTuple):
@@ -120,9 +118,6 @@ def map_splits(
         for each in remotes:
             each.wait()
         raise
-
-
-# Datasets that are read by leases: every example is used exactly once per epoch.
 
 
 class LeasedIterator(PerWorkerIterator):
@@ -375,14 +370,14 @@ def run_epoch(
     watch : callable
         Called each time that closures have ended, and ten times a second. What it raises ends this.
     wanted : callable
-        Takes how many closures have not been yielded, and tells whether one more is wanted; when
+        Takes how many closures have not been yielded, and returns whether one more is wanted; when
         none is left and none is wanted, that is all.
     """
     suits = iterator.suits  # once: closures are withdrawn by this very object
     slots = [partial(_suits_slot, iterator, slot) for slot in range(iterator.round_size or 0)]
 
     def fill(waiting: list[RemoteValue]) -> bool:
-        # Nothing may be waiting though there is more: somebody else's closures have taken the rest.
+        # Nothing may be waiting though there is more: other closures have taken the rest.
         if iterator.progress().over or not (waiting or wanted(0)):
             return False
         if iterator.round_size is None:
@@ -423,7 +418,7 @@ def run_in_order(
     services : EpochServices
         Of the coordinator.
     round_size : int, optional
-        Schedule so many, and no more before all of them were yielded; by default always a few.
+        Schedule that many at a time, and wait until all were yielded; by default always a few.
     """
 
     def fill(waiting: list[RemoteValue]) -> bool:

@@ -276,7 +276,7 @@ def _written(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of what may be a collection and is changed, and those that are assigned."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, SyntaxError, ValueError):  # also of a lambda, whose line is no statement alone
+    except (OSError, SyntaxError, ValueError):  # or a lambda within a statement
         return frozenset(), frozenset()
     nodes = [*ast.walk(tree)]
     if code.co_name == "<lambda>":  # its source is all of the statement that it is in

@@ -75,7 +75,7 @@ class _ByPriority:
 
 
 class Waiting:
-    """Closures that wait for a worker; `len` tells how many.
+    """Closures that wait for a worker; `len` is their number.
 
     Attributes
     ----------
@@ -217,7 +217,7 @@ def _key(pin: Pin) -> tuple[str, object]:
 
 
 class InFlight:
-    """Closures that run or are open; `len` tells how many.
+    """Closures that run or are open; `len` is their number.
 
     Attributes
     ----------
@@ -317,7 +317,7 @@ class InFlight:
 
 # Gate: when closures may begin, and what must be done with what they pushed. Pure, no locks.
 #
-# Under its lock, the queue asks its gate before it hands out a closure, and tells it when closures
+# Under its lock, the queue asks its gate before it hands out a closure, and calls it when closures
 # begin and end. What must be done on servers or workers is a `Step`; the coordinator carries it out
 # (`psnb._src.coordinator.view`). There is one kind of gate for each update mode
 # (`psnb._src.protocol.messages`); `Gate` itself is for asynchronous updates: it lets everything
@@ -381,7 +381,7 @@ class Gate:
         return False
 
     def finish(self) -> None:
-        """Note that no closure runs, and that somebody waits until all have had their effect."""
+        """Note that no closure runs, and that a caller waits until all have had their effect."""
 
     def complete(self) -> bool:
         """Return whether all closures that have ended have had their effect."""

@@ -5,7 +5,7 @@ A dataset is cut into splits. A worker leases a split, and reports what each clo
 every closure in flight may have used, and the rest of the split is leased to another worker. If
 the closure has had its effect (`psnb._src.coordinator.resolve` finds that out), its ranges
 were used; if not, it runs again on them. A closure that raised, was cancelled or was lost too often
-has had no effect, and its ranges are leased anew. A split is done when all of it was used by
+has had no effect, and its ranges are leased again. A split is done when all of it was used by
 closures that have ended well, and the epoch is over when all splits are.
 
 After the data service of TensorFlow (``tf.data.service``, dynamic sharding), which hands out splits
@@ -300,11 +300,11 @@ class EpochLeases:
                     self._close(number)
 
     def _take_back(self, ranges: list[SplitRange]) -> None:
-        """Have the ranges of a closure that has had no effect leased anew."""
+        """Have the ranges of a closure that has had no effect leased again."""
         self._free.extend(ranges)
 
     def _close(self, number: int) -> None:
-        """Have the rest of a lease leased anew, before all else."""
+        """Have the rest of a lease leased again, before all others."""
         lease = self._leases.pop(number)
         self._free.appendleft(SplitRange(lease.range_.split, lease.state, lease.left))
 
@@ -345,7 +345,7 @@ def _checked(splits: int, state: Any, dataset: Mapping[str, Any]) -> tuple[list[
         ranges = [SplitRange(int(split), at, number) for split, at, number in state["ranges"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
-            "this is no state of an epoch; take one with iterator.state()"
+            "this is not a state of an epoch; take one with iterator.state()"
         ) from error
     same = version == VERSION and found == dataset
     if not same or any(not 0 <= range_.split < splits for range_ in ranges):
@@ -439,7 +439,7 @@ class OrderedLeases(EpochLeases):
     def suits(self, worker: str, present: Collection[str], slot: int | None = None) -> bool:
         """Return whether a worker should read a slot next.
 
-        It is the owner of what comes next there. Where nobody is, it is always the same worker, as
+        It is the owner of what comes next there. Without an owner, it is always the same worker, as
         long as the same ones are there: it goes on with what it has open.
         """
         if slot is None:
@@ -488,7 +488,7 @@ class LeaseRegistry:
     Parameters
     ----------
     round_size : int, optional
-        How many closures a round has, in which case each epoch is ordered, in so many slots.
+        Closures a round, in which case each epoch is ordered, in that number of slots.
 
     Attributes
     ----------

@@ -98,7 +98,7 @@ class Load:
         if expected is math.inf:
             self._long -= 1
         else:
-            # Sums of floats drift: begin anew whenever there is nothing.
+            # Sums of floats drift: start from zero whenever there is nothing.
             self._seconds = self._seconds - expected if self._closures else 0.0
         return closure
 
@@ -124,7 +124,7 @@ class Load:
         self._moved = now
 
     def answered(self, now: float, seconds: float) -> None:
-        """Note that closures have ended, the first of which took so many seconds."""
+        """Note that closures have ended, the first of which took ``seconds``."""
         self._latency.add(max(0.0, now - self._moved - seconds))
         self._moved = now
         self.stuck = False
@@ -295,9 +295,6 @@ class Timeouts:
         return min(1.0, self.heartbeat / 4)
 
 
-# Services: what connections to workers need from their coordinator.
-
-
 class Services(NamedTuple):
     """What connections need from their coordinator.
 
@@ -349,7 +346,7 @@ class Services(NamedTuple):
         )
 
 
-# WorkerKnowledge: what a worker was told, so that it is told only what is new.
+# WorkerKnowledge: what a worker was sent, so that it is sent only what is new.
 #
 # Belongs to the event loop.
 
@@ -357,7 +354,7 @@ _MOST_FUNCTIONS = 512
 
 
 class WorkerKnowledge:
-    """Makes the messages that tell one worker what to run, and with what.
+    """Makes the messages that say what one worker runs, and with what.
 
     Parameters
     ----------
@@ -372,7 +369,7 @@ class WorkerKnowledge:
         self._layout = 0  # its version
 
     def new_resources(self) -> Iterator[messages.ToWorker]:
-        """Yield what tells the worker which per-worker values to make, and which to forget."""
+        """Yield the messages by which the worker makes and forgets per-worker values."""
         new, gone = self._services.resources.changes(self._resources)
         self._resources.update(number for number, _ in new)
         self._resources.difference_update(gone)
@@ -390,7 +387,7 @@ class WorkerKnowledge:
                 functions[function.id] = (function.name, function.payload)
             self._functions[function.id] = None
             self._functions.move_to_end(function.id)
-        # Functions made anew for each call, in a loop say, must not pile up on the worker.
+        # Functions created for each call, in a loop say, must not pile up on the worker.
         forget = []
         while len(self._functions) > max(_MOST_FUNCTIONS, len(closures)):
             forget.append(self._functions.popitem(last=False)[0])
@@ -421,7 +418,7 @@ class WorkerKnowledge:
         ]
 
     def _new_layout(self) -> list[Any] | None:
-        # A server that was taken for lost but lives answers as before until it hears of that:
+        # A server that was taken for lost but lives answers as before until it knows that:
         # closures that begin from now on must not ask it.
         layout = self._services.resolver.layout
         if layout.version == self._layout:
@@ -517,7 +514,7 @@ class WorkerFigures:
             How many have succeeded, and how many have raised.
         """
         now, total = time.monotonic(), sum(seconds)
-        self.note_activity("", 0.0)  # one that still runs is told with the next heartbeat
+        self.note_activity("", 0.0)  # one that still runs comes with the next heartbeat
         self._ended.add(len(seconds), now)
         self._busy.add(total, now)
         self._busy_seconds += total

@@ -3,7 +3,7 @@
 One task on the Dask client's event loop asks the scheduler twice a second which workers there are,
 starts a connection to each new one and drains the connections of those that Dask retires. A
 connection that breaks ends by itself, so a lost worker is noticed at once. With each poll the task
-tells the scheduler how much there is to do, for adaptive scaling (see `psnb._src.cluster.scaling`).
+reports the demand to the scheduler, for adaptive scaling (see `psnb._src.cluster.scaling`).
 The list of connections is changed on the loop only; other threads read a copy.
 """
 
@@ -44,7 +44,7 @@ from psnb._src.utils.threads import run_on_loop, runs_here, uninterrupted
 
 
 class MissingWorkers:
-    """Tells of each absent worker once, until it comes or nothing waits for it any more.
+    """Reports each absent worker once, until it comes or nothing waits for it any more.
 
     Times are seconds of one clock, whichever the caller uses.
 
@@ -63,7 +63,7 @@ class MissingWorkers:
     def due(
         self, awaited: Collection[object], here: Collection[object], now: float
     ) -> list[object]:
-        """Return those that are to be told of now.
+        """Return those that are to be reported now.
 
         Parameters
         ----------
@@ -93,7 +93,7 @@ _LONGEST_PAUSE = 8.0
 
 
 class Backoff:
-    """Tells when an address that failed may be tried again.
+    """Says when an address that failed may be tried again.
 
     Times are seconds of one clock, whichever the caller uses.
     """
@@ -123,7 +123,7 @@ class Backoff:
 
 logger = logging.getLogger("psnb")
 
-# A plugin of the scheduler could tell who comes and goes, but would not replace the polls: they
+# A plugin of the scheduler could report who comes and goes, but would not replace the polls: they
 # bring the demand to it, and find out that a connection to it was lost and who came meanwhile.
 _POLL_SECONDS = 0.5
 _POLL_TIMEOUT = 10.0
@@ -176,11 +176,11 @@ class Membership:
         self.soon(self._wake)
 
     def wake_all(self) -> None:
-        """Let all connections tell their workers what per-worker values to make; any thread."""
+        """Have all connections send their workers what per-worker values to make; any thread."""
         self.soon(self._wake_all)
 
     def use_threads(self, count: int | None) -> None:
-        """Have each worker run so many closures at the same time, or as many as it has threads.
+        """Have each worker run ``count`` closures at the same time, or as many as it has threads.
 
         Any thread may call.
         """
@@ -197,13 +197,13 @@ class Membership:
         """Have workers return the closures that they have not begun; any thread."""
         self.soon(self._call_back)
 
-    @uninterrupted  # to the end: nobody else finds out what became of a closure that is open
+    @uninterrupted  # to the end: nothing else resolves a closure that is open
     def cancel(self, remote: RemoteValue) -> bool:
         """Begin to cancel a closure; return whether it is going to end; any thread."""
         kept = isinstance(self._services.mode, Geo)
         closure = self._queue.cancel(remote, in_flight=not kept)
         if closure is not None:
-            # In this order: what the worker hears after this, it hears as of a cancelled closure.
+            # In this order: what the worker gets after this is of a cancelled closure.
             self.soon(partial(self._revoke, closure))
         return not kept or remote.done()
 
@@ -335,7 +335,7 @@ class Membership:
                 self._report_missing()
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
-            # The client was closed, or `close` was called, or `give_up`: nobody must wait for ever.
+            # The client was closed, or `close` was called, or `give_up`: end all waits.
             self._queue.close()
 
     def _measure(self) -> Demand:
@@ -343,7 +343,7 @@ class Membership:
         return self._workload.measure(self._queue.statistics(), self.statistics(), now)
 
     async def _report(self, demand: Demand) -> None:
-        # To the scheduler, which scales the cluster by it; an idle coordinator says nothing.
+        # To the scheduler, which scales the cluster by it; an idle coordinator sends nothing.
         if not demand and not self._demands:
             return
         self._demands = True  # or maybe, if this is cancelled
@@ -419,7 +419,7 @@ class Membership:
         )
         waits = not usable and self._queue.statistics().queued
         if waits and self._none_fits:
-            # Waiting helps nobody: somebody must install something.
+            # Waiting does not help: something must be installed.
             self._queue.fail_waiting("; ".join(islice(self._refused.values(), _MOST_NAMED)))
         elif limit is None or not waits:
             self._waits_since = None

@@ -40,8 +40,6 @@ from psnb._src.worker.context import InputContext
 from psnb._src.worker.resources import make_dataset
 from psnb.errors import ClosureCancelledError, ConfigurationError, InternalError, WorkerLostError
 
-# PartitionStatistics: what the workers have of a dataset in memory.
-
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatistics:
@@ -79,7 +77,7 @@ class PartitionStatistics:
 
 # PartitionOwners: which worker has which partitions of a dataset in memory.
 #
-# The workers are asked anew before each operation: they may die, and come back without partitions.
+# The workers are asked again before each operation: they may die, and come back without partitions.
 # A partition that no worker has any more is made again.
 
 _ATTEMPTS = 5
@@ -395,7 +393,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
     def slots_shuffle(self, slots: Sequence[str], seed: int | None = None) -> None:
         """Exchange the values of some slots among the examples, to see what they are worth.
 
-        Evaluate a model before and after: the metric is worse by what these slots tell. An example
+        Evaluate a model before and after: the metric is worse by what these slots give. An example
         gets the values of all of them from one other example, at random. It is so for all
         iterations until the next `slots_shuffle`, which begins with the values as they were read,
         or `load_into_memory`. Nothing is moved in memory: a partition's values are exchanged when
@@ -411,7 +409,7 @@ class PartitionedDataset(Epochs[LeasedIterator], SaysWhatToUse):
         Raises
         ------
         ConfigurationError
-            If nothing is in memory, or it was not shuffled globally; or if slots are no names.
+            If nothing is in memory, or it was not shuffled globally; or if slots are not names.
         DatasetError
             From an iteration: if there is no such slot.
         """
@@ -535,7 +533,7 @@ def make_dataset_of(
         if source.shuffled_slots:
             raise ConfigurationError(
                 "the slots of this dataset are shuffled in this process only: workers load it "
-                "anew. Call slots_shuffle of what create_per_worker_dataset returns, after its "
+                "again. Call slots_shuffle of what create_per_worker_dataset returns, after its "
                 "global_shuffle"
             )
         return PartitionedDataset(source, wanted, services)

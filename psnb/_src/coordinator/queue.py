@@ -1,8 +1,8 @@
 """ClosureQueue: the coordinated queue. Pure, without Dask; bounded and thread-safe.
 
 After TensorFlow's ``_CoordinatedClosureQueue``. Callers `put` and `join`; connections `take`,
-`settle` and `put_back`. What becomes of closures is in `ScheduledClosures`, what callers wait for
-and what is raised to them in `Waiters`; the queue adds the lock, and tells what happened.
+`settle` and `put_back`. The outcome of closures is in `ScheduledClosures`, what callers wait for
+and what is raised to them in `Waiters`; the queue adds the lock, and publishes what happened.
 
 One lock guards everything, also the outcomes of remote values. Two conditions share it: ``room``
 for callers that wait to put, ``settled`` for those that wait for outcomes. While it is held no user
@@ -38,11 +38,11 @@ from psnb.errors import CoordinatorClosedError, ServerUnresponsiveError
 # It has no lock of its own: all is called under the queue's lock, which the two conditions share
 # and which a thread that waits gives up meanwhile.
 #
-# After the first failure the running closures are waited for; then the next of those who put, join
-# or ask whether all is done gets the first error once, with the other errors so far attached
+# After the first failure the running closures are waited for; then the next caller that puts, joins
+# or asks whether all is done gets the first error once, with the other errors so far attached
 # (`FailedClosures`). After that the queue is as new. Who puts a closure after `RemoteValue.fetch`
 # has raised all errors gets none: in a notebook, a cell that is right would fail for an earlier
-# one. When all that is left waits for a server that does not respond, those who wait get an error
+# one. When all that is left waits for a server that does not respond, waiting callers get an error
 # that changes nothing.
 
 
@@ -54,9 +54,9 @@ class Waiters:
     closures : ScheduledClosures
         What they wait for.
     room : Condition
-        For those who wait to put a closure.
+        For callers that wait to put a closure.
     settled : Condition
-        For those who wait for outcomes.
+        For callers that wait for outcomes.
     ended : callable
         Returns why what it schedules for cannot be used any more, and what to do; None if it can.
 
@@ -78,7 +78,7 @@ class Waiters:
         self.idle_callbacks: list[Callable[[], None]] = []
 
     def notify_all(self) -> None:
-        """Wake those who may have got what they wait for; after closures have ended or moved."""
+        """Wake callers that may have got what they wait for; after closures have ended or moved."""
         closures = self._closures
         if not closures.closed:
             closures.go_on()
@@ -154,7 +154,7 @@ class Waiters:
         return True
 
     def _is_over(self) -> bool:
-        # Whether those who wait for all should stop: nothing is left, or the rest is blocked.
+        # Whether callers that wait for all should stop: nothing is left, or the rest is blocked.
         # Who holds dispatch does so for a moment: then it goes on.
         closures = self._closures
         return closures.closed or self._finished() or self._stuck(not closures.paused)
@@ -191,7 +191,7 @@ class Waiters:
             self._raise_blocked()
 
     def _raise_blocked(self) -> None:
-        # Once; if it is blocked still, those who wait again get the error again.
+        # Once; if it is blocked still, callers that wait again get the error again.
         in_flight = self._closures.in_flight
         text, in_flight.blocked_by = in_flight.blocked_by, ""
         raise ServerUnresponsiveError(
@@ -205,7 +205,7 @@ waits for all."""
 
 
 def _nobody_works() -> None:
-    """Nobody takes closures yet."""
+    """Do nothing: no connection takes closures yet."""
 
 
 class ClosureQueue:
@@ -247,7 +247,7 @@ class ClosureQueue:
         lock = Lock()  # guards all fields and the outcomes of all remote values
         self._room = Condition(lock)
         self.settled = Condition(lock)
-        # Held while events and failures are written down, in their order: who asks for them waits
+        # Held while events and failures are written down, in their order: a reader waits
         # for what another thread is writing. Taken before the other lock, in sections only. It is
         # re-entrant: the garbage collector may run in the middle, and close the queue.
         self._publishing = threading.RLock()
@@ -260,7 +260,7 @@ class ClosureQueue:
         on_work: Callable[[], object] = _nobody_works,
         on_step: Callable[[Step], object] = nobody_steps,
     ) -> None:
-        """Set who takes closures and carries out steps; once, before the first is put.
+        """Set what takes closures and carries out steps; once, before the first is put.
 
         Parameters
         ----------
@@ -322,7 +322,7 @@ class ClosureQueue:
             # Meanwhile a closure came with a new choosing function, which was not asked.
 
     def has_work(self) -> bool:
-        """Return whether a closure waits for a worker; if not, ``on_work`` tells when one does."""
+        """Return whether a closure waits for a worker; if not, ``on_work`` will be called."""
         with self._room:
             return self._closures.has_work()
 
@@ -347,9 +347,9 @@ class ClosureQueue:
     def barrier(self) -> Iterator[None]:
         """Hand out no closures while the block runs, but for the rest of a round that has begun.
 
-        That is not `pause`, whose meaning stays: whoever pauses or resumes meanwhile finds it so
-        after the block. Holds may nest and overlap. To be used in a section (`uninterrupted`): a
-        hold that an interrupt leaves behind would never end.
+        This is not `pause`: what a `pause` or `resume` sets meanwhile holds after the block.
+        Barriers may nest and overlap. To be used in a section (`uninterrupted`): one that an
+        interrupt leaves behind would never end.
         """
         with self.settled:
             self._closures.hold()
@@ -361,7 +361,7 @@ class ClosureQueue:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Let nobody end a round early while the block puts its closures, one after the other.
+        """Keep a round open while the block puts its closures, one after the other.
 
         To be used in a section, like `barrier`.
         """
@@ -417,7 +417,7 @@ class ClosureQueue:
             Where they ran.
         certain : bool
             Whether those that have failed have written nothing. If it is not known, they fail also
-            if they were cancelled: then nobody may take them for cancelled.
+            if they were cancelled: then they must not count as cancelled.
         """
         with self._changing():
             for closure, succeeded, outcome, pushed in outcomes:
@@ -615,7 +615,7 @@ class ClosureQueue:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change closures under the lock; then wake those who wait, and tell what happened.
+        """Change closures under the lock; then wake waiting callers, and publish what happened.
 
         It is a section: an interrupt comes before all of that or after it. `_put` and `_take` do
         less, as they are called for each closure.
@@ -696,8 +696,8 @@ Call = tuple[str, Callable[..., Any], tuple[Any, ...]]
 class BroadcastCalls:
     """Makes calls on given workers and waits for them. Thread-safe.
 
-    A call that fails cancels nothing, and `join` does not raise its error. Calls that nobody waits
-    for any more are cancelled.
+    A call that fails cancels nothing, and `join` does not raise its error. Calls that are no longer
+    waited for are cancelled.
 
     Parameters
     ----------

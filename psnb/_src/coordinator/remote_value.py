@@ -46,7 +46,7 @@ class Signal:
         self._event = asyncio.Event()
 
     def set(self, *_: object) -> None:
-        # A RuntimeError: the loop was closed, and nobody waits in it any more.
+        # A RuntimeError: the loop was closed, so nothing waits in it any more.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._event.set)
 
@@ -116,7 +116,7 @@ _UNFETCHED = object()
 
 
 def _nobody_cancels(remote: RemoteValue) -> bool:
-    """Return False: nobody can cancel the closure."""
+    """Return False: the closure cannot be cancelled."""
     return False
 
 
@@ -172,7 +172,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
     def fetchable(self) -> bool:
         """Return whether `fetch` would return or raise at once; for psnb only.
 
-        If its round would wait for closures that nobody has scheduled, it is applied without them.
+        If its round would wait for closures that were never scheduled, it is applied without them.
         """
         with self._condition:
             return self._fetchable()
@@ -272,7 +272,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
     def cancel(self) -> bool:
         """Cancel the closure, unless it has had its effect; return whether it was cancelled.
 
-        One that is queued never runs. One that a worker has is told to stop early (see
+        One that is queued never runs. One that a worker has is asked to stop early (see
         `WorkerContext.cancelled`), and the servers are asked to take no more writes of it: either
         they have them, and it has completed; or it has written nothing, and what it returns is
         dropped. This takes a round trip to the servers; the closure's thread is busy for as long as
@@ -311,7 +311,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
             return self._condition.wait_for(self.done, timeout)
 
     def error(self) -> BaseException:
-        """Return what `fetch` raises, made anew; for closures that failed or were cancelled."""
+        """Return a new copy of what `fetch` raises; for closures that failed or were cancelled."""
         chain = self._chain()
         outcome = chain[-1]._outcome
         error: BaseException
@@ -514,7 +514,7 @@ class FailedClosures:
         first, *others = [remote.error() for remote in failed]
         _attach(first, others)
         if raised := failed[0].raised():
-            # It was looked at already, and whoever made a harmless call takes it for a new one.
+            # It was seen already: after a harmless call it would be taken for a new one.
             new = sum(not remote.raised() for remote in failed)
             since = f"{new} of the other errors are new" if new else "nothing new has failed"
             again = (

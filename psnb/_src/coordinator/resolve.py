@@ -288,7 +288,7 @@ class Resolver:
         self._others |= dict.fromkeys(strategies)
 
     def fences(self) -> list[FenceCommits]:
-        """Return the operations that tell new shards which commits were given up."""
+        """Return the operations that inform new shards which commits were given up."""
         name = self._queue.name
         below, attempts = self._queue.closed_attempts()
         return [FenceCommits({name: attempts}, list(self._ended_sessions), {name: below})]
@@ -317,8 +317,8 @@ class Resolver:
                 self._require_open()
                 steps = resolve_in_doubt(self._shards(), attempts, closed)
                 settle(ask_all(steps, self._attempt, self._hold_up))
-            except Exception as error:  # nobody must wait for the closures for ever
-                packed = pack_error(error, "raised while it was found out what became of it")
+            except Exception as error:  # otherwise callers would wait for ever
+                packed = pack_error(error, "raised while its outcome was resolved")
                 failed = [(each, False, packed, False) for each in closures]
                 self._queue.settle(failed, certain=False)
 
@@ -354,7 +354,7 @@ def _start(run: Callable[[], None]) -> None:
     threading.Thread(target=run, name="psnb-fates", daemon=True).start()
 
 
-# Halfway: what an owner that has gone has left undone is finished or given up. Pure.
+# What an owner that has gone has left undone is finished or given up. Pure.
 #
 # Its process may have died between any two messages. A commit that a shard has applied, or that all
 # have prepared, is applied by all; any other is given up (`psnb._src.coordinator.resolve`). A
@@ -365,7 +365,7 @@ Attempt = Callable[[Sequence[Request]], Sequence[Outcome]]
 
 
 def recover_orphans(attempt: Attempt, shards: Sequence[ShardId]) -> None:
-    """Have all shards finish or give up what is halfway, alike.
+    """Have all shards finish or give up each orphaned commit, alike.
 
     Parameters
     ----------

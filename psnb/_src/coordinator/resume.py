@@ -40,8 +40,6 @@ from psnb._src.utils.text import counted, shown
 from psnb._src.utils.threads import uninterrupted
 from psnb.errors import CheckpointError, ConfigurationError
 
-# Attaching: what lives on a cluster's servers, and taking it over from an owner that has gone.
-
 
 class Attached(NamedTuple):
     """What `attach` gives back: a pair.
@@ -123,12 +121,9 @@ def attach(client: Client, name: str | None = None) -> StoredStrategies | Attach
             strategy = taken_over(client, found[0].id, recover_orphans)
             return Attached(strategy, ClusterCoordinator(strategy))
     except BaseException:  # an interrupt, too
-        if strategy is not None:  # nobody would hold it, and its parameters would be freed
+        if strategy is not None:  # without a holder its parameters would be freed
             leave_to_others(strategy)
         raise
-
-
-# CheckpointManager: saves and restores all parameters of a coordinator's strategy.
 
 
 class CheckpointManager(FolderManager):
@@ -137,16 +132,16 @@ class CheckpointManager(FolderManager):
     The servers write what they hold, in parallel, while training goes on: see `save`. So they must
     reach the directory, too.
 
-    With ``every`` or ``steps`` it saves by itself while somebody waits for closures: polls
+    With ``every`` or ``steps`` it saves automatically while a call waits for closures: polls
     `ClusterCoordinator.done`, or is in `join`, `join_async`, `run_epoch`, a `Trainer` or Keras's
     ``fit``. That happens in the background. If one fails, training goes on: a warning and an event
-    tell it once, it is tried again after 1 s, then after growing pauses of at most 5 minutes, and
-    an event tells when it works again. The same if closures run for more than ``save_timeout``.
-    When nobody waits, nothing is saved.
+    report it once, it is tried again after 1 s, then after growing pauses of at most 5 minutes, and
+    an event says when it works again. The same if closures run for more than ``save_timeout``.
+    Nothing is saved while no call waits.
 
     Thread-safe. Several managers, of one notebook or of many, may share a directory. Saves are
-    numbered in the order in which they end. Of those that one coordinator has for a directory, only
-    the last that was made saves by itself, so a cell that makes one can be run again.
+    numbered in the order in which they end. Of those that one coordinator has for a directory,
+    only the last that was made saves automatically, so a cell that makes one can be run again.
 
     Parameters
     ----------
@@ -156,12 +151,12 @@ class CheckpointManager(FolderManager):
         A path on disks that the notebook and all servers share, or an address that fsspec
         understands, like ``s3://bucket/run-1``. Created if it does not exist, but for a bucket.
     max_to_keep : int
-        How many checkpoints to keep. Each save removes older ones, whoever saved them; one that is
-        being restored is removed by a later save.
+        How many checkpoints to keep. Each save removes older ones, also those of other managers;
+        one that is being restored is removed by a later save.
     every : float or str, optional
-        Save by itself after so many seconds, or ``"90 s"``, ``"5 min"``, ``"6 h"``, ``"1 d"``.
+        Save automatically every n seconds, or ``"90 s"``, ``"5 min"``, ``"6 h"``, ``"1 d"``.
     steps : int, optional
-        Save by itself when so many closures have completed since. With both, whichever comes first.
+        Save automatically every n completed closures. With both, whichever comes first.
         It is looked at ten times a second, so a few closures more may have completed.
     keep_every : float or str, optional
         Of each such period one checkpoint stays for ever, beyond ``max_to_keep`` and whichever
@@ -180,10 +175,10 @@ class CheckpointManager(FolderManager):
         closure runs, in another thread, and must be quick and wait for no closure. What `save` is
         given, and what a `Trainer` keeps with its checkpoints, takes precedence.
     consistent : bool
-        Whether closures are held when a save begins, so that it is of one moment. If not, they go
+        Whether closures are held when a save begins, so that it is consistent. If not, they go
         on; the manifest says which it was.
     save_timeout : float
-        Seconds that closures get to end for a save that the manager begins by itself; meanwhile no
+        Seconds that closures get to end for an automatic save; meanwhile no
         other begins. `save` has a ``timeout`` of its own.
 
     Attributes
@@ -263,7 +258,7 @@ class Resumed:
     coordinator : ClusterCoordinator
         The strategy's.
     manager : CheckpointManager
-        Of the directory, with the settings of the one that saved the checkpoint: it saves by itself
+        Of the directory, with the settings of the one that saved it. It saves automatically
         if that one did, but without its ``state=``. For other settings make another one, which
         takes its place: ``psnb.CheckpointManager(resumed.coordinator, directory, every="5 min")``.
     path : pathlib.Path or RemotePath
@@ -274,7 +269,7 @@ class Resumed:
     epochs : tuple of mapping
         The states of the epochs that were not over, in the order in which they were begun, to be
         passed to ``dataset.iterator``: `LeasedIterator.state`. In mode `Sync` `run_epoch` goes on
-        to the bit as without the interruption, if rounds are as large as before.
+        bit for bit as without the interruption, if rounds are as large as before.
     closures : int
         How many closures had ended, with those of the runs before. The coordinator numbers its
         closures from there, so that steps with ``seed=`` go on with other random numbers. In mode
@@ -315,7 +310,7 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
 
     For a kernel that died, or another cluster: any number of servers and workers will do. Names,
     shapes, optimizers with the hyperparameters that they had last, initializers, admissions and
-    accessors are those that were saved. A checkpoint that is damaged is told in a warning, and the
+    accessors are those that were saved. A damaged checkpoint is reported in a warning, and the
     one before it is taken. All files are checked before anything is made.
 
     Parameters

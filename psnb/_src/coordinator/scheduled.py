@@ -1,4 +1,4 @@
-"""ScheduledClosures: all closures of a queue, and what becomes of each. Pure, without locks.
+"""ScheduledClosures: all closures of a queue and their outcomes. Pure, without locks.
 
 It is used under the queue's lock. A queued closure waits for a worker (`Waiting` knows the order)
 or for the results of other closures (`Dependents`). When one of those fails, its dependents fail
@@ -6,7 +6,7 @@ with it; their errors are not collected, as they would only repeat the first. On
 taken is in flight (`InFlight`) until it is known how it has ended; or it is queued again, as if it
 had never been taken. After the first failure every queued closure is cancelled.
 
-A `Gate` tells which closures may begin, by the update mode. It asks for steps through ``on_step``,
+A `Gate` decides by the update mode which closures may begin. It asks for steps through ``on_step``,
 and `stepped` says that one is done; nothing is over before that.
 """
 
@@ -24,13 +24,13 @@ from psnb._src.utils.text import counted
 from psnb._src.worker.context import split_outcome
 from psnb.errors import WorkerLostError
 
-# PendingEvents: what happened to closures, until it is told. Pure, without locks.
+# PendingEvents: what happened to closures and is not reported yet. Pure, without locks.
 #
-# The queue adds to it under its lock, takes it all, and tells it when the lock is free again.
+# The queue adds to it under its lock, takes it all, and reports it when the lock is free again.
 
 
 class PendingEvents:
-    """Events and failures that were not told yet; true if there are any."""
+    """Events and failures that are not reported yet; true if there are any."""
 
     def __init__(self) -> None:
         self._events: list[tuple[EventKind, str, Sequence[Closure]]] = []
@@ -81,7 +81,7 @@ class QueueStatistics:
 
 
 def nobody_steps(step: Step) -> None:
-    """Nobody carries out steps yet."""
+    """Do nothing: nothing carries out steps yet."""
 
 
 class ScheduledClosures:
@@ -109,7 +109,7 @@ class ScheduledClosures:
     errors : FailedClosures
         Those whose errors wait to be raised.
     news : PendingEvents
-        What happened, and was not told yet.
+        What happened and is not reported yet.
     paused, closed : bool
         Whether none are handed out at present, or none any more.
     holds : int
@@ -313,7 +313,7 @@ class ScheduledClosures:
     def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
         """Cancel what waits for a worker that this very function chooses.
 
-        These were more than was needed, as at the end of an epoch: people do not hear of them.
+        These were more than was needed, as at the end of an epoch: they are not counted or shown.
         """
         for closure in self.waiting.take_pinned(chooser):
             self._end_cancelled(closure, reason)
@@ -328,7 +328,7 @@ class ScheduledClosures:
             self.cancel_queued("what was pushed could not be applied")
 
     def cancel(self, remote: RemoteValue, in_flight: bool) -> Closure | None:
-        """Cancel a closure, or return it, open: then it must be found out what became of it.
+        """Cancel a closure, or return it, open: then its outcome must be resolved.
 
         Nothing happens to one that has ended, and to one that a worker has, unless ``in_flight``
         ones are to be cancelled, too.
@@ -377,7 +377,7 @@ class ScheduledClosures:
         if not self.closed:
             self.news.add(EventKind.COORDINATOR_CLOSED, reason)
         self.closed = True
-        self._note_effects(None)  # nobody hears of it any more
+        self._note_effects(None)  # nothing listens any more
         queued = self.cancel_queued(reason)
         running = self.in_flight.take_all()
         for closure in running:
@@ -471,9 +471,9 @@ class ScheduledClosures:
         if others := len(cancelled) - 1:
             text += f", and {others} that waited for its result"
         self.news.add(EventKind.CLOSURES_CANCELLED, text, cancelled)
-        self._cancel(closure, "somebody called cancel()")
+        self._cancel(closure, "cancel() was called")
         for each in cancelled[1:]:
-            self._cancel(each, f"somebody cancelled {closure}, whose result it waited for")
+            self._cancel(each, f"it waited for the result of {closure}, which was cancelled")
 
     def _removed(self, dependent: Closure) -> Closure | None:
         return self._dependents.remove(dependent.remote)

@@ -57,7 +57,7 @@ class ResourceRegistry:
         | None = None,
     ) -> None:
         self.owner = uuid.uuid4().hex
-        self._on_change: Callable[[], object] = bool  # nobody makes values yet
+        self._on_change: Callable[[], object] = bool  # no values are made yet
         self._fetch = None if fetch is None else weakref.WeakMethod(fetch)
         # Re-entrant: a garbage collection inside a locked region may release a value. Taken by the
         # main thread in sections only.
@@ -104,7 +104,7 @@ class ResourceRegistry:
                 raise ConfigurationError(
                     f"{what} belongs to another coordinator: {each!r}. It may be one from before "
                     "the coordinator's cell was run again, or of another strategy, and does not "
-                    "exist for this one. Make it anew with this coordinator: "
+                    "exist for this one. Make it again with this coordinator: "
                     "create_per_worker_dataset(...) and iter of that, or "
                     "create_per_worker_resource(...)"
                 )
@@ -181,7 +181,7 @@ class PerWorkerValues(PerWorkerReference):
         payload = dumps(
             call, "a per-worker value", references, ("fn", "args", "kwargs"), reduced=captured
         )
-        with uninterrupted:  # or nobody might ever release it
+        with uninterrupted:  # otherwise it might never be released
             self.owner, self.resource_id = registry.owner, registry.add(payload, references)
             weakref.finalize(self, registry.release, self.resource_id)
 
@@ -286,7 +286,7 @@ class PerWorkerDataset(PerWorkerValues):
 
     @property
     def element_spec(self) -> Spec:
-        """Shapes and dtypes of the elements, as `psnb.data.Dataset.element_spec` tells them.
+        """Shapes and dtypes of the elements, as in `psnb.data.Dataset.element_spec`.
 
         Asked of the workers, where the dataset is made; waits for a free thread of each.
 
@@ -309,16 +309,13 @@ class PerWorkerDataset(PerWorkerValues):
         return specs[0]
 
 
-# Nested structures of Python: pure.
-
-
 def map_structure(function: Callable[[Any], Any], structure: Any) -> Any:
     """Apply a function to every leaf of nested tuples, named tuples, lists, dicts and dataclasses.
 
     Returns
     -------
     object
-        The same nesting, made anew; the argument is not changed.
+        A new copy of the nesting; the argument is not changed.
     """
     if isinstance(structure, tuple):
         items = [map_structure(function, item) for item in structure]
@@ -335,9 +332,6 @@ def map_structure(function: Callable[[Any], Any], structure: Any) -> Any:
         }
         return dataclasses.replace(structure, **values)
     return function(structure)
-
-
-# What `ClusterCoordinator.fetch` does: results in the place of closures, in a nested structure.
 
 
 def fetched(structure: Any) -> Any:

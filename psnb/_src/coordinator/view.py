@@ -81,7 +81,7 @@ def gate_for(mode: Mode) -> Gate:
 
 
 class Steps:
-    """Carries out steps and tells the queue how it went.
+    """Carries out steps and reports the outcome to the queue.
 
     Parameters
     ----------
@@ -123,12 +123,12 @@ class Steps:
         await asyncio.to_thread(apply, queue.name, step.number, step.closures, queue.block)
 
 
-# Saving: the checkpoint managers of a coordinator, and the saves that they make by themselves.
+# Saving: the checkpoint managers of a coordinator, and their automatic saves.
 #
-# Whoever waits for closures polls, in its own thread: `ClusterCoordinator.done`, `join`,
+# Callers that wait for closures poll, each in its own thread: `ClusterCoordinator.done`, `join`,
 # `run_epoch`. If a save is due, that starts a thread, ``psnb-saving``, which ends with it. So
-# nothing is saved, and no thread lives, when nobody polls. There is one such thread at a time;
-# while it lives, it alone uses the rhythms, and otherwise those who poll do, under the lock.
+# nothing is saved, and no thread lives, when no caller polls. There is one such thread at a time;
+# while it lives, it alone uses the save schedules; otherwise polling callers do, under the lock.
 
 logger = logging.getLogger("psnb")
 
@@ -141,7 +141,7 @@ class Saver(Protocol):
     directory : AnyPath
         Where to.
     save_timeout : float
-        Seconds that closures get to end for a save that nobody asked for; meanwhile no other
+        Seconds that closures get to end for an automatic save; meanwhile no other
         begins.
     """
 
@@ -179,7 +179,7 @@ class Saving:
     Parameters
     ----------
     events : EventLog
-        Is told of the saves that were due.
+        Receives the outcomes of automatic saves.
     closures : Closures
         The queue.
     """
@@ -417,7 +417,7 @@ class CoordinatorView:
         )
 
     def _servers(self) -> tuple[ServerStatistics, ...]:
-        """Return what the servers said last; once closed, nobody asks them what they do now."""
+        """Return what the servers reported last; once closed, they are not asked any more."""
         found = self._strategy.watch.statistics()
         if self._last_workers is None:
             return found
@@ -595,5 +595,5 @@ class CoordinatorView:
         raise ConfigurationError(f"there is no worker {worker!r} that is ready")
 
     def note_command(self, message: str) -> None:
-        """Record a command that somebody gave, as an event."""
+        """Record a command that was given, as an event."""
         self.records.events.add(EventKind.COMMAND_GIVEN, message)

@@ -395,7 +395,7 @@ class WorkerConnection:
                 link.send(answer)
         self._end_if_drained()
         self.dispatch()
-        # Last: it wakes those who wait for the outcomes, and they need the interpreter's lock.
+        # Last: it wakes callers that wait for the outcomes, and they need the interpreter's lock.
         if outcomes:
             self._queue.settle(outcomes, self.name)
             self._records.merged.draw(time.time())

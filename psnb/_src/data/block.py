@@ -126,7 +126,7 @@ def _read_only(column: Column) -> Column:
 
 
 def made_of(given: Block, block: Block) -> Block:
-    """Return what a function has made of a block, as a block that nobody else can write to.
+    """Return what a function has made of a block, as a block that nothing else can write to.
 
     It has copies of all columns but those whose memory the function was given.
     """
@@ -289,7 +289,7 @@ def block_spec(block: Block) -> Spec:
 
 # Stacker: collects single elements into columns. Pure.
 #
-# Whoever gives an element may fill its arrays anew for the next one, as tf.data allows. So each
+# A source may refill the arrays of an element for the next one, as tf.data allows. So each
 # array is copied when it comes, into what becomes the column: once, as stacking them later would
 # have to.
 
@@ -393,7 +393,7 @@ def _of_dtype(leaf: Any, dtype: np.dtype) -> Any:
 
 
 class _Leaves(list[Any]):
-    """A column of scalars, text and datasets, which nobody can fill anew."""
+    """A column of scalars, text and datasets, which cannot be refilled."""
 
     def taken(self) -> Column:
         """Return the column; the next one begins."""

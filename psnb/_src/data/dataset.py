@@ -319,9 +319,6 @@ def _batches(
     return batches if queue_size is None else batches.prefetch(queue_size)
 
 
-# The sources of datasets: the methods of `Dataset` that make one from other data.
-
-
 class DatasetSources(FileSources):
     """Base of `Dataset`, with the methods that make one."""
 
@@ -500,9 +497,6 @@ def _node(dataset: Any) -> Node:
     return dataset.node
 
 
-# replaced_files: the same chain over other files.
-
-
 def replaced_files(node: Node, files: Sequence[str]) -> Node:
     """Return a chain that reads other files, in place of all that it reads.
 
@@ -554,7 +548,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
     by several threads, which have an iterator each or share one. Methods with a name from tf.data
     behave as its documentation says, except where a docstring here says otherwise. Functions get
     an element as their argument; a tuple's items are separate arguments. What they return is
-    copied at once: they may fill one array anew for each element.
+    copied at once: they may refill one array for each element.
 
     It pickles, including lambdas and functions of a notebook (by cloudpickle), without running
     anything.
@@ -706,7 +700,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         DatasetError
             If no file matches a pattern.
         ConfigurationError
-            If its source is no files, or it has several sources of files.
+            If its source is not made of files, or it has several sources of files.
         """
         return type(self)(replaced_files(self.node, list_files(files)))
 
@@ -1046,14 +1040,14 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         Elements are dicts. Arrays whose first axis may differ in length between elements are
         joined, in the order of the elements; all else must be equal: an instance whose elements
         differ there is left out, with a warning. (After a function of yours, that is so of every
-        array that is no scalar.)
+        array that is not a scalar.)
         Everything is read, and kept in memory, before the first element comes. So such a chain
         cannot be cut: elements of one instance could be anywhere.
 
         Parameters
         ----------
         key : str
-            The column that tells the instances apart, such as ``Slot("id", "bytes", ())``.
+            The column that identifies an instance, such as ``Slot("id", "bytes", ())``.
         min_merge_size : int
             Fewer elements than this are not merged.
         keep_unmerged : bool
@@ -1064,7 +1058,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         Raises
         ------
         DatasetError
-            From the iterator, if elements are no dicts with the key.
+            From the iterator, if elements are not dicts with the key.
         """
         size = integer("merge_by: min_merge_size", min_merge_size, 1)
         return type(self)(MergeBy(self.node, key, size, keep_unmerged, erase_duplicates))

@@ -154,7 +154,7 @@ class InMemoryDataset(SaysWhatToUse):
         DatasetError
             If no file matches a pattern.
         ConfigurationError
-            If its source is no files, or has several sources of files.
+            If its source is not made of files, or has several sources of files.
         """
         source = self.source.with_files(files)
         return self.of(source, self.batch_size, self.threads, self.memory_limit)
@@ -242,7 +242,7 @@ class InMemoryDataset(SaysWhatToUse):
     def slots_shuffle(self, slots: Sequence[str], seed: int | None = None) -> None:
         """Exchange the values of some slots among the examples, to see what they are worth.
 
-        Evaluate a model before and after: the metric is worse by what these slots tell. An example
+        Evaluate a model before and after: the metric is worse by what these slots give. An example
         gets the values of all of them from one other example, at random. It is so for all
         iterations until the next `slots_shuffle`, which begins with the values as they were read,
         or `load_into_memory`. Nothing is moved in memory: a partition's values are exchanged when
@@ -258,7 +258,7 @@ class InMemoryDataset(SaysWhatToUse):
         Raises
         ------
         ConfigurationError
-            If nothing is in memory, or it was not shuffled globally; or if slots are no names.
+            If nothing is in memory, or it was not shuffled globally; or if slots are not names.
         DatasetError
             From an iteration: if there is no such slot.
         """
@@ -338,9 +338,6 @@ def slot_names(slots: Any) -> tuple[str, ...]:
 
 def _nowhere(place: str, data: bytes) -> None:
     raise AssertionError("everything stays in this process")
-
-
-# QueueDataset: Paddle's name for reading files as a stream.
 
 
 class QueueDataset(SaysWhatToUse):

@@ -225,7 +225,7 @@ class NumberedExamples(NamedTuple):
         Raises
         ------
         DatasetError
-            If they are no dicts with such columns, or there is one example only.
+            If they are not dicts with such columns, or there is one example only.
         """
         nesting = self.block.nesting
         keys = nesting.keys if nesting is not None and nesting.kind is dict else ()
@@ -566,9 +566,6 @@ class MemoryStore:
                 )
 
 
-# Elements in the memory of this process, partition by partition.
-
-
 class PartitionStore(Protocol):
     """A store of partitions."""
 
@@ -661,7 +658,7 @@ class Memory:
         # One thread at a time makes lost partitions. Held while sources are read: threads that wait
         # for it need what is read.
         self._making = threading.Lock()
-        # Partitions that are being read have negative generations, so that nobody sees them yet.
+        # Partitions being read have negative generations, so that they are not visible yet.
         self._unfinished = itertools.count(-1, -1)
         self._newest = 0
         self._forgotten: set[int] = set()

@@ -410,7 +410,7 @@ def short(value: Any) -> str:
 
 # StageCounters: counts what an iterator of a chain gives, and what it takes.
 #
-# Whoever reads a node begins a stage. The counts are taken block by block, so they cost little. The
+# Reading a node begins a stage. The counts are taken block by block, so they cost little. The
 # time of a stage is its own: what its inputs take in the same thread is taken off.
 #
 # Threads: a stage belongs to the thread that reads its iterator. Any thread may take a snapshot,

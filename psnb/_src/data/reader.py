@@ -318,7 +318,7 @@ class DatasetIterator(Iterator[Any]):
         missing = {"version", "chain", "seed", "at"}
         if not isinstance(state, dict) or missing - state.keys():
             raise DatasetError(
-                "this is no state of a dataset's iterator; take one with iterator.state()"
+                "this is not a state of a dataset's iterator; take one with iterator.state()"
             )
         if state["version"] != VERSION:
             raise DatasetError(

@@ -205,7 +205,7 @@ def as_leaf(value: Any, path: str = "") -> Any:
         try:
             array = as_array(value)
         except (TypeError, ValueError) as error:
-            raise DatasetError(f"{_at(path)}{_shown(value)} is no array: {error}") from error
+            raise DatasetError(f"{_at(path)}{_shown(value)} is not an array: {error}") from error
         if array.dtype != object or isinstance(value, list) or array.ndim:
             return array if array.ndim else array[()]
     raise DatasetError(

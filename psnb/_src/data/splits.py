@@ -152,10 +152,10 @@ def _uncuttable(node: Node) -> ConfigurationError:
 
 # identity: a text that differs between different datasets, also between long lists of files. Pure.
 #
-# Not looked at is what is in files and arrays, and the code of functions: of these the names count.
+# The content of files and arrays and the code of functions are not compared, only their names.
 
 _LENGTH = 200
-"""Characters that tell people what the chain is."""
+"""Characters that show people what the chain is."""
 
 
 def identity(splits: Sequence[Dataset]) -> str:

@@ -153,9 +153,6 @@ if __name__ == "__main__":
     main()
 
 
-# The plot of a run: held-out AUC and training loss over the flights seen.
-
-
 def write_learning_curve(path: Path, history: psnb.TrainingHistory, batch_size: int) -> None:
     """Draw a learning curve as a PNG.
 
@@ -195,11 +192,8 @@ def write_learning_curve(path: Path, history: psnb.TrainingHistory, batch_size: 
     figure.savefig(path)
 
 
-# What `psnb demo` tells: a line for each part of a pass, and how it ended.
-
-
 class StepLines(psnb.Callback):
-    """Tells how good the model is after each part of a pass.
+    """Prints how good the model is after each part of a pass.
 
     Parameters
     ----------
@@ -297,7 +291,7 @@ def _lost(error: ServerLostError, checkpoint: object) -> ServerLostError:
     what = str(error).partition("; ")[0]  # the ways on are those of a notebook
     if checkpoint is None:
         way = (
-            "nothing was saved yet: the same command begins anew, and with a smaller "
+            "nothing was saved yet: the same command starts over, and with a smaller "
             "--checkpoint-seconds it saves sooner"
         )
     else:
@@ -321,7 +315,7 @@ def _resumed(
     print(f"resumed from {manager.latest_checkpoint}: {done:,} of {steps:,} steps are done")
     if done >= steps:
         print(
-            "nothing is left to train: give more --epochs, or another --checkpoint-dir to begin "
-            "anew"
+            "nothing is left to train: give more --epochs, or another --checkpoint-dir to start "
+            "over"
         )
     return state

@@ -13,7 +13,7 @@ import numpy as np
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb.errors import ConfigurationError
 
-# Exact sums of float64 numbers: the same to the bit in whatever order, however grouped. Pure.
+# Exact sums of float64 numbers: the same bit for bit in any order and grouping. Pure.
 #
 # Every finite float64 is a whole multiple of 2**-1074. So a sum of them is a whole number of such
 # units, and adding whole numbers rounds nothing. A sum is kept as that number in two's complement,
@@ -140,7 +140,7 @@ def _dtype_of_places(flat: np.ndarray) -> np.dtype[Any]:
 class MetricState(SaysWhatToUse):
     """A metric of some examples; made by calling the metric, and by adding two states.
 
-    Adding is exact and does not depend on the order, to the bit: sums are kept without rounding,
+    Adding is exact, bit for bit the same in any order: sums are kept without rounding,
     counts as whole numbers. So it does not matter which worker came first, and a part that was
     added can be subtracted again.
 
@@ -174,7 +174,7 @@ class MetricState(SaysWhatToUse):
 
     def __init__(self, metric: MergeableMetric, array: np.ndarray) -> None:
         if not isinstance(array, np.ndarray) or not metric.form.fits(array):
-            raise ConfigurationError(f"this array is no state of {metric}")
+            raise ConfigurationError(f"this array is not a state of {metric}")
         array.setflags(write=False)
         self._metric, self._array = metric, array
 
@@ -252,7 +252,7 @@ def _unpickled(metric: MergeableMetric, *parts: Any) -> MetricState:
 class MetricStates(Mapping[str, MetricState]):
     """What closures have reported up to a moment, merged; a mapping from names to `MetricState`.
 
-    It never changes, so it marks a moment: `since` tells what came after it, exactly. Any thread
+    It never changes, so it marks a moment: `since` returns what came after it, exactly. Any thread
     may use it, and any number of marks can be kept; they do not know of each other.
 
     Parameters
@@ -324,7 +324,7 @@ def united(earlier: Mapping[str, MetricState], later: Mapping[str, MetricState])
 
 # StateForm: what arrays the states of a metric are, and how two are joined. Pure.
 #
-# Joining is exact, so the order in which states are joined does not matter, to the bit.
+# Joining is exact, so the result is the same bit for bit in any order.
 
 UNIT = 1 << 20
 """Counts are kept as whole multiples of ``1 / UNIT``, so that weights need not be whole."""
@@ -522,7 +522,7 @@ def numbers(what: str, values: Any) -> np.ndarray:
     try:
         array = np.asarray(values)
         if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-            # Such as bfloat16, of which numpy knows nothing. Text and objects are no numbers, and
+            # Such as bfloat16, of which numpy knows nothing. Text and objects are not numbers, and
             # those of 128 bits may not fit.
             if array.dtype.kind != "V" or array.dtype.names:
                 raise TypeError(f"their dtype is {array.dtype}")

@@ -165,9 +165,6 @@ def why_undefined(negatives: float, positives: float) -> str:
     return "" if negatives else "no negative examples"
 
 
-# AUC: the area under the ROC curve.
-
-
 @dataclass(frozen=True)
 class AUC(RankingMetric):
     r"""The chance that a positive example scores higher than a negative one.
@@ -181,7 +178,7 @@ class AUC(RankingMetric):
     (buckets - 1))``, and the scores of one bucket count as equal. With ``P`` positives and ``N``
     negatives, of which a bucket ``b`` has ``p_b`` and ``n_b``, the value is off by at most
     ``sum(p_b * n_b) / (2 * P * N)``: half of the pairs that fall into one bucket. `error_bound`
-    tells it for a state. The state is an array of ``2 * buckets`` counts, of 24 bytes each.
+    returns it for a state. The state is an array of ``2 * buckets`` counts, of 24 bytes each.
 
     The area has no value if there are only positives or only negatives: it is NaN, and
     `MetricState.reason` says why.
@@ -223,9 +220,6 @@ class AUC(RankingMetric):
         return float(positives @ negatives / 2 / positives.sum() / negatives.sum())
 
 
-# PRAUC: the area under the curve of precision over recall.
-
-
 @dataclass(frozen=True)
 class PRAUC(RankingMetric):
     r"""The average precision :math:`\sum_t (R_t - R_{t-1}) P_t` over the thresholds.
@@ -235,7 +229,7 @@ class PRAUC(RankingMetric):
     thresholds, which would be too optimistic (Davis, Goadrich, *The Relationship Between
     Precision-Recall and ROC Curves*, ICML 2006); as scikit-learn's ``average_precision_score``.
 
-    Buckets are those of `AUC`. The order within a bucket is unknown: `error_bound` tells how far
+    Buckets are those of `AUC`. The order within a bucket is unknown: `error_bound` says how far
     off the value can be, from the best and the worst order.
 
     Without positives it has no value: it is NaN, and `MetricState.reason` says why.
@@ -318,9 +312,6 @@ class WeightedMean(MergeableMetric):
         return rounded(terms, weights) if weights else NO_EXAMPLES
 
 
-# TopK: how often the right class is among the k with the highest scores.
-
-
 @dataclass(frozen=True)
 class TopK(WeightedMean):
     r"""The share of examples whose class is among the ``k`` highest scores.
@@ -377,9 +368,6 @@ class TopK(WeightedMean):
         return self.mean_of("hits", hit, weights_of(weights, hit.size))
 
 
-# Mean: of a loss or any other number of each example.
-
-
 @dataclass(frozen=True)
 class Mean(WeightedMean):
     r"""The mean :math:`\sum_i w_i x_i / \sum_i w_i`.
@@ -411,9 +399,6 @@ class Mean(WeightedMean):
         """
         array = column("values", values).astype(np.float64, copy=False)
         return self.mean_of("values", array, weights_of(weights, array.size))
-
-
-# MAE: the mean absolute error.
 
 
 def differences(
@@ -460,9 +445,6 @@ class MAE(WeightedMean):
         return self.mean_of("errors", np.abs(errors), checked)
 
 
-# RMSE: the root of the mean squared error.
-
-
 @dataclass(frozen=True)
 class RMSE(WeightedMean):
     r"""The root mean squared error, :math:`\sqrt{\sum_i w_i (y_i - p_i)^2 / \sum_i w_i}`.
@@ -488,9 +470,6 @@ class RMSE(WeightedMean):
         """Return the root of the mean."""
         mean = super().evaluate(array)
         return mean if isinstance(mean, str) else math.sqrt(mean)
-
-
-# Accuracy: how often the predicted class is the right one.
 
 
 @dataclass(frozen=True)
@@ -554,12 +533,9 @@ class Accuracy(WeightedMean):
         return self.mean_of("hits", hit, weights_of(weights, hit.size))
 
 
-# LogLoss: the binary cross entropy of probabilities.
-
-
 def cross_entropy(positive: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     """Return what each example adds to the log loss, in nats: float64."""
-    # As scikit-learn: a float32 of exactly 0 or 1 stands for what float32 cannot tell from it.
+    # As scikit-learn: a float32 of exactly 0 or 1 stands for what float32 rounds to it.
     margin = float(np.finfo(predictions.dtype).eps)
     clipped = np.clip(predictions.astype(np.float64), margin, 1 - margin)
     return -np.where(positive, np.log(clipped), np.log1p(-clipped))
@@ -603,9 +579,6 @@ class LogLoss(WeightedMean):
         array = probabilities("predictions", predictions, positive.size)
         losses = cross_entropy(positive, array)
         return self.mean_of("losses", losses, weights_of(weights, positive.size))
-
-
-# NormalizedEntropy: the log loss beside that of always predicting the mean label.
 
 
 @dataclass(frozen=True)
@@ -653,9 +626,6 @@ class NormalizedEntropy(MergeableMetric):
         rate = rounded(positives, weights)
         other = rounded(weights - positives, weights)
         return rounded(losses, weights) / -(rate * math.log(rate) + other * math.log(other))
-
-
-# Calibration: clicks over predicted clicks.
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 After `psnb.attach` and `psnb.resume` a strategy has the parameters of a model, but this process has
 no model. A model of the same name adopts them: they stay as they are, with the state of their
 optimizers. What does not fit is refused, with all that is different. A model that this process
-has a handle of already is adopted on demand alone: who runs a cell again may want weights that
-begin anew as well as those that were learned.
+has a handle of already is adopted on demand alone: a cell that runs again may want weights that
+start over as well as those that were learned.
 """
 
 from __future__ import annotations

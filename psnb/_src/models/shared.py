@@ -122,7 +122,7 @@ class BatchRows:
         Raises
         ------
         InvalidArrayError, IdOutOfRangeError
-            If they are no ids of the table.
+            If they are not ids of the table.
         """
         checked = [checked_ids(each, table.name, table.rows) for each in ids]
         flat = [each.reshape(-1) for each in checked]
@@ -248,7 +248,7 @@ def batch_summary(fields: Iterable[tuple[str, np.ndarray]]) -> str:
 # Threads: several may use one; at worst, one of them uses another size than it would have alone.
 
 _SPARE = 16
-"""One part in so many is left free, for batches that need a little more than the first one."""
+"""A sixteenth is left free, for batches that need a little more than the first one."""
 
 
 class SizeBuckets:
@@ -391,7 +391,7 @@ class StepDescription(tuple[StepOperation, ...]):
 
 
 def pulling(rows: Iterable[tuple[Handle, int | None]]) -> list[StepOperation]:
-    """Return the pull of parameters; of an embedding, of so many rows, if that is known."""
+    """Return the pull of parameters; of an embedding, of how many rows, if that is known."""
     return [
         StepOperation("pull", outputs=(_array(handle, count),), note=_where(handle))
         for handle, count in rows
@@ -564,7 +564,7 @@ class FlatVariables:
         return self.split([variable.read() for variable in self.variables])
 
     def sources(self) -> DenseSources:
-        """Return where the arrays are, as exported models tell it."""
+        """Return where the arrays are, in the form of exported models."""
         return DenseSources(
             {each.name: (each.shape[0], each.dtype.name) for each in self.variables},
             {n: (self.variables[p.variable].name, p.start) for n, p in self.places.items()},
@@ -595,7 +595,7 @@ class FlatVariables:
                 raise InvalidArrayError(
                     f"parameter {name!r} was made with shape {place.shape}, and now has shape "
                     f"{np.shape(arrays[name])}: a model whose layers changed is another model; "
-                    "place it anew, under another name="
+                    "place it again, under another name="
                 )
 
 
@@ -732,7 +732,7 @@ def returned(outputs: Any, forms: Iterable[tuple[str, Iterable[Any]]]) -> tuple[
     outputs : object
         The structure, with numbers in place of its arrays.
     forms : iterable of (str, iterable)
-        For each number dtype and shape; what is no int in a shape depends on the batch.
+        For each number dtype and shape; what is not an int in a shape depends on the batch.
     """
     form = check_nested(outputs)
     names = [name for _, name in sorted(leaves_of(form))]
@@ -797,9 +797,6 @@ def _parts(table: Embedding, count: int) -> Iterator[slice]:
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
-# What a model has that is on no server, and what is wrong with ids.
-
-
 def local_value(dtype: object, shape: Sequence[int], value: np.ndarray) -> str:
     """Return what identifies a value that stays with a model, such as a frozen embedding."""
     digest = xxh3_64_hexdigest(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
@@ -807,7 +804,7 @@ def local_value(dtype: object, shape: Sequence[int], value: np.ndarray) -> str:
 
 
 def no_ids(what: str) -> InvalidArrayError:
-    """Return what to raise for ids that are no integers; ``what`` says of which dtype they are."""
+    """Return what to raise for ids that are not integers; ``what`` says of which dtype they are."""
     return InvalidArrayError(
         f"{what}: ids are integers. A column that lost its type on the way (missing values make "
         "floats) is converted where it is read"

@@ -80,9 +80,9 @@ class EventKind(enum.Enum):
     COORDINATOR_RESUMED = "coordinator resumed"
     """Closures begin again."""
     CHECKPOINT_SAVED = "checkpoint saved"
-    """A checkpoint was saved by itself."""
+    """A checkpoint was saved automatically."""
     CHECKPOINT_FAILED = "checkpoint failed"
-    """One that was due cannot be saved; it is tried again, and told when that succeeds."""
+    """One that was due cannot be saved; it is tried again, and success is an event, too."""
     COMMAND_GIVEN = "command given"
     """Somebody used a control of a live view."""
     COORDINATOR_CLOSED = "coordinator closed"
@@ -186,12 +186,12 @@ class EventLog:
 
 Tone = Literal["good", "busy", "waiting", "bad", "quiet"]
 """How a state is to be taken: all is well; work is done; something is awaited, or held back on
-purpose; somebody must do something; nothing goes on any more, or nothing is known."""
+purpose; people must do something; nothing goes on any more, or nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the state of a coordinator is told from.
+    """What the state of a coordinator is derived from.
 
     Attributes
     ----------
@@ -243,7 +243,7 @@ COORDINATOR_STATES: tuple[StateRule, ...] = (
         "parameters lost",
         "bad",
         "Servers are lost with all copies of some parameters. strategy.recover() brings these back "
-        "from a checkpoint, strategy.recover(initialize=True) begins anew without one.",
+        "from a checkpoint, strategy.recover(initialize=True) starts over without one.",
         lambda s: s.parameters_lost,
     ),
     StateRule(
@@ -283,7 +283,7 @@ SERVER_TONES: dict[str, Tone] = {
     "released": "quiet",
 }
 """The states of a server. Unknown is one that was not asked yet; lost, one whose process has ended,
-until all shards have a server again; released, one whose coordinator was closed: nobody asks."""
+until all shards have a server again; released, one whose coordinator was closed."""
 
 _RULES = {rule.state: rule for rule in COORDINATOR_STATES}
 
@@ -306,15 +306,15 @@ def meaning(state: str) -> str:
 # Failures: which closures raised, where, and with what traceback. Thread-safe.
 #
 # The threads that settle closures write it, the notebook's and the views' threads read it.
-# Exceptions stay pickled until someone reads them: unpickling runs code of the exception's class,
+# Exceptions stay pickled until they are read: unpickling runs code of the exception's class,
 # for which neither a lock nor an event loop should wait. What calls a closure again is pickled,
-# too, and is only here: a `Failure` that someone holds keeps none of it alive.
+# too, and is only here: a `Failure` in a variable keeps none of it alive.
 
 MOST_FAILURES = 200
 """Failures that are kept; beyond that the oldest are forgotten."""
 
 MOST_BYTES = 16 << 20
-"""Bytes of exceptions that nobody has read yet; beyond that, the oldest exceptions are dropped."""
+"""Bytes of unread exceptions; beyond that, the oldest exceptions are dropped."""
 
 MOST_CALL_BYTES = 64 << 20
 """Bytes of functions and arguments that are kept to be called again; beyond that, the oldest are
@@ -399,7 +399,7 @@ class Failure:
         What would change a parameter at once and for all, such as `Embedding.shrink`, is refused.
         `psnb.report` is dropped, and `psnb.worker_context` is that of the worker.
 
-        Per-worker values are made here anew, by the same function: what closures have changed in
+        Per-worker values are made here again, by the same function: what closures have changed in
         them since is not in them. An iterator gives the elements that the closure had taken when it
         failed: they were kept if they were at most 64, of 8 MiB together, and can be pickled. They
         are as the closure left them, as copies of all would cost every closure time: what it has
@@ -448,7 +448,7 @@ class _Noted:
         return read
 
 
-_SHED = "not kept: too much was raised before anybody looked"
+_SHED = "not kept: too much was raised before it was read"
 
 
 class FailureLog:

@@ -152,9 +152,6 @@ class Backlog:
         return self._bytes >= self._most_bytes or len(self._kept) > self._most_updates
 
 
-# Viewed: the interface of a coordinator for its views. OptimizerState: a part of what it says.
-
-
 @dataclass(frozen=True)
 class OptimizerState:
     """The optimizer of one parameter, now."""
@@ -366,8 +363,8 @@ class Feed:
         return sentence
 
     def _changed_workers(self, workers: Sequence[WorkerStatistics]) -> list[WorkerRow]:
-        # With very many workers, rows with small changes take turns: nobody reads a hundred rows
-        # four times a second, and sending them would take the kernel longer than all the rest.
+        # With very many workers, rows with small changes take turns: people do not read a hundred
+        # rows four times a second, and sending them would take the kernel longer than all the rest.
         turns = max(1, len(workers) // MOST_ROWS)
         self._turn += 1
         rows = []

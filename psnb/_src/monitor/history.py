@@ -488,7 +488,7 @@ class CheckpointStatistics:
     error : str
         Why it failed; empty if it did not fail.
     held : float
-        Seconds for which closures were held, so that it is of one moment: those that ran had to
+        Seconds for which closures were held, so that it is consistent: those that ran had to
         end, and the servers had to take note of it. They were not held while it was written.
     """
 
@@ -540,7 +540,7 @@ class Statistics:
     Attributes
     ----------
     state : str
-        ``"idle"`` (nothing scheduled), ``"running"``, ``"no workers"`` (closures wait, and nobody
+        ``"idle"`` (nothing scheduled), ``"running"``, ``"no workers"`` (closures wait, and none
         can run them), ``"draining"`` (no closure begins any more, some still run), ``"paused"``
         (nothing runs), ``"parameters lost"`` (``strategy.recover`` is needed), ``"failing"`` (an
         error waits to be raised) or ``"closed"``. The first that holds of ``"closed"``,
@@ -799,7 +799,7 @@ class History:
     def metrics(self) -> dict[str, MetricStatistics]:
         """Return the newest figures of each metric, by name; without totals.
 
-        Each is followed by its validation, and what is no metric of the model comes last.
+        Each is followed by its validation, and what is not a metric of the model comes last.
         """
         with self._lock:
             found = {

@@ -74,7 +74,7 @@ def html_table(what: str, head: Iterable[str], rows: Sequence[tuple[str, ...]]) 
 
 
 def left_out(count: int, what: str) -> str:
-    """Return the line that says how many of so many rows are not shown."""
+    """Return the line that says how many of ``count`` rows are not shown."""
     more = count - MOST_ROWS
     return f"<div>and {more:,} {what} more</div>" if more > 0 else ""
 
@@ -527,8 +527,8 @@ def _seconds(seconds: float) -> str:
 # A notebook is saved at any moment, and a widget's output is nothing without its kernel. So each
 # live widget has a second output: a static summary, which the page hides while the widget lives,
 # and which is replaced while the coordinator works. Each is written by the thread that shows it
-# first, then by the publisher's (see `told.Publisher`) and, when a cell ends, by the one that runs
-# cells; it is emptied by the thread that closes the coordinator.
+# first, then by the `Publisher`'s and, when a cell ends, by the one that runs cells; it is emptied
+# by the thread that closes the coordinator.
 
 INTERVAL = 10.0
 """Seconds between two summaries while a coordinator works: each is saved with the notebook."""
@@ -546,7 +546,7 @@ class SavedSummaries:
     """The static summaries beside the widgets of one coordinator. Thread-safe."""
 
     def __init__(self) -> None:
-        # So that nothing is written after the end; nobody waits for a network under it.
+        # So that nothing is written after the end; it is not held across a network call.
         self._lock = threading.Lock()
         self._outputs: deque[str] = deque(maxlen=KEPT)
         self._written: Summary | None = None

@@ -206,7 +206,7 @@ class HubLink:
     """Posts a coordinator's updates to the hub, and runs the commands that come back.
 
     It never raises and never waits for the hub, except in `close`. It has only a weak reference to
-    the coordinator, and ends by itself when that is closed or garbage-collected.
+    the coordinator, and ends when that is closed or garbage-collected.
 
     Parameters
     ----------
@@ -357,9 +357,6 @@ def _refusal(status: int, answer: bytes) -> str:
             f"extension is in it when it starts its kernels; they need its variable {SECRET}"
         )
     return f"the hub answers {status}: {answer[:200]!r}"
-
-
-# PanelLink: sends a coordinator's updates to the hub of its Jupyter server, or its scheduler.
 
 
 class PanelLink(Protocol):
@@ -554,7 +551,7 @@ class _UpdatesHandler(RequestHandler):
 class SchedulerLink:
     """Sends a coordinator's updates to the scheduler, once a second, from a thread ``psnb-route``.
 
-    It has only a weak reference to the coordinator, and ends by itself when that is closed or
+    It has only a weak reference to the coordinator, and ends when that is closed or
     garbage-collected.
 
     Parameters

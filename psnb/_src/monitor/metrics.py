@@ -1,7 +1,7 @@
 """MergedMetrics: what closures report as metrics, merged over all that ended well.
 
 The threads that settle closures hand it over, packed, under the queue's lock: that only
-appends to a deque. Whoever reads merges them first, and so does the event loop when many have
+appends to a deque. A reader merges them first, and so does the event loop when many have
 arrived. One lock guards what is merged; the lock of the history is taken within.
 """
 
@@ -78,7 +78,7 @@ class MergedMetrics:
         return states
 
     def begin(self, now: float, earlier: MetricStates = _NOTHING) -> None:
-        """Draw what there is, and count for views anew from here: an epoch begins.
+        """Draw what there is, and count for views from zero: an epoch begins.
 
         Parameters
         ----------

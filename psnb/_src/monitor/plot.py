@@ -45,7 +45,7 @@ def plot(
 
 # MetricsFigure: a matplotlib figure that a notebook shows, whether pyplot was imported or not.
 #
-# IPython shows plain figures only after pyplot has told it how.
+# IPython shows plain figures only after pyplot has configured it.
 
 
 class MetricsFigure(Figure):

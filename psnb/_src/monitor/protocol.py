@@ -59,7 +59,7 @@ class Summary(TypedDict):
 
     time: float  # seconds since the epoch
     state: str  # one of COORDINATOR_STATES (`psnb._src.monitor.events`), or unknown
-    tone: Tone  # of the state
+    tone: Tone
     meaning: str  # of the state, in a sentence
     elapsed: float  # seconds
     eta: Number | None  # seconds until training is over, or else all that is queued has ended; None
@@ -91,7 +91,7 @@ class WorkerRow(TypedDict):
     address: str
     host: str
     state: str  # one of WORKER_TONES
-    tone: Tone  # of the state
+    tone: Tone
     in_flight: int
     completed: int
     failed: int
@@ -110,7 +110,7 @@ class ServerRow(TypedDict):
     name: str
     address: str
     state: str  # one of SERVER_TONES
-    tone: Tone  # of the state
+    tone: Tone
     shards: int
     bytes: int  # of parameters and optimizer state
     pulls_per_second: Number  # reads of a variable, or of rows of an embedding
@@ -308,9 +308,6 @@ class PendingCommands(TypedDict):
     commands: list[Command]
 
 
-# Plain: converts messages to valid JSON values, whatever numbers and texts they contain.
-
-
 def plain(value: Any) -> Any:
     """Return a message with only values that JSON has.
 
@@ -324,7 +321,7 @@ def plain(value: Any) -> Any:
     object
         The same, with lists for tuples, Python's numbers for numpy's, ``"nan"``, ``"inf"`` and
         ``"-inf"`` for floats that are not finite, and ``?`` for halves of surrogate pairs, which
-        Python keeps for bytes of file names that are no text.
+        Python keeps for bytes of file names that are not text.
     """
     match value:
         case str():
@@ -343,7 +340,7 @@ def plain(value: Any) -> Any:
             return value
 
 
-# Outline: the part of an update that everybody may read. Pure.
+# Outline: the part of an update that is public. Pure.
 #
 # The scheduler serves it to anyone who can open Dask's dashboard, without a password and over plain
 # HTTP, even on a cluster with TLS. Arguments of closures, their exceptions and messages about them

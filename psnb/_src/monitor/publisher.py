@@ -96,7 +96,7 @@ class Publisher:
 
     @uninterrupted
     def soon(self) -> None:
-        """Send what has changed now: somebody looks, who has just changed it; any thread."""
+        """Send what has changed now: it was changed from a view, which waits; any thread."""
         self._wake.set()
 
     @uninterrupted
@@ -254,7 +254,7 @@ def checked(message: object) -> Command:
         If it is not a command, or lacks something.
     """
     if not isinstance(message, dict) or message.get("type") != "command":
-        raise ConfigurationError(f"this is no command: {str(message)[:200]}")
+        raise ConfigurationError(f"this is not a command: {str(message)[:200]}")
     if message.get("version") != VERSION:
         raise ConfigurationError(
             f"the view speaks version {message.get('version')} of psnb's protocol, the kernel "

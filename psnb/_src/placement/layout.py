@@ -67,7 +67,7 @@ class ShardPlacement:
         Servers that were replicas up to this placement. The primary may not have heard of that yet.
         Until it has confirmed it, they have all that was acknowledged, or no server has.
     term : int
-        Higher with each new primary: a server that follows an older one is told so.
+        Higher with each new primary: a server that follows an older one is refused.
     version : int
         Higher with every change.
     """
@@ -320,7 +320,7 @@ class ServerStatus:
     leaves : bool
         Whether its process was asked to end: its shards must go elsewhere soon.
     writes : bool
-        Whether it writes a checkpoint: nobody else has the moment that is saved.
+        Whether it writes a checkpoint: no other server has the moment that is saved.
     """
 
     shards: Mapping[int, ShardStatus]

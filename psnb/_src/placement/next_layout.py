@@ -205,7 +205,7 @@ class _Mending:
             synced = good[:replicas]
         if syncing is None is placement.syncing and successor is None and not dropped:
             # Not while one is leaving, which would be overwritten; nor in the step in which one has
-            # just broken, since the primary would not hear of that.
+            # just broken, since the primary would not learn of that.
             unfit = self._desired.unfit.get(self._index, ())
             others = [each for each in load if each not in (primary, *synced, *unfit)]
             if home != primary:
@@ -290,7 +290,7 @@ class SyncPauses:
         self._pauses: dict[tuple[int, ServerAddress], tuple[float, float]] = {}
 
     def note(self, before: Layout, after: Layout, now: float) -> None:
-        """Note what became of the replicas that were being filled; ``now`` in seconds."""
+        """Note the outcome for replicas that were being filled; ``now`` in seconds."""
         for index, (old, new) in enumerate(zip(before.placements, after.placements, strict=True)):
             server = old.syncing
             if server is None or server == new.syncing:

@@ -149,7 +149,7 @@ class RegistryEntry:
 
     @property
     def lease(self) -> float:
-        """Seconds after which an owner counts as gone that says nothing."""
+        """Seconds after which an owner that sends nothing counts as gone."""
         patience = self.layout[3] if self.layout else 0.0
         return float(patience) + PUBLISH_AGAIN
 
@@ -193,7 +193,7 @@ class LayoutRegistry(SchedulerPlugin):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._kept: dict[str, RegistryEntry] = {}
-        self._taken: dict[str, str] = {}  # by former id, what its former owner is told
+        self._taken: dict[str, str] = {}  # by former id, the answer to its former owner
         self._timers: dict[str, asyncio.TimerHandle] = {}  # these end strategies without an owner
 
     async def start(self, scheduler: Scheduler) -> None:
@@ -252,7 +252,7 @@ class LayoutRegistry(SchedulerPlugin):
         return ""
 
     def note_model(self, token: str, strategy: str, name: str, packed: bytes) -> str:
-        """Note a model of a strategy, or what became of it."""
+        """Note a model of a strategy, or a change of it."""
         if refusal := self._refusal(token, strategy):
             return refusal
         self._kept[strategy].models[name] = packed
@@ -325,7 +325,7 @@ class LayoutRegistry(SchedulerPlugin):
     def move(
         self, token: str, before: str, after: str, layout: list[Any], servers: Mapping[str, str]
     ) -> str:
-        """Give a strategy another id and layout: nobody reaches it by the one that it had.
+        """Give a strategy another id and layout: it cannot be reached by the former ones.
 
         Its servers are kept that have new keys; ``servers`` has those before by the new ones.
         """
@@ -447,7 +447,7 @@ class LayoutCache:
         """Ask the scheduler for a strategy's layout; callers at the same time share a request.
 
         The answer is not older than the call: what made the caller ask, a server that was given up
-        for example, has been published before. So nobody shares a request that was sent earlier.
+        for example, has been published before. So a request that was sent earlier is never shared.
 
         Raises
         ------
@@ -469,7 +469,7 @@ class LayoutCache:
         del self._asking[strategy]
         self._sent.discard(strategy)
         if not asking.cancelled():
-            asking.exception()  # nobody may wait for it any more
+            asking.exception()  # retrieved, as its waiters may be gone
 
     async def _refresh(self, strategy: str) -> Layout:
         self._sent.add(strategy)

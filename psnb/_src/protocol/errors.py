@@ -1,4 +1,4 @@
-"""RemoteTraceback: where an exception was raised, told so that it can be read elsewhere. Pure.
+"""RemoteTraceback: where an exception was raised, as text that can be read elsewhere. Pure.
 
 The process that raised it keeps the user's frames, with the lines of their sources where it has
 them. The sources of a notebook's cells are in the notebook only, which fills them in.
@@ -140,7 +140,7 @@ def _source(file: str, line: int) -> str:
 E = TypeVar("E", bound=BaseException)
 
 UNKNOWN = (
-    "bring it back from the last checkpoint with strategy.recover(), or without one begin anew "
+    "bring it back from the last checkpoint with strategy.recover(), or without one start over "
     "with strategy.recover(initialize=True); with replicas=1 a replica takes over"
 )
 
@@ -177,7 +177,7 @@ class _Loss(NamedTuple):
 
 
 def advise(adviser: Adviser) -> None:
-    """Complete errors with what somebody knows, for as long as they live."""
+    """Complete errors with what an adviser knows, for as long as it lives."""
     with _lock:
         _advisers.add(adviser)
 

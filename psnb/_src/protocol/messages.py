@@ -96,7 +96,7 @@ class RecallClosures(ToWorker, frozen=True):
 
 
 class CancelClosures(ToWorker, frozen=True):
-    """Likewise, and tell the others that nobody wants their results any more."""
+    """Likewise, and tell the others that their results are not wanted any more."""
 
     closures: Sequence[int]
 
@@ -112,7 +112,7 @@ class FlushCopies(ToWorker, frozen=True):
 
 
 class UseThreads(ToWorker, frozen=True):
-    """Run so many closures at the same time."""
+    """Run ``count`` closures at the same time."""
 
     count: int | None  # None for as many as the Dask worker has threads
 
@@ -142,7 +142,7 @@ class ToNotebook(Message, frozen=True):
 
 
 class ClosureResult(Struct, frozen=True, gc=False):
-    """What became of a closure."""
+    """The outcome of a closure."""
 
     closure: int
     succeeded: bool  # it returned; else it raised
@@ -157,7 +157,7 @@ class ClosureResults(ToNotebook, frozen=True):
 
     reports: list[tuple[float, dict[str, float]]]  # when, and values by name
     results: list[ClosureResult]
-    phases: list[float]  # seconds that these closures were in each of `phases.PHASES`
+    phases: list[float]  # seconds that these closures were in each of `PHASES`
 
     def wire(self) -> tuple[Any, ...]:
         results = [astuple(each) for each in self.results]
@@ -312,7 +312,7 @@ def exchange_writer(coordinator: str, session: int) -> str:
 # Update modes: when the pushes of closures are applied, and what closures read. Pure.
 #
 # These are plain descriptions. By them `psnb._src.coordinator` decides when closures begin, and
-# `psnb._src.server` and `psnb._src.parameters` decide what happens to a push.
+# `psnb._src.server` and `psnb._src.client` decide what happens to a push.
 
 
 @dataclass(frozen=True)

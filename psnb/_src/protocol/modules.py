@@ -66,9 +66,9 @@ def read_files(module: ModuleType) -> ModuleFiles:
     Raises
     ------
     ConfigurationError
-        If it is no local module, or its files are too large.
+        If it is not a local module, or its files are too large.
     SyntaxError
-        If one of them is no Python.
+        If one of them is not Python.
     """
     if not isinstance(module, ModuleType):
         raise ConfigurationError(f"upload takes a module that was imported, found {shown(module)}")

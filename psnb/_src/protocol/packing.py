@@ -50,8 +50,8 @@ from psnb.errors import (
 # What stays in the process that it is in: closures that have captured it get what raises there.
 #
 # A model is distributed, and the object that it was made of is still at hand; what a closure
-# captures of it would be a copy that nothing learns of. Refused is its use, not that it was
-# captured: whoever keeps both in one object captures both.
+# captures of it would be a copy that nothing learns of. Its use is refused, not
+# the capture: an object that holds both captures both.
 #
 # Threads: any may call.
 
@@ -84,7 +84,7 @@ class LeftBehind:
     Parameters
     ----------
     why : str
-        What is said.
+        The message.
     """
 
     def __init__(self, why: str) -> None:
@@ -169,7 +169,7 @@ class Declared(NamedTuple):
     fields : dict
         For each field of it the arguments of `dataclasses.field`.
     values : dict
-        What it gives to names that are no fields, such as those of a ``ClassVar``.
+        What it gives to names that are not fields, such as those of a ``ClassVar``.
     own_init : bool
         Whether it has an ``__init__`` of its own.
     """
@@ -518,7 +518,7 @@ class _Named(dict[str, Any]):
 
 
 def _parts(value: object) -> list[tuple[str, object]]:
-    """Return the named parts of a value, as far as they tell what cannot be pickled."""
+    """Return the named parts of a value, as far as they show what cannot be pickled."""
     if isinstance(value, _Named):
         return list(value.items())
     if isinstance(value, dict):
@@ -560,7 +560,7 @@ def pack_error(error: BaseException, where: str = "") -> bytes:
     Parameters
     ----------
     error : BaseException
-        It loses its traceback: frames of another process help nobody.
+        It loses its traceback: frames of another process are of no use here.
     where : str
         A line about what was being done.
     """
@@ -590,7 +590,7 @@ def _raisable(error: BaseException) -> Exception:
 def unpack_error(data: bytes) -> BaseException:
     """Return what `pack_error` packed; a `ClosureError` if its type cannot be imported here.
 
-    What would end or cancel whoever it is raised to (SystemExit, KeyboardInterrupt, the
+    What would end or cancel the caller (SystemExit, KeyboardInterrupt, the
     CancelledError of asyncio) becomes the cause of a `ClosureError`.
 
     Its notes say where it was raised, with the user's frames. Its attribute ``full_traceback`` has
@@ -608,7 +608,7 @@ def unpack_error(data: bytes) -> BaseException:
             + truncate(text_of(failure, repr))
         )
     if not isinstance(error, BaseException):
-        raise InternalError(f"a closure failed with {error!r}, which is no exception")
+        raise InternalError(f"a closure failed with {error!r}, which is not an exception")
     error = completed(_raisable(error))
     if note := "\n".join(filter(None, (where, traceback.text()))):
         error.add_note(note)
@@ -633,7 +633,7 @@ _AGAIN = 0.02
 
 
 def captured(value: Any) -> tuple[Any, ...] | None:
-    """Return how a future is pickled that is no argument of a closure; None for other values."""
+    """Return how a future is pickled that is not an argument; None for other values."""
     return LeftBehind(_CAPTURED).__reduce__() if isinstance(value, Future) else None
 
 
@@ -666,7 +666,7 @@ class GivenFutures:
         """Raise ConfigurationError if one among a function's arguments is of another cluster."""
         mine = scheduler_address(self._client)
         for future in self.found:
-            theirs = future.client  # None: it was unpickled, and belongs to nobody
+            theirs = future.client  # None: it was unpickled, and has no client
             if theirs is None or scheduler_address(theirs) != mine:
                 raise ConfigurationError(
                     f"a Dask future among the arguments of {name} is of another cluster: take its "
@@ -696,10 +696,10 @@ def _result(key: Any) -> Any:
     client = get_client()
     future: Future = Future(key, client)
     try:
-        # Dask tells a client of its own tasks only, so the future is given to one. It runs here:
+        # Dask informs a client of its own tasks only, so the future is given to one. It runs here:
         # elsewhere, on a parameter server above all, the result would only take memory.
         return client.submit(_same, future, workers=_here(), pure=False).result()
-    except Exception as error:  # whatever the task has raised, or what became of it
+    except Exception as error:  # whatever the task has raised, or why it was lost
         raise ClosureInputError(
             f"a Dask future among the closure's arguments has no result: {error_text(error)}"
         ) from error

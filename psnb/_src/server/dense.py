@@ -125,7 +125,7 @@ class DenseTable(Table):
         """Let the optimizer apply a gradient of the shape of the values.
 
         ``norm`` is the norm of the whole variable's gradient; if it is left out, this slice is the
-        whole. ``rate`` is what `rate` said before; if it is left out, it is computed now.
+        whole. ``rate`` is what `rate` returned before; if it is left out, it is computed now.
         """
         self.reserve(PushGradient(gradient, norm, rate))()
 

@@ -3,7 +3,7 @@
 They release the GIL, work in place, and are compiled once: numba caches the machine code beside
 this file. Rows of a table are numbered densely from 0; an id is any 64-bit pattern.
 
-The hash is that of `psnb._src.first_rows`.
+The hash also makes the first values of rows (`psnb._src.server.states`).
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def put(keys, rows, ids, values):  # type: ignore[no-untyped-def]
 
 
 def heads_size(count: int) -> int:
-    """Return how many heads `find_distinct` needs for so many ids."""
+    """Return how many heads `find_distinct` needs for ``count`` ids."""
     size = 64
     while size < min(2 * count, _FIRST_HEADS):
         size *= 2

@@ -2,8 +2,8 @@
 
 A server changes a table in two steps: it gets all memory that the change needs, and then it makes
 the change, in loops that only write into memory that is there. So a server without memory refuses a
-change, and nothing of it is made. (To undo a change that has failed halfway was rejected: a copy of
-what it overwrites takes memory and time itself, with each push.) Objects of a few hundred bytes are
+change, and nothing of it is made. (To undo a change that failed in the middle was rejected: a copy
+of what it overwrites takes memory and time, with each push.) Objects of a few hundred bytes are
 not counted: a process that cannot get them ends, as one ends that the system kills for its memory.
 
 Tests replace `allocate`, and let one call after the other fail.
@@ -175,7 +175,7 @@ def _limit() -> str:
 #
 # The system provides a page of memory when it is first written, which takes five times as long as
 # to copy a page into it. So a thread, ``psnb-room``, writes to all pages ahead, while requests go
-# on; it ends when there is as much room as is wanted. A chunk that somebody has taken is theirs; it
+# on; it ends when there is as much room as is wanted. A chunk that was taken is its taker's; it
 # goes back to the system with its last reference.
 
 CHUNK = 1 << 22
@@ -188,7 +188,7 @@ _THREADS, _CHUNKS_EACH = 4, 4
 """How many threads copy, at most, and how many chunks each has to copy, at least."""
 
 TICKS = 2
-"""Minutes after which what nobody took is given back."""
+"""Minutes after which unused memory is given back."""
 
 
 def count_chunks(nbytes: int) -> int:
@@ -211,7 +211,7 @@ class PreallocatedPages:
         self._ticks = 0
 
     def want(self, chunks: int) -> bool:
-        """Have so many chunks made; return whether they are there. Call it again to see.
+        """Have ``chunks`` chunks made; return whether they are there. Call it again to see.
 
         If there is no memory for all of them, those that there are do.
         """
@@ -245,7 +245,7 @@ class PreallocatedPages:
         return found
 
     def clear(self) -> None:
-        """Give back what nobody took."""
+        """Give back what was not taken."""
         with self._lock:
             self._missing, self._most = 0, None
             self._chunks.clear()

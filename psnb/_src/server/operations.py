@@ -130,7 +130,7 @@ class EndWriter(ShardOperation, frozen=True):
 
 
 class CloseLog(ShardOperation, frozen=True):
-    """Refuses all further commits, whoever makes them; the answer is a `ClosedLog`."""
+    """Refuses all further commits of all writers; the answer is a `ClosedLog`."""
 
 
 class OpenLog(ShardOperation, frozen=True):
@@ -158,7 +158,7 @@ class EndRound(ShardOperation, frozen=True):
 
 
 class ClosedLog(Message, frozen=True):
-    """What must be known of a shard's commits to finish or give up those that are halfway.
+    """What must be known of a shard's commits to finish or give up orphaned ones.
 
     Those that several shards take part in; the end of the latest round; and by writer, which
     commits wait for the end of their round.
@@ -330,7 +330,7 @@ class CountTraffic(HostOperation, frozen=True):
 class PrepareSnapshots(HostOperation, frozen=True):
     """Has memory made ready for snapshots of all tables; the answer is whether it is there.
 
-    To be asked again until it is. So whoever changes a table then waits for its copy only.
+    To be asked again until it is. So a change of a table then waits for that copy only.
     """
 
 

@@ -392,7 +392,7 @@ class Workspace(NamedTuple):
 
     @classmethod
     def of_rows(cls, dim: int, dtype: np.dtype) -> Workspace:
-        """Make one for rows of so many numbers."""
+        """Make one for rows of ``dim`` numbers."""
         rows = max(1, _BLOCK // max(1, dim))
         return cls(scratch(rows, np.int64), scratch(rows * dim, dtype))
 
@@ -438,8 +438,8 @@ class Optimizer(ABC):
 
     One push to a table is one step. In an embedding table only the rows that were pushed change:
     the others neither decay nor move by their momentum (as in TensorFlow's lazy optimizers). Each
-    shard of a variable or embedding counts its own steps; a push without ids of a shard is no step
-    there.
+    shard of a variable or embedding counts its own steps; a push without ids of a shard is not a
+    step there.
 
     Parameters
     ----------
@@ -701,7 +701,7 @@ class Updater:
     ) -> None:
         """Take one step; see `Optimizer.apply`. The given rate is for functions of users only.
 
-        It is no step if there are rows, and all are below 0.
+        It is not a step if there are rows, and all are below 0.
         """
         optimizer = self._required()
         if not self.rate_is_users():
@@ -832,7 +832,7 @@ class CtrAccessor:
         return to_config(self)
 
     def score(self, show: np.ndarray, click: np.ndarray) -> np.ndarray:
-        """Return the score of rows with so many shows and clicks."""
+        """Return the score of rows with these shows and clicks."""
         scores: np.ndarray = self.nonclk_coeff * (show - click) + self.click_coeff * click
         return scores
 
@@ -860,11 +860,11 @@ class RowUse:
         return self._all.room
 
     def reserve(self, rows: int) -> None:
-        """Get the memory of so many rows; see `GrowingArray.reserve`."""
+        """Get the memory of ``rows`` rows; see `GrowingArray.reserve`."""
         self._all.reserve(rows)
 
     def grow(self, rows: int) -> None:
-        """Add rows until there are so many; new ones are all zeros."""
+        """Add rows until there are ``rows``; new ones are all zeros."""
         before = len(self._use)
         self._all.grow(rows)
         self._use[before:] = 0

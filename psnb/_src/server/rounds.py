@@ -245,7 +245,7 @@ class _RowsRoom(RoundRoom):
         return self._table.round_push(push, self._rows[: push.ids.size], self._admitted)
 
     def _fit(self, count: int) -> None:
-        """Get the memory for so many ids in all."""
+        """Get the memory for ``count`` ids in all."""
         if count <= self._ids.size:
             return
         try:

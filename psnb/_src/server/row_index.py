@@ -69,7 +69,7 @@ class GrowingArray:
         return self._room
 
     def reserve(self, count: int) -> None:
-        """Get the memory of so many rows; they are not added.
+        """Get the memory of ``count`` rows; they are not added.
 
         Raises
         ------
@@ -337,7 +337,7 @@ class GrowingRowIndex(RowIndex):
         return missing
 
     def reserve(self, more: int) -> None:
-        """Get room for so many more ids.
+        """Get room for ``more`` additional ids.
 
         Raises
         ------
@@ -422,7 +422,7 @@ class GrowingRowIndex(RowIndex):
     def kept(self, kept: np.ndarray, *, forget_waiting: bool, room: int = 0) -> GrowingRowIndex:
         """Return an index without the rows that are not ``kept`` (bool); the others move up.
 
-        It has room for so many ids.
+        It has room for that number of ids.
         """
         other = GrowingRowIndex(self._admission, self._seed)
         ids = self.ids()[kept]

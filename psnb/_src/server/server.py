@@ -115,7 +115,7 @@ class HostedShard:
             replica.forward(operation, reply, len(reply.answers))
 
     def status(self) -> ShardStatus:
-        """Return what the strategy is told."""
+        """Return what is reported to the strategy."""
         idle = self.role is Role.RETIRED and all(replica.idle for replica in self.replicas.values())
         replicas = {key: replica.state for key, replica in self.replicas.items()}
         return ShardStatus(self.role, self.version, idle, replicas)
@@ -264,7 +264,7 @@ class Host:
         return result
 
     def _commit(self, commit: Commit, parts: Mapping[int, Part], reply: PendingReply) -> Any:
-        """Prepare and apply a commit on all its shards; or on none, if that might stop halfway."""
+        """Prepare and apply a commit on all its shards; or on none, if it might fail in between."""
         found = [self._primary(index) for index in parts]
         hosted = [each for each in found if each is not None]
         if len(hosted) < len(parts) or (len(hosted) > 1 and any(each.replicas for each in hosted)):
@@ -374,8 +374,8 @@ class Host:
     def _progress(self, folder: str) -> WritingProgress:
         if folder not in self._writings:
             raise CheckpointError(
-                f"{self._name} does not write into {folder!r} any more: for minutes, nobody asked "
-                "how far it is; save again"
+                f"{self._name} does not write into {folder!r} any more: for minutes it was not "
+                "asked how far it is; save again"
             )
         return self._writings[folder].progress()
 

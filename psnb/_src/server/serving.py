@@ -4,8 +4,8 @@ Each is a Dask actor (`psnb._src.placement.registry.ParameterServer`), which has
 Dask has made it until Dask forgets it: the scheduler's registry decides that. What Dask frees while
 its strategy still looks after it, as in ``client.restart()``, hands over first. Calls do not go
 through Dask's actors, which take three times as long, but through one handler on the worker's Dask
-server, ``psnb_server``, which finds a server by its key. Whoever takes a strategy over gives its
-servers new keys, so that nobody reaches them who knows the old ones only; Dask's key stays.
+server, ``psnb_server``, which finds a server by its key. A takeover gives the strategy's servers
+new keys, so that a former owner, which has the old ones, reaches none; Dask's key stays.
 
 Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
 table needs a lock and every operation is atomic. (A thread of its own for them would cost 0.3 ms a
@@ -122,7 +122,7 @@ class ParameterServers:
     async def leave(self, seconds: float) -> None:
         """Have the strategies move all shards elsewhere and stop their servers here.
 
-        Returns when they have, or cannot be reached any more, or after so many seconds.
+        Returns when they have, or cannot be reached any more, or after that number of seconds.
         """
         self._leaving = True
         await self._hand_over(self._servers.values(), seconds)
@@ -265,7 +265,7 @@ class ParameterServers:
     def _go_round(self) -> None:
         self._ticked = time.monotonic()
         for timer in self._timers[1:]:
-            timer.cancel()  # so that there is one, whoever has called
+            timer.cancel()  # so that there is one, whatever has called this
         self._timers[1:] = [self._loop.call_later(_LOOK, self._go_round)]
 
     def _look(self, ended: threading.Event) -> None:

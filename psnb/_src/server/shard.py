@@ -164,7 +164,7 @@ class ParameterShard:
                 self._ended = operation
                 return None
             case CreateDense() | CreateSparse():
-                # Sent again, because the answer was lost: nobody has used the table meanwhile.
+                # Sent again, because the answer was lost: the table was not used meanwhile.
                 return self._create(operation)
             case DropTable(name):
                 self._tables.pop(name, None)
@@ -294,7 +294,7 @@ class ParameterShard:
                     make = table.reserve(write.operation)
                     found.append(ReservedWrite(write, table, make))
             except MemoryError as error:
-                found.clear()  # not in a frame of the error as long as somebody has that
+                found.clear()  # not kept alive by a frame of the error
                 raise refusal(error, str(write), self.name) from None
         return found
 

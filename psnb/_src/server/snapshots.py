@@ -284,7 +284,7 @@ class _RowSnapshot(Snapshot):
 _ALL_OPEN = Changes("", None, nothing=False)
 
 SNAPSHOT_TICKS = 2
-"""Minutes after which a snapshot that nobody reads ends."""
+"""Minutes after which a snapshot that is not read ends."""
 
 
 class OpenSnapshots:
@@ -380,7 +380,7 @@ class TableFile:
         self.head = safetensors_head(self._forms)
 
     def chunks(self, nbytes: int) -> Iterator[Chunk]:
-        """Yield what follows the head, in order: chunks of at most so many bytes, or of a row."""
+        """Yield what follows the head, in order: chunks of at most ``nbytes``, or of a row."""
         for name in self._forms:
             if name in self._taken.tail:
                 yield Chunk(name, 0, 0)
@@ -391,7 +391,7 @@ class TableFile:
                 yield Chunk(name, start, min(start + step, self._taken.rows))
 
     def content(self, chunk: Chunk) -> np.ndarray:
-        """Return a chunk, which nobody else changes; to be called where the table is changed."""
+        """Return a chunk, to be read only; to be called where the table is changed."""
         if chunk.name in self._taken.tail:
             return self._taken.tail[chunk.name]
         return self._taken.column(*chunk)
@@ -408,7 +408,7 @@ Soon = Callable[[Callable[[], object]], object]
 """Calls a function in the server's one thread, soon; raises RuntimeError if that has ended."""
 
 TICKS = 2
-"""Minutes after which a writing that nobody asks for ends: its notebook is gone."""
+"""Minutes after which writing ends that is not asked for: its notebook is gone."""
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -459,7 +459,7 @@ class TableWriting:
         return WritingProgress(self._nbytes, self._written)
 
     def tick(self) -> bool:
-        """Count a minute; return whether somebody is still there who asks."""
+        """Count a minute; return whether it is still asked for."""
         self._ticks += 1
         return self._ticks < TICKS
 

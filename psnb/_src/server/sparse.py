@@ -192,7 +192,7 @@ class SparseTable(Table):
     def round_push(self, push: PushRows, rows: np.ndarray, may: np.ndarray) -> Callable[[], None]:
         """Return what makes a push of distinct ids, for whose rows there is room.
 
-        ``rows`` (int64) is memory; ``may`` is what `admitted` said.
+        ``rows`` (int64) is memory; ``may`` is what `admitted` returned.
         """
         occurrence = Occurrences(push.ids, rows, may, self._admission.frequencies)
         return partial(self._push, occurrence, push.gradients, push.norm, push.rate)
@@ -229,7 +229,7 @@ class SparseTable(Table):
 
         ``norm`` is the norm of the whole embedding's summed gradient; if it is left out, this
         shard's is the whole. ``distinct`` says that no id occurs twice, so there is nothing to sum.
-        ``rate`` is what `rate` said before; if it is left out, it is computed now.
+        ``rate`` is what `rate` returned before; if it is left out, it is computed now.
         """
         self.reserve(PushRows(ids, gradients, norm, distinct, rate))()
 

@@ -78,7 +78,7 @@ def check_within(what: str, numbers: np.ndarray, low: int, high: int) -> None:
 
 
 def check_positions(what: str, rows: Any, count: int) -> None:
-    """Raise ConfigurationError unless these are positions among so many: int64, one axis."""
+    """Raise ConfigurationError unless these are positions below ``count``: int64, one axis."""
     check_flat(what, form(what, rows), POSITION)
     check_within(what, rows, 0, count - 1)
 
@@ -195,7 +195,7 @@ def _by_row(name: str) -> bool:
 
 # How the rows of an embedding table start: pure functions of (seed, id, column).
 #
-# A row starts the same on any server and whoever asks for it first, so training is reproducible and
+# A row starts the same on any server, whichever worker asks first, so training is reproducible and
 # a table may grow at the first sight of an id.
 
 _LARGEST_SEED = (1 << 63) - 1
@@ -210,7 +210,7 @@ class Initializer(ABC):
     Raises
     ------
     ConfigurationError
-        If a parameter is no number, or beyond 1e36, where rows of float32 would become infinite.
+        If a parameter is not a number, or beyond 1e36, where rows of float32 would become infinite.
     """
 
     may_be_left_out: ClassVar[frozenset[str]] = frozenset({"seed"})
@@ -334,7 +334,7 @@ class Always(Admission):
 class Probability(Admission):
     """A share of all ids get rows, the others never.
 
-    Which ids these are depends on the table and the id alone, not on servers or on who asks when.
+    Which ids these are depends on table and id alone, not on servers or the order of requests.
     (In Paddle an id may try again each time.)
 
     Parameters

@@ -1,7 +1,7 @@
 """Table: one shard of a variable or embedding on a server, with its optimizer state. Pure.
 
 Not thread-safe by design: a server runs every operation on one thread, so an operation is atomic,
-and a snapshot falls between two updates. `psnb._src.parameters` checks arguments before they are
+and a snapshot falls between two updates. `psnb._src.client` checks arguments before they are
 sent. Arrays that numpy or a compiled loop would misread are refused here as well
 (`psnb._src.server.states`), because they may come from elsewhere. An array that a table
 returns is valid until the next operation; a caller that needs it for longer copies it (sending it
@@ -62,15 +62,15 @@ class Watcher(ABC):
 # Deltas of checkpoints and transfers to replicas ask for it, any number of them.
 #
 # Each row has the number of the period in which it changed last, two bytes; the rows that change in
-# the present one have a bit each, which stay in the processor's caches. Whoever asks ends a period,
-# and gets a mark of that moment to ask with the next time. Nothing is kept of who asks: a consumer
+# the present one have a bit each, which stay in the processor's caches. A question ends a period,
+# and is answered with a mark, which the next question passes. Nothing is kept of consumers: one
 # that could not use an answer asks with its old mark again, and several never meet. What cannot be
-# told since a mark (rows were renumbered, the table is another one) is told to be all.
+# known since a mark (rows were renumbered, it is another table) is answered with all rows.
 #
 # Not thread-safe; the server's one thread is its only user.
 
 TICKS = 24 * 60
-"""Minutes after which the changes of a table are forgotten, if nobody asks for them."""
+"""Minutes after which the changes of a table are forgotten, if they are not asked for."""
 
 _PERIOD, _BITS = np.dtype(np.uint16), np.dtype(np.uint8)
 _LAST = int(np.iinfo(_PERIOD).max)
@@ -147,7 +147,7 @@ class ChangedRows(Watcher):
         return self._periods.rows.nbytes + self._bits.nbytes
 
     def tick(self) -> bool:
-        """Count a minute; return whether somebody has asked lately."""
+        """Count a minute; return whether there was a question lately."""
         self._ticks += 1
         return self._ticks < TICKS
 
@@ -505,7 +505,7 @@ class Table(ABC):
     Attributes
     ----------
     watchers : list of Watcher
-        Told before rows change.
+        Called before rows change.
     """
 
     writes: ClassVar[tuple[type[TableWrite], ...]]
@@ -516,7 +516,7 @@ class Table(ABC):
 
     def __init__(self) -> None:
         self.watchers: list[Watcher] = []
-        self._changed: ChangedRows | None = None  # from when somebody asks first
+        self._changed: ChangedRows | None = None  # from the first question on
 
     @property
     @abstractmethod
@@ -579,7 +579,7 @@ class Table(ABC):
         return self._changed.take(mark, self.counted)
 
     def tick(self) -> None:
-        """Count a minute; what changed is forgotten, if nobody asks for it."""
+        """Count a minute; changes that are not asked for are forgotten."""
         if self._changed is not None and not self._changed.tick():
             self.watchers.remove(self._changed)
             self._changed = None
@@ -733,8 +733,8 @@ class Table(ABC):
 def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) -> list[Push]:
     """Return pushes, each with the learning rate that its table has for it.
 
-    A push all of whose ids turn out to have no row is no step; those of the same commit behind it
-    have the rate of one step later.
+    A push all of whose ids turn out to have no row is not a step; those of the same commit behind
+    it have the rate of one step later.
 
     Parameters
     ----------
@@ -763,9 +763,9 @@ def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) ->
 class ReservedWrite:
     """A write that will not fail for want of memory.
 
-    It has the memory as long as it is there, so nobody must give that back: not when a commit is
+    It has the memory as long as it is there, so that must not be given back: not when a commit is
     given up, nor when its writer ends. It goes to another process without memory: what is copied
-    must be reserved anew.
+    must be reserved again.
 
     Attributes
     ----------

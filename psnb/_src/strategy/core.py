@@ -417,7 +417,7 @@ class StrategyCore:
             self.models.know(name, ModelRecord.unpacked(packed))
 
     def _describe(self, parameter: Variable | Embedding) -> None:
-        # For those who take the strategy over.
+        # For the next owner.
         name, packed = parameter.name, cloudpickled(parameter)
         run_on_loop(self._loop, lambda: self.servers.ownership.describe(self.name, name, packed))
 
@@ -570,7 +570,7 @@ class StrategyCore:
     def ended(self) -> CoordinatorClosedError | None:
         """Return why it cannot be used any more and what to do; None if it can."""
         if (ended := self.servers.ended) is not None:
-            return type(ended)(*ended.args)  # anew: it may be raised by several threads
+            return type(ended)(*ended.args)  # a copy: several threads may raise it
         if has_ended(self.client):
             return CoordinatorClosedError(CLIENT_ENDED)
         if self._closed:
@@ -586,7 +586,7 @@ class StrategyCore:
 
     def forget(self) -> None:
         """Have the scheduler forget the strategy, if it can be reached."""
-        self.reconciler.close()  # it would tell of it again
+        self.reconciler.close()  # it would publish it again
         with suppress(RuntimeError):  # the loop is closed, or this is its thread
             run_on_loop(self._loop, self.servers.forget, goes_on=True)
 
@@ -595,7 +595,7 @@ class StrategyCore:
         self.begin_to_close()
         if (coordinator := self.coordinator()[0]) is not None:
             coordinator.close()
-        self.reconciler.close()  # it would tell of it again
+        self.reconciler.close()  # it would publish it again
         self.server_client.close()
         self.watch.stop()
         with suppress(PsnbError, RuntimeError):  # then it counts as left some seconds later
@@ -636,11 +636,8 @@ def _end(servers: Servers, server_client: CommServerClient, why: CoordinatorClos
     servers.end(why)
 
 
-# Beginnings: what parameters begin anew with when there is no checkpoint.
-
-
 class Beginnings:
-    """The values that variables begin anew with, and on which shards parameters do.
+    """The values that variables start over with, and on which shards parameters do.
 
     Parameters
     ----------
@@ -649,7 +646,7 @@ class Beginnings:
     initialize : object
         True, or values of variables by name.
     everything : bool
-        Whether all parameters begin anew, or only what was lost.
+        Whether all parameters start over, or only what was lost.
 
     Attributes
     ----------
@@ -675,17 +672,17 @@ class Beginnings:
         self.values = {key: part for each in self._given.values() for key, part in each.items()}
 
     def shards(self, lost: Collection[int]) -> Collection[int]:
-        """Return the shards that begin anew."""
+        """Return the shards that start over."""
         return range(len(self._core.shards)) if self._everything else lost
 
     def check(self, lost: Collection[int]) -> None:
-        """Raise ConfigurationError unless there is a value for all that begins anew."""
+        """Raise ConfigurationError unless there is a value for all that starts over."""
         anew = self.shards(lost)
         for name, parts in self._given.items():
             if not any(shard in anew for shard, _ in parts):
                 raise ConfigurationError(
                     f"initialize: variable {name!r:.200} has lost nothing, and with "
-                    "consistent=False only what was lost begins anew: leave it out, or assign() "
+                    "consistent=False only what was lost starts over: leave it out, or assign() "
                     "it; nothing was changed"
                 )
         unkept = [each for each in self._core.tables.unkept(anew) if each not in self._given]
@@ -713,7 +710,7 @@ class Beginnings:
         return shards.by_table(shards.checked(value, "initial value"))
 
 
-# Bringing back what was lost with servers, while no closure runs: from a checkpoint, or anew.
+# Recovery of shards that were lost with servers, while no closure runs.
 
 
 def bring_back(
@@ -728,7 +725,7 @@ def bring_back(
         lost = core.losses.lost()
         raise CheckpointError(
             f"there is no checkpoint to recover from: pass its path, or {core.losses.beginning()} "
-            "begins anew in place: all parameters, or with consistent=False only what was lost"
+            "starts over in place: all parameters, or with consistent=False only what was lost"
             f"{f' ({core.losses.names(lost)})' if lost else ''}. "
             "psnb.CheckpointManager(coordinator, directory).save() saves one, for next time"
         )

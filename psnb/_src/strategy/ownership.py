@@ -1,4 +1,4 @@
-"""Ownership: what a strategy's owner tells the scheduler, so that others find the strategy.
+"""Ownership: what a strategy's owner registers at the scheduler, so that others find the strategy.
 
 On the client's event loop. The scheduler refuses one whose strategy was taken over
 (`psnb._src.placement.registry`).
@@ -57,10 +57,10 @@ from psnb.errors import (
 
 # SchedulerLife: notices that the Dask scheduler has ended. On the client's event loop.
 #
-# Dask's client tries for half a minute to connect again, and says nothing meanwhile. But when its
+# Dask's client tries for half a minute to connect again, silently. But when its
 # scheduler ends, every Dask worker ends within seconds, with all parameters that it holds, and a
 # scheduler that is started at the same address knows nothing of them. So there is nothing to wait
-# for, once nobody listens there any more, or another scheduler does. A connection that has only
+# for, once nothing listens there any more, or another scheduler does. A connection that has only
 # broken is made again by Dask.
 
 _LOOK = 0.25
@@ -109,7 +109,7 @@ async def check_scheduler(client: Client) -> None:
     Raises
     ------
     SchedulerLostError
-        If it has ended. If it only says nothing, it may be busy: then this returns.
+        If it has ended. If it only does not answer, it may be busy: then this returns.
     """
     loop, address = asyncio.get_running_loop(), scheduler_address(client)
     until = loop.time() + _GRACE
@@ -133,7 +133,7 @@ async def _id(client: Client, timeout: float = _ANSWER_TIMEOUT) -> str:
 
 
 async def _refuses(address: str) -> bool:
-    """Return whether nobody listens at an address."""
+    """Return whether nothing listens at an address."""
     if not address.startswith(("tcp://", "tls://")):
         return False
     try:
@@ -235,7 +235,7 @@ class Ownership:
             raise
 
     async def note_model(self, strategy: str, name: str, packed: bytes) -> None:
-        """Note a model, or what became of it."""
+        """Note a model, or a change of it."""
         arguments = {"strategy": strategy, "name": name, "packed": packed}
         if await self._call(NOTE_MODEL, **arguments) == UNKNOWN:
             await self.register(strategy)

@@ -1,9 +1,9 @@
 """Reconciler: watches the servers of a strategy, and repairs its layout.
 
-Several times a second it tells each server which shards to hold, and the server answers which it
+Several times a second it sends each server which shards to hold, and the server answers which it
 holds; the answer is also the heartbeat (`ServerControl.beat`). From what is observed, a pure
 function (`psnb._src.placement.next_layout.next_layout`) computes the next layout. It is published,
-and the servers hear of it with the next beats. So no single message needs to arrive: whatever went
+and the servers get it with the next beats. So no single message needs to arrive: whatever went
 wrong is seen again in the next round.
 
 Threads: the Dask client's event loop. One task makes the rounds; it waits for no server. One task
@@ -48,8 +48,8 @@ from psnb.errors import (
 # ServerDraining: servers whose processes were asked to end, until they hold nothing any more.
 #
 # Such a server says so in its answers (`ServerStatus.leaves`), and its process waits for a while.
-# The reconciler moves its shards to others as in any other move. Here is seen when it holds nothing
-# that nobody else has: then it is told to stop, and its process ends. If there is no other server
+# The reconciler moves its shards to others as in any other move. This notices when it holds nothing
+# that no other has: then it is asked to stop, and its process ends. If there is no other server
 # to take its shards, all is saved, and it ends before any closure goes on: nothing is written that
 # would be lost with it.
 #
@@ -62,7 +62,7 @@ _END_TIMEOUT = 5.0
 
 
 def no_last_save(then: Callable[[], None]) -> AnyPath:
-    """Raise, as there is nobody who could save: the `LastSave` where there is no coordinator."""
+    """Raise: the `LastSave` where there is no coordinator, so no manager to save with."""
     raise CheckpointError("there is no coordinator whose checkpoint manager could save")
 
 
@@ -146,7 +146,7 @@ class ServerDraining:
             path = self._last_save(end)
         except asyncio.CancelledError:
             return  # the client was closed meanwhile
-        except Exception as error:  # a boundary, as of all that saves by itself
+        except Exception as error:  # a boundary, as of all automatic saves
             self._servers.events.add(
                 EventKind.CHECKPOINT_FAILED,
                 "no other server can take the shards of those that were asked to end, and they "
@@ -207,7 +207,7 @@ class Reconciler:
     departures : ServerDraining
         Sees servers off that leave.
     on_end : callable
-        Called if nobody can look after the servers any more, with the reason: the strategy was
+        Called if the servers cannot be looked after any more, with the reason: the strategy was
         taken over, or the scheduler has ended.
     way : callable
         Returns what was lost with some shards, and the way on, in words.
@@ -304,7 +304,7 @@ class Reconciler:
             return False
         if watched is None or watched.is_unresponsive:
             return True
-        # What it has said after it had heard of that: before, a save might have begun.
+        # Only what it has sent since it knows of that: before, a save might have begun.
         return watched.observed.heard >= layout.version and not watched.observed.writes
 
     def _answers(self, server: ServerAddress) -> bool:
@@ -364,7 +364,7 @@ class Reconciler:
                     await self._round()
                 except CoordinatorClosedError:
                     raise
-                except Exception:  # a boundary: else nobody would look after the servers
+                except Exception:  # a boundary: else the servers would not be looked after
                     logger.exception("Looking after the parameter servers failed; trying again")
                 self._rounds.set()
                 with contextlib.suppress(TimeoutError):
@@ -405,7 +405,7 @@ class Reconciler:
                     await self._servers.publish(after)
                     self._published = now
                 except ServerLostError as error:
-                    # It is known here: servers follow it, and workers hear of it when the scheduler
+                    # It is known here: servers follow it, and workers get it when the scheduler
                     # is there again.
                     logger.warning("where the parameters are cannot be published: %s", error)
                     self._published = now - PUBLISH_AGAIN + _PUBLISH_SOON
@@ -558,8 +558,8 @@ async def rebalance(
     running = {server.address: server for server in servers.running}
     if unknown := drained - running.keys():
         raise ConfigurationError(
-            f"rebalance(drain=...): {sorted(known.get(each, each) for each in unknown)} are no "
-            "servers of this strategy; it has "
+            f"rebalance(drain=...): {sorted(known.get(each, each) for each in unknown)} are "
+            "not servers of this strategy; it has "
             f"{sorted(known.get(address, address) for address in running)}"
         )
     fresh = [each for each in found.servers if each not in running and each not in drained]

@@ -222,7 +222,7 @@ class Servers:
     ownership : Ownership
         As given.
     ended : CoordinatorClosedError or None
-        Why nobody looks after them any more, if that is for good.
+        Why they are not looked after any more, if that is for good.
     on_end : callable
         Called on the client's event loop when that is so.
     control : ServerControl
@@ -267,7 +267,7 @@ class Servers:
         self.layout_cache.learn(layout)
 
     async def move(self) -> None:
-        """Give strategy and servers other names: nobody reaches them who knows the former ones.
+        """Give strategy and servers other names: the former ones reach nothing.
 
         On the client's event loop.
 
@@ -296,7 +296,7 @@ class Servers:
             self.layout_cache.learn(layout)
             for server in names:
                 self.control.hang_up(server)
-            # First all hear where the replicas are: they are reached by the former keys until then.
+            # First all learn where the replicas are: they answer to the former keys until then.
             for act in (
                 lambda server: self.control.follow(server, layout),
                 lambda server: self.control.ask(server, DropOtherKeys()),
@@ -440,7 +440,7 @@ class Servers:
             self._let_go(server)  # the registry holds it
 
     def end(self, why: CoordinatorClosedError) -> None:
-        """Note that nobody looks after them any more, for good; on the client's event loop.
+        """Note that they are not looked after any more, for good; on the client's event loop.
 
         Those whose processes end need not wait for this one to move what they hold.
         """
@@ -481,7 +481,7 @@ class Servers:
 
     async def _end(self, server: ServerAddress) -> None:
         # At once, as closures that go on must write nothing to it; what it holds is freed. The
-        # registry lets its actor go with the next layout, also if it does not hear this.
+        # registry lets its actor go with the next layout, also if it does not get this.
         try:
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await self.control.stop(server)
@@ -603,7 +603,7 @@ class WatchedServer:
         except OSError:
             if not connected:
                 return  # not reached: it counts as unresponsive if that lasts
-            news.set()  # the connection broke: the next beat, at once, tells more
+            news.set()  # the connection broke: the next beat, at once, shows more
         else:
             self.observed = ObservedServer(
                 Health.ALIVE, layout.version, status.shards, status.leaves, status.writes
@@ -614,8 +614,8 @@ class WatchedServer:
 
 # ServerWatch: the servers' figures and the optimizers' settings, for dashboards.
 #
-# One daemon thread, ``psnb-servers``, asks the servers every second, but only while somebody wants
-# to know: `keep` starts it, and it ends by itself when `keep` was not called for some seconds.
+# One daemon thread, ``psnb-servers``, asks the servers every second, but only while the figures
+# are used: `keep` starts it, and it ends when `keep` was not called for some seconds.
 # Readers never wait for it. A server that hangs holds up only this thread, for as long as a request
 # may take. An unexpected exception is logged, once, and the thread goes on.
 

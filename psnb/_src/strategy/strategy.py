@@ -88,16 +88,16 @@ from psnb.errors import (
 
 # Taking over: the strategy of an owner that has gone becomes this process's.
 #
-# The scheduler decides who may, one at a time. Then what was halfway is finished or given up, under
-# the strategy's id as it was, with the servers looked after as ever. Only then strategy and servers
-# get other names, under which nothing is halfway; whoever knows the former names reaches nothing
+# The scheduler decides who may, one at a time. Then orphaned commits are finished or given up,
+# under the strategy's id as it was, with the servers looked after as usual. Only then strategy and
+# servers get other names, under which nothing is pending, and the former names reach nothing
 # (`Servers.move`). If this process dies meanwhile, another one takes over what it finds.
 
 Attempt = Callable[[Sequence[Request]], Sequence[Any]]
 """Makes requests; returns errors in the place of answers."""
 
 Finish = Callable[[Attempt, Sequence[ShardId]], None]
-"""Has shards finish what is halfway, or give it up, all alike."""
+"""Has shards finish or give up orphaned commits, all alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class ParameterServerStrategy(SaysWhatToUse):
         seconds and training goes on; when it does not respond, after ``heartbeat_timeout``. New
         copies are filled as soon as there is a server for them. Until a copy is complete, also
         after its server was unresponsive or its connection broke, a shard is lost with the server
-        that has it; `replicas_complete` tells. This takes two servers, twice the memory, and about
+        that has it; see `replicas_complete`. This takes two servers, twice the memory, and about
         twice the time for an update; reads cost the same. 0: a server's shards are lost with it,
         and `recover` brings them back from the last checkpoint.
     shards : int, optional
@@ -297,7 +297,7 @@ class ParameterServerStrategy(SaysWhatToUse):
         servers = Servers(client, Ownership(client, deed), patience, dedicated)
         dashboard = run_in_thread(dashboard_link, client)
         run_on_loop(event_loop(client), lambda: begin(servers, addresses, count, replicas))
-        with uninterrupted:  # a reconciler that nobody closes would keep the servers
+        with uninterrupted:  # a reconciler that is not closed would keep the servers
             self._assemble(StrategyCore(client, servers, partitioner, half, dashboard), mode)
 
     def _assemble(self, core: StrategyCore, mode: Mode) -> None:
@@ -307,7 +307,7 @@ class ParameterServerStrategy(SaysWhatToUse):
         # If the strategy is collected without being closed, this ends its servers and connections;
         # handles keep the connections only. Not of the core, which the event loop holds.
         self._hang_up = weakref.finalize(self, core.hang_up)
-        # A kernel that is restarted ends in good order, too: `attach` is for that.
+        # A kernel that is restarted ends cleanly, too: `attach` is for that.
         self._hang_up.atexit = False
 
     def __repr__(self) -> str:
@@ -347,7 +347,7 @@ class ParameterServerStrategy(SaysWhatToUse):
 
     @property
     def replicas_complete(self) -> bool:
-        """Whether every shard has the replicas that ``replicas`` asks for; asks nobody.
+        """Whether every shard has the replicas that ``replicas`` asks for; asks no server.
 
         With ``replicas=1``, nothing is lost then if any one server dies.
         """
@@ -388,9 +388,9 @@ class ParameterServerStrategy(SaysWhatToUse):
         Raises
         ------
         ConfigurationError
-            If it is no such module, or its files are larger than 16 MiB together.
+            If it is not such a module, or its files are larger than 16 MiB together.
         SyntaxError
-            If a file is no Python; nothing was sent.
+            If a file is not Python; nothing was sent.
         CoordinatorClosedError
             If the strategy is closed.
 
@@ -549,7 +549,7 @@ class ParameterServerStrategy(SaysWhatToUse):
         consistent: bool = True,
         restart_timeout: float = 15.0,
     ) -> Mapping[str, Any]:
-        """Bring back the shards that were lost with their servers: from a checkpoint, or anew.
+        """Bring back the shards that were lost with their servers.
 
         Shards on servers that do not respond count as lost, unless a server that responds has a
         copy. Lost shards go to the servers that there are; this waits up to ``restart_timeout`` for
@@ -563,12 +563,12 @@ class ParameterServerStrategy(SaysWhatToUse):
         checkpoint : str or os.PathLike, optional
             By default the last one that a `CheckpointManager` of this strategy saved or restored.
         initialize : bool or mapping of str to array_like
-            Without a checkpoint: parameters begin anew, embeddings by their initializers and
+            Without a checkpoint: parameters start over, embeddings by their initializers and
             variables with the values that they were made with, of which the notebook keeps 256 MiB
             (equal ones take none). Values by name are used in their place, and are needed for what
             is not kept, or was made by `psnb.resume` or taken over by `psnb.attach`.
         consistent : bool
-            True: all parameters go back to the checkpoint, or begin anew, so that they fit each
+            True: all parameters go back to the checkpoint, or start over, so that they fit each
             other. False: only lost shards do (of a variable that is split, the rows there); the
             others keep what they have learned since.
         restart_timeout : float
@@ -655,7 +655,7 @@ class ParameterServerStrategy(SaysWhatToUse):
             if coordinator is not None:
                 coordinator.close()
         finally:
-            # Waited for: the client may be closed next, and then nobody could tell the scheduler.
+            # Waited for: the client may be closed next, and with it the way to the scheduler.
             self._core.forget()
             self._hang_up()
 
@@ -674,7 +674,7 @@ def coordinators_of(strategy: ParameterServerStrategy) -> set[Any]:
 
 
 def leave_to_others(strategy: ParameterServerStrategy) -> None:
-    """Give a strategy up, whose parameters stay: whoever wants it may take it over."""
+    """Give a strategy up, whose parameters stay: another process may take it over."""
     strategy._hang_up.detach()
     strategy._core.leave()
 
@@ -785,7 +785,7 @@ def _embedding(name: str, how: dict[str, Any], strategy: ParameterServerStrategy
     strategy.embedding(name, **how)
 
 
-# StoredStrategies: what lives on the servers of a cluster, whoever owns it.
+# StoredStrategies: what lives on the servers of a cluster, with or without an owner.
 
 _HEAD = ("strategy", "since", "parameters", "bytes", "owner")
 
@@ -826,7 +826,7 @@ class StoredStrategy:
     def row(self) -> tuple[str, ...]:
         """Return the cells of a table."""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        owner = self.owner if self.owned else f"nobody; before: {self.owner}"
+        owner = self.owner if self.owned else f"none; before: {self.owner}"
         return self.name, since, str(len(self.parameters)), f"{self.nbytes:,}", owner
 
 

@@ -38,7 +38,7 @@ from psnb.errors import ConfigurationError, PsnbError
 #
 # It remembers how each table was made, so that it can be made again when a shard was lost, and how
 # many bytes each shard was given, so that the next table goes where there are fewest. Of the
-# initial values of variables it keeps what takes little memory: those with which one can begin anew
+# initial values of variables it keeps what takes little memory: those with which one can start over
 # without a checkpoint. (On the servers they would be lost with them; in a file the notebook's disk
 # would hold every large model once more.) Not thread-safe; `TableFactory` locks it.
 
@@ -371,7 +371,7 @@ def _sparse_creations(shards: SparseShards) -> list[Creation]:
     ]
 
 
-# What a notebook shows of a strategy: its servers and its parameters. Asks nobody.
+# What a notebook shows of a strategy: its servers and its parameters. Asks no server.
 
 
 def describe(
@@ -418,7 +418,7 @@ def _shape(parameter: Variable | Embedding) -> str:
 # Any thread.
 
 _MOST = 10
-"""Parameters that are named; of others it is said how many there are."""
+"""Parameters that are named; others are only counted."""
 
 
 class Losses:
@@ -468,7 +468,7 @@ class Losses:
             more = "All parameters go back to it, or with consistent=False only what was lost"
         else:
             more = (
-                "All parameters begin anew, or with consistent=False only what was lost; handles "
+                "All parameters start over, or with consistent=False only what was lost; handles "
                 "stay. A psnb.CheckpointManager, or replicas=1, keeps it next time"
             )
         return f"{self.way()}. Lost: {self.names(numbers)}. {more}"
@@ -480,11 +480,11 @@ class Losses:
     def way(self) -> str:
         """Return the shortest way on."""
         if self.checkpoint is None:
-            return f"there is no checkpoint: {self.beginning()} begins anew in place"
+            return f"there is no checkpoint: {self.beginning()} starts over in place"
         return f"strategy.recover() goes back to the checkpoint {str(self.checkpoint)!r}"
 
     def beginning(self) -> str:
-        """Return the call by which all parameters begin anew."""
+        """Return the call by which all parameters start over."""
         every = range(len(self._servers.layout.placements))
         return begin_call(self._registry.all(), self._tables.unkept(every))
 
@@ -500,7 +500,7 @@ class Losses:
 
 
 def begin_call(parameters: Mapping[str, Handle], unkept: Sequence[str]) -> str:
-    """Return the call by which parameters begin anew, with the variables that need values."""
+    """Return the call by which parameters start over, with the variables that need values."""
     if not unkept:
         return "strategy.recover(initialize=True)"
     values = [

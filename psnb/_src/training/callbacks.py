@@ -1,4 +1,4 @@
-"""Callback: what is told of training, in the thread that trains."""
+"""Callback: gets the events of training, in the thread that trains."""
 
 from __future__ import annotations
 
@@ -59,25 +59,25 @@ class TrainingSnapshot:
 
 
 class Callback:
-    """What is told of training; its methods do nothing, override those that you need.
+    """Gets the events of training; its methods do nothing, override those that you need.
 
     They are called in the thread that called `Trainer.train_from_dataset`, one at a time, while
     the workers go on: be quick, or the workers wait. ``trainer.stop("why")`` ends training. What a
     method raises ends it, too, at a consistent point, and is raised with the callback's name; the
-    other callbacks hear of the moment all the same, and what they raise is among the error's notes.
+    other callbacks are called all the same, and what they raise is among the error's notes.
     """
 
     def on_begin(self, trainer: Trainer) -> None:
-        """Hear that training begins."""
+        """Handle the beginning of training."""
 
     def on_epoch_begin(self, trainer: Trainer, epoch: int) -> None:
-        """Hear that an epoch begins, or the rest of one; its number counts from 1."""
+        """Handle the beginning of an epoch, or of the rest of one; its number counts from 1."""
 
     def on_batch(self, trainer: Trainer, snapshot: TrainingSnapshot) -> None:
-        """Hear how far it is; at most four times a second."""
+        """Handle the progress of training; called four times a second at most."""
 
     def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
-        """Hear that an epoch is over, and its validation: of each row that the history gets.
+        """Handle a row of the history, when an epoch and its validation are over.
 
         Also of an epoch that was stopped in the middle: ``trainer.history.stopped`` says why then,
         and the row is of that part and has no validation. If training goes on with it later, its
@@ -85,25 +85,25 @@ class Callback:
         """
 
     def on_checkpoint(self, trainer: Trainer, path: AnyPath) -> None:
-        """Hear that a checkpoint was saved."""
+        """Handle a checkpoint that was saved."""
 
     def on_failure(self, trainer: Trainer, error: Exception) -> None:
-        """Hear that training fails: a closure raised, for example. The error is raised then."""
+        """Handle a failure: a closure raised, for example. The error is raised after that."""
 
     def on_end(self, trainer: Trainer, history: TrainingHistory) -> None:
-        """Hear that training has ended, in whichever way."""
+        """Handle the end of training, also after a failure."""
 
 
 # EpochFigures: what closures report in one epoch, and in each of its print periods. One thread.
 #
-# What an earlier run has trained of the epoch counts as well: `EpochFigures.saved` tells it in
+# What an earlier run has trained of the epoch counts as well: `EpochFigures.saved` has it in
 # JSON's types.
 
 RECENT = "batch_"
 """What begins the name of a metric that is wanted of the print period alone."""
 
 NOTHING: Mapping[str, Any] = {"numbers": {}, "states": {}}
-"""What `EpochFigures.saved` tells when nothing was reported."""
+"""What `EpochFigures.saved` returns when nothing was reported."""
 
 
 class _Sum(NamedTuple):
@@ -276,9 +276,6 @@ class EpochProgress:
         return {**self.figures.saved(), "seconds": self.snapshot().seconds}
 
 
-# EarlyStopping: ends training when a metric gets no better.
-
-
 class EarlyStopping(Callback):
     """Ends training when a metric has not improved for some epochs.
 
@@ -358,9 +355,6 @@ class EarlyStopping(Callback):
             )
 
 
-# LearningRateScheduler: sets learning rates by the epoch.
-
-
 class LearningRateScheduler(Callback):
     """Sets the learning rate of parameters before each epoch, as Keras's does.
 
@@ -377,8 +371,8 @@ class LearningRateScheduler(Callback):
     Raises
     ------
     ConfigurationError
-        If ``schedule`` is no function; while training, if there is no such parameter, or a rate is
-        out of range.
+        If ``schedule`` is not a function; while training, if there is no such parameter, or a rate
+        is out of range.
     """
 
     def __init__(
@@ -440,14 +434,11 @@ class CSVLog(Callback):
             return next(csv.reader(file), [])
 
 
-# JSONLinesLog: writes what happens in training into a file of JSON lines.
-
-
 class JSONLinesLog(Callback):
     """Appends a line for all that happens: ``{"time": …, "event": "epoch", "epoch": 1, …}``.
 
     Events are ``"begin"``, ``"batch"`` (now and then), ``"epoch"``, ``"checkpoint"``,
-    ``"failure"`` and ``"end"``. A metric that is no finite number is null. An epoch that was
+    ``"failure"`` and ``"end"``. A metric that is not a finite number is null. An epoch that was
     stopped has a line, too, and one more of the whole if training goes on with it.
 
     Parameters
@@ -500,9 +491,6 @@ class JSONLinesLog(Callback):
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-
-
-# TensorBoard: writes scalars for TensorBoard, through tensorboardX.
 
 
 class TensorBoard(Callback):
@@ -672,7 +660,7 @@ def loaded_rows(saved: Any) -> tuple[EpochRow, ...]:
     Raises
     ------
     TypeError
-        If these are no rows.
+        If these are not rows.
     """
     return tuple(
         EpochRow(

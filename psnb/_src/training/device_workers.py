@@ -66,9 +66,6 @@ class DeviceWorker:
         coordinator.run_epoch(step, iterator, progress=False, watch=watch)
 
 
-# Hogwild: each worker trains on batch after batch, and waits for no other.
-
-
 @dataclass(frozen=True)
 class Hogwild(DeviceWorker):
     """Each worker trains on batch after batch, without waiting for others; the default.
@@ -105,7 +102,7 @@ class Hogwild(DeviceWorker):
         iterator: LeasedIterator,
         watch: Callable[[], object],
     ) -> None:
-        """Train in so many threads of each worker; see `DeviceWorker.train`."""
+        """Train in ``threads`` threads of each worker; see `DeviceWorker.train`."""
         coordinator.use_threads(self.threads)
         try:
             super().train(coordinator, step, iterator, watch)
@@ -113,15 +110,12 @@ class Hogwild(DeviceWorker):
             coordinator.use_threads(None)
 
 
-# Downpour: workers compute with pulled variables, and push the sums of several gradients.
-
-
 @dataclass(frozen=True)
 class Downpour(DeviceWorker):
     """Workers compute with variables pulled now and then, and push gradients added up.
 
     Variables that a step reads as a whole come from the worker's copies. After every ``pull_every``
-    batches a thread of its own pulls them anew, while steps go on with the last ones; so they are
+    batches a thread of its own pulls them again, while steps go on with the last ones; so they are
     up to twice as many batches old. Rows of embeddings are looked up for each batch, as by Paddle.
 
     A closure takes ``push_every`` batches. The gradients of each variable, and of each row, are
@@ -130,7 +124,7 @@ class Downpour(DeviceWorker):
     in other closures; if its worker dies, it computes all of its batches again.
 
     In `Sync` mode each round has one closure, that is ``push_every`` batches, of each worker. Which
-    variables it has read depends on time, so two runs are not equal to the bit.
+    variables it has read depends on time, so two runs are not equal bit for bit.
 
     After Dean et al., *Large Scale Distributed Deep Networks*, NIPS 2012 (without the replica's own
     steps between two pulls), and Paddle's ``DownpourWorker``.
@@ -138,7 +132,7 @@ class Downpour(DeviceWorker):
     Parameters
     ----------
     pull_every : int
-        After how many batches of a worker its variables are pulled anew.
+        After how many batches of a worker its variables are pulled again.
     push_every : int
         After how many batches gradients are pushed.
 
@@ -250,8 +244,8 @@ class Section(DeviceWorker):
     An element of the dataset is a micro-batch. Of ``microbatches`` of them at a time, one stage
     computes one while other stages compute others; gradients come back the same way.
 
-    In mode ``Sync(section.closures)`` so many micro-batches make one update, of the mean of their
-    gradients: the result equals, up to rounding, that of the undivided model on these joined.
+    In mode ``Sync(section.closures)`` that number of micro-batches makes one update, of the mean of
+    their gradients: the result equals, up to rounding, that of the undivided model on these joined.
     Otherwise each stage applies the gradient of each micro-batch when it is there, and stages may
     be at different updates.
 

@@ -160,7 +160,7 @@ class PredictionFiles:
         A path of a file system that the workers share, such as ``predictions/*.parquet``: the
         number of the split, of five digits, takes the place of ``*``.
     call : str
-        What tells its hidden files from those of other calls.
+        What distinguishes its hidden files from those of other calls.
 
     Raises
     ------

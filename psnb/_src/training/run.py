@@ -2,7 +2,7 @@
 
 One thread: the caller's. It is in the device worker nearly all the time, which calls back ten
 times a second: fetch lines, callbacks, saves and requests to stop happen there. Any thread may
-request a stop, and the thread of a manager that saves by itself asks for the state.
+request a stop, and the thread of an automatic save asks for the state.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class EpochSource:
                 "dataset itself, not what create_per_worker_dataset returns"
             )
         self._coordinator, self._dataset, self._files = coordinator, dataset, files
-        self._source: Any = None  # what the next is made of
+        self._source: Any = None  # `_made` is of it, and kept while it stays the same
         self._made: Epochs[Any] | None = None
         self._shuffles = 0  # how often that was shuffled
 
@@ -167,7 +167,7 @@ def _check(dataset: Any) -> None:
         )
 
 
-# FetchLines: prints metrics every so many batches, as Paddle's fetch list does. One thread.
+# FetchLines: prints metrics every n batches, as Paddle's fetch list does. One thread.
 
 
 class FetchLines:
@@ -183,7 +183,7 @@ class FetchLines:
     Raises
     ------
     ConfigurationError
-        If the names are no list of str, or the period is not positive.
+        If the names are not a list of str, or the period is not positive.
     """
 
     def __init__(self, names: Iterable[str], every: int) -> None:
@@ -195,7 +195,7 @@ class FetchLines:
         self._checked = False
 
     def begin(self) -> None:
-        """Count batches anew."""
+        """Count batches from zero."""
         self._printed = 0
 
     def due(self, batch: int) -> bool:

@@ -133,7 +133,7 @@ def merged_figures(parts: Iterable[SplitFigures]) -> dict[str, float]:
 Columns = dict[str, np.ndarray]
 
 ALONE = "prediction"
-"""The column of what a function returns that is no dict."""
+"""The column of what a function returns that is not a dict."""
 
 
 class Inference:
@@ -312,18 +312,18 @@ class Trainer(SaysWhatToUse):
             The print period, in batches. The number that is printed is exact; several periods that
             pass within a tenth of a second have one line.
         callbacks : iterable of Callback
-            What is told; in this order.
+            They are called in this order.
         checkpoint : CheckpointManager, optional
             Saves at the end of each epoch, and when training is stopped; by default the trainer's
-            own. The metadata is `TrainingHistory.state`. So is that of what it saves by itself
+            own. The metadata is `TrainingHistory.state`. So is that of its automatic saves
             meanwhile, with ``every`` and ``steps`` of its own: in the background, and without an
             end of training if it fails.
         save_every : float or str, optional
-            Saves also in the middle of epochs, every so many seconds, or ``"5 min"``. Unless the
+            Saves also in the middle of epochs, every this many seconds, or ``"5 min"``. Unless the
             manager has ``consistent=False``, closures are held for it, so that what is saved is one
             moment: ``resume`` then goes on with exactly the examples that were not used.
         save_steps : int, optional
-            Likewise, every so many batches of all workers; with both, when either is due. It is
+            Likewise, every this many batches of all workers; with both, when either is due. It is
             looked at ten times a second, so a few batches more may have passed.
         files : callable or sequence, optional
             The files of each epoch, in place of the dataset's own: a function of the epoch's number

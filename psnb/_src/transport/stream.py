@@ -84,7 +84,7 @@ class MessageStream(ABC):
     comm : distributed.comm.Comm
         Open.
     hang_up_timeout : float
-        Seconds in which the other side, told that its message cannot be read, should hang up.
+        Seconds in which the other side, informed that its message cannot be read, should hang up.
     """
 
     def __init__(self, comm: Comm, hang_up_timeout: float) -> None:
@@ -325,7 +325,7 @@ class _SocketStream(MessageStream):
         return whole
 
     async def _skip(self, size: int) -> bytes:
-        """Read so many bytes, at least a `_CHUNK`; return the first of them."""
+        """Read ``size`` bytes, at least a `_CHUNK`; return the first of them."""
         first = bytes(self._read[self._at :])
         self._read, self._at = bytearray(), 0
         size -= len(first)

@@ -222,7 +222,7 @@ def check_label(value: object) -> str:
     Raises
     ------
     ConfigurationError
-        If it is no text, empty or too long.
+        If it is not text, empty or too long.
     """
     if value is None:
         return ""

@@ -62,7 +62,7 @@ def synced(file: Path) -> str:
 # Sealed JSON: an object with its format and a checksum of itself. Pure.
 #
 # The checksum is XXH3 with 64 bits: it misses accidental damage once in 2**64 times, and does not
-# protect against attacks. So whoever reads one checks everything else in it: with the type that it
+# protect against attacks. So a reader checks everything else in it: with the type that it
 # must have (`typed`), whose errors name the place. The text itself is parsed by Python:
 # msgspec's own decoder keeps the last of two equal keys, and its integers end at 64 bits, but
 # metadata are the caller's.
@@ -170,7 +170,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON's")
+    raise ValueError(f"{name} is not a number of JSON's")
 
 
 # Arrays of safetensors files, mapped into memory: only what is touched is read. Pure.
@@ -215,15 +215,15 @@ def safetensors_head(
 def mapped_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a file by their names, mapped into memory and read-only.
 
-    Nobody may shorten the file as long as they are used: that ends the process.
+    The file must not be shortened while they are used: that ends the process.
 
     Raises
     ------
     OSError, SafetensorError, ValueError
-        If it is no such file, or has an array of another dtype.
+        If it is not such a file, or has an array of another dtype.
     """
     with safe_open(path, framework="numpy"):
-        pass  # it raises unless the arrays that the header tells of fill the file
+        pass  # it raises unless the arrays in the header fill the file
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -270,7 +270,7 @@ def check_version(reply: object) -> None:
 
 # Addresses of files: paths on this machine, or what fsspec understands, like ``s3://bucket/key``.
 #
-# Pure. What each protocol needs to be installed, fsspec's errors say.
+# Pure. fsspec's errors say what a protocol needs to be installed.
 
 _PROTOCOL = re.compile("[A-Za-z0-9+._-]+://")
 
@@ -346,7 +346,7 @@ class NewFile:
 
     def _remove(self) -> None:
         # To close it is to upload what there is, maybe after its folder was removed.
-        with suppress(Exception):  # what is told is the error before
+        with suppress(Exception):  # the error before is raised
             self._system.rm(self._path)
 
     def write(self, content: memoryview) -> None:
@@ -366,7 +366,7 @@ class NewFile:
 
 @total_ordering
 class RemotePath:
-    """The address of a file or folder; what is there is always looked up anew.
+    """The address of a file or folder; what is there is always looked up again.
 
     Immutable, and safe in any thread. All errors of the place are OSErrors.
 

@@ -24,7 +24,7 @@ MOST_BYTES = 1 << 27
 """Of one such memory. Larger messages, and those that come while all is taken, get other memory."""
 
 KEPT_BYTES = 1 << 26
-"""Of them, what is kept while nobody uses it."""
+"""Of them, what is kept while it is not used."""
 
 _LARGEST = 1 << 24
 """Bytes of the largest block that is used again."""
@@ -34,7 +34,7 @@ class BufferPool:
     """Blocks, made when needed, used again when nothing refers to them any more."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards `_free` and `_bytes`; nobody waits who holds it
+        self._lock = threading.Lock()  # guards `_free` and `_bytes`; no wait while it is held
         self._free: dict[int, list[mmap.mmap]] = {}  # by capacity
         self._bytes = 0  # of all blocks
         self._allocated: dict[int, mmap.mmap] = {}  # by address; its operations are atomic

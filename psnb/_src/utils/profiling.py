@@ -149,7 +149,7 @@ def counted_as(phase: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 # A snapshot is plain data and never changes. Those of several workers are added place by place.
 
 WORTH_TELLING = 0.2
-"""The share of their time that workers must spend on reading before they are said to wait."""
+"""The share of their time that workers must spend on reading before they are shown as waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class StageStatistics:
     elements : int
         How many it has given.
     seconds : float
-        Its own time: that in which somebody waited for its elements, without the time in which it
+        Its own time: that in which a reader waited for its elements, without the time in which it
         waited for its inputs. Of a parallel `map`, the time in which no result was ready.
     waits : bool
         It reads ahead in a thread: its time is spent on waiting for what is before it.
@@ -232,7 +232,7 @@ def merged(several: Iterable[Stages]) -> Stages:
 
 
 def merged_chains(several: Iterable[Mapping[str, Stages]]) -> Stages:
-    """Return the stages of several workers, which tell them by the kind of the chain."""
+    """Return the stages of several workers, which send them by the kind of the chain."""
     by_kind: dict[str, list[Stages]] = {}
     for chains in several:
         for kind, stages in chains.items():

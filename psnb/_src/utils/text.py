@@ -90,7 +90,7 @@ def text_of(value: object, form: Callable[[Any], str] = str) -> str:
     """Return what an object of a user's class says of itself, whatever its class raises then.
 
     A class may raise anything: SystemExit and the CancelledError of asyncio would end the thread
-    that only wants to tell of an error. An interrupt of the notebook's thread is raised.
+    that only wants to report an error. An interrupt of the notebook's thread is raised.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def error_text(error: BaseException) -> str:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an error may be an interrupt of the process, which nobody may swallow."""
+    """Return whether an error may be an interrupt of the process, which must not be swallowed."""
     main = threading.current_thread() is threading.main_thread()
     return main and isinstance(error, KeyboardInterrupt)
 
@@ -237,7 +237,7 @@ def _render_last() -> list[str]:
 def render(error: BaseException) -> list[str]:
     """Return what IPython would show of an error without psnb's frames.
 
-    Of what caused it, that is left out in which the user has no part; the message tells of it.
+    Of what caused it, that is left out in which the user has no part; the message names it.
     """
     with _trimmed(error):
         return format_error(error)
@@ -276,7 +276,7 @@ def _trimmed(error: BaseException) -> Iterator[None]:
 
 
 def _tells(error: BaseException) -> bool:
-    """Return whether a cause tells the user where to look."""
+    """Return whether a cause shows the user where to look."""
     frames = _frames(error.__traceback__)
     files = (each.tb_frame.f_code.co_filename for each in frames)
     return bool(getattr(error, "__notes__", ())) or any(map(is_users, files))

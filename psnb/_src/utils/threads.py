@@ -6,7 +6,7 @@ block that releases it, or between two halves of an update. That harms other thr
 that waits for a lock which is never released waits for ever.
 
 So psnb does such things in *sections* (`uninterrupted`). There psnb's handler replaces the one that
-was set, whoever set it. It raises nothing, it only notes the interrupt. When the outermost section
+was set, by any library. It raises nothing, it only notes the interrupt. When the outermost section
 ends, the other handler is put back and, if an interrupt was noted, called: that is where it
 strikes. A section must be short, and may wait only by `sleep`, which an interrupt ends: it strikes
 there, as any call may raise, and the sections around it end as on any other exception.

@@ -86,7 +86,7 @@ def longest(threads: Iterable[int | None]) -> tuple[str, float]:
 
 
 class _Listener(event.Listener):
-    """Hears of what numba compiles, and not of what it finds compiled already."""
+    """Called for what numba compiles, and not for what it finds compiled already."""
 
     def on_start(self, event: Any) -> None:
         _compiling.append(event.data["dispatcher"].py_func.__name__)
@@ -326,7 +326,7 @@ class InputContext:
 
 
 class Cancellation:
-    """Tells one closure that nobody wants its result any more; set once, by any thread."""
+    """Tells one closure that its result is not wanted any more; set once, by any thread."""
 
     __slots__ = ("requested", "revoked")
 
@@ -370,7 +370,7 @@ class WorkerContext:
         """Whether the closure should stop early; cheap, ask as often as you like.
 
         True when another closure has failed, whose error is raised once this closure has ended,
-        when the coordinator has closed or is out of reach, and when somebody called
+        when the coordinator has closed or is out of reach, and after a call to
         `RemoteValue.cancel`. Nothing stops a closure that does not ask. One that returns while this
         is true has completed like any other, unless it was cancelled: what it returns and writes
         counts. Raise an exception if it must not count.
@@ -537,7 +537,7 @@ class Throttle:
         self._left_out = 0
 
     def admit(self, lines: list[str]) -> list[str]:
-        """Return the lines that may be printed, after one that tells of those left out before."""
+        """Return the lines that may be printed, after one that counts those left out before."""
         with self._lock:
             now = self._clock()
             self._room += (now - self._since) * LINES_PER_SECOND
@@ -549,7 +549,7 @@ class Throttle:
             return before + admitted
 
     def left_out(self) -> list[str]:
-        """Return the line that tells of those left out, if there are any."""
+        """Return the line that counts those left out, if there are any."""
         with self._lock:
             return self._left_out_line()
 

@@ -293,10 +293,10 @@ class _Slot:
 
     def __init__(self) -> None:
         # A turn: one thread at a time asks for the slot's lease, and is in its iterator. So it is
-        # held while the coordinator is asked, and while a remote file is read: who waits for it
-        # wants just what comes of that, and nothing else is under it.
+        # held while the coordinator is asked, and while a remote file is read: a waiter
+        # wants just the result of that, and nothing else is under it.
         self.turn = threading.Lock()
-        self.unread: Lease | None = None  # could not be begun, for the next who asks
+        self.unread: Lease | None = None  # could not be begun, for the next request
         self.lease: _OpenLease | None = None  # what is being read
 
 

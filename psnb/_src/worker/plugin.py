@@ -2,7 +2,7 @@
 
 It registers three handlers on the worker's Dask server: for coordinators (closures), for handles
 (parameters), and for other workers (examples of datasets that are shuffled). It does nothing until
-somebody calls. Several strategies, also of several notebooks, share it.
+they are called. Several strategies, also of several notebooks, share it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from psnb._src.worker.context import HANDLER as MAIL_HANDLER
 from psnb._src.worker.context import PeerMessages, begin_printing, end_printing
 from psnb._src.worker.session import Session
 
-# Notice: SIGTERM, by which a process hears that it will be killed soon.
+# Notice: SIGTERM, by which a process learns that it will be killed soon.
 #
 # Kubernetes sends it 30 seconds before SIGKILL, spot machines likewise. A worker without a nanny
 # would end at once, and so would the process of a nanny if it gets the signal itself. (A nanny that
 # gets it has its worker closed, and kills it some seconds later: that is `Runtime.teardown`.) So
-# psnb has the process leave in good order first, and then end as it would have.
+# psnb has the process leave cleanly first, and then end as it would have.
 #
 # Threads: Python runs the handler on the main thread, which must be that of the worker's event
 # loop; in all other processes, as in a notebook with a worker inside, nothing is heard.

@@ -6,7 +6,7 @@ this it would end the workers, and the servers with all parameters.
 What a process does after its worker has closed and its exit handlers have run is Python's taking
 itself apart. There the garbage collector looks through all objects again and again: with torch or
 jax and numba imported that takes seconds on a busy machine, more than Dask waits for before it
-kills. So it does so once, and what is left then is no garbage.
+kills. So it does so once, and what is left then is not garbage.
 
 Modules are still cleared, and ``__del__`` is called, but not of what only the collector would find
 later: objects in cycles. Of these Python does not promise it; files among them would lack their

@@ -235,7 +235,7 @@ class Resources:
             future.cancel()
 
     def clear(self) -> None:
-        """Forget all values; whoever waits for one is told."""
+        """Forget all values; callers that wait for one get an error."""
         for resource_id in list(self._values):
             self.discard(resource_id)
 
@@ -243,7 +243,7 @@ class Resources:
 # WorkerMemory: a worker's part of a dataset in the memory of the workers.
 #
 # `WorkerMemory` is a per-worker value. The functions from `survey` on run in closures that
-# `psnb._src.coordinator.datasets` schedules; each returns what the worker has then
+# `psnb._src.coordinator.partitioned` schedules; each returns what the worker has then
 # (`WorkerPartitions`).
 
 

@@ -2,8 +2,8 @@
 
 Threads: `run`, `make` and `flush` are for closure threads, several at a time; the rest is for the
 event loop, which may cancel what runs. A closure thread does not wait for its commit: it runs the
-next closure, and the loop hands over what came of the last one. Whatever that next closure asks the
-same server comes after the commit, on the same connection, so it sees what the last one wrote. A
+next closure, and the loop hands over the outcome of the last one. Whatever that next closure asks
+the same server comes after the commit, on the same connection, and sees what the last one wrote. A
 commit to several servers, which takes several messages, is waited for. (One that must be sent
 again, as its shard moved or the connection broke, may come after that read; but the next closure's
 commit waits for it.)
@@ -90,7 +90,7 @@ class ClosureThreads:
         self._threads: list[threading.Thread] = []
 
     def use(self, count: int) -> None:
-        """Have so many threads; those that are too many end when the work before is taken."""
+        """Have ``count`` threads; those beyond it end when the work before is taken."""
         self._threads = [each for each in self._threads if each.is_alive()]
         for _ in range(self._count, count):
             name = f"psnb-closure-{next(self._numbers)}"
@@ -115,9 +115,6 @@ class ClosureThreads:
             if not self._closed():
                 work()
             del work  # not held while waiting for the next
-
-
-# LoadedFunction: a function from the coordinator, on the worker.
 
 
 class LoadedFunction:
@@ -145,18 +142,18 @@ class LoadedFunction:
 
 # ClosureAttempt: one attempt at a closure, from its call to its result.
 #
-# It belongs to the closure's thread until its commit is sent, and then to whoever takes the answer.
+# It belongs to the closure's thread until its commit is sent, and then to what takes the answer.
 
 
 class ClosureAttempt:
-    """What an attempt was given, has taken and written, and what came of it.
+    """What an attempt was given, has taken and written, and its outcome.
 
     Parameters
     ----------
     function : LoadedFunction
         What is called.
     assignment : Assignment
-        What the coordinator said of it.
+        What the coordinator sent with it.
     updates : Updates
         Takes its writes.
     ask : callable
@@ -221,7 +218,7 @@ class ClosureAttempt:
         self.packed = self.states.attach(packed)
 
     def fail(self, error: BaseException, worker: str) -> None:
-        """Have the error as what came of it."""
+        """Have the error as the outcome."""
         unread = self.assignment.payload and not (self._args or self._kwargs)
         call = "..." if unread else shorten_call(self._args, self._kwargs)
         where = (
@@ -236,7 +233,7 @@ class ClosureAttempt:
         return self.succeeded and self.updates.pushed
 
     def result(self) -> ClosureResult:
-        """Return what came of it."""
+        """Return the outcome."""
         return ClosureResult(
             self.assignment.closure,
             self.succeeded,
@@ -335,7 +332,7 @@ class ResultSender:
 # NotebookLink: a session's way to its coordinator, and what closures ask over it.
 #
 # Threads: any thread sends and asks. The event loop opens and closes the link, receives, and hands
-# answers to those who wait.
+# answers to the waiting threads.
 
 
 class NotebookLink:
@@ -360,7 +357,7 @@ class NotebookLink:
         self._asked: dict[int, Future[Any]] = {}  # each operation on a dict is atomic
 
     async def open(self, threads: int) -> None:
-        """Tell the coordinator that the session is ready, with so many closure threads."""
+        """Tell the coordinator that the session is ready, with ``threads`` closure threads."""
         await self._comm.write({"status": "OK", "threads": threads})
         self._stream = message_stream(self._comm)
 
@@ -385,12 +382,12 @@ class NotebookLink:
         return future
 
     def take_answer(self, message: TakeAnswer) -> None:
-        """Hand an answer to the one who waits for it."""
+        """Hand an answer to the thread that waits for it."""
         if (future := self._asked.pop(message.number, None)) is not None:
             future.set_result(message.answer)
 
     def close(self) -> None:
-        """Close the connection; who waits for an answer gets a `ClosureCancelledError`."""
+        """Close the connection; waits for an answer raise `ClosureCancelledError`."""
         self.closed = True
         for number in list(self._asked):
             self._give_up(number)
@@ -418,7 +415,7 @@ class ClosureRunner:
     Parameters
     ----------
     opening : SessionOpening
-        What the coordinator said at first.
+        What the coordinator sent first.
     server_client : CommServerClient
         The worker's way to the servers. The same that handles use: arrays that they have written to
         its memory are sent from there.
@@ -558,7 +555,7 @@ class ClosureRunner:
         self._last.commit = answered
 
     def _end(self, attempt: ClosureAttempt, error: BaseException | None = None) -> None:
-        """Hand over what came of a closure; any thread."""
+        """Hand over the outcome of a closure; any thread."""
         closure, clock = attempt.assignment.closure, attempt.clock
         clock.turn(COMMIT)
         if error is not None and not isinstance(error, UndecidedError):
@@ -597,7 +594,7 @@ class ClosureRunner:
             self._resources.make(definition.number, call)
 
     def flush(self) -> None:
-        """Send the servers the updates that are kept here, and tell the coordinator."""
+        """Send the servers the updates that are kept here, and inform the coordinator."""
         error, staleness = b"", None
         try:
             if self._copies is not None:

@@ -6,7 +6,7 @@ goes over it is in `psnb._src.protocol.messages`. Everything that belongs to the
 
 Threads: the event loop reads the connection; `ClosureThreads` run the work, as many as the Dask
 worker has unless the coordinator says otherwise. They send results through `ResultSender`. A
-closure belongs to whoever takes it out of `_unstarted`: the thread that runs it, or the loop that
+closure belongs to the thread that takes it out of `_unstarted` to run it, or to the loop, which
 returns it. A session that ends tells running closures to stop early, lets them finish, drops their
 results and starts no more.
 """
@@ -57,7 +57,7 @@ from psnb._src.worker.runner import (
 )
 
 WORTH_TELLING = 0.5
-"""Seconds after which people hear what a worker does; short closures would only flicker."""
+"""Seconds after which views show what a worker does; short closures would only flicker."""
 
 
 FAREWELL = 5.0
@@ -83,7 +83,7 @@ class Session:
     mail : Mail
         The worker's way to other workers.
     opening : SessionOpening
-        What the coordinator said at first.
+        What the coordinator sent first.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Session:
     async def drain(self) -> None:
         """Tell the coordinator that the worker leaves, and let it finish what it has sent.
 
-        The coordinator closes the session when it has all results. This waits for so many seconds
+        The coordinator closes the session when it has all results. This waits for as many seconds
         at most as the opening said, and for `FAREWELL` when no closure runs any more: a coordinator
         that cannot be reached closes nothing.
         """
@@ -159,7 +159,7 @@ class Session:
                     await self._ended.wait()
 
     def close(self) -> None:
-        """Start no more closures; running ones end by themselves, and their results are dropped."""
+        """Start no more closures; running ones end on their own, and their results are dropped."""
         self._link.close()
         self._runner.cancel_all()
         self._ended.set()
@@ -179,8 +179,8 @@ class Session:
             self._send_stages()
 
     def _send_results(self, results: ClosureResults) -> None:
-        # Any thread. First what was read, so that whoever has the last result finds it; but not
-        # with every result: it is much to tell.
+        # Any thread. What was read comes first, so that it is there when the last result is; it is
+        # large, so it does not come with every result.
         now = time.monotonic()
         if not self._unstarted and now - self._sent_at >= STAGES_SECONDS:
             self._sent_at = now
@@ -188,7 +188,7 @@ class Session:
         self._link.send(results)
 
     def _send_stages(self) -> None:
-        # Two threads at once may tell the same twice.
+        # Two threads at once may send the same twice.
         now, sent = self._stages.statistics(), self._sent_stages
         self._sent_stages = now
         new = {kind: each for kind, each in now.items() if sent.get(kind) != each}

@@ -49,7 +49,7 @@ def test_all_but_the_label_may_be_missing(tmp_path: Path) -> None:
         (LINE.replace("80e26c9b", "80e2 c9b"), 43, "column 16 is 80e2 c9b: not up to 8 hex"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_said_after_those_before_it(
+def test_an_error_in_a_line_is_raised_after_those_before_it(
     line: str, position: int, problem: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path, f"{LINE}\n{line}\n{LINE}\n".encode())

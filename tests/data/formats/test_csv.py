@@ -107,7 +107,7 @@ def test_a_quoted_field_may_be_longer_than_what_is_read_at_a_time(tmp_path: Path
         (b"\n\n", Csv(), "Empty CSV file"),
     ],
 )
-def test_what_is_wrong_is_said(content: bytes, form: Csv, problem: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported(content: bytes, form: Csv, problem: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=f"{tmp_path}/part.*{problem}"):
         read(tmp_path, content, form)
 

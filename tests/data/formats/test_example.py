@@ -158,7 +158,9 @@ def test_missing_features_take_their_default() -> None:
         (FixedLen((), bytes), example({"x": part(1, b"\x0a\x09a")}), "'x' is malformed"),
     ],
 )
-def test_what_is_wrong_with_a_record_is_said(feature: Any, content: bytes, problem: str) -> None:
+def test_what_is_wrong_with_a_record_is_reported(
+    feature: Any, content: bytes, problem: str
+) -> None:
     good = {"int64": int64_list([1, 2, 3]), "float32": float_list([1.0]), bytes: bytes_list([b""])}
     first = example({"x": good[feature.dtype]})
     if isinstance(feature, FixedLen) and feature.dtype == "int64" and feature.shape == ():

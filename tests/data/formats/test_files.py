@@ -94,7 +94,7 @@ def test_a_relative_path_that_is_missing_says_in_which_folder(
         next(TextLines().read("absent"))
 
 
-def test_what_is_wrong_over_http_is_said(address: str) -> None:
+def test_what_is_wrong_over_http_is_reported(address: str) -> None:
     with pytest.raises(DatasetError, match=f"{address}/absent: no such file"):
         next(TextLines().read(f"{address}/absent"))
     with pytest.raises(DatasetError, match=f"{address}/empty is empty"):
@@ -144,17 +144,17 @@ def test_a_pattern_that_nothing_matches_is_an_error(pattern: str) -> None:
         list_files(pattern)
 
 
-def test_a_protocol_that_nobody_knows_is_named() -> None:
+def test_an_unknown_protocol_is_named() -> None:
     with pytest.raises(DatasetError, match="nosuch://file cannot be read"):
         next(TextLines().read("nosuch://file"))
 
 
-def test_a_compression_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_compression_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="compression is 'rar'"):
         TextLines(compression="rar")
 
 
-def test_a_file_that_is_not_compressed_as_said_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_compressed_as_declared_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, b"not gzip", "part.gz")
     with pytest.raises(DatasetError, match=path):
         next(TextLines().read(path))
@@ -162,11 +162,9 @@ def test_a_file_that_is_not_compressed_as_said_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reader", [TextLines, TFRecords, Parquet])
-def test_a_named_pipe_is_refused_and_waits_for_nobody(
-    reader: Callable[[], Any], tmp_path: Path
-) -> None:
+def test_a_named_pipe_is_refused_without_waiting(reader: Callable[[], Any], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DatasetError, match="pipe is no file but a pipe or a device"):
+    with pytest.raises(DatasetError, match="pipe is not a file but a pipe or a device"):
         next(reader().read(str(tmp_path / "pipe")))
 
 

@@ -37,7 +37,7 @@ def test_ids_are_exact_up_to_64_bits(tmp_path: Path) -> None:
 
 
 def test_floats_that_take_a_second_look_are_read(tmp_path: Path) -> None:
-    # The middle of two float32, a little more, and what is no plain number.
+    # The middle of two float32, a little more, and what is not a plain number.
     text = "4 16777217.0 16777217.00000000000000000001 -inf 1e-45\n"
     [row] = read(tmp_path, text * 2, [Slot("f", "float32")])[1:]
     assert row["f"] == [16777216.0, 16777218.0, float("-inf"), 2.0**-149]
@@ -51,11 +51,11 @@ def test_floats_that_take_a_second_look_are_read(tmp_path: Path) -> None:
         ("1 7", 3, "slot 'b': the line ends before it"),
         ("2 7", 0, "slot 'a': the line ends before the last of 2 values"),
         ("99999999999999999 7", 0, "slot 'a': the line ends before the last of 9{17} values"),
-        ("99999999999999999999 7", 0, "slot 'a': 9{20} is no count of values"),
-        ("x 7", 0, "slot 'a': x is no count of values"),
-        ("-1 7", 0, "slot 'a': -1 is no count of values"),
-        ("1 x", 2, "slot 'a': x is no integer"),
-        ("1 1.5", 2, "slot 'a': 1.5 is no integer"),
+        ("99999999999999999999 7", 0, "slot 'a': 9{20} is not a count of values"),
+        ("x 7", 0, "slot 'a': x is not a count of values"),
+        ("-1 7", 0, "slot 'a': -1 is not a count of values"),
+        ("1 x", 2, "slot 'a': x is not an integer"),
+        ("1 1.5", 2, "slot 'a': 1.5 is not an integer"),
         ("2 1 -5", 4, "slot 'a': -5 is negative: ids are unsigned"),
         ("1 18446744073709551616", 2, r"slot 'a': 18446744073709551616 is above 2\*\*64 - 1"),
         ("0 3 1 2 3", 2, r"slot 'b': there are 3 values, where the shape \(2,\) holds 2"),
@@ -66,7 +66,7 @@ def test_floats_that_take_a_second_look_are_read(tmp_path: Path) -> None:
         ("0 2 y 2 1 3 1 5 6", 4, "slot 'b': y is not a number"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_said_after_those_before_it(
+def test_an_error_in_a_line_is_raised_after_those_before_it(
     line: str, position: int, problem: str, tmp_path: Path
 ) -> None:
     good = "1 7 2 1 2 1 3 1 5\n"
@@ -85,7 +85,7 @@ def test_the_first_of_several_bad_lines_is_named(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_no_text_are_shown(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="slot 'a': \\\\xff is no count"):
+    with pytest.raises(DatasetError, match="slot 'a': \\\\xff is not a count"):
         read(tmp_path, b"\xff 1\n", [Slot("a")])
 
 
@@ -187,7 +187,7 @@ def integer(text: bytes) -> int:
 def test_a_slot_that_is_not_used_is_parsed_and_dropped(tmp_path: Path) -> None:
     slots = [Slot("a"), Slot("b", "float32", used=False), Slot("c", "uint64", (), used=False)]
     assert read(tmp_path, "1 7 2 0.5 1 1 9\n0 0 1 3\n", slots) == [{"a": [7]}, {"a": []}]
-    with pytest.raises(DatasetError, match="slot 'c': x is no integer"):
+    with pytest.raises(DatasetError, match="slot 'c': x is not an integer"):
         read(tmp_path, "1 7 0 1 x\n", slots)
 
 

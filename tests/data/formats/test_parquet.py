@@ -153,7 +153,7 @@ def test_row_groups_are_split_by_their_size(tmp_path: Path) -> None:
     assert one == (0, None)
 
 
-def test_without_pyarrow_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, name, None)
     for make in (Parquet, lambda: Csv(dtypes={"a": int})):

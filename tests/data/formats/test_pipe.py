@@ -87,7 +87,7 @@ def test_a_compressed_file_that_is_corrupt_is_reported_as_such(tmp_path: Path) -
 
 def test_bad_lines_of_the_output_are_named(tmp_path: Path) -> None:
     path = write(tmp_path, b"7\n")
-    with pytest.raises(DatasetError, match=f"{path}, line 1, byte 0: slot 'a': x is no count"):
+    with pytest.raises(DatasetError, match=f"{path}, line 1, byte 0: slot 'a': x is not a count"):
         list(piped("sed s/7/x/").read(path))
 
 
@@ -153,8 +153,8 @@ def test_a_generator_writes_a_line_a_sample() -> None:
     ("samples", "problem"),
     [
         ([[("a", [1])], [("b", [1])]], r"line 1: its slots are \['b'\], not \['a'\]"),
-        ([[("a", [-1])]], "line 1.*-1 is no unsigned 64-bit integer"),
-        ([[("a", [2**64])]], "no unsigned 64-bit integer"),
+        ([[("a", [-1])]], "line 1.*-1 is not an unsigned 64-bit integer"),
+        ([[("a", [2**64])]], "not an unsigned 64-bit integer"),
         ([[("a", ["x"])]], "line 1.*could not convert"),
     ],
 )

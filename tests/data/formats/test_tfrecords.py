@@ -99,7 +99,7 @@ GOOD = record(b"good")  # 20 bytes
         ),
     ],
 )
-def test_what_is_wrong_with_a_record_is_said_after_those_before_it(
+def test_an_error_in_a_record_is_raised_after_those_before_it(
     content: bytes, problem: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path, GOOD * 2 + content)

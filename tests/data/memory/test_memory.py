@@ -111,7 +111,7 @@ def test_a_source_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert mine.statistics(1).bytes_in_memory == 100 * 16
 
 
-def test_what_was_read_anew_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
+def test_what_was_read_again_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
     mine = memory(tmp_path)
     mine.load(1, 0)
     mine.load(1, 0)

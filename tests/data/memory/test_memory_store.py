@@ -134,7 +134,7 @@ def test_the_files_are_gone_with_the_pieces_and_the_folder_with_the_store(tmp_pa
     assert not folder.exists()
 
 
-def test_nobody_else_can_read_or_replace_the_files(tmp_path: Path) -> None:
+def test_other_users_cannot_read_or_replace_the_files(tmp_path: Path) -> None:
     store = MemoryStore(1, str(tmp_path))  # the files are pickles
     store.put(1, 0, chunk(0))
     (folder,) = tmp_path.iterdir()

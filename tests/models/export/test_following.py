@@ -101,7 +101,7 @@ def test_each_checkpoint_is_predicted_with_whatever_happened_before(
         assert_predicts(model, saved)
 
 
-def test_rows_that_vanish_begin_anew(run: Run, tmp_path: Path) -> None:
+def test_rows_that_vanish_start_over(run: Run, tmp_path: Path) -> None:
     manager = run.manager(tmp_path / "run")
     model = run.model(tmp_path / "m", manager)
     manager.save()
@@ -224,7 +224,7 @@ def test_a_directory_that_was_moved_is_followed_where_it_is(run: Run, tmp_path: 
     assert_predicts(model, run.expected())
 
 
-def test_a_directory_that_was_replaced_is_told_and_followed_again_when_it_is_back(
+def test_a_directory_that_was_replaced_is_reported_and_followed_again_when_it_is_back(
     run: Run, tmp_path: Path
 ) -> None:
     manager = run.manager(tmp_path / "run")
@@ -383,7 +383,7 @@ def test_the_thread_ends_with_the_model(run: Run, tmp_path: Path) -> None:
     wait_until(lambda: followers() == [], "the thread ends")
 
 
-def test_a_failure_is_told_once_and_tried_again(
+def test_a_failure_is_reported_once_and_tried_again(
     run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("psnb._src.checkpoint.manager._FIRST_PAUSE", 0.001)

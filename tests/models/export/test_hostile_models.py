@@ -74,7 +74,7 @@ def test_damaged_files_are_refused(model: Path, tmp_path: Path, name: str, damag
     elif damage != "missing":
         changed = {"truncated": whole[:-1], "empty": b"", "longer": whole + b" "}[damage]
         file.write_bytes(changed + (b"x" if name == MANIFEST and damage == "longer" else b""))
-    refused(model, "is no exported model, or a damaged one")
+    refused(model, "is not an exported model, or is damaged")
 
 
 def test_any_flipped_bit_is_noticed(model: Path) -> None:
@@ -83,7 +83,7 @@ def test_any_flipped_bit_is_noticed(model: Path) -> None:
         whole = file.read_bytes()
         for at in range(0, len(whole), max(1, len(whole) // 40)):
             file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
-            refused(model, "is no exported model")
+            refused(model, "is not an exported model")
         file.write_bytes(whole)
     psnb.load_model(model)
 
@@ -124,7 +124,7 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "a size below 0": (put("files", ROWS, "bytes", -1), "Expected `int` >= 0"),
     "a size that is true": (put("files", ROWS, "bytes", True), "got `bool`"),
     "files that are a list": (put("files", []), r"at `\$\.files`"),
-    "a program that is no file": (put("programs", ["other"]), "is no file of it"),
+    "a program that is not a file": (put("programs", ["other"]), "is not a file of it"),
     "a program that is a number": (put("programs", [1]), r"at `\$\.programs\[0\]`"),
     "no program": (put("programs", []), "program.torch.json is missing"),
     "no rows": (drop("files", ROWS), "is missing"),
@@ -228,13 +228,13 @@ def test_arrays_that_do_not_fit_are_refused(model: Path, file: str, change: Any,
 @pytest.mark.parametrize(
     ("node", "said"),
     [
-        (["os.system", ["true"], {}], "no operator of a model"),
-        (["torch.hub.load", ["x"], {}], "no operator of a model"),
-        (["aten.__class__.default", [], {}], "no operator of a model"),
-        (["aten.from_file.default", ["/etc/passwd"], {}], "no operator of a model"),
-        (["aten.add_.Tensor", [{"node": 0}, 1], {}], "no operator of a model"),
-        (["aten.nothing.default", [], {}], "no operator of a model"),
-        (["psnb.lookup.default", [], {}], "no operator of a model"),
+        (["os.system", ["true"], {}], "not an operator of a model"),
+        (["torch.hub.load", ["x"], {}], "not an operator of a model"),
+        (["aten.__class__.default", [], {}], "not an operator of a model"),
+        (["aten.from_file.default", ["/etc/passwd"], {}], "not an operator of a model"),
+        (["aten.add_.Tensor", [{"node": 0}, 1], {}], "not an operator of a model"),
+        (["aten.nothing.default", [], {}], "not an operator of a model"),
+        (["psnb.lookup.default", [], {}], "not an operator of a model"),
         (["lookup", [{"node": 0}, "other"], {}], "a lookup in its program"),
         (["lookup", [{"node": 0}], {}], "a lookup in its program"),
         (["aten.add.Tensor", [{"node": 1}, 1], {}], "an argument in its program"),
@@ -265,9 +265,9 @@ def test_inputs_that_are_not_there_are_refused(model: Path, entry: Any) -> None:
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
-    refused(tmp_path / "nothing", "is no exported model")
+    refused(tmp_path / "nothing", "is not an exported model")
     (tmp_path / "file").write_text("x")
-    refused(tmp_path / "file", "is no exported model")
+    refused(tmp_path / "file", "is not an exported model")
 
 
 JSON = st.recursive(

@@ -96,7 +96,7 @@ def test_ids_that_are_computed_are_computed_with_all_their_bits(tmp_path: Path) 
     ],
     ids=["numpy", "made bags", "none", "numpy in the function", "bags", "keys"],
 )
-def test_what_cannot_be_exported_is_told(
+def test_what_cannot_be_exported_is_reported(
     tmp_path: Path, function: Any, ids: Any, said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
@@ -113,7 +113,7 @@ def test_what_cannot_be_exported_is_told(
     ],
     ids=["none", "lengths", "names"],
 )
-def test_examples_that_are_none_are_told(tmp_path: Path, example: Any, said: str) -> None:
+def test_invalid_examples_are_reported(tmp_path: Path, example: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         psnb.export(tmp_path / "m", made(rows_of), example=example)
 
@@ -164,7 +164,7 @@ def test_programs_that_call_what_no_model_needs_are_refused(tmp_path: Path, targ
     )
     (path / "program.jax").write_bytes(hostile.serialize())
     forge(path)
-    with pytest.raises(ExportError, match=f"calls '{target}', which is no operation of a model"):
+    with pytest.raises(ExportError, match=f"calls '{target}', which is not an operation of"):
         psnb.load_model(path)
 
 
@@ -199,7 +199,7 @@ def test_programs_that_are_none_are_refused(tmp_path: Path, content: bytes) -> N
     path = psnb.export(tmp_path / "m", made(rows_of), example=BATCH)
     (path / "program.jax").write_bytes(content)
     forge(path)
-    with pytest.raises(ExportError, match="is no program of JAX"):
+    with pytest.raises(ExportError, match="is not a program of JAX"):
         psnb.load_model(path)
 
 

@@ -160,7 +160,7 @@ def test_what_fails_leaves_no_file(
         ("in.jsonl", '{"x": [1, 2, 3], "ads": [1]}\n', "expected 2 numbers in each row, found 1"),
     ],
 )
-def test_files_that_do_not_fit_are_told(
+def test_files_that_do_not_fit_are_reported(
     model: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

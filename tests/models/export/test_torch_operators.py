@@ -370,7 +370,7 @@ def forged(tmp_path: Path) -> Callable[..., Path]:
 def test_operators_that_leave_their_tensors_are_refused(
     forged: Callable[..., Path], name: str
 ) -> None:
-    with pytest.raises(ExportError, match=f"calls 'aten.{name}', which is no operator of a model"):
+    with pytest.raises(ExportError, match=f"calls 'aten.{name}', which is not an operator"):
         psnb.load_model(forged(aten(name, at(0))))
 
 
@@ -391,7 +391,7 @@ def test_operators_that_leave_their_tensors_are_refused(
     ],
 )
 def test_operators_of_others_are_refused(forged: Callable[..., Path], name: str) -> None:
-    with pytest.raises(ExportError, match="which is no operator of a model"):
+    with pytest.raises(ExportError, match="which is not an operator of a model"):
         psnb.load_model(forged([name, [at(0)], {}]))
 
 
@@ -474,7 +474,7 @@ CHECKED: dict[str, list[Node]] = {
         full([1, 3, 3, 2], 0),
         aten("grid_sampler.default", at(1), at(2), 7, 0, False),
     ],
-    "a quotient that is no integer": [
+    "a quotient that is not an integer": [
         full([2], -(2**63), "int64"),
         full([2], -1, "int64"),
         aten("div.Tensor_mode", at(1), at(2), rounding_mode="trunc"),
@@ -541,7 +541,7 @@ def test_pytorch_refuses_places_outside(forged: Callable[..., Path], name: str) 
         loaded.predict({"ids": np.zeros((2, 2), np.int64)})
 
 
-def test_memory_that_nobody_has_written_is_exported_as_zeros(tmp_path: Path) -> None:
+def test_uninitialized_memory_is_exported_as_zeros(tmp_path: Path) -> None:
     module = Applied(lambda x: [torch.empty(3), torch.empty_like(x), x.new_empty(2)])
     model = psnb.torch.distribute(module, InProcessStrategy(), dense=SGD(1)).eval()
     loaded = psnb.load_model(psnb.export(tmp_path / "m", model, example=(X,)))

@@ -55,7 +55,7 @@ def test_arrays_of_all_dtypes_and_shapes_are_taken_apart_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu:77", "cpu:x"])
-def test_a_device_that_is_not_there_is_told_beside_those_that_are(device: str) -> None:
+def test_a_missing_device_is_named_with_those_that_are_there(device: str) -> None:
     if device == "cuda" and any(each.platform == "gpu" for each in jax.devices()):
         device = "cuda:99"
     with pytest.raises(ConfigurationError, match=f"device='{device}' is not there.*JAX has .*:0"):

@@ -185,8 +185,8 @@ def test_masks_that_no_sample_shows_are_refused(rule: Any) -> None:
         psnb.jax.optimizer(rule)
 
 
-def test_a_count_that_begins_anew_late_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"state .*count is no count of updates: after 99"):
+def test_a_count_that_starts_over_late_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"state .*count is not a count of updates: after"):
         psnb.jax.optimizer(optax.apply_every(100))
 
 

@@ -54,7 +54,7 @@ def test_a_loss_that_keeps_state_in_its_worker_is_refused_by_the_name(loss: Any,
     assert params.read()["w"] == before
 
 
-def test_what_is_not_changed_is_nobodys_state() -> None:
+def test_what_is_not_changed_is_no_state() -> None:
     table, later = {"a": 1}, []
 
     def reads() -> Any:

@@ -229,13 +229,13 @@ def test_ids_that_are_none_are_refused(batch: Any, error: type[Exception], messa
         Model(words_rows=10).step()(iter([batch]))
 
 
-def test_a_function_that_forgets_a_feature_is_told_which() -> None:
+def test_an_error_names_the_feature_that_a_function_forgets() -> None:
     step = Model().step(ids=lambda batch: {"ads": batch["ads"]})
     with pytest.raises(ConfigurationError, match=r"missing are \['words'\]"):
         step(iter([BATCH]))
 
 
-def test_a_loss_that_asks_for_a_field_that_is_not_there_is_told_which_are() -> None:
+def test_an_error_lists_the_fields_when_a_loss_asks_for_a_missing_one() -> None:
     step = Model().step(lambda params, rows, batch: (batch["price"] * rows["ads"]).sum())
     with pytest.raises(
         ConfigurationError, match=r"'price': the batch has the fields \['ads', 'words', 'y'\]"

@@ -125,7 +125,7 @@ def test_a_step_asks_each_server_once_and_tells_it_once() -> None:
     strategy: Any = found._strategy
     strategy.calls()
     found.program.train(batches[2], metrics.variable, False)
-    # One to read; prepared on both servers, then applied; and the metrics, as this is no closure.
+    # One to read; prepared on both servers, then applied; and the metrics: this is not a closure.
     assert strategy.calls() == 4
 
 

@@ -25,7 +25,7 @@ def with_dropout() -> keras.Model:
     return keras.Model([ids, x], keras.layers.Dense(1, "sigmoid", name="last")(hidden))
 
 
-def test_a_step_is_told_from_the_pull_to_the_push() -> None:
+def test_a_step_is_described_from_the_pull_to_the_push() -> None:
     told = nets.compiled(with_dropout()).program.describe(nets.data()[0])
     names = [each.name for each in told]
     assert [each.name for each in told if each.note.startswith("embedding 'model.words'")] == [

@@ -24,7 +24,7 @@ def checked(model: Any = None, **options: Any) -> None:
     check_execution(nets.plain() if model is None else model, **{**KERAS, **options})
 
 
-def test_what_workers_do_anyway_may_be_said() -> None:
+def test_what_workers_do_anyway_may_be_given() -> None:
     checked()
     checked(jit_compile=COMPILES)
 

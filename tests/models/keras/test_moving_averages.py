@@ -114,7 +114,7 @@ def test_late_steps_are_averaged_with_what_is_there_when_they_come(scale: float)
     assert np.isfinite(found.program.predict(data[0][0])).all()
 
 
-def test_late_steps_set_state_that_nobody_knows_to_what_they_have_computed() -> None:
+def test_late_steps_set_unknown_state_to_what_they_have_computed() -> None:
     plain = model(Running())
     found = nets.compiled(plain, loss="mse")
     (_, y), *_ = batches(1, 1.0)

@@ -189,7 +189,7 @@ def test_integers_that_a_step_changes_are_refused() -> None:
     x = keras.Input((3,), name="x")
     model = keras.Model(x, keras.layers.Dense(1)(Counting(name="counting")(x)))
     found = nets.compiled(model, loss="mse")
-    with pytest.raises(ConfigurationError, match=r"changes \['counting/calls'\], which are no flo"):
+    with pytest.raises(ConfigurationError, match=r"changes \['counting/calls'\], which are not"):
         found.metrics("metrics", (np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)))
 
 

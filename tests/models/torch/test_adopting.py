@@ -236,7 +236,7 @@ def test_a_model_of_another_name_begins_untrained_and_a_warning_says_so(
     assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
 
 
-def test_what_was_placed_halfway_is_not_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partly_placed_model_is_not_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = InProcessStrategy()
     made = strategy.embedding
 

@@ -45,7 +45,7 @@ def test_a_description_begins_with_the_pull_and_ends_with_backward_and_the_push(
     ]
 
 
-def test_modules_are_told_in_the_order_of_their_calls_with_the_operations_in_them() -> None:
+def test_modules_are_listed_in_the_order_of_their_calls_with_the_operations_in_them() -> None:
     to_config = distributed()[0].describe(IDS, X)
     modules = [
         (each.note, each.depth) for each in to_config if each.note and each.name != "backward"

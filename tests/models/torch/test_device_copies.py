@@ -110,7 +110,7 @@ def test_a_device_that_a_process_does_not_have_is_refused_before_a_server_is_ask
 
 def test_a_device_that_there_is_nowhere_is_refused_before_anything_is_placed() -> None:
     strategy = InProcessStrategy()
-    with pytest.raises(ConfigurationError, match="device='gpu' is no device of PyTorch"):
+    with pytest.raises(ConfigurationError, match="device='gpu' is not a device of PyTorch"):
         distributed(WideDeep(), strategy, device="gpu")
     assert not strategy.parameters
 

@@ -273,7 +273,7 @@ def test_without_backward_a_batch_without_any_id_is_refused_like_others() -> Non
 
 
 @pytest.mark.parametrize("name", ["to", "cuda"])
-def test_who_moves_it_to_a_device_is_told_where_that_is_said(name: str) -> None:
+def test_moving_it_to_a_device_raises_where_to_set_that(name: str) -> None:
     model = distributed(WideDeep())
     with pytest.raises(AttributeError, match=r"distribute\(module, strategy, device=\"cuda\"\)"):
         getattr(model, name)

@@ -115,7 +115,7 @@ def test_of_parameters_only_those_that_are_not_finite_are_named() -> None:
         model(torch.inf).backward()
 
 
-def test_a_buffer_that_is_not_finite_is_not_told_of_parameters() -> None:
+def test_a_buffer_that_is_not_finite_is_not_reported_as_a_parameter() -> None:
     model = distributed(Scaling(), sparse=None)
     with pytest.raises(InvalidArrayError, match=r"^(?!the gradients of)"), model.step():
         model(1.0, torch.nan).backward()
@@ -129,7 +129,7 @@ def test_a_step_in_which_nothing_is_to_be_learned_pushes_nothing() -> None:
     assert_same(model, module)
 
 
-def test_ids_that_are_told_of_no_table_name_those_that_there_are() -> None:
+def test_ids_for_no_table_raise_an_error_with_the_tables() -> None:
     model = distributed(WideDeep())
     with (
         pytest.raises(ConfigurationError, match=r"no table for 'adz'; there are \['ads.weight', "),
@@ -226,7 +226,7 @@ def test_a_parameter_that_changes_while_the_module_runs_is_named() -> None:
     ):
         model = distributed(module)
         model.module.grows = (layer,)
-        with pytest.raises(InvalidArrayError, match=message + ".*place it anew"), model.step():
+        with pytest.raises(InvalidArrayError, match=message + ".*place it again"), model.step():
             loss_of(model).backward()
         assert_same(model, module)
         model = distributed(module)

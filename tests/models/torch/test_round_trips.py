@@ -24,7 +24,7 @@ from tests.models.torch.wide_deep import (
 )
 
 
-def test_from_the_second_step_on_the_servers_are_asked_once_and_told_once() -> None:
+def test_from_the_second_step_on_servers_are_read_once_and_written_once() -> None:
     strategy = InProcessStrategy()
     model = distributed(WideDeep(), strategy)
     counts = []

@@ -187,7 +187,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     r"'out.weight' is in two optimizers": lambda m: (
         [optim.SGD(m.parameters()), optim.Adam([m.out.weight])]
     ),
-    r"SparseAdam has 'out.weight', which is no table": lambda m: optim.SparseAdam(m.parameters()),
+    r"SparseAdam has 'out.weight', which is not a": lambda m: optim.SparseAdam(m.parameters()),
     r"torch\.optim\.SGD: Momentum\(momentum=1\.5\): momentum must be": lambda m: optim.SGD(
         m.parameters(), momentum=1.5
     ),

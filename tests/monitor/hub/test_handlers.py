@@ -79,15 +79,17 @@ def test_a_browser_that_is_logged_in_may_listen_from_the_servers_own_pages_only(
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"{", "no JSON"),
-        (b'{"version": 1, "updates": NaN, "replies": []}', "no JSON"),
+        (b"{", "not JSON"),
+        (b'{"version": 1, "updates": NaN, "replies": []}', "not JSON"),
         (b'{"x":' + b"[" * 100_000, "nested too deeply"),
         ({"version": 99, "updates": [], "replies": []}, "version 99"),
         ({"version": VERSION, "updates": []}, "missing required field `replies`"),
         (batch(update(0, True, "another")), "about one coordinator"),
     ],
 )
-def test_a_malformed_post_is_told_what_is_wrong(server: Jupyter, body: object, said: str) -> None:
+def test_a_malformed_post_is_answered_with_what_is_wrong(
+    server: Jupyter, body: object, said: str
+) -> None:
     status, answer = server.post("malformed", body)
     assert status == 400
     assert said in answer["message"]
@@ -136,7 +138,7 @@ def test_a_post_that_does_not_say_how_large_it_is_is_refused_when_it_was_too_muc
         connection.close()
 
 
-def test_a_coordinator_that_posts_too_often_is_told_so(server: Jupyter, name: str) -> None:
+def test_a_coordinator_that_posts_too_often_gets_an_error(server: Jupyter, name: str) -> None:
     # All at once, and so many that a slow server does not let them pass: 20 a second are allowed.
     parts, body = urlsplit(server.url), json.dumps(batch()).encode()
     post = (
@@ -208,14 +210,14 @@ def test_a_command_goes_with_the_next_post_and_its_reply_returns_to_who_asked(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[]", "nothing that a panel says"),
         (json.dumps({"type": "hello", "version": 99}), "version 99"),
         (json.dumps({"type": "attach", "version": VERSION, "id": "x"}), "field `address`"),
         (json.dumps({"type": ["x"], "version": VERSION}), "nothing that a panel says"),
     ],
 )
-def test_a_page_that_says_something_else_is_told_what_is_wrong(
+def test_a_malformed_message_of_a_page_is_answered_with_what_is_wrong(
     server: Jupyter, text: str, said: str
 ) -> None:
     with server.panel() as panel:
@@ -225,7 +227,7 @@ def test_a_page_that_says_something_else_is_told_what_is_wrong(
         assert reply["id"] == ("x" if '"id"' in text else "")
 
 
-def test_a_page_that_attaches_what_does_not_answer_is_told_why(server: Jupyter) -> None:
+def test_a_page_that_attaches_what_does_not_answer_gets_the_reason(server: Jupyter) -> None:
     with server.panel() as panel, socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # nobody else listens there meanwhile
         panel.say("attach", id="1", address=f"http://127.0.0.1:{held.getsockname()[1]}")

@@ -75,7 +75,7 @@ def test_a_newcomer_and_one_that_was_missed_are_asked_for_everything(bench: Benc
     assert bench.hub.post("abc", batch(update(7)))["hello"]
 
 
-def test_a_kernel_that_is_silent_is_gone_until_it_posts_again(bench: Bench) -> None:
+def test_a_kernel_that_is_unresponsive_is_gone_until_it_posts_again(bench: Bench) -> None:
     bench.hub.post("abc", batch(update(0, True)))
     bench.now += SILENCE
     bench.sweep()
@@ -132,7 +132,7 @@ def test_a_coordinator_cannot_answer_for_another_one(bench: Bench) -> None:
     assert bench.replies == []
 
 
-def test_a_command_that_nobody_fetches_is_withdrawn_and_told(bench: Bench) -> None:
+def test_a_command_that_is_not_fetched_is_withdrawn_and_reported(bench: Bench) -> None:
     bench.hub.post("abc", batch(update(0, True)))
     bench.command()
     for _ in range(31):  # it lives, but its posts do not get through to their end
@@ -143,7 +143,7 @@ def test_a_command_that_nobody_fetches_is_withdrawn_and_told(bench: Bench) -> No
     assert bench.hub.post("abc", batch())["commands"] == []
 
 
-def test_a_command_without_a_reply_is_told_after_half_a_minute(bench: Bench) -> None:
+def test_a_command_without_a_reply_is_answered_after_half_a_minute(bench: Bench) -> None:
     bench.hub.post("abc", batch(update(0, True)))
     bench.command()
     command = _fetched(bench)
@@ -156,7 +156,7 @@ def test_a_command_without_a_reply_is_told_after_half_a_minute(bench: Bench) -> 
     assert len(bench.replies) == 1
 
 
-def test_a_command_to_one_that_is_gone_or_goes_is_told_at_once(bench: Bench) -> None:
+def test_a_command_to_one_that_is_gone_or_goes_is_answered_at_once(bench: Bench) -> None:
     bench.hub.post("abc", batch(update(0, True)))
     bench.command()
     bench.hub.close("abc")
@@ -204,7 +204,7 @@ def test_one_too_many_is_refused_as_long_as_all_live(bench: Bench) -> None:
     assert bench.gone("7") is None
 
 
-def test_a_kernel_takes_the_place_of_what_a_scheduler_told_of_it(bench: Bench) -> None:
+def test_a_kernel_takes_the_place_of_what_a_scheduler_reported_of_it(bench: Bench) -> None:
     bench.hub.sources.add("abc", "scheduler", "http://far:1")
     assert bench.hub.post("abc", batch())["hello"]
     (listed,) = bench.hub.listing()["sources"]

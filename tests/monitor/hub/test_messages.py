@@ -50,7 +50,7 @@ def test_what_a_type_does_not_have_is_left_out() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_what_is_wrong_is_told_with_its_place(change: dict[str, Any], said: str) -> None:
+def test_what_is_wrong_is_reported_with_its_place(change: dict[str, Any], said: str) -> None:
     with pytest.raises(MalformedError) as caught:
         coordinators.batch(_batch(**change))
     assert said in str(caught.value)
@@ -81,7 +81,7 @@ def test_what_is_no_message_is_refused_whatever_it_is(text: bytes) -> None:
             read(text)
 
 
-def test_of_another_version_the_version_is_told_whatever_else_is_different() -> None:
+def test_another_version_is_reported_whatever_else_is_different() -> None:
     for changed in ({"version": 99}, {"version": "x" * 9000}, {"version": 2, "updates": 7}):
         with pytest.raises(VersionError, match="instead of 1"):
             coordinators.batch(json.dumps({**batch(), **changed}).encode())

@@ -228,7 +228,7 @@ def _extracts(*coordinators: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=["redirect", "broken", "html", "list", "version", "shape", "huge"],
 )
-def test_an_answer_that_is_none_is_told_in_plain_words(
+def test_an_invalid_answer_is_reported_in_plain_words(
     bench: Bench, answer: Callable[[RequestHandler], object], said: str
 ) -> None:
     async def test() -> None:
@@ -242,7 +242,7 @@ def test_an_answer_that_is_none_is_told_in_plain_words(
     asyncio.run(test())
 
 
-def test_a_scheduler_that_was_told_nothing_yet_is_watched_until_it_was(bench: Bench) -> None:
+def test_a_scheduler_without_coordinators_is_watched_until_one_reports(bench: Bench) -> None:
     async def test() -> None:
         with serving(lambda handler: handler.send_error(404)) as address:
             assert await bench.schedulers.attach(address) == ""
@@ -278,22 +278,22 @@ async def _saying(text: bytes) -> AsyncIterator[str]:
         b"",
     ],
 )
-def test_what_speaks_no_http_is_told_to_be_that(bench: Bench, banner: bytes) -> None:
+def test_what_does_not_speak_http_is_reported_as_such(bench: Bench, banner: bytes) -> None:
     async def test() -> None:
         async with _saying(banner) as address:
             error = await bench.schedulers.attach(f"http://{address}")
-            assert "no HTTP" in error
+            assert "not HTTP" in error
             assert "Stranger" not in error
 
     asyncio.run(test())
 
 
-def test_a_host_that_is_not_known_is_told_to_be_that(bench: Bench) -> None:
+def test_an_unknown_host_is_reported_as_such(bench: Bench) -> None:
     error = asyncio.run(bench.schedulers.attach("http://no-such-host.invalid:8787"))
     assert "not known here" in error
 
 
-def test_a_server_without_tls_is_told_to_be_that(bench: Bench) -> None:
+def test_a_server_without_tls_is_reported_as_such(bench: Bench) -> None:
     async def test() -> None:
         async with _saying(b"HTTP/1.1 400 Stranger\r\n\r\n") as address:
             assert "it speaks no TLS" in await bench.schedulers.attach(f"https://{address}")
@@ -312,7 +312,7 @@ def test_an_error_of_whatever_kind_ends_no_watching(
             await bench.schedulers.attach(address)
             monkeypatch.setattr(module, "_fetch", fails)
             await bench.poll()
-            assert bench.error() == "what answers there is no HTTP: KeyError"
+            assert bench.error() == "what answers there is not HTTP: KeyError"
 
     asyncio.run(test())
 
@@ -327,7 +327,7 @@ def test_a_scheduler_that_does_not_answer_is_given_up_in_time() -> None:
     asyncio.run(test())
 
 
-def test_nobody_there_is_told_and_when_somebody_comes_they_are_heard(bench: Bench) -> None:
+def test_an_address_without_scheduler_is_reported_and_asked_again(bench: Bench) -> None:
     told = _extracts({"coordinator": "abc", "gone": "", "updates": [update(0, True)]})
 
     async def test() -> None:

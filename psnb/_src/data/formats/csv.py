@@ -416,7 +416,7 @@ def read_unsigned(data, at, stop):  # type: ignore[no-untyped-def]
     """
     value = np.uint64(0)
     begin = at
-    # So many digits are below 2**64, whatever they are.
+    # 19 digits are always below 2**64.
     safe = min(stop, at + 19)
     while at < safe:
         digit = np.uint64(data[np.uint64(at)]) - _ZERO

@@ -3,7 +3,7 @@
 Paths are local ones, or addresses that fsspec understands, such as ``s3://bucket/key``,
 ``https://host/file``, ``memory://file`` (what each needs to be installed, fsspec's errors say). An
 address is never split: what fsspec would take for a chain of several, ``a::b``, may be a file name
-that somebody else has chosen. Local files are opened without fsspec. They are read, not mapped into
+that other people have chosen. Local files are opened without fsspec. They are read, not mapped into
 memory: a mapped file that another process shortens ends this one.
 
 Every error of a file is a `DatasetError` that names it: exceptions of filesystems and decompressors
@@ -63,7 +63,7 @@ class HttpFile(io.RawIOBase):
         self._path = path
         self._at = 0
         self._file = self._open()
-        # If the server does not tell the size, fsspec reads the file in one go by itself.
+        # If the server does not send the size, fsspec reads the file in one go.
         self._in_ranges = self._file.size is not None
 
     def readable(self) -> bool:
@@ -71,7 +71,7 @@ class HttpFile(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """Return whether the server tells the size, as it must for ranges."""
+        """Return whether the server sends the size, as it must for ranges."""
         return self._in_ranges
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -169,9 +169,6 @@ class XzFile(io.RawIOBase):
 
 def _begun() -> lzma.LZMADecompressor:
     return lzma.LZMADecompressor(memlimit=_MEMORY)
-
-
-# Reading a zlib stream as a file, as gzip's module does for gzip streams.
 
 
 class ZlibFile(io.RawIOBase):
@@ -400,8 +397,8 @@ def _open_file(path: str, flags: int) -> int:
     if not stat.S_ISREG(mode := os.fstat(opened).st_mode) and not stat.S_ISDIR(mode):
         os.close(opened)
         raise DatasetError(
-            f"{path} is no file but a pipe or a device, which can be read only once; read it with "
-            "Dataset.from_generator, or write what comes out of it to a file"
+            f"{path} is not a file but a pipe or a device, which can be read only once; read it "
+            "with Dataset.from_generator, or write what comes out of it to a file"
         )
     return opened
 
@@ -473,9 +470,6 @@ class Chunk:
     loose: bool = False
 
 
-# FilePosition: a position in a file, for errors.
-
-
 @dataclass(frozen=True, slots=True)
 class FilePosition:
     """A file, and where reading it began.
@@ -516,10 +510,10 @@ class FilePosition:
 # Limits on the size of a record: no memory is allocated for a longer one.
 
 MAX_RECORD_BYTES = 1 << 26
-"""How many bytes a record may have, unless a reader is told otherwise."""
+"""How many bytes a record may have, unless a reader is given another limit."""
 
 MAX_COLUMNS = 1 << 14
-"""How many columns a CSV file may have, unless its reader is told otherwise."""
+"""How many columns a CSV file may have, unless its reader is given another limit."""
 
 LONGEST = 1 << 30
 """The largest limit that can be set."""
@@ -613,14 +607,14 @@ class ByteWindow:
         return filled > left
 
     def fill(self, size: int = CHUNK_BYTES) -> bool:
-        """Read on until so many bytes are there; return False if the file ends before."""
+        """Read on until ``size`` bytes are there; return False if the file ends before."""
         while self.data.size < size:
             if not self.more():
                 return False
         return True
 
     def discard(self, count: int) -> None:
-        """Read over bytes that lie ahead, where a file cannot be told to stand elsewhere."""
+        """Read over bytes that lie ahead, where a file cannot seek."""
         while count > 0:
             done = self._read(self._buffer[: min(count, self._buffer.size)])
             if done == 0:

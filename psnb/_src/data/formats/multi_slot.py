@@ -263,7 +263,7 @@ class Slot:
                 )
             if self.varies and 0 in self.rest:
                 raise ConfigurationError(
-                    f"slot {self.name!r} has the shape {self.shape}: no number of values tells the "
+                    f"slot {self.name!r} has the shape {self.shape}: no number of values gives the "
                     "first size"
                 )
 
@@ -481,10 +481,10 @@ class _Parser:
             return lines.error(line, position, f"{token} follows the last slot {slot.name!r}")
         problem = {
             FEW_SLOTS: "the line ends before it",
-            COUNT: f"{token} is no count of values",
+            COUNT: f"{token} is not a count of values",
             FEW_VALUES: f"the line ends before the last of {token} values",
             SIZE: f"there are {token} values, where the shape {slot.shape} holds {size}",
-            JUNK: f"{token} is no integer",
+            JUNK: f"{token} is not an integer",
             NEGATIVE: f"{token} is negative: ids are unsigned",
             OVERFLOW: f"{token} is above 2**64 - 1",
         }[wrong]
@@ -579,5 +579,5 @@ def _text(value: Any) -> str:
         return repr(float(value))
     number = int(value)
     if not 0 <= number < 2**64:
-        raise ValueError(f"{number} is no unsigned 64-bit integer")
+        raise ValueError(f"{number} is not an unsigned 64-bit integer")
     return str(number)

@@ -64,7 +64,7 @@ def to_columns(table: Any) -> dict[str, np.ndarray | Ragged]:
     ------
     DatasetError
         If a column is of a type that no array holds, or holds what is not of its type, as text that
-        is not UTF-8. (What is missing that must not, `first_missing` tells.)
+        is not UTF-8. (`first_missing` finds required values that are missing.)
     """
     return {
         name: _column(name, column)
@@ -350,7 +350,7 @@ class ColumnChunk:
     values : int
         How many it has, missing ones too.
     data_offset, dictionary_offset : int
-        Where its pages begin; 0 if that is not said.
+        Where its pages begin; 0 if that is not given.
     """
 
     codec: int
@@ -517,7 +517,7 @@ _GROWTH = 256
 """How many times its size as stored a column may grow anyway: its bytes are held all the same."""
 
 
-class TooWide(Exception):  # noqa: N818 - it is no error, but a hint
+class TooWide(Exception):  # noqa: N818 - it is not an error, but a hint
     """Rows may take so much that fewer of them must be read at a time: as many as it says."""
 
     def __init__(self, rows: int) -> None:
@@ -619,7 +619,7 @@ class CheckedFile(io.RawIOBase):
         return int(self._file.tell())
 
     def read(self, size: int = -1) -> bytes:
-        """Return so many bytes, or as many as there are.
+        """Return ``size`` bytes, or as many as there are.
 
         Raises
         ------

@@ -301,7 +301,7 @@ def field(data, at, stop):  # type: ignore[no-untyped-def]
     """Read the field at a position.
 
     Returns its number, its wire type, where its content begins and where it ends; the last is
-    `MALFORMED` if it is no field.
+    `MALFORMED` if it is not a field.
     """
     # Nearly all: a small number, and less than 128 bytes.
     if stop - at >= 2:
@@ -389,7 +389,7 @@ def packed_floats(data, at, stop, out, count, end):  # type: ignore[no-untyped-d
 def integers(data, at, stop, out, start, end):  # type: ignore[no-untyped-def]
     """Write a ``Feature``'s integers (int64) into ``out[start:end]``; return their number.
 
-    More than there is room for are counted only. `MALFORMED` if it is no list of integers.
+    More than there is room for are counted only. `MALFORMED` if it is not a list of integers.
     """
     count = start
     while at < stop:

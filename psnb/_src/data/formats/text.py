@@ -58,7 +58,7 @@ def cut_lines(data, limit, starts, ends):  # type: ignore[no-untyped-def]
     r"""Find lines that begin before ``limit``, as many as fit into ``starts`` and ``ends``.
 
     Those get where each begins and ends, without ``\n`` or ``\r\n``. What comes after the last
-    newline is no line.
+    newline is not a line.
 
     Returns
     -------
@@ -217,14 +217,11 @@ def line_splits(path: str, compression: str | None, size: int) -> list[tuple[int
     return list(zip(cuts, [*cuts[1:], None], strict=True))
 
 
-# Lines of text.
-
-
 @dataclass(frozen=True)
 class TextLines:
     r"""Lines of text files; their columns are one array of str (or bytes) objects.
 
-    Lines end with ``\n`` or ``\r\n``, which are no part of them; the last one need not.
+    Lines end with ``\n`` or ``\r\n``, which are not part of them; the last one need not.
 
     Parameters
     ----------
@@ -255,7 +252,7 @@ class TextLines:
                 raise ConfigurationError(f"there is no encoding {shown(self.encoding)}") from error
             if not one_byte:
                 raise ConfigurationError(
-                    f"lines in the encoding {shown(self.encoding)} cannot be told apart "
+                    f"lines in the encoding {shown(self.encoding)} cannot be separated "
                     f"by their bytes; "
                     "write the files in UTF-8"
                 )
@@ -282,7 +279,7 @@ class TextLines:
                 texts = self._texts(lines, good)
             if good:
                 if len(texts) != good:
-                    what = f"{self.encoding} has newlines that are no bytes of their own here"
+                    what = f"{self.encoding} has newlines that are not bytes of their own here"
                     raise lines.error(0, 0, what)
                 column = np.empty(good, object)
                 column[:] = texts
@@ -310,9 +307,6 @@ class TextLines:
             return [line.removesuffix(b"\r") for line in raw] if returns else raw
         texts = str(view, self.encoding).split("\n")
         return [text.removesuffix("\r") for text in texts] if returns else texts
-
-
-# Records of the same number of bytes, with nothing between them.
 
 
 @dataclass(frozen=True)

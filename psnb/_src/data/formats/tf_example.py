@@ -166,7 +166,7 @@ def parse_examples(records: Ragged, features: Mapping[str, Feature]) -> Columns:
     DatasetError
         If a record is not an ``Example``, or a feature is missing, of another kind or size.
     ConfigurationError
-        If the features are no features.
+        If the features are not features.
     """
     check_features(features)
     values = np.ascontiguousarray(records.values, np.uint8)

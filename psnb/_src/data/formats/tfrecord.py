@@ -213,7 +213,7 @@ class TFRecords:
                 while why == CUT and count == 0:
                     # A single record that is longer than that, or a part of one.
                     count, size, why = find_records(window.data, starts[:1], ends[:1])
-                    # That its length is what was written, its CRC says.
+                    # Its CRC shows that the length is what was written.
                     known = count == 0 and why == CUT and window.data.size >= HEADER
                     if known and int(word_at(window.data, 0)) > limit:
                         raise too_long(place, "record", first, window.offset, limit)

@@ -209,9 +209,6 @@ def _alone(leaf: Any) -> Column:
     return leaf[None] if leaf.flags.writeable else leaf[None].copy()
 
 
-# Consecutive elements of different shapes, padded and stacked.
-
-
 @dataclass(frozen=True, eq=False)
 class PaddedBatch(Batching):
     """Pads elements to a shape, or to the largest sizes in the batch."""
@@ -349,7 +346,7 @@ class RaggedRows:
         return rows.dtype == self._values.dtype and rows.shape[2:] == self._values.shape[1:]
 
     def grow(self, count: int) -> None:
-        """Be of so many rows, the new ones empty."""
+        """Grow to ``count`` rows, the new ones empty."""
         more = np.zeros(count - len(self), np.int64)
         self._starts = np.concatenate([self._starts, more])
         self._lengths = np.concatenate([self._lengths, more])
@@ -382,12 +379,9 @@ class RaggedRows:
         self._values[: self._end] = kept
 
 
-# Rows of elements as elements.
-
-
 @dataclass(frozen=True, eq=False)
 class Unbatch(Node):
-    """Takes the first axis of each leaf apart."""
+    """Makes each row of an element an element."""
 
     name: ClassVar[str] = "unbatch"
 
@@ -451,12 +445,9 @@ class _UnbatchIterator(NodeIterator):
         return True
 
 
-# Some consecutive elements as a dataset of their own.
-
-
 @dataclass(frozen=True, eq=False)
 class Window(Node):
-    """``size`` elements each, ``stride`` apart, beginning ``shift`` after those before."""
+    """Datasets of ``size`` elements, ``stride`` apart, each ``shift`` after the one before."""
 
     name: ClassVar[str] = "window"
 

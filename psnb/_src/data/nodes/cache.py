@@ -228,7 +228,7 @@ class CacheFiles:
         self._loose: bool = listed["loose"]
         numbers = [self.seed, *self.counts]
         if any(type(each) is not int for each in numbers) or min(self.counts, default=1) < 1:
-            raise ValueError("its counts or its seed are no numbers")
+            raise ValueError("its counts or its seed are not numbers")
 
     @classmethod
     def open(cls, folder: str, chain: str) -> CacheFiles | None:
@@ -242,7 +242,7 @@ class CacheFiles:
         path = os.path.join(folder, "cache.json")
         if not os.path.exists(path):
             if os.path.exists(folder):
-                raise DatasetError(f"cache: {folder} exists, but is no cache")
+                raise DatasetError(f"cache: {folder} exists, but is not a cache")
             return None
         with _reading(folder, "cache.json"):
             with open(path, encoding="utf-8") as file:
@@ -511,7 +511,7 @@ def part_arrays(block: Block) -> dict[str, np.ndarray]:
     Raises
     ------
     DatasetError
-        If elements are no arrays, `Ragged` or text, in tuples and dicts.
+        If elements are not arrays, `Ragged` or text, in tuples and dicts.
     """
     head = {
         "version": _VERSION,
@@ -569,14 +569,14 @@ def _opened(path: str) -> Iterator[tuple[Arrays, dict[str, Any]]]:
             if head["version"] != _VERSION:
                 raise ValueError(f"it is of version {head['version']}, this psnb reads {_VERSION}")
             if type(head["count"]) is not int or head["count"] < 1:
-                raise ValueError("its count is no number")
+                raise ValueError("its count is not a number")
             yield arrays, head
     except DatasetError:
         raise
     except Exception as error:
         # NumPy's and Python's parsers raise errors of many classes for damaged files.
         raise DatasetError(
-            f"{path} is no part of a saved dataset, or damaged: {type(error).__name__}: {error}; "
+            f"{path} is not part of a saved dataset, or damaged: {type(error).__name__}: {error}; "
             "save the dataset again"
         ) from error
 
@@ -620,10 +620,10 @@ def saved_parts(path: str | os.PathLike[str]) -> list[str]:
         if listed["version"] != _VERSION:
             raise ValueError(f"it is of version {listed['version']}, this psnb reads {_VERSION}")
         if type(listed["counts"]) is not list:
-            raise ValueError("its counts are no list")
+            raise ValueError("its counts are not a list")
         return [os.path.join(folder, _name(number)) for number in range(len(listed["counts"]))]
     except FileNotFoundError as error:
-        raise DatasetError(f"load: {folder} is no folder that Dataset.save has written") from error
+        raise DatasetError(f"load: {folder} is not a folder that Dataset.save wrote") from error
     except Exception as error:
         # JSON that is damaged raises errors of many classes.
         raise DatasetError(
@@ -635,7 +635,7 @@ def saved_parts(path: str | os.PathLike[str]) -> list[str]:
 def _check_replaceable(folder: str) -> None:
     """Raise if a folder, all of which would be removed, holds what `write_elements` did not write.
 
-    Its ``dataset.json`` alone is no proof: other programs have a file of that name, too.
+    Its ``dataset.json`` alone is not proof: other programs have a file of that name, too.
     """
     if not os.path.lexists(folder):
         return
@@ -643,12 +643,12 @@ def _check_replaceable(folder: str) -> None:
         parts = saved_parts(folder)
     except DatasetError as error:
         raise DatasetError(
-            f"save: {folder} exists, and is no saved dataset: name another folder, or remove it"
+            f"save: {folder} exists, and is not a saved dataset: name another folder, or remove it"
         ) from error
     others = sorted(set(os.listdir(folder)) - {_LIST, *map(os.path.basename, parts)})
     if others:
         raise DatasetError(
-            f"save: {folder} holds {shown(others[0])}, which is no part of a saved dataset: name "
+            f"save: {folder} holds {shown(others[0])}, which is not part of a saved dataset: name "
             "another folder, or move it"
         )
 
@@ -656,7 +656,9 @@ def _check_replaceable(folder: str) -> None:
 def _folder(method: str, path: Any) -> str:
     found = path_text(f"{method}: path", path)
     if not is_local(found):
-        raise ConfigurationError(f"{method}: {found} is no local folder: name one all workers see")
+        raise ConfigurationError(
+            f"{method}: {found} is not a local folder: all workers must see it"
+        )
     return os.path.abspath(found)
 
 

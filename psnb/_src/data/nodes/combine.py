@@ -118,9 +118,6 @@ class _ZipIterator(NodeIterator):
             reader.close()
 
 
-# One dataset after another.
-
-
 @dataclass(frozen=True, eq=False)
 class Concatenate(Node):
     """The elements of the first dataset, then those of the second."""
@@ -234,12 +231,9 @@ class _ConcatenateIterator(NodeIterator):
         return Reader(source, self._context.child(self._number), state)
 
 
-# Elements of several datasets; for each element, the dataset is drawn at random.
-
-
 @dataclass(frozen=True, eq=False)
 class Sample(Node):
-    """Draws by weight among those that have not ended."""
+    """Each element is drawn, by weight, from a dataset that has not ended."""
 
     name: ClassVar[str] = "sample_from_datasets"
 
@@ -436,7 +430,7 @@ def _merged_instances(block: Block, node: MergeBy) -> Block | None:
     """
     whole = block.whole()
     if not isinstance(whole, dict) or node.key not in whole:
-        raise node.error(0, f"elements are no dicts with {node.key!r}")
+        raise node.error(0, f"elements are not dicts with {node.key!r}")
     keys = whole[node.key]
     if isinstance(keys, Ragged) or keys.ndim != 1:
         raise node.error(0, f"{node.key!r} is not one value for each element")
@@ -509,15 +503,12 @@ def _joined(column: Column, groups: _Groups, erase_duplicates: bool) -> Column:
         again[pairs[1:]] = (values[pairs[1:]] == values[pairs[:-1]]) & (
             group[pairs[1:]] == group[pairs[:-1]]
         )
-        # What was alone is no merged instance, and stays as it is.
+        # What was alone is not a merged instance, and stays as it is.
         again &= (np.bincount(groups.group) > 1)[group]
         values, group = values[~again], group[~again]
     offsets = np.zeros(len(groups.starts) + 1, np.int64)
     np.cumsum(np.bincount(group, minlength=len(groups.starts)), out=offsets[1:])
     return Ragged(values, offsets)
-
-
-# Elements of datasets that a function makes, some datasets at a time.
 
 
 @dataclass(frozen=True, eq=False)

@@ -149,7 +149,7 @@ _MOMENT = 0.25
 
 
 class _Patience:
-    """Tells people every so many seconds how full the buffer is: until then nothing comes."""
+    """Shows from time to time how full the buffer is: until it is full nothing comes."""
 
     def __init__(self, seconds: float) -> None:
         self._began: float | None = None

@@ -139,12 +139,9 @@ class _ShardIterator(SingleInputIterator):
         return None
 
 
-# A dataset several times.
-
-
 @dataclass(frozen=True, eq=False)
 class Repeat(Node):
-    """``count`` times, or for ever."""
+    """The elements of a dataset ``count`` times, or for ever."""
 
     name: ClassVar[str] = "repeat"
 
@@ -156,7 +153,7 @@ class Repeat(Node):
         return _RepeatIterator(self, context, state)
 
     def cardinality(self) -> int:
-        """Return that of the input so many times."""
+        """Return that of the input times the repetitions."""
         once = self.source.cardinality()
         if once == 0 or self.count == 0:
             return 0
@@ -182,7 +179,7 @@ class _RepeatIterator(NodeIterator):
                 self._any = True
                 return block
             if not self._any:
-                return None  # for ever nothing
+                return None  # repeating nothing would never end
             self._reader.close()
             self._time, self._any = self._time + 1, False
             self._reader = self._open(None)

@@ -66,12 +66,9 @@ class _Numbers(Indexed):
         return self.gather(np.arange(start, stop))
 
 
-# Elements that are rows of arrays in memory.
-
-
 @dataclass(frozen=True, eq=False)
 class Slices(Node):
-    """The rows of a block, whose arrays nobody may write to."""
+    """The rows of a block, whose arrays are read-only."""
 
     name: ClassVar[str] = "from_tensor_slices"
 
@@ -109,9 +106,6 @@ class FileNames(Slices):
     """Paths, found when the dataset was made."""
 
     name: ClassVar[str] = "list_files"
-
-
-# Elements that a user's function yields.
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,9 +176,6 @@ class _GeneratorIterator(NodeIterator):
         self._ended = True
         if close is not None:
             close()
-
-
-# Records of files, read by a `Format`.
 
 
 class FileRange(NamedTuple):
@@ -342,9 +333,6 @@ def file_ranges(files: Any) -> tuple[FileRange, ...]:
     return tuple(
         each if isinstance(each, FileRange) else FileRange(os.fspath(each)) for each in several
     )
-
-
-# Rows of ``.npy`` files, which stay on disk: memory maps.
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,12 +85,9 @@ class _IgnoringIterator(NodeIterator):
         return self._counts.get(self._place, 0)
 
 
-# Sets the options for the parts of the chain before it.
-
-
 @dataclass(frozen=True, eq=False)
 class WithOptions(Node):
-    """Changes nothing else."""
+    """Sets the options for the chain before it; changes no element."""
 
     name: ClassVar[str] = "with_options"
 
@@ -115,11 +112,8 @@ class WithOptions(Node):
         return self.source.cardinality()
 
 
-# Elements by number: parts of others, and going through them in order.
-
-
 class SelectedRows(Indexed):
-    """Those of a block."""
+    """Elements of a block, by number."""
 
     def __init__(self, block: Block) -> None:
         self.count, self._block = block.count, block
@@ -169,9 +163,6 @@ class InOrder(NodeIterator):
         return self._next
 
 
-# first_spec: the spec of a node's elements, from the first one.
-
-
 def first_spec(node: Node) -> Spec:
     """Make the first element of a node and return its spec.
 
@@ -195,9 +186,6 @@ def first_spec(node: Node) -> Spec:
     return element_spec(block.element(0)) if known is None else known
 
 
-# Calls of users' functions.
-
-
 def call(function: Callable[..., Any], element: Any) -> Any:
     """Call a function with an element: with a tuple's items as arguments, as tf.data does."""
     return function(*element) if type(element) is tuple else function(element)
@@ -214,9 +202,6 @@ def failure(node: Node, position: int, error: Exception, block: Block, index: in
     made = node.error(position, problem, block.place(index))
     made.__cause__ = error
     return made
-
-
-# Elements that a function with a state makes from others.
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,7 +271,7 @@ class _ScanIterator(NodeIterator):
         self._reader.close()
 
     def _step(self, element: Any) -> None:
-        # The function may change the arrays that it gets, and fill those that it returns anew.
+        # The function may change the arrays that it gets, and refill those that it returns.
         given = [copied(leaf) for leaf in self._memory]
         memory = unflatten(self._nesting, iter(given))
         result = self._node.function(memory, element)
@@ -343,9 +328,6 @@ def _decoded(encoded: Any) -> Any:
     dtype, shape, text = encoded
     data = base64.b64decode(text)
     return data if dtype == "bytes" else np.frombuffer(data, dtype).reshape(shape).copy()[()]
-
-
-# Base of what reads from one input and has little state of its own.
 
 
 class SingleInputIterator(NodeIterator):
@@ -466,9 +448,6 @@ class _BatchedMapIterator(SingleInputIterator):
         return self._node.apply_batched(block, self._reader.position - block.count)
 
 
-# The elements for which a predicate is true.
-
-
 @dataclass(frozen=True, eq=False)
 class Filter(Node):
     """Leaves out the elements for which the predicate is false."""
@@ -532,9 +511,6 @@ class _FilterIterator(SingleInputIterator):
         return np.array(chosen, np.int64)
 
 
-# Elements with their numbers.
-
-
 @dataclass(frozen=True, eq=False)
 class Enumerate(Node):
     """Pairs of an int64, from ``start`` on, and an element."""
@@ -594,9 +570,6 @@ class _EnumerateIterator(SingleInputIterator):
             return None
         stop = self._start + self._reader.position
         return _numbered(np.arange(stop - block.count, stop), block)
-
-
-# The elements before the first one for which a predicate is false.
 
 
 @dataclass(frozen=True, eq=False)

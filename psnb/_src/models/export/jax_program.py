@@ -27,7 +27,7 @@ with_x64: Callable[[bool], Any] = (
 """Sets for a block of code whether JAX has 64 bits; experimental before JAX 0.8."""
 
 PROGRAM, IDS = "program.jax", "ids.jax"
-"""The files of the model, and of what computes ids, if they are no fields of the batch."""
+"""The files of the model, and of what computes ids, if they are not fields of the batch."""
 
 COMBINERS = ("sum", "mean", "sqrtn")
 """How rows of bags become one."""
@@ -44,7 +44,7 @@ _CALLED = re.compile(
 """What programs call beside XLA's operations: of what `jax.export` says is stable.
 
 Others are refused: they call addresses in the process that a program comes from (callbacks), give
-memory that nobody has written (``AllocateBuffer``), or take sizes from their arguments."""
+uninitialized memory (``AllocateBuffer``), or take sizes from their arguments."""
 
 
 class JaxComputation:
@@ -201,9 +201,9 @@ def _program(programs: Mapping[str, bytes], name: str) -> jax_export.Exported:
     except ModuleNotFoundError:  # of flatbuffers, which psnb[jax] brings
         raise
     except Exception as error:  # of the parsers of two libraries
-        raise ValueError(f"{name} is no program of JAX: {error}") from error
+        raise ValueError(f"{name} is not a program of JAX: {error}") from error
     for target in foreign_calls(text):
-        raise ValueError(f"{name} calls {target!r:.80}, which is no operation of a model")
+        raise ValueError(f"{name} calls {target!r:.80}, which is not an operation of a model")
     return program
 
 

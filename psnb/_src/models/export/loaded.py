@@ -55,7 +55,7 @@ class ModelVersion:
     number : int
         Of the checkpoint; of the model, that of the newest one before its export.
     closures : int or None
-        How many closures had ended, if the checkpoint tells.
+        How many closures had ended, if the checkpoint says so.
     metadata : mapping
         What the checkpoint was saved with, or the model exported with.
     since : float
@@ -308,9 +308,9 @@ class LoadedModel:
     ) -> LoadedModel:
         """Take each newer checkpoint of the run that it was exported from, in the background.
 
-        A thread calls `refresh` until `close`, or until nobody has the model any more. If that
-        fails, the model stays as it is: a warning tells it once, `failure` as long as it lasts, and
-        it is tried again after 1 s, then after growing pauses of at most 5 minutes.
+        A thread calls `refresh` until `close`, or until the model is not referenced any more. If
+        that fails, the model stays as it is: a warning says so once, `failure` as long as it lasts,
+        and it is tried again after 1 s, then after growing pauses of at most 5 minutes.
 
         Parameters
         ----------
@@ -362,7 +362,7 @@ class LoadedModel:
         ------
         CheckpointError
             If it is damaged, cannot be read, or is none of this model (then all that is different
-            is told); the model stays as it is.
+            is named); the model stays as it is.
         ConfigurationError
             If there is no directory.
         """
@@ -446,9 +446,6 @@ class LoadedModel:
         )
 
 
-# load_model: reads an exported model, and believes nothing of it.
-
-
 def load_model(path: str | os.PathLike[str]) -> LoadedModel:
     """Load a model that `psnb.export` wrote, after a check of all its files.
 
@@ -496,8 +493,8 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
         manifest.sources.check(dense)
     except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
         raise ExportError(
-            f"{str(where)!r} is no exported model, or a damaged one: {file}: {str(error)[:500]}; "
-            "export it again, or copy it again from where it is whole"
+            f"{str(where)!r} is not an exported model, or is damaged: {file}: {str(error)[:500]}"
+            "; export it again, or copy it again from where it is whole"
         ) from error
     number = 0 if manifest.follows is None else manifest.follows.after
     version = ModelVersion(str(where), number, None, manifest.metadata, time.time())

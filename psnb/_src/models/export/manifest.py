@@ -182,7 +182,7 @@ class DenseSources(Struct, frozen=True, forbid_unknown_fields=True):
 # Exported: what a framework gives to be written, and what it makes of that when it is loaded.
 #
 # A framework has two small parts. One makes an `Exported` of a model (`Exportable.to_export`). The
-# other is a room ``psnb._src.<framework>_programs``: without Dask, its ``load(manifest, programs,
+# other is a module ``<framework>_program`` here: without Dask, its ``load(manifest, programs,
 # dense, tables)`` makes a `Computation` of what was written, or raises ValueError.
 
 
@@ -370,7 +370,7 @@ class ModelManifest(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         for name in self.programs:
-            require(name in self.files, f"{name!r:.80}, one of its programs, is no file of it")
+            require(name in self.files, f"{name!r:.80}, one of its programs, is not a file of it")
         for what, named in (("feeds", self.feeds), ("tables", self.tables)):
             names = {each.name for each in named}
             require(len(names) == len(named), f"two of its {what} have one name")

@@ -122,7 +122,7 @@ class _Parsed:
             return {feed.name: _row(feed, found[feed.name]) for feed in self._feeds}
         except (ValueError, KeyError, TypeError) as error:
             raise DatasetError(
-                f"{self._file}: a line is no JSON object with {[f.name for f in self._feeds]}: "
+                f"{self._file}: a line is not a JSON object with {[f.name for f in self._feeds]}: "
                 f"{type(error).__name__}: {error}; the line begins {line[:60]!r}"
             ) from error
 

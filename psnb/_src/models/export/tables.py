@@ -291,7 +291,7 @@ def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     Raises
     ------
     OSError, SafetensorError, ValueError
-        If it is no such file, or has another array.
+        If it is not such a file, or has another array.
     """
     arrays = mapped_arrays(path)
     if arrays.keys() != {"data"}:
@@ -314,7 +314,7 @@ _CHUNK = 1 << 20
 
 
 def place_dtype(count: int) -> str:
-    """Return the dtype of the places of so many rows."""
+    """Return the dtype of the places of ``count`` rows."""
     return "uint32" if count < 1 << 32 else "uint64"
 
 

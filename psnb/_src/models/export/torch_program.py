@@ -169,11 +169,11 @@ _CHECKS: dict[str, Callable[[Given], bool]] = {
 # Which operators of ATen an exported model may call: those of this list, and no others.
 #
 # ATen has some 1,200 operators that change nothing. Some of them read or write outside of their
-# tensors when their arguments are forged, or return memory that nobody has written: those of
+# tensors when their arguments are forged, or return uninitialized memory: those of
 # sparse, nested and quantized tensors, ``as_strided``, ``empty``, ``resize``, ``_unsafe_index``,
 # gradients (``…_backward``), packed sequences, ``segment_reduce``, ``ctc_loss``,
 # ``fractional_max_pool2d``. To forbid these by name was tried, and each release of PyTorch brings
-# more. PyTorch's tags do not tell them apart (``core`` has ``empty`` and ``as_strided``), and
+# more. PyTorch's tags do not separate them (``core`` has ``empty`` and ``as_strided``), and
 # differ by release.
 #
 # So this is the list of what ``torch.export`` makes of models and of functions of tensors (some 480
@@ -492,7 +492,7 @@ def _called(
     found = getattr(getattr(torch.ops.aten, match[1], None), match[2], None) if match else None
     if not isinstance(found, torch._ops.OpOverload) or not is_allowed(found):
         raise ValueError(
-            f"its program calls {name!r:.80}, which is no operator of a model: psnb.export of this "
-            "version writes no such program; trust none that has it"
+            f"its program calls {name!r:.80}, which is not an operator of a model: psnb.export of "
+            "this version writes no such program; trust none that has it"
         )
     return checked(found)

@@ -64,7 +64,7 @@ def export(
 
     It may be called while closures run. Then each row is as it was at one moment, and so is each
     dense variable; the moments differ slightly, as they do for a worker that pulls asynchronously.
-    Call it after `ClusterCoordinator.join` or `drain` to write everything as of one moment. Rows
+    Call it after `ClusterCoordinator.join` or `drain` to write a consistent model. Rows
     come from the servers in chunks, so memory does not depend on the size of the tables.
 
     Parameters

@@ -66,7 +66,7 @@ class BatchFunction:
         ConfigurationError
             If the batch lacks a feature, or ``ids`` does.
         InvalidArrayError
-            If they are no integers.
+            If they are not integers.
         """
         names = list(self.tables)
         try:
@@ -164,7 +164,7 @@ def _device_name(device: Any) -> str | None:
 # BatchForm: what of a batch goes into a compiled program, and how it becomes a batch there again.
 #
 # A batch is any tree of JAX. What no program can take stays behind, and says so where it is used:
-# strings, `Ragged` rows, and integers that do not fit 32 bits, which JAX would cut without a word.
+# strings, `Ragged` rows, and integers that do not fit 32 bits, which JAX would truncate silently.
 
 
 class StayedBehind:
@@ -231,7 +231,7 @@ def _array(leaf: Any) -> tuple[str, np.ndarray | None]:
     try:
         array = np.asarray(leaf)
     except ValueError as error:
-        return f"it is no array: {error}", None
+        return f"it is not an array: {error}", None
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         return f"it is of {array.dtype}", None
     if (

@@ -1,4 +1,4 @@
-"""Exports a forward pass in JAX: what `psnb._src.jax_programs` runs without the training code.
+"""Exports a forward pass in JAX, which `models/export/jax_program.py` runs without training code.
 
 The program takes dense parameters, the rows of each feature and the fields of a batch, whose number
 of examples is a symbol: so one program is for batches of any size, and gives for each exactly what
@@ -277,8 +277,8 @@ def _exported(
         made = program(*(forms[each] for each in used))
     for target in foreign_calls(made.mlir_module()):
         raise ConfigurationError(
-            f"psnb.export: {what} calls {target!r:.80}, which is no operation that exported models "
-            "may call: write what it does with jax.numpy or jax.lax; if it checks all of its "
+            f"psnb.export: {what} calls {target!r:.80}, which is not an operation that exported "
+            "models may call: write what it does with jax.numpy or jax.lax; if it checks all its "
             "arguments, report it"
         )
     return made, used

@@ -148,10 +148,10 @@ def optimizer(transformation: Any) -> Optimizer:
     such as ``optax.clip_by_global_norm``, is taken for variables that are on one server wholly, and
     counts the norm of all parameters in that variable; it is refused for tables.
 
-    Masks are refused, and so are groups of parameters (``optax.multi_transform``). That parameters
-    and shapes are not told apart otherwise is seen on a sample: some steps for a tree of two arrays
-    and for the same numbers in one, in double precision, with gradients of very different sizes. So
-    ``optax.lamb`` and ``optax.adafactor`` are refused.
+    Masks are refused, and so are groups of parameters (``optax.multi_transform``). A sample tests
+    that parameters and shapes are not treated differently otherwise: some steps for a tree of two
+    arrays and for the same numbers in one, in double precision, with gradients of very different
+    sizes. So ``optax.lamb`` and ``optax.adafactor`` are refused.
 
     An update takes two to three times the memory of variable and state for a moment. Each update of
     a number of rows that has not been met, to a power of two, is compiled.
@@ -278,7 +278,7 @@ def _arrays(transformation: Any, states: list[Any], values: np.ndarray) -> Itera
                 "like the parameter, of its dtype, nor a count of updates; for rates use a "
                 "schedule instead of inject_hyperparams"
             )
-    for step in _LATER:  # some counts begin anew, or end
+    for step in _LATER:  # some counts start over, or end
         state = jax.tree.map(
             lambda each, step=step: each if each.shape else np.asarray(step, each.dtype), states[0]
         )
@@ -286,7 +286,7 @@ def _arrays(transformation: Any, states: list[Any], values: np.ndarray) -> Itera
         for path, count in jax.tree_util.tree_leaves_with_path(after):
             if not np.shape(count) and int(count) != step + 1:
                 raise _refusal(
-                    f"its state {jax.tree_util.keystr(path)} is no count of updates: after "
+                    f"its state {jax.tree_util.keystr(path)} is not a count of updates: after "
                     f"{step:,} of them comes {int(count):,}"
                 )
 

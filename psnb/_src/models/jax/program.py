@@ -39,14 +39,14 @@ from psnb.errors import ConfigurationError, SerializationError
 
 # Steps that came to this process: equal ones are one, with the programs that it has compiled.
 #
-# So a step that is an argument of a closure, and arrives anew with each, is compiled once a worker.
-# Equal are those whose pickles are: functions by their code and what they refer to.
+# So a step that is an argument of a closure, and arrives with each, is compiled once a worker.
+# Steps are equal if their pickles are: functions by their code and what they refer to.
 #
 # Threads: any may load a step.
 
 KEPT = 16
 """How many steps a process keeps; one that comes when there are more pushes out the one that was
-not used for longest, which is compiled anew if it comes again."""
+not used for longest, which is compiled again if it returns."""
 
 _lock = threading.Lock()  # guards what is kept, for a moment each
 _kept: OrderedDict[bytes, Any] = OrderedDict()
@@ -57,7 +57,7 @@ def travelling(kind: Callable[..., Any], *made_of: Any) -> tuple[Any, ...]:
     try:
         packed = dumps(made_of, with_article(kind.__qualname__))
     except SerializationError as error:
-        # As it was: who pickles the step names the culprit, by where it is in the closure.
+        # As it was: the pickler of the step names the culprit, by where it is in the closure.
         raise error.__cause__ or error from None
     return _arrived, (hashlib.blake2b(packed, digest_size=16).digest(), kind, *made_of)
 

@@ -33,8 +33,6 @@ from psnb._src.models.shared import (
 from psnb._src.worker.context import report
 from psnb.errors import ConfigurationError, InvalidArrayError
 
-# ForwardPass: what a JAX model says of a batch: predictions, scores, losses.
-
 
 class ForwardPass:
     """A function of a model for one batch; made by `psnb.jax.forward`.
@@ -72,7 +70,7 @@ class ForwardPass:
         ConfigurationError
             If the batch lacks a feature, or the device is not there.
         InvalidArrayError, IdOutOfRangeError
-            If ids are no integers, or outside their table.
+            If ids are not integers, or outside their table.
         ServerLostError
             If a server is gone.
         """
@@ -113,9 +111,6 @@ def forward(
 
 def _as_it_is(function: Any, leaves: dict[str, Any], matrices: list[Any]) -> Any:
     return function(leaves, matrices)
-
-
-# described_step: the operations of a training step in JAX, psnb's own pull and push among them.
 
 
 def described_step(
@@ -209,7 +204,7 @@ class TrainStep:
             If it is given no iterator, the batch lacks a feature, ``loss`` uses what no program can
             take or changes what it refers to, or the device is not there.
         InvalidArrayError
-            If ids are no integers, or the loss or a gradient is not finite.
+            If ids are not integers, or the loss or a gradient is not finite.
         IdOutOfRangeError
             If an id is outside its table.
         StopIteration
@@ -233,7 +228,7 @@ class TrainStep:
     def trained(self, batch: Any, blends: Blends | None = None) -> tuple[float, Any, int]:
         """Train on a batch, and return its loss, metrics and examples without a report.
 
-        ``blends`` tells of the metrics what variables get that have no gradient.
+        ``blends`` says which metrics are the new values of variables without a gradient.
         """
         ((loss, metrics), (by_values, by_rows)), pulled = self._program(batch)
         moved = {} if blends is None else blends(metrics)

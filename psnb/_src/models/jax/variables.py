@@ -34,7 +34,7 @@ class TreeVariables:
     """A tree of parameters on the servers; made by `psnb.jax.variables`.
 
     Thread-safe, and travels with closures. The leaves that are floats are on the servers; what is
-    no number (functions, bools) stays as it was.
+    not a number (functions, bools) stays as it was.
 
     Parameters
     ----------
@@ -143,8 +143,8 @@ def variables(
     tree : pytree
         The initial values: any tree of JAX, as those of Haiku, Flax (``nnx.split(model,
         nnx.Param, ...)[1]``) and Equinox. What JAX would differentiate by goes to the servers:
-        floats, arrays and Python's. Bools and what is no number stay in the tree; of modules of
-        Equinox all that is no array of floats, as with ``equinox.filter_grad``.
+        floats, arrays and Python's. Bools and what is not a number stay in the tree; of modules of
+        Equinox all that is not an array of floats, as with ``equinox.filter_grad``.
     optimizer : Optimizer, optax.GradientTransformation or callable
         Not needed to adopt: servers keep their optimizers, with the hyperparameters that they have
         now. One of another kind is refused, and a warning says which hyperparameters are others.
@@ -252,7 +252,7 @@ def _parted(tree: Any) -> tuple[dict[str, np.ndarray], Any]:
 
 
 def _parameter(name: str, leaf: Any) -> np.ndarray | None:
-    """Return the value of a leaf that JAX would differentiate by; None for what is no number."""
+    """Return the value of a leaf that JAX would differentiate by; None for what is not a number."""
     if isinstance(leaf, bool) or not isinstance(leaf, int | float | complex | np.number | _ARRAYS):
         return None
     if isinstance(leaf, float) and not isinstance(leaf, np.floating):

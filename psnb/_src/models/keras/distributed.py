@@ -46,8 +46,6 @@ from psnb._src.strategy.strategy import ParameterServerStrategy
 from psnb._src.utils.checks import integer
 from psnb.errors import ConfigurationError, InvalidArrayError
 
-# CompiledModel: a Keras model that was put on the servers, with loss, metrics and optimizer.
-
 
 class CompiledModel:
     """What `compile` makes.
@@ -145,9 +143,6 @@ class CompiledModel:
                     "model was distributed: distribute the model with the other value"
                 )
         self._values.write(given)
-
-
-# How workers run a model, where Keras has `compile` say it.
 
 
 def check_execution(
@@ -274,9 +269,6 @@ class LayerView:
         )
 
 
-# Compiles a plain copy of a model as the distributed one was.
-
-
 def compile_plain(
     model: Any, optimizer: Any, compiled: Mapping[str, Any], steered: SteeredOptimizer
 ) -> None:
@@ -328,7 +320,7 @@ class DistributedKeras:
     however late it comes: servers move the averages that ``BatchNormalization`` has by then towards
     those of the batch, by its momentum; other state of layers (and averages with ``renorm``) is set
     to what the step has computed, and the last one counts. In mode `psnb.Sync` the results of a
-    round are averaged. Random seeds are made anew for each step, and are the same when it runs
+    round are averaged. Random seeds are drawn afresh for each step, and are the same when it runs
     again. What is frozen stays as it is.
 
     In mode `psnb.Sync`, if a callback has a hook for batches of training, a round is scheduled when
@@ -622,7 +614,7 @@ class DistributedKeras:
 
         It has all that models of Keras have, such as calls with a batch. It is compiled as this
         one, with the learning rate of now, if ``compile`` was given an optimizer of Keras; the
-        optimizer begins anew, as its state is on the servers in psnb's own form.
+        optimizer starts over, as its state is on the servers in psnb's own form.
         """
         found = self._plain()
         compile_plain(found, *self._given, self.optimizer)
@@ -632,7 +624,7 @@ class DistributedKeras:
         places = {id(each): at for at, each in enumerate(self._model.weights)}
         served = [places[id(each)] for each in variables if id(each) in places]
         values = iter(self._compiled().read(served))
-        # Seeds of random numbers are no weights, and made anew for each step.
+        # Seeds of random numbers are not weights: they are drawn for each step.
         return [next(values) if id(each) in places else as_array(each) for each in variables]
 
     def _plain(self) -> Any:

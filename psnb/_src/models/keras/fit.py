@@ -24,7 +24,7 @@ from psnb._src.monitor.history import VALIDATION, EpochCount, TrainingClock
 from psnb._src.protocol.messages import Sync
 from psnb.errors import ConfigurationError
 
-# Passes: calling closures for all batches of a dataset, and telling what they return.
+# Passes: calling closures for all batches of a dataset, and returning their results.
 #
 # In the notebook's thread that asks for results; what is scheduled ahead runs meanwhile.
 
@@ -67,10 +67,10 @@ class Passes:
         steps : int or None
             For how many batches; the next call goes on with those after them. None for all.
         begin : callable
-            Is told the number of a batch before what it gave is yielded.
+            Called with the number of a batch before its result is yielded.
         hold : bool
-            In mode `Sync`, tell ``begin`` before a batch is scheduled, yield when its round is
-            applied, and schedule nothing before all of its round were taken: so who takes a batch
+            In mode `Sync`, call ``begin`` before a batch is scheduled, yield when its round is
+            applied, and schedule nothing before all of its round were taken: so a batch's taker
             sees the parameters as they are after it, and ``begin`` changes what it is trained with.
             In other modes there is no such moment, as batches of several workers overlap.
         """
@@ -212,7 +212,7 @@ class CountedMetrics:
         self._running, self._read = {}, time.monotonic()
 
     def add(self, batch: Trained) -> Logs:
-        """Note what a batch gave; return what callbacks are told: metrics of the pass so far.
+        """Note a batch's result; return what callbacks get: metrics of the pass so far.
 
         The loss is that of all batches that have ended; others are read now and then.
         """
@@ -273,7 +273,7 @@ class FitLoop:
     def fit(
         self, epochs: range, training: Pass, validation: Pass | None, each: Any, callbacks_: Any
     ) -> None:
-        """Train; ``each`` tells by an epoch's number whether there is a validation after it."""
+        """Train; ``each`` says by an epoch's number whether there is a validation after it."""
         step = self._training_step(training.metrics, ends_at_nan(callbacks_))
         hold = looks_at_batches(callbacks_)
         self._model.stop_training = False
@@ -354,9 +354,6 @@ def validated_after(frequency: int | Collection[int]) -> Callable[[int], bool]:
     return lambda epoch: epoch + 1 in frequency
 
 
-# What `fit`, `evaluate` and `predict` take, as datasets of batches.
-
-
 def as_batches(
     x: Any,
     y: Any = None,
@@ -407,7 +404,7 @@ def split_off(
     Raises
     ------
     ConfigurationError
-        If they are no arrays, or one of both would be empty.
+        If they are not arrays, or one of both would be empty.
     """
     if isinstance(x, Dataset):
         raise ConfigurationError(

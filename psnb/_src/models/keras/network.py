@@ -75,8 +75,8 @@ class MovingAverages:
     def blend(self, variable: Any, before: Any, now: Any) -> Blended:
         """Return what a step has blended into a variable that it has written to.
 
-        What nobody knows is set to what the step has computed: a late change would make of it what
-        no step has.
+        What cannot be blended is set to what the step has computed: a late change would make of it
+        what no step has.
         """
         blend, left = self._blends.get(id(variable), ((0.0, None), None))
         if left is not None and left is now:
@@ -269,8 +269,8 @@ class KerasNetwork:
             written = [e.path for e in self._local if scope.get_current_value(e) is not None]
         if written:
             raise ConfigurationError(
-                f"a step changes {written}, which are no floats: servers keep float32 and float64, "
-                "and on a worker they would be its own"
+                f"a step changes {written}, which are not floats: servers keep float32 and "
+                "float64, and on a worker they would be its own"
             )
         return Computed(outputs, loss, metrics_, moved)
 
@@ -556,9 +556,6 @@ def _snake(name: str) -> str:
     """Return the name of a class as Keras writes it: ``BatchNormalization`` is two words."""
     words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
-
-
-# PlacedValues: where the values of a Keras model are on the servers.
 
 
 @dataclass(frozen=True)

@@ -98,9 +98,6 @@ def _flat(thing: Any) -> list[Any]:
     return [each for each in flat if isinstance(each, FunctionType) or hasattr(each, "__dict__")]
 
 
-# ModelInputs: the inputs of a Keras model, and how arrays of a batch become them.
-
-
 class ModelInputs:
     """What a model takes.
 
@@ -400,12 +397,9 @@ def _check(given: Any, kind: str) -> None:
     if int(given.iterations):
         raise ConfigurationError(
             f"optimizer {kind} has taken {int(given.iterations):,} steps; on servers its state "
-            "begins anew: make a new one, with the rate that it should have now. From then on "
+            "starts over: make a new one, with the rate that it should have now. From then on "
             "psnb's checkpoints have its state"
         )
-
-
-# SteeredOptimizer: what callbacks of Keras see as ``model.optimizer``.
 
 
 class SteeredOptimizer:
@@ -468,7 +462,7 @@ class SteeredOptimizer:
 # a time; one at a time imports Keras.
 
 _importing = threading.Lock()
-"""Held while a model is unpickled, so that nobody meets a Keras that is imported in part."""
+"""Held while a model is unpickled, so that no thread sees a partly imported Keras."""
 
 _known: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 """What was unpickled here and lives; models are compiled once for all closures that have them."""
@@ -522,7 +516,7 @@ def custom_objects(*things: Any) -> dict[str, Any]:
         if found.setdefault(name, own) is not own:
             raise ConfigurationError(
                 f"the model has two classes or functions that are called {name!r}, and Keras makes "
-                "a model again by names: rename one, or tell them apart with "
+                "a model again by names: rename one, or distinguish them with "
                 "@keras.saving.register_keras_serializable(package=...). If the cell that defines "
                 "it has run again, run also the one that makes the model"
             )
@@ -594,8 +588,8 @@ def split(model: Any) -> SplitKeras:
     Raises
     ------
     ConfigurationError
-        If it is no functional or sequential model that is built, or has a part that servers cannot
-        do.
+        If it is not a functional or sequential model that is built, or has a part that servers
+        cannot do.
     """
     _check_kind(model)
     _check_alone(model)

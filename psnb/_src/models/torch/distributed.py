@@ -178,8 +178,8 @@ class DistributedModel:
     a layer of another kind, a compiled one.) In mode `psnb.Sync` the results of a round are
     averaged. Sums that must not lose anything belong into integers, or into `psnb.metrics`; a
     position in a ring counts on, and is taken modulo the ring's length where it is used. Buffers of
-    bools, and those that are no part of the state, stay on each worker, as do the weights of frozen
-    embeddings, which must stay as they are.
+    bools, and those that are not part of the state, stay on each worker, as do the weights of
+    frozen embeddings, which must stay as they are.
 
     *No gradient* counts as a zero gradient, if another parameter of the same optimizer has one.
 
@@ -356,8 +356,8 @@ class DistributedModel:
             what an earlier step has left, which would be that of one worker; if there are gradients
             of parameters that were fetched before; or if this process does not have the device.
         InvalidArrayError
-            If the loss or a gradient is not finite, ids are no integers, or a parameter changed its
-            shape or was written to.
+            If the loss or a gradient is not finite, ids are not integers, or a parameter changed
+            its shape or was written to.
         IdOutOfRangeError
             If an id is outside its table.
         ServerLostError
@@ -495,9 +495,6 @@ class DistributedModel:
         raise ConfigurationError(
             f"step(ids=): there is no table for {name!r}; there are {sorted(tables)}"
         )
-
-
-# distribute: puts a PyTorch module on parameter servers.
 
 
 def distribute(
@@ -722,7 +719,7 @@ def stage(model: DistributedModel) -> ModuleStage:
     Raises
     ------
     ConfigurationError
-        If it is no distributed model.
+        If it is not a distributed model.
     """
     if not isinstance(model, DistributedModel):
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Exports a module: what `psnb._src.torch_programs` runs without the training code.
+"""Exports a module: what `psnb._src.models.export.torch_program` runs without the training code.
 
 ``torch.export`` traces the module, with lookups as operators of their own and the number of
 examples as a symbol: one graph is for batches of any size, and nothing is compiled when it runs.
@@ -453,7 +453,7 @@ _ZEROS = {
     "aten.empty_like.default": "aten.zeros_like.default",
     "aten.new_empty.default": "aten.new_zeros.default",
 }
-"""What memory that nobody has written is replaced by: what a model makes of it is well-defined."""
+"""Replaces uninitialized memory, so that what a model computes from it is well-defined."""
 
 
 def _called(node: Any) -> tuple[str, list[Any]]:
@@ -469,7 +469,7 @@ def _called(node: Any) -> tuple[str, list[Any]]:
     if name in OPERATORS:
         return name, list(node.args)
     raise ConfigurationError(
-        f"psnb.export: the module calls {target}, which is no operator of ATen that can be "
+        f"psnb.export: the module calls {target}, which is not an operator of ATen that can be "
         "exported: those are listed in psnb/_src/models/export/torch_program.py. Write what "
         "it does with others, in forward; if you think that it belongs there (it changes nothing, "
         "and checks all of its arguments), report it"

@@ -162,7 +162,7 @@ def _unpacked(whole: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 # A model is given a batch, and its layers take ids from it: a whole tensor, a column, a few
 # columns. From how they did it once, the ids of the next batch are known before the model runs, so
 # that the rows of all tables come in one round trip. What a layer computes first (``ids + offset``)
-# is no part of an input, and is asked for when it is there.
+# is not part of an input, and is asked for when it is there.
 
 Path = tuple[Any, ...]
 Index = tuple[int | tuple[int, int | None], ...] | None
@@ -190,7 +190,7 @@ def inputs_of(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
 
 
 def located(table: str, ids: Tensor, inputs: Mapping[Path, Tensor]) -> PlannedIds | None:
-    """Return where ids are in the inputs; None if they are no part of one."""
+    """Return where ids are in the inputs; None if they are not part of one."""
     for path, given in inputs.items():
         if ids.dtype != given.dtype or ids.device != given.device or not given.is_contiguous():
             continue

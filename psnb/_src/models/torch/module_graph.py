@@ -107,7 +107,7 @@ def checked_array(key: str, value: Any, shape: tuple[int | None, ...]) -> np.nda
         expected = str(shape).replace("None", "n")
         raise InvalidArrayError(
             f"{key!r} was made with shape {expected}, and the state has {sizes}: a model whose "
-            "layers changed is another model; place it anew, under another name="
+            "layers changed is another model; place it again, under another name="
         )
     plain = value.detach().cpu()
     # What numpy has no dtype for (bfloat16) fits into float32.
@@ -140,7 +140,7 @@ def checked_rows(
 # ``torch.nn.utils.parametrize`` gives each module a class of its own, whose property computes the
 # weight and whose objects refuse to be pickled. A copy gets another such class, made by the same
 # functions of torch: they are not public, but what they make is, and ``register_parametrization``
-# would compute the parameters anew of a weight that is not there yet.
+# would compute the parameters again from a weight that is not there yet.
 
 
 def is_parametrized(value: object) -> bool:
@@ -157,7 +157,7 @@ def reduced(module: nn.Module) -> tuple[Any, ...]:
 
 
 def computed_before_calls(module: nn.Module) -> Iterator[Tensor]:
-    """Yield the weights in attributes that hooks compute anew before each call."""
+    """Yield the weights in attributes that hooks compute before each call."""
     for each in module.modules():
         for hook in each._forward_pre_hooks.values():
             match hook:
@@ -525,13 +525,13 @@ class _Copier(_Pickler):
     def _leads(self, function: FunctionType) -> bool:
         try:
             return leads_to(function, self.known.touched, (Tensor,)) is not None
-        except Exception:  # of what cannot be pickled nobody can say that it leads nowhere
+        except Exception:  # what cannot be pickled may lead to one
             return True
 
     def _hidden(self, what: str, parameter: Tensor) -> ConfigurationError:
         return ConfigurationError(
             f"{what} that shows the memory of parameter {self.known.names[id(parameter)]!r}, whose "
-            "values are on servers and come anew with each step. Refer to the parameter itself, "
+            "values are on servers and are pulled for each step. Refer to the parameter itself, "
             "and take of it in forward what is needed"
         )
 

@@ -43,7 +43,7 @@ def take_over(
     module : torch.nn.Module
         The module that is distributed.
     parts : SplitModule
-        What becomes of its parameters.
+        Its parameters, split.
     sparse, dense : Optimizer or callable, optional
         For parameters that none of torch's optimizers has.
 
@@ -71,7 +71,7 @@ def take_over(
     for name, found in of_others.items():
         if found is not None and found.kind == "SparseAdam":
             raise ConfigurationError(
-                f"{_DOOR}: SparseAdam has {name!r}, which is no table, and in torch refuses its "
+                f"{_DOOR}: SparseAdam has {name!r}, which is not a table, and in torch refuses its "
                 "gradients, too. Give it the weights of nn.Embedding alone, and the others to "
                 "another one: optimizer=[torch.optim.SparseAdam(...), torch.optim.Adam(...)]"
             )
@@ -191,7 +191,7 @@ def _fresh(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> dict[s
         elif names := [name for name, value in state.items() if value is not None]:
             raise ConfigurationError(
                 f"{_DOOR}: this {type(optimizer).__name__} has taken steps, or has loaded the "
-                f"state of one that has ({', '.join(names)}). On servers that state begins anew: "
+                f"state of one that has ({', '.join(names)}). On servers that state starts over: "
                 "make a new optimizer of the module's parameters, with the rate that it should "
                 "have now. From then on psnb's checkpoints have its state"
             )

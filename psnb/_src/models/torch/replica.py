@@ -22,11 +22,11 @@ from psnb.errors import ConfigurationError, InvalidArrayError
 
 # Finds modules whose calls depend on what earlier calls left behind in one worker. Pure.
 #
-# A module may leave behind what it likes, for whoever called it. But a call that reads what an
-# earlier one has left computes something else on each worker. So after the first call it is looked
-# for what has changed, and during the next ones it is noticed whether that is read before it is
-# written. All that is called in a step, methods too, counts as one call: a step is whole on one
-# worker. Belongs to one thread.
+# A module may leave behind what it likes for its caller. But a call that reads what an earlier one
+# has left computes something else on each worker. So after the first call psnb looks for what has
+# changed, and during the next ones it notices whether that is read before it is written. All that
+# is called in a step, methods too, counts as one call: a step is whole on one worker. Belongs to
+# one thread.
 
 _CALLS = 3
 """How many calls are looked at: one leaves something behind, and others find it."""
@@ -243,7 +243,7 @@ class Replica:
             if (what := each.change()) is not None:
                 raise InvalidArrayError(
                     f"parameter {name!r} {what} while the module ran: servers keep it as it was "
-                    "placed. A model whose layers change is another model: place it anew, under "
+                    "placed. A model whose layers change is another model: place it again, under "
                     "another name="
                 )
 
@@ -293,8 +293,8 @@ class Replica:
     def moved(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the shares and terms of what calls have moved in buffers, by name; see `Blend`.
 
-        Averages are blended, and what integers have counted is added. Of other buffers nobody knows
-        what a late change would make of them, so they are set to what this step has computed.
+        Averages are blended, and what integers have counted is added. What a late change would make
+        of other buffers is unknown, so they are set to what this step has computed.
         """
         shares: dict[str, Tensor] = {}
         terms: dict[str, Tensor] = {}
@@ -345,7 +345,7 @@ class _KeptWeight:
         self._shape = self.parameter.shape
 
     def change(self) -> str | None:
-        """Return what has become of it, if it is not what it was."""
+        """Return what it is now, if it has changed."""
         if self._is_there():
             return None
         try:

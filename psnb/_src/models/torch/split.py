@@ -289,7 +289,7 @@ def _cannot_travel(module: nn.Module, error: Exception) -> SerializationError:
     for where, value in _attributes(module):
         try:
             cloudpickle.dumps(value)
-        except Exception as reason:  # likewise
+        except Exception as reason:  # whatever pickling a user's object raises
             return SerializationError(
                 f"{where}, {type(value).__name__}, cannot be pickled: {reason}. The module travels "
                 "to workers: make there what cannot travel (locks, files, connections), in forward "
@@ -498,9 +498,6 @@ def _named(path: str) -> Iterator[tuple[str, str]]:
         yield f"{path}.{attribute}" if path else attribute, attribute
 
 
-# What identifies the values of a module that are not on servers, such as frozen embeddings.
-
-
 def local_values(
     module: nn.Module, names: Mapping[str, str], served: Collection[str]
 ) -> dict[str, str]:
@@ -523,9 +520,6 @@ def local_values(
 def _identity(value: Tensor) -> str:
     whole = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return local_value(value.dtype, value.shape, whole)
-
-
-# ModelValues: where the values of a module are on the servers, and its state as torch knows it.
 
 
 @dataclass(frozen=True)
@@ -695,9 +689,6 @@ def _as_array(value: Tensor) -> np.ndarray:
     return value.detach().cpu().numpy()
 
 
-# PlacedModule: a module without values, where its values are, and where it computes.
-
-
 @dataclass(frozen=True)
 class PlacedModule:
     """What of a distributed model is the same in all processes and threads. Immutable.
@@ -774,5 +765,5 @@ def device_name(device: str | torch.device) -> str:
         return str(torch.device(device))
     except (RuntimeError, TypeError) as error:
         raise ConfigurationError(
-            f"device={shown(device)} is no device of PyTorch, such as 'cpu' or 'cuda': {error}"
+            f"device={shown(device)} is not a device of PyTorch, such as 'cpu' or 'cuda': {error}"
         ) from error

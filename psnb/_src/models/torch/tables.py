@@ -1,6 +1,6 @@
 """TableWeight: stands in a module for the weight of an embedding whose rows are on servers.
 
-It is a parameter of the module like others, for whoever refers to it: its embeddings look up rows,
+It is a parameter of the module like others, for all that refers to it: its embeddings look up rows,
 and all else that computes with it gets all rows, which come when they are asked for.
 """
 
@@ -216,9 +216,6 @@ _OWN = {
     Tensor.register_post_accumulate_grad_hook: _Own(_refuse),
     Tensor.retain_grad: _Own(_refuse),
 }
-
-
-# HashedEmbedding: an embedding module of any 64-bit id; public as `psnb.torch.Embedding`.
 
 
 class HashedEmbedding(nn.Module):

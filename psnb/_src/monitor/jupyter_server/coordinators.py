@@ -112,7 +112,7 @@ def _decoded(text: str | bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     except msgspec.ValidationError as error:
         raise MalformedError(truncate(str(error))) from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise MalformedError(f"it is no JSON: {truncate(str(error))}") from None
+        raise MalformedError(f"it is not JSON: {truncate(str(error))}") from None
     except RecursionError:
         raise MalformedError("it is nested too deeply") from None
 
@@ -257,14 +257,14 @@ class CoordinatorRegistry:
         self._known.pop(coordinator, None)
 
     def dismiss(self, coordinator: str) -> None:
-        """Remove one that is gone for good: its scheduler may go on telling of it."""
+        """Remove one that is gone for good: its scheduler may go on reporting it."""
         self.forget(coordinator)
         self._dismissed[coordinator] = None
         if len(self._dismissed) > MOST_SOURCES:
             del self._dismissed[next(iter(self._dismissed))]
 
     def was_dismissed(self, coordinator: str) -> bool:
-        """Return whether somebody has dismissed it."""
+        """Return whether it was dismissed."""
         return coordinator in self._dismissed
 
     def _forget_first_gone(self) -> bool:

@@ -37,8 +37,6 @@ from psnb._src.monitor.jupyter_server.coordinators import (
 from psnb._src.monitor.jupyter_server.schedulers import MOST_SCHEDULERS, Schedulers
 from psnb._src.monitor.protocol import SECRET_HEADER
 
-# The Jupyter server's kernels: their notebooks, and whether they still live.
-
 
 class Kernels:
     """Asks the managers of the server; used on its event loop.
@@ -413,7 +411,7 @@ class CoordinatorHandler(APIHandler):
         try:
             length = int(self.request.headers.get("Content-Length", 0))
         except ValueError:
-            raise HTTPError(400, "the Content-Length is no number") from None
+            raise HTTPError(400, "the Content-Length is not a number") from None
         if length > MOST_BODY:
             raise _too_large()
 
@@ -549,7 +547,7 @@ def _batch(body: bytes, coordinator: str) -> protocol.HubPost:
             400, f"the kernel speaks {error}: install the same psnb in both places"
         ) from None
     except coordinators.MalformedError as error:
-        raise HTTPError(400, f"the body is no batch of updates: {error}") from None
+        raise HTTPError(400, f"the body is not a batch of updates: {error}") from None
     news: list[Any] = [*batch["updates"], *batch["replies"]]
     if any(each["coordinator"] != coordinator for each in news):
         raise HTTPError(400, "a post is about one coordinator, the one that its address names")

@@ -35,7 +35,7 @@ from psnb._src.utils.text import NAME, truncate
 # Addresses that people type, and where the dashboards of schedulers are. Pure.
 
 DASHBOARD = 8787
-"""The port of a scheduler's HTTP server, if it was not told another one."""
+"""The port of a scheduler's HTTP server, if it was not given another one."""
 
 _PORT = re.compile(r":\d+$")
 _HOST = re.compile(r"[\w.-]+(:\d+)?|\[[0-9a-fA-F:]+\](:\d+)?")
@@ -111,7 +111,7 @@ class _NoRouteError(_AnswerError):
 
 
 class _Cluster(NamedTuple):
-    """What a scheduler says of itself; nothing is known of one that says nothing."""
+    """What a scheduler says of itself; empty if it says nothing."""
 
     address: str = ""
     id: str = ""
@@ -319,7 +319,7 @@ class Schedulers:
             raise
         except Exception as error:  # a boundary: an HTTP client may raise anything
             _log.debug("%s gave no answer", watched.address, exc_info=True)
-            raise _AnswerError(f"what answers there is no HTTP: {type(error).__name__}") from error
+            raise _AnswerError(f"what answers there is not HTTP: {type(error).__name__}") from error
 
 
 def _row(watched: _AttachedScheduler) -> protocol.Scheduler:
@@ -339,7 +339,7 @@ async def _cluster_of(dashboard: str, time_limit: float) -> _Cluster:
     try:
         found = json.loads(await _fetch(f"{base(dashboard)}/json/identity.json", time_limit))
         address = truncate(str(found["address"]), NAME)
-        _ = urlsplit(address).port  # raises if it is no address
+        _ = urlsplit(address).port  # raises if it is not an address
         started = float(found["started"])
         # JSON has no other numbers: pages could read nothing that has them.
         since = started if math.isfinite(started) else 0.0
@@ -363,7 +363,7 @@ async def _fetch(url: str, time_limit: float) -> bytes:
         raise TimeoutError from None
     except HTTPStreamClosedError:
         raise _AnswerError(
-            f"it hung up in the middle of its answer, or that is no HTTP, or over "
+            f"it hung up in the middle of its answer, or that is not HTTP, or over "
             f"{MOST_BYTES >> 20} MiB"
         ) from None
     except HTTPClientError as error:

@@ -77,7 +77,7 @@ def test_what_is_held_up_ends_as_soon_as_it_can() -> None:
     assert lost.remote.fetch() == 7
 
 
-def test_what_runs_is_waited_for_before_it_is_told() -> None:
+def test_what_runs_is_waited_for_before_it_is_reported() -> None:
     queue, _ = opened()
     running = put_one(queue, 5)
     queue.take(up_to(1))
@@ -88,7 +88,7 @@ def test_what_runs_is_waited_for_before_it_is_told() -> None:
         queue.done()
 
 
-def test_what_waits_goes_on_before_it_is_told() -> None:
+def test_what_waits_goes_on_before_it_is_reported() -> None:
     queue, _ = opened()
     queue.block(UNRESPONSIVE)
     queued = put_one(queue, 5)
@@ -99,7 +99,7 @@ def test_what_waits_goes_on_before_it_is_told() -> None:
         queue.done()
 
 
-def test_what_cannot_go_on_does_not_keep_it_from_being_told() -> None:
+def test_what_cannot_go_on_is_reported_all_the_same() -> None:
     queue, _ = opened(gate=RoundGate(1))
     put_one(queue, 5)
     queue.block(UNRESPONSIVE)
@@ -113,7 +113,7 @@ def test_what_cannot_go_on_does_not_keep_it_from_being_told() -> None:
         queue.done()
 
 
-def test_it_is_told_once_though_it_comes_again_and_again() -> None:
+def test_it_is_reported_once_though_it_comes_again_and_again() -> None:
     queue, _ = opened()
     for _ in range(3):
         queue.block(UNRESPONSIVE)
@@ -135,7 +135,7 @@ def test_an_error_of_another_closure_comes_first() -> None:
         queue.done()
 
 
-def test_what_is_not_held_up_any_more_is_not_told() -> None:
+def test_what_is_not_held_up_any_more_is_not_reported() -> None:
     queue, (lost,) = opened()
     queue.block(UNRESPONSIVE)
     put_back(queue, lost)

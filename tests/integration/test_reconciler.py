@@ -66,7 +66,7 @@ def processes(client: Client) -> dict[str, int]:
 def when(
     monkeypatch: pytest.MonkeyPatch, happens: Callable[[Layout, Any], int | None]
 ) -> threading.Event:
-    """Kill a server in the very moment in which the keeper sees something, before it can act.
+    """Kill a server in the very moment in which the reconciler sees something, before it can act.
 
     ``happens`` returns the process, once it is so.
     """
@@ -192,7 +192,7 @@ def process_at(client: Client, address: str) -> int:
     return pid
 
 
-def test_nobody_waits_for_a_server_that_does_not_start(
+def test_a_server_that_does_not_start_is_not_waited_for(
     whole: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = threading.Event()
@@ -216,7 +216,7 @@ def test_nobody_waits_for_a_server_that_does_not_start(
         assert EventKind.SHARDS_LOST not in kinds(strategy)
 
 
-def test_a_bug_in_one_round_of_the_keepers_does_not_end_it(
+def test_a_bug_in_one_round_of_the_reconcilers_does_not_end_it(
     harmless: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bugs = [RuntimeError("a bug"), KeyError("another")]

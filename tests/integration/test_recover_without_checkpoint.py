@@ -83,7 +83,7 @@ def assert_same(one: list[np.ndarray], other: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(mine, yours)
 
 
-def test_everything_begins_anew_in_place(strategy: psnb.ParameterServerStrategy) -> None:
+def test_everything_starts_over_in_place(strategy: psnb.ParameterServerStrategy) -> None:
     model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)
     begun = model.values()
     coordinator.schedule(model.step).fetch(DEADLINE)
@@ -98,7 +98,7 @@ def test_everything_begins_anew_in_place(strategy: psnb.ParameterServerStrategy)
     assert_same(model.values(), stepped)  # the optimizers' state has begun anew as well
 
 
-def test_only_what_was_lost_may_begin_anew(strategy: psnb.ParameterServerStrategy) -> None:
+def test_only_what_was_lost_may_start_over(strategy: psnb.ParameterServerStrategy) -> None:
     model = Model(strategy)
     begun = model.values()
     model.step()
@@ -227,7 +227,7 @@ def test_error_failures_and_event_say_what_is_lost_and_the_ways_on(
     assert "no checkpoint" not in str(again.value)
 
 
-def test_checkpoints_that_add_to_others_begin_anew_as_well(
+def test_a_checkpoint_after_starting_over_restores_the_new_values(
     strategy: psnb.ParameterServerStrategy, tmp_path: Path
 ) -> None:
     model, coordinator = Model(strategy), psnb.ClusterCoordinator(strategy)

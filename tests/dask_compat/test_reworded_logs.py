@@ -23,7 +23,7 @@ def as_before() -> Iterator[None]:
         each.filters = filters
 
 
-def test_of_a_process_of_ours_it_is_said_whose_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_of_ours_is_named_by_its_role(caplog: pytest.LogCaptureFixture) -> None:
     with of_process("server-0"):
         NANNY.warning("Restarting worker (status=%s)", Status.running)
         NANNY.warning("Worker process still alive after 4.0 seconds, killing")
@@ -38,7 +38,7 @@ def test_of_a_process_of_ours_it_is_said_whose_it_is(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("status", [Status.running, Status.closing])
-def test_a_heartbeat_that_fails_is_said_if_the_worker_goes_on(
+def test_a_heartbeat_that_fails_is_logged_if_the_worker_goes_on(
     caplog: pytest.LogCaptureFixture, status: Status
 ) -> None:
     async def beat() -> None:

@@ -128,7 +128,7 @@ def test_a_function_that_refers_to_itself_is_not_kept() -> None:
     assert weak() is None
 
 
-def test_a_changed_function_is_pickled_anew_and_keeps_how_long_it_takes(
+def test_a_changed_function_is_pickled_again_and_keeps_how_long_it_takes(
     notebook: dict[str, Any],
 ) -> None:
     registry = FunctionRegistry()

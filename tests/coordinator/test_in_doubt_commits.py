@@ -67,7 +67,7 @@ class Shards:
         return bool(found)
 
 
-def test_what_nobody_knows_of_is_not_applied() -> None:
+def test_an_unknown_commit_is_not_applied() -> None:
     shards = Shards(a=[[]], b=[[]])
     assert not shards.found()
     assert not shards.concluded
@@ -130,13 +130,13 @@ def test_a_shard_that_is_lost_before_it_applies_it_is_not_waited_for() -> None:
     assert shards.concluded == [(ApplyCommit, A), (ApplyCommit, B)]
 
 
-def test_a_shard_that_says_nothing_is_told_what_was_decided_until_it_hears() -> None:
+def test_a_shard_that_does_not_answer_is_sent_the_decision_until_it_does() -> None:
     shards = Shards(a=[HELD], b=[HELD])
     shards.deaf = [B, B]
     assert shards.found()
     assert shards.concluded == [(ApplyCommit, A), *[(ApplyCommit, B)] * 3]
 
 
-def test_a_bug_on_a_server_is_told() -> None:
+def test_a_bug_on_a_server_is_reported() -> None:
     with pytest.raises(InternalError, match="a bug"):
         Shards(a=[InternalError("a bug")], b=[[]]).found()

@@ -156,7 +156,7 @@ def test_a_lost_shard_agrees_with_the_others(world: World) -> None:
 
 
 @pytest.mark.parametrize("to", [CloseLog, FenceCommits, EndRound])
-def test_a_silent_shard_is_an_error_after_which_it_can_be_done_again(
+def test_an_unresponsive_shard_is_an_error_after_which_it_can_be_done_again(
     world: World, to: type[ShardOperation]
 ) -> None:
     end = pushed_in_a_round(world)

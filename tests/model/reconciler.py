@@ -1,4 +1,4 @@
-"""Keeper: looks after the servers of the simulated world, moves shards and recovers them."""
+"""Reconciler: looks after the servers of the simulated world, moves shards and recovers them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def creation() -> CreateDense:
     return CreateDense(TABLE, np.zeros(ROOM), SGD(1.0))
 
 
-class Keeper(Process):
+class Reconciler(Process):
     """Keeps a layout, as `psnb._src.strategy.reconciler` and `psnb._src.strategy.core` do.
 
     Parameters
@@ -86,7 +86,7 @@ class Keeper(Process):
         return self._observed.setdefault(server.address, ObservedServer(Health.UNRESPONSIVE)).health
 
     def round(self) -> None:
-        """Make one of the keeper's rounds."""
+        """Make one of the reconciler's rounds."""
         if self._changing:
             return
         for server in self.watched():

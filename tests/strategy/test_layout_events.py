@@ -31,7 +31,7 @@ def kinds(before: ShardPlacement, after: ShardPlacement) -> list[EventKind]:
     ],
     ids=["no copy any more", "handed over", "taken over", "outdated", "lost"],
 )
-def test_what_became_of_a_shard_is_told(
+def test_the_outcome_of_a_shard_is_reported(
     before: ShardPlacement, after: ShardPlacement, reported: list[EventKind]
 ) -> None:
     assert kinds(before, after) == reported

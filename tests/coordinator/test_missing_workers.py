@@ -9,7 +9,7 @@ from psnb._src.coordinator.remote_value import RemoteValue
 from tests.coordinator.queues import FUNCTION
 
 
-def test_one_is_told_once_and_only_after_a_while() -> None:
+def test_one_is_reported_once_and_only_after_a_while() -> None:
     absences = MissingWorkers(2.0)
     assert absences.due(["a", 7], ["b", 0], 0.0) == []
     assert absences.due(["a", 7], ["b", 0], 1.9) == []
@@ -17,7 +17,7 @@ def test_one_is_told_once_and_only_after_a_while() -> None:
     assert absences.due(["a", 7], ["b", 0], 99.0) == []
 
 
-def test_one_that_is_here_is_not_told() -> None:
+def test_one_that_is_here_is_not_reported() -> None:
     absences = MissingWorkers(10.0)
     found = [absences.due(["a", 0], ["a", 0], now) for now in (0.0, 99.0)]
     assert found == [[], []]
@@ -32,7 +32,7 @@ def test_one_that_came_meanwhile_has_its_time_again() -> None:
     assert found == [[], [], [], [], ["a"]]
 
 
-def test_one_that_was_told_is_told_again_when_it_was_here_meanwhile() -> None:
+def test_one_is_reported_again_when_it_was_here_meanwhile() -> None:
     absences = MissingWorkers(10.0)
     found = [
         absences.due(["a"], here, now)

@@ -93,7 +93,7 @@ def minutes(room: PreallocatedPages) -> None:
 
 
 @pytest.mark.parametrize("give_back", [PreallocatedPages.clear, minutes])
-def test_what_nobody_took_is_given_back(
+def test_what_was_not_taken_is_given_back(
     room: PreallocatedPages, made: list[str], give_back: Callable[[PreallocatedPages], None]
 ) -> None:
     ready(room, 2)

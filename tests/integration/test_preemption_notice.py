@@ -268,7 +268,7 @@ def test_a_server_that_joins_in_time_takes_what_the_last_one_holds(tmp_path: Pat
         last.wait(DEADLINE)
 
 
-def test_a_server_whose_notebook_has_gone_waits_for_nobody(whole: Client) -> None:
+def test_a_server_whose_notebook_has_gone_does_not_wait(whole: Client) -> None:
     with Client(whole.scheduler.address) as client:
         strategy = psnb.ParameterServerStrategy(client)
         v = strategy.variable([1.0])
