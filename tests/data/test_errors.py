@@ -250,7 +250,7 @@ def test_a_buffer_that_fills_for_long_says_so(caplog: pytest.LogCaptureFixture) 
     numbers = D.range(5000).filter(lambda n: n >= 0)  # not to be found by their number
     assert sorted(numbers.shuffle(4000)) == list(range(5000))
     assert not caplog.messages
-    iterator = BufferIterator(numbers.node, 4000, 0, Context(0), None, tell_seconds=0.0)
+    iterator = BufferIterator(numbers.node, 4000, 0, Context(0), None, report_seconds=0.0)
     iterator.next_block(1)
     assert re.fullmatch(
         r"shuffle fills its buffer: [\d,]+ of 4,000 elements after 0 s; the first .*",
@@ -258,7 +258,7 @@ def test_a_buffer_that_fills_for_long_says_so(caplog: pytest.LogCaptureFixture) 
     )
     state = iterator.state()
     caplog.clear()
-    BufferIterator(numbers.node, 4000, 0, Context(0), state, tell_seconds=0.0)
+    BufferIterator(numbers.node, 4000, 0, Context(0), state, report_seconds=0.0)
     assert caplog.messages
 
 
@@ -266,7 +266,7 @@ def test_a_small_buffer_that_fills_slowly_tells_so_before_it_is_full(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     numbers = D.range(100)
-    BufferIterator(numbers.node, 100, 0, Context(0), None, tell_seconds=0.0).next_block(1)
+    BufferIterator(numbers.node, 100, 0, Context(0), None, report_seconds=0.0).next_block(1)
     assert any(re.search(r" [1-9]\d? of 100 elements", message) for message in caplog.messages)
 
 

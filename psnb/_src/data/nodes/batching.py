@@ -39,6 +39,8 @@ from psnb.errors import DatasetError
 class Batching(Node):
     """Base of what makes one element of ``batch_size``; the last may be of fewer."""
 
+    ahead: ClassVar[int] = 1
+
     source: Node
     batch_size: int
     drop_remainder: bool = False
@@ -78,11 +80,6 @@ class Batching(Node):
         if count < 0:
             return count
         return count // self.batch_size if self.drop_remainder else -(-count // self.batch_size)
-
-    @property
-    def ahead(self) -> int:
-        """Return how many batches to make at once."""
-        return 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,11 +169,7 @@ def different(block: Block, index: int, what: str) -> DatasetError:
     )
 
 
-class _BatchIterator(SingleInputIterator):
-    def __init__(self, node: Batching, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node = node
-
+class _BatchIterator(SingleInputIterator[Batching]):
     def next_block(self, limit: int) -> Block | None:
         node = self._node
         block = self._reader.take_exactly(node.batch_size)
@@ -405,15 +398,14 @@ class Unbatch(Node):
         return map_leaves(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype), spec)
 
 
-class _UnbatchIterator(NodeIterator):
+class _UnbatchIterator(SingleInputIterator[Unbatch]):
     """The state: the reader's before the element at hand, and how many of its rows were taken."""
 
     def __init__(self, node: Unbatch, context: Context, state: State) -> None:
-        self._node = node
         self._before: State
         self._taken: int
         self._before, self._taken = state or (None, 0)
-        self._reader = Reader(node.source, context.child(0), self._before)
+        super().__init__(node, context, self._before)
         self._rows: Block | None = None
         if self._taken:
             taken = self._taken
@@ -432,9 +424,6 @@ class _UnbatchIterator(NodeIterator):
         if self._rows is None or self._taken == self._rows.count:
             return [self._reader.state(), 0]
         return [self._before, self._taken]
-
-    def close(self) -> None:
-        self._reader.close()
 
     def _next(self) -> bool:
         self._rows, self._before = None, self._reader.state()
@@ -459,6 +448,7 @@ class Window(Node):
     """``size`` elements each, ``stride`` apart, beginning ``shift`` after those before."""
 
     name: ClassVar[str] = "window"
+    ahead: ClassVar[int] = 1
 
     source: Node
     size: int
@@ -477,21 +467,12 @@ class Window(Node):
         spec = self.source.spec(run)
         return None if spec is None else map_leaves(DatasetSpec, spec)
 
-    @property
-    def ahead(self) -> int:
-        """Return how many windows to make at once."""
-        return 1
-
     def parameters(self) -> list[str]:
         """Return those that the user gave."""
         return [text for text in super().parameters() if "=" in text]
 
 
-class _WindowIterator(SingleInputIterator):
-    def __init__(self, node: Window, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node = node
-
+class _WindowIterator(SingleInputIterator[Window]):
     def next_block(self, limit: int) -> Block | None:
         node = self._node
         span = (node.size - 1) * node.stride + 1
@@ -522,6 +503,7 @@ class Buckets(Node):
     """Batches of elements whose lengths are between the same two boundaries."""
 
     name: ClassVar[str] = "bucket_by_sequence_length"
+    ahead: ClassVar[int] = 1
 
     source: Node
     element_length_func: Callable[..., Any]
@@ -564,11 +546,6 @@ class Buckets(Node):
             spec = self.source.spec(run)
             return map_leaves(lambda leaf: leaf.batched(None), spec) if of_arrays(spec) else None
         return PaddedBatch(self.source, 1, False, self.padded_shapes).spec(run)
-
-    @property
-    def ahead(self) -> int:
-        """Return how many batches to make at once."""
-        return 1
 
     def _shapes(self) -> Any:
         """Return the shapes to pad to, as far as they are known."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from psnb._src.data.block import BLOCK, Block, Column, concatenate, leaf_name, take
 from psnb._src.data.node import INFINITE, UNKNOWN, Context, Indexed, Node, NodeIterator, State
-from psnb._src.data.nodes.transforms import InOrder, call, failure, first_spec
+from psnb._src.data.nodes.transforms import InOrder, SingleInputIterator, call, failure, first_spec
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.random import mixed, uniforms
 from psnb._src.data.reader import Reader
@@ -362,16 +362,15 @@ class MergeBy(Node):
         return _MergeIterator(self, context, state)
 
 
-class _MergeIterator(NodeIterator):
+class _MergeIterator(SingleInputIterator[MergeBy]):
     """The state: how many were returned, and how many errors of the input were raised."""
 
     def __init__(self, node: MergeBy, context: Context, state: State) -> None:
-        self._node = node
+        super().__init__(node, context)
         self._returned: int
         self._raised: int
         self._returned, self._raised = state or (0, 0)
         self._swallow = self._raised
-        self._reader = Reader(node.source, context.child(0))
         self._read: list[Block] = []
         self._merged: Block | None = None
         self._whole = False
@@ -387,9 +386,6 @@ class _MergeIterator(NodeIterator):
 
     def state(self) -> State:
         return [self._returned, self._raised]
-
-    def close(self) -> None:
-        self._reader.close()
 
     def _merge(self) -> Block | None:
         while True:
@@ -525,6 +521,7 @@ class Interleave(Node):
     """Takes ``block_length`` elements in turn from each of ``cycle_length`` datasets."""
 
     name: ClassVar[str] = "interleave"
+    ahead: ClassVar[int] = 1  # the function may have side effects, or be slow
 
     source: Node
     function: Callable[..., Any]
@@ -538,11 +535,6 @@ class Interleave(Node):
     def spec(self, run: bool) -> Spec:
         """Return what the first element says."""
         return first_spec(self) if run else None
-
-    @property
-    def ahead(self) -> int:
-        """Return 1: the function may have side effects, or be slow."""
-        return 1
 
 
 @dataclass(frozen=True, eq=False)

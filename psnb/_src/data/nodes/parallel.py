@@ -276,6 +276,7 @@ class Prefetch(Node):
 
     name: ClassVar[str] = "prefetch"
     waits: ClassVar[bool] = True
+    ahead: ClassVar[int] = 1  # they are there, or will be soon
 
     source: Node
     buffer_size: int
@@ -294,11 +295,6 @@ class Prefetch(Node):
     def cardinality(self) -> int:
         """Return the input's."""
         return self.source.cardinality()
-
-    @property
-    def ahead(self) -> int:
-        """Return how many to take at once: they are there, or will be soon."""
-        return 1
 
 
 class _Item(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,130 +13,99 @@ from psnb._src.data.node import INFINITE, Context, Indexed, Node, NodeIterator, 
 from psnb._src.data.nodes.transforms import Every, InOrder, SingleInputIterator
 from psnb._src.data.reader import Reader
 
+_READ_AT_ONCE = 4096
+"""The most elements that are read to choose from them."""
+
 
 @dataclass(frozen=True, eq=False)
-class Take(Node):
+class Slice(Node):
+    """Base of those that are a slice of their input, as Python's slices are of a list."""
+
+    source: Node
+
+    @property
+    @abstractmethod
+    def rows(self) -> slice:
+        """The numbers of the elements; start and step are given, and no number is negative."""
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        indexed = self.indexed()
+        if indexed is not None:
+            return InOrder(indexed, state)
+        return _SliceIterator(self, context, state)
+
+    def indexed(self) -> Indexed | None:
+        """Return elements by number, if the input has them so."""
+        elements = self.source.indexed()
+        return elements and Every(elements, range(elements.count)[self.rows])
+
+    def cardinality(self) -> int:
+        """Return how many are left."""
+        count, stop = self.source.cardinality(), self.rows.stop
+        if stop == 0 or (count == INFINITE and stop is not None):
+            return stop
+        return count if count < 0 else len(range(count)[self.rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Take(Slice):
     """The first ``count``."""
 
     name: ClassVar[str] = "take"
 
-    source: Node
     count: int
 
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin."""
-        indexed = self.indexed()
-        if indexed is not None:
-            return InOrder(indexed, state)
-        return _TakeIterator(self, context, state)
-
-    def indexed(self) -> Indexed | None:
-        """Return elements by number, if the input has them so."""
-        elements = self.source.indexed()
-        return elements and Every(elements, 0, 1, min(self.count, elements.count))
-
-    def cardinality(self) -> int:
-        """Return how many there are at most."""
-        count = self.source.cardinality()
-        if count == INFINITE:
-            return self.count
-        return min(count, self.count) if self.count else 0
+    @property
+    def rows(self) -> slice:
+        """Begins with the first."""
+        return slice(0, self.count, 1)
 
 
 @dataclass(frozen=True, eq=False)
-class Skip(Node):
+class Skip(Slice):
     """All but the first ``count``."""
 
     name: ClassVar[str] = "skip"
 
-    source: Node
     count: int
 
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin."""
-        indexed = self.indexed()
-        if indexed is not None:
-            return InOrder(indexed, state)
-        return _SkipIterator(self, context, state)
-
-    def indexed(self) -> Indexed | None:
-        """Return elements by number, if the input has them so."""
-        elements = self.source.indexed()
-        return elements and Every(elements, self.count, 1, elements.count - self.count)
-
-    def cardinality(self) -> int:
-        """Return how many are left."""
-        count = self.source.cardinality()
-        return count if count < 0 else max(0, count - self.count)
+    @property
+    def rows(self) -> slice:
+        """Goes on to the end."""
+        return slice(self.count, None, 1)
 
 
 @dataclass(frozen=True, eq=False)
-class EveryNth(Node):
+class EveryNth(Slice):
     """Those whose number leaves ``index`` when divided by ``num_shards``."""
 
     name: ClassVar[str] = "shard"
 
-    source: Node
     num_shards: int
     index: int
 
-    def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin."""
-        indexed = self.indexed()
-        if indexed is not None:
-            return InOrder(indexed, state)
-        return _ShardIterator(self, context, state)
+    @property
+    def rows(self) -> slice:
+        """Leaves out those between."""
+        return slice(self.index, None, self.num_shards)
 
-    def indexed(self) -> Indexed | None:
-        """Return elements by number, if the input has them so."""
-        elements = self.source.indexed()
-        if elements is None:
+
+class _SliceIterator(SingleInputIterator[Slice]):
+    def next_block(self, limit: int) -> Block | None:
+        reader, rows = self._reader, self._node.rows
+        missing = rows.start - reader.position
+        if missing > 0 and reader.skip(missing) < missing:
             return None
-        return Every(elements, self.index, self.num_shards, self._count(elements.count))
-
-    def cardinality(self) -> int:
-        """Return how many are left."""
-        count = self.source.cardinality()
-        return count if count < 0 else max(0, self._count(count))
-
-    def _count(self, count: int) -> int:
-        return -(-(count - self.index) // self.num_shards)
-
-
-class _TakeIterator(SingleInputIterator):
-    def __init__(self, node: Take, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._count = node.count
-
-    def next_block(self, limit: int) -> Block | None:
-        limit = min(limit, self._count - self._reader.position)
-        return self._reader.take(limit) if limit > 0 else None
-
-
-class _SkipIterator(SingleInputIterator):
-    def __init__(self, node: Skip, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._count = node.count
-
-    def next_block(self, limit: int) -> Block | None:
-        while self._reader.position < self._count:
-            if self._reader.take(min(1024, self._count - self._reader.position)) is None:
-                return None
-        return self._reader.take(limit)
-
-
-class _ShardIterator(SingleInputIterator):
-    def __init__(self, node: EveryNth, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node = node
-
-    def next_block(self, limit: int) -> Block | None:
-        every, index = self._node.num_shards, self._node.index
-        while (block := self._reader.take(min(limit * every, 4096))) is not None:
-            first = self._reader.position - block.count
-            rows = np.arange((index - first) % every, block.count, every)
-            if len(rows):
-                return block.take(rows)
+        if rows.stop is not None:
+            limit = min(limit, rows.stop - reader.position)
+        if rows.step == 1:
+            return reader.take(limit) if limit > 0 else None
+        while (block := reader.take(min(limit * rows.step, _READ_AT_ONCE))) is not None:
+            first = reader.position - block.count
+            chosen = np.arange((rows.start - first) % rows.step, block.count, rows.step)
+            if len(chosen):
+                return block.take(chosen)
         return None
 
 

@@ -119,6 +119,7 @@ class Generator(Node):
     """Calls a function for each iteration, and takes elements from the iterable that it returns."""
 
     name: ClassVar[str] = "from_generator"
+    ahead: ClassVar[int] = 1  # a generator may have side effects, or be slow
 
     function: Callable[..., Iterable[Any]]
     output_signature: Spec = None
@@ -133,11 +134,6 @@ class Generator(Node):
         if self.output_signature is not None or not run:
             return self.output_signature
         return first_spec(self)
-
-    @property
-    def ahead(self) -> int:
-        """Return 1: a generator may have side effects, or be slow."""
-        return 1
 
 
 class _GeneratorIterator(NodeIterator):
@@ -235,6 +231,7 @@ class Files(Node):
     """The records of some files, one file after another."""
 
     name: ClassVar[str] = "files"
+    ahead: ClassVar[int] = BLOCK
 
     format: Format
     files: tuple[FileRange, ...]
@@ -255,11 +252,6 @@ class Files(Node):
     def brief(self) -> str:
         """Return the format's name: files differ from part to part of a dataset."""
         return f"{self.name}({type(self.format).__name__})"
-
-    @property
-    def ahead(self) -> int:
-        """Return how many to take at once."""
-        return BLOCK
 
 
 class _FilesIterator(NodeIterator):

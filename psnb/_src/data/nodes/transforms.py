@@ -6,14 +6,13 @@ import base64
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from psnb._src.data.block import (
     BLOCK,
     Block,
-    Origin,
     Stacker,
     block_of,
     block_spec,
@@ -38,6 +37,33 @@ from psnb._src.data.spec import (
 from psnb._src.utils.text import error_text
 from psnb.errors import DatasetError
 
+# Base of what reads from one input.
+
+
+class _HasSource(Protocol):
+    @property
+    def source(self) -> Node: ...
+
+
+N = TypeVar("N", bound=_HasSource)
+
+
+class SingleInputIterator(NodeIterator, Generic[N]):
+    """Reads from one input; the state is the reader's, unless there is more to know."""
+
+    def __init__(self, node: N, context: Context, state: State = None) -> None:
+        self._node = node
+        self._reader = Reader(node.source, context.child(0), state)
+
+    def state(self) -> State:
+        """Return the reader's state."""
+        return self._reader.state()
+
+    def close(self) -> None:
+        """Close the input."""
+        self._reader.close()
+
+
 # Skips elements that raise an error, and counts them.
 
 _logger = logging.getLogger(__name__)
@@ -56,14 +82,14 @@ class IgnoreErrors(Node):
         return _IgnoringIterator(self, context, state)
 
 
-class _IgnoringIterator(NodeIterator):
+class _IgnoringIterator(SingleInputIterator[IgnoreErrors]):
     """The state: how many errors were left out so far, in earlier epochs too, and the reader's."""
 
     def __init__(self, node: IgnoreErrors, context: Context, state: State) -> None:
         counted, inner = state or (0, None)
         self._counts, self._place = context.counters.errors_ignored, context.place
         self._counts[self._place] = max(counted, self._count)
-        self._reader = Reader(node.source, context.child(0), inner)
+        super().__init__(node, context, inner)
 
     def next_block(self, limit: int) -> Block | None:
         while True:
@@ -76,9 +102,6 @@ class _IgnoringIterator(NodeIterator):
 
     def state(self) -> State:
         return [self._count, self._reader.state()]
-
-    def close(self) -> None:
-        self._reader.close()
 
     @property
     def _count(self) -> int:
@@ -134,19 +157,19 @@ class SelectedRows(Indexed):
 
 
 class Every(Indexed):
-    """Every ``step``-th element of others, from one on."""
+    """Those of others whose numbers are in a range."""
 
-    def __init__(self, all_: Indexed, start: int, step: int, count: int) -> None:
-        self.count, self._all, self._start, self._step = max(0, count), all_, start, step
+    def __init__(self, all_: Indexed, numbers: range) -> None:
+        self.count, self._all, self._numbers = len(numbers), all_, numbers
 
     def gather(self, indices: np.ndarray) -> Block:
         """Return elements by number."""
-        return self._all.gather(self._start + indices * self._step)
+        return self._all.gather(self._numbers.start + indices * self._numbers.step)
 
     def part(self, start: int, stop: int) -> Block:
         """Return a run of elements."""
-        if self._step == 1:
-            return self._all.part(self._start + start, self._start + stop)
+        if self._numbers.step == 1:
+            return self._all.part(self._numbers.start + start, self._numbers.start + stop)
         return self.gather(np.arange(start, stop))
 
 
@@ -203,6 +226,30 @@ def call(function: Callable[..., Any], element: Any) -> Any:
     return function(*element) if type(element) is tuple else function(element)
 
 
+def take_each(
+    node: Node, reader: Reader, limit: int, function: Callable[[Any], object]
+) -> Block | None:
+    """Take elements and call a function with each, up to the first for which it fails.
+
+    What comes before that one is returned, and it comes again; if it is the very first, its error
+    is raised.
+    """
+    block = reader.take(limit)
+    if block is None:
+        return None
+    for index in range(block.count):
+        try:
+            function(block.element(index))
+        except Exception as error:  # the user's function may raise anything
+            if index == 0:
+                position = reader.position - block.count
+                reader.put_back(block.part(1, block.count))
+                raise failure(node, position, error, block, 0) from error
+            reader.put_back(block.part(index, block.count))
+            return block.part(0, index)
+    return block
+
+
 def failure(node: Node, position: int, error: Exception, block: Block, index: int) -> DatasetError:
     """Return the error that a function failed on an element of a block."""
     problem = str(error) if isinstance(error, DatasetError) else error_text(error)
@@ -224,6 +271,7 @@ class Scan(Node):
     """Calls ``function(memory, element)``, which returns the next memory and an element."""
 
     name: ClassVar[str] = "scan"
+    ahead: ClassVar[int] = 1  # the function may have side effects, or be slow
 
     source: Node
     initial_state: Any
@@ -241,17 +289,11 @@ class Scan(Node):
         """Return the input's."""
         return self.source.cardinality()
 
-    @property
-    def ahead(self) -> int:
-        """Return 1: the function may have side effects, or be slow."""
-        return 1
 
-
-class _ScanIterator(NodeIterator):
+class _ScanIterator(SingleInputIterator[Scan]):
     """The state: the arrays in the memory, and the reader's."""
 
     def __init__(self, node: Scan, context: Context, state: State) -> None:
-        self._node = node
         leaves, self._nesting = flatten(node.initial_state)
         names = paths(self._nesting)
         self._memory = [as_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
@@ -259,31 +301,15 @@ class _ScanIterator(NodeIterator):
         if state is not None:
             memory, inner = state
             self._memory = [_decoded(each) for each in memory]
-        self._reader = Reader(node.source, context.child(0), inner)
+        super().__init__(node, context, inner)
         self._stacker = Stacker()
 
     def next_block(self, limit: int) -> Block | None:
-        block = self._reader.take(limit)
-        if block is None:
-            return None
-        position = self._reader.position - block.count
-        for index in range(block.count):
-            try:
-                self._step(block.element(index))
-            except Exception as error:  # the user's function may raise anything
-                if index == 0:
-                    self._reader.put_back(block.part(1, block.count))
-                    raise failure(self._node, position, error, block, 0) from error
-                self._reader.put_back(block.part(index, block.count))
-                block = block.part(0, index)
-                break
-        return self._stacker.block(block.origin)
+        block = take_each(self._node, self._reader, limit, self._step)
+        return None if block is None else self._stacker.block(block.origin)
 
     def state(self) -> State:
         return [[_encoded(leaf) for leaf in self._memory], self._reader.state()]
-
-    def close(self) -> None:
-        self._reader.close()
 
     def _step(self, element: Any) -> None:
         # The function may change the arrays that it gets, and fill those that it returns anew.
@@ -343,24 +369,6 @@ def _decoded(encoded: Any) -> Any:
     dtype, shape, text = encoded
     data = base64.b64decode(text)
     return data if dtype == "bytes" else np.frombuffer(data, dtype).reshape(shape).copy()[()]
-
-
-# Base of what reads from one input and has little state of its own.
-
-
-class SingleInputIterator(NodeIterator):
-    """Reads from one input; the state is the reader's."""
-
-    def __init__(self, source: Node, context: Context, state: State = None) -> None:
-        self._reader = Reader(source, context.child(0), state)
-
-    def state(self) -> State:
-        """Return the reader's state."""
-        return self._reader.state()
-
-    def close(self) -> None:
-        """Close the input."""
-        self._reader.close()
 
 
 @dataclass(frozen=True, eq=False)
@@ -429,36 +437,20 @@ class Map(Node):
         return self.source.ahead if self.batched else 1
 
 
-class _MapIterator(SingleInputIterator):
+class _MapIterator(SingleInputIterator[Map]):
     def __init__(self, node: Map, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node, self._stacker = node, Stacker()
+        super().__init__(node, context, state)
+        self._stacker = Stacker()
 
     def next_block(self, limit: int) -> Block | None:
-        block = self._reader.take(limit)
-        if block is None:
-            return None
-        position = self._reader.position - block.count
-        function = self._node.function
-        for index in range(block.count):
-            try:
-                self._stacker.add(call(function, block.element(index)))
-            except Exception as error:  # the user's function may raise anything
-                if index == 0:
-                    self._reader.put_back(block.part(1, block.count))
-                    raise failure(self._node, position, error, block, 0) from error
-                self._reader.put_back(block.part(index, block.count))
-                block = block.part(0, index)
-                break
-        origin: Origin | None = block.origin
-        return self._stacker.block(origin)
+        add, function = self._stacker.add, self._node.function
+        block = take_each(
+            self._node, self._reader, limit, lambda element: add(call(function, element))
+        )
+        return None if block is None else self._stacker.block(block.origin)
 
 
-class _BatchedMapIterator(SingleInputIterator):
-    def __init__(self, node: Map, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node = node
-
+class _BatchedMapIterator(SingleInputIterator[Map]):
     def next_block(self, limit: int) -> Block | None:
         block = self._reader.take(limit)
         if block is None:
@@ -489,11 +481,7 @@ class Filter(Node):
         return self.source.ahead if self.batched else 1
 
 
-class _FilterIterator(SingleInputIterator):
-    def __init__(self, node: Filter, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node = node
-
+class _FilterIterator(SingleInputIterator[Filter]):
     def next_block(self, limit: int) -> Block | None:
         while (block := self._reader.take(limit)) is not None:
             chosen = self._mask(block) if self._node.batched else self._one_by_one(block)
@@ -583,16 +571,12 @@ class _Enumerated(Indexed):
         return _numbered(numbers, self._elements.part(start, stop))
 
 
-class _EnumerateIterator(SingleInputIterator):
-    def __init__(self, node: Enumerate, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._start = node.start
-
+class _EnumerateIterator(SingleInputIterator[Enumerate]):
     def next_block(self, limit: int) -> Block | None:
         block = self._reader.take(limit)
         if block is None:
             return None
-        stop = self._start + self._reader.position
+        stop = self._node.start + self._reader.position
         return _numbered(np.arange(stop - block.count, stop), block)
 
 
@@ -604,6 +588,7 @@ class TakeWhile(Node):
     """Ends at the first element for which the predicate is false."""
 
     name: ClassVar[str] = "take_while"
+    ahead: ClassVar[int] = 1  # the predicate may have side effects, or be slow
 
     source: Node
     predicate: Callable[..., Any]
@@ -612,18 +597,12 @@ class TakeWhile(Node):
         """Begin."""
         return _TakeWhileIterator(self, context, state)
 
-    @property
-    def ahead(self) -> int:
-        """Return 1: the predicate may have side effects, or be slow."""
-        return 1
 
-
-class _TakeWhileIterator(SingleInputIterator):
+class _TakeWhileIterator(SingleInputIterator[TakeWhile]):
     """The state: the reader's, before the element that ends this, which is asked about again."""
 
     def __init__(self, node: TakeWhile, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node = node
+        super().__init__(node, context, state)
         self._ended = False
 
     def next_block(self, limit: int) -> Block | None:
@@ -667,14 +646,13 @@ class Unique(Node):
         return _UniqueIterator(self, context, state)
 
 
-class _UniqueIterator(NodeIterator):
+class _UniqueIterator(SingleInputIterator[Unique]):
     def __init__(self, node: Unique, context: Context, state: State) -> None:
-        self._node = node
         self._behind: int  # elements that were read before the state was taken
         self._raised: int
         self._behind, self._raised = state or (0, 0)
         # From the start, but without the errors that were raised before.
-        self._reader = Reader(node.source, context.child(0), [0, None, 0, self._raised])
+        super().__init__(node, context, [0, None, 0, self._raised])
         self._seen: set[Any] = set()
 
     def next_block(self, limit: int) -> Block | None:
@@ -687,9 +665,6 @@ class _UniqueIterator(NodeIterator):
 
     def state(self) -> State:
         return [max(self._behind, self._reader.position), self._raised]
-
-    def close(self) -> None:
-        self._reader.close()
 
     def _catch_up(self) -> None:
         while (missing := self._behind - self._reader.position) > 0:
