@@ -15,9 +15,16 @@ from psnb._src.data.nodes.batching import Batch, Buckets, PaddedBatch, RaggedBat
 from psnb._src.data.nodes.combine import FlatMap, Interleave, Sample
 from psnb._src.data.nodes.parallel import Prefetch
 from psnb._src.data.nodes.shuffle import Shuffle
-from psnb._src.data.nodes.slicing import EveryNth, Skip, Take
 from psnb._src.data.nodes.sources import FileRange, Files
-from psnb._src.data.nodes.transforms import Filter, IgnoreErrors, Map, WithOptions
+from psnb._src.data.nodes.transforms import (
+    EveryNth,
+    Filter,
+    IgnoreErrors,
+    Map,
+    Skip,
+    Take,
+    WithOptions,
+)
 from psnb._src.utils.text import truncate
 from psnb.errors import ConfigurationError
 

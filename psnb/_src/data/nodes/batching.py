@@ -13,8 +13,8 @@ import numpy as np
 
 from psnb._src.data.block import BLOCK, Block, Column, Origin, block_of, concatenate, stack
 from psnb._src.data.node import Context, Node, NodeIterator, State
+from psnb._src.data.nodes.base import SingleInputIterator, call, failure, first_spec
 from psnb._src.data.nodes.sources import Slices
-from psnb._src.data.nodes.transforms import SingleInputIterator, call, failure, first_spec
 from psnb._src.data.ragged import Ragged, rows_of
 from psnb._src.data.reader import ENOUGH, Reader
 from psnb._src.data.spec import (

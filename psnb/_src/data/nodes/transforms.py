@@ -1,12 +1,13 @@
-"""Elements that a function makes from others, one after another."""
+"""Elements that are made of those of one input, one after another, or are some of them."""
 
 from __future__ import annotations
 
 import base64
 import logging
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,11 +16,19 @@ from psnb._src.data.block import (
     Block,
     Stacker,
     block_of,
-    block_spec,
     copied,
     made_of,
 )
-from psnb._src.data.node import Context, Indexed, Node, NodeIterator, Options, State
+from psnb._src.data.node import INFINITE, Context, Indexed, Node, NodeIterator, Options, State
+from psnb._src.data.nodes.base import (
+    Every,
+    InOrder,
+    SingleInputIterator,
+    call,
+    failure,
+    first_spec,
+    take_each,
+)
 from psnb._src.data.nodes.parallel import ParallelMapIterator
 from psnb._src.data.reader import Reader
 from psnb._src.data.spec import (
@@ -27,42 +36,13 @@ from psnb._src.data.spec import (
     Nest,
     Spec,
     as_leaf,
-    element_spec,
     flatten,
     flatten_like,
     is_text,
     paths,
     unflatten,
 )
-from psnb._src.utils.text import error_text
 from psnb.errors import DatasetError
-
-# Base of what reads from one input.
-
-
-class _HasSource(Protocol):
-    @property
-    def source(self) -> Node: ...
-
-
-N = TypeVar("N", bound=_HasSource)
-
-
-class SingleInputIterator(NodeIterator, Generic[N]):
-    """Reads from one input; the state is the reader's, unless there is more to know."""
-
-    def __init__(self, node: N, context: Context, state: State = None) -> None:
-        self._node = node
-        self._reader = Reader(node.source, context.child(0), state)
-
-    def state(self) -> State:
-        """Return the reader's state."""
-        return self._reader.state()
-
-    def close(self) -> None:
-        """Close the input."""
-        self._reader.close()
-
 
 # Skips elements that raise an error, and counts them.
 
@@ -136,131 +116,6 @@ class WithOptions(Node):
     def cardinality(self) -> int:
         """Return the input's."""
         return self.source.cardinality()
-
-
-# Elements by number: parts of others, and going through them in order.
-
-
-class SelectedRows(Indexed):
-    """Those of a block."""
-
-    def __init__(self, block: Block) -> None:
-        self.count, self._block = block.count, block
-
-    def gather(self, indices: np.ndarray) -> Block:
-        """Return elements by number."""
-        return self._block.take(indices)
-
-    def part(self, start: int, stop: int) -> Block:
-        """Return a run of elements."""
-        return self._block.part(start, stop)
-
-
-class Every(Indexed):
-    """Those of others whose numbers are in a range."""
-
-    def __init__(self, all_: Indexed, numbers: range) -> None:
-        self.count, self._all, self._numbers = len(numbers), all_, numbers
-
-    def gather(self, indices: np.ndarray) -> Block:
-        """Return elements by number."""
-        return self._all.gather(self._numbers.start + indices * self._numbers.step)
-
-    def part(self, start: int, stop: int) -> Block:
-        """Return a run of elements."""
-        if self._numbers.step == 1:
-            return self._all.part(self._numbers.start + start, self._numbers.start + stop)
-        return self.gather(np.arange(start, stop))
-
-
-class InOrder(NodeIterator):
-    """Goes through them; the state is the number of the next one."""
-
-    def __init__(self, elements: Indexed, state: State = None) -> None:
-        self._elements, self._next = elements, 0 if state is None else int(state)
-
-    def next_block(self, limit: int) -> Block | None:
-        """Return the next elements."""
-        start, stop = self._next, min(self._next + limit, self._elements.count)
-        if start >= stop:
-            return None
-        self._next = stop
-        return self._elements.part(start, stop)
-
-    def state(self) -> State:
-        """Return the number of the next element."""
-        return self._next
-
-
-# first_spec: the spec of a node's elements, from the first one.
-
-
-def first_spec(node: Node) -> Spec:
-    """Make the first element of a node and return its spec.
-
-    Raises
-    ------
-    DatasetError
-        If there is no element.
-    """
-    elements = node.iterate(Context(seed=0))
-    try:
-        block = elements.next_block(1)
-    finally:
-        elements.close()
-    if block is None:
-        raise DatasetError(
-            f"{node.label()}: what its elements are is known from the first one only, and there "
-            "is none"
-        )
-    # A source that knows its columns knows more than the first element: lists may differ in length.
-    known = None if block.loose else block_spec(block)
-    return element_spec(block.element(0)) if known is None else known
-
-
-# Calls of users' functions.
-
-
-def call(function: Callable[..., Any], element: Any) -> Any:
-    """Call a function with an element: with a tuple's items as arguments, as tf.data does."""
-    return function(*element) if type(element) is tuple else function(element)
-
-
-def take_each(
-    node: Node, reader: Reader, limit: int, function: Callable[[Any], object]
-) -> Block | None:
-    """Take elements and call a function with each, up to the first for which it fails.
-
-    What comes before that one is returned, and it comes again; if it is the very first, its error
-    is raised.
-    """
-    block = reader.take(limit)
-    if block is None:
-        return None
-    for index in range(block.count):
-        try:
-            function(block.element(index))
-        except Exception as error:  # the user's function may raise anything
-            if index == 0:
-                position = reader.position - block.count
-                reader.put_back(block.part(1, block.count))
-                raise failure(node, position, error, block, 0) from error
-            reader.put_back(block.part(index, block.count))
-            return block.part(0, index)
-    return block
-
-
-def failure(node: Node, position: int, error: Exception, block: Block, index: int) -> DatasetError:
-    """Return the error that a function failed on an element of a block."""
-    problem = str(error) if isinstance(error, DatasetError) else error_text(error)
-    if isinstance(error, StopIteration):
-        # In TensorFlow 2, likewise, an OutOfRangeError in `map` is an InvalidArgumentError.
-        problem = (
-            "it raised StopIteration, which does not end a dataset: use take or from_generator"
-        )
-    made = node.error(position, problem, block.place(index))
-    made.__cause__ = error
-    return made
 
 
 # Elements that a function with a state makes from others.
@@ -705,3 +560,160 @@ class _UniqueIterator(SingleInputIterator[Unique]):
             "them, or use merge_by",
             block.place(0),
         )
+
+
+# A slice of the elements: the first, all but the first, every n-th.
+
+_READ_AT_ONCE = 4096
+"""The most elements that are read to choose from them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slice(Node):
+    """Base of those that are a slice of their input, as Python's slices are of a list."""
+
+    source: Node
+
+    @property
+    @abstractmethod
+    def rows(self) -> slice:
+        """The numbers of the elements; start and step are given, and no number is negative."""
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        indexed = self.indexed()
+        if indexed is not None:
+            return InOrder(indexed, state)
+        return _SliceIterator(self, context, state)
+
+    def indexed(self) -> Indexed | None:
+        """Return elements by number, if the input has them so."""
+        elements = self.source.indexed()
+        return elements and Every(elements, range(elements.count)[self.rows])
+
+    def cardinality(self) -> int:
+        """Return how many are left."""
+        count, stop = self.source.cardinality(), self.rows.stop
+        if stop == 0 or (count == INFINITE and stop is not None):
+            return stop
+        return count if count < 0 else len(range(count)[self.rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Take(Slice):
+    """The first ``count``."""
+
+    name: ClassVar[str] = "take"
+
+    count: int
+
+    @property
+    def rows(self) -> slice:
+        """Begins with the first."""
+        return slice(0, self.count, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Skip(Slice):
+    """All but the first ``count``."""
+
+    name: ClassVar[str] = "skip"
+
+    count: int
+
+    @property
+    def rows(self) -> slice:
+        """Goes on to the end."""
+        return slice(self.count, None, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class EveryNth(Slice):
+    """Those whose number leaves ``index`` when divided by ``num_shards``."""
+
+    name: ClassVar[str] = "shard"
+
+    num_shards: int
+    index: int
+
+    @property
+    def rows(self) -> slice:
+        """Leaves out those between."""
+        return slice(self.index, None, self.num_shards)
+
+
+class _SliceIterator(SingleInputIterator[Slice]):
+    def next_block(self, limit: int) -> Block | None:
+        reader, rows = self._reader, self._node.rows
+        missing = rows.start - reader.position
+        if missing > 0 and reader.skip(missing) < missing:
+            return None
+        if rows.stop is not None:
+            limit = min(limit, rows.stop - reader.position)
+        if rows.step == 1:
+            return reader.take(limit) if limit > 0 else None
+        while (block := reader.take(min(limit * rows.step, _READ_AT_ONCE))) is not None:
+            first = reader.position - block.count
+            chosen = np.arange((rows.start - first) % rows.step, block.count, rows.step)
+            if len(chosen):
+                return block.take(chosen)
+        return None
+
+
+# A dataset several times.
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat(Node):
+    """``count`` times, or for ever."""
+
+    name: ClassVar[str] = "repeat"
+
+    source: Node
+    count: int | None = None
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        return _RepeatIterator(self, context, state)
+
+    def cardinality(self) -> int:
+        """Return that of the input so many times."""
+        once = self.source.cardinality()
+        if once == 0 or self.count == 0:
+            return 0
+        if self.count is None:
+            return INFINITE
+        return once * self.count if once > 0 else once
+
+
+class _RepeatIterator(NodeIterator):
+    """The state: which time it is, whether there was an element in it, and the reader's."""
+
+    def __init__(self, node: Repeat, context: Context, state: State) -> None:
+        self._node, self._context = node, context
+        self._time: int
+        self._any: bool
+        self._time, self._any, inner = state or (0, False, None)
+        self._reader = self._open(inner)
+
+    def next_block(self, limit: int) -> Block | None:
+        while self._node.count is None or self._time < self._node.count:
+            block = self._reader.take(limit)
+            if block is not None:
+                self._any = True
+                return block
+            if not self._any:
+                return None  # for ever nothing
+            self._reader.close()
+            self._time, self._any = self._time + 1, False
+            self._reader = self._open(None)
+        return None
+
+    def state(self) -> State:
+        return [self._time, self._any, self._reader.state()]
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _open(self, state: State) -> Reader:
+        return Reader(self._node.source, self._context.child(0).repeated(self._time), state)
