@@ -31,8 +31,7 @@ from psnb._src.data.formats.files import (
     ByteWindow,
     Chunk,
     FilePosition,
-    check_compression,
-    checked_limit,
+    check_reading,
     piped,
     window_on,
 )
@@ -316,8 +315,7 @@ class MultiSlot:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_compression(self.compression)
-        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
+        check_reading(self)
         for slot in self.slots:
             if not isinstance(slot, Slot):
                 raise ConfigurationError(

@@ -21,7 +21,7 @@ from psnb._src.data.formats.files import (
     FilePosition,
     check_begin,
     check_compression,
-    checked_limit,
+    check_reading,
     compression_of,
     size_of,
     too_long,
@@ -246,8 +246,7 @@ class TextLines:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_compression(self.compression)
-        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
+        check_reading(self)
         if self.encoding is not None:
             try:
                 one_byte = "\n".encode(self.encoding) == b"\n"
@@ -514,8 +513,7 @@ class Criteo:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_compression(self.compression)
-        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
+        check_reading(self)
 
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None

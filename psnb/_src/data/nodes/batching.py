@@ -15,7 +15,7 @@ from psnb._src.data.block import BLOCK, Block, Column, Origin, block_of, concate
 from psnb._src.data.node import Context, Node, NodeIterator, State
 from psnb._src.data.nodes.base import SingleInputIterator, call, failure, first_spec
 from psnb._src.data.nodes.sources import Slices
-from psnb._src.data.ragged import Ragged, rows_of
+from psnb._src.data.ragged import Ragged, as_rows, rows_of
 from psnb._src.data.reader import ENOUGH, Reader
 from psnb._src.data.spec import (
     ArraySpec,
@@ -97,10 +97,7 @@ class Batch(Batching):
                 raise different(block, index, f"lengths from {lengths[0]} to {lengths[-1]}")
             values = column.values
             return values.reshape(len(column), int(lengths[0]), *values.shape[1:])
-        if column.dtype == object and column.ndim == 1:
-            for leaf in column:
-                if not is_text(leaf):
-                    raise different(block, index, f"{with_article(type(leaf).__name__)} each")
+        _is_text(column, block, index)
         return column
 
 
@@ -115,16 +112,9 @@ class RaggedBatch(Batching):
         column = block.columns[index]
         if isinstance(column, Ragged):
             return column
-        if column.dtype == object and column.ndim == 1:
-            for leaf in column:
-                if not is_text(leaf):
-                    raise different(block, index, f"{with_article(type(leaf).__name__)} each")
+        if _is_text(column, block, index) or column.ndim == 1 or self._fixed(block, index):
             return column
-        if column.ndim == 1 or self._fixed(block, index):
-            return column
-        count, length = column.shape[:2]
-        offsets = np.arange(count + 1, dtype=np.int64) * length
-        return Ragged(column.reshape(count * length, *column.shape[2:]), offsets)
+        return as_rows(column)
 
     def spec(self, run: bool) -> Spec:
         """Return that of the input with one more axis; if it is not known, what a batch says."""
@@ -149,6 +139,16 @@ class RaggedBatch(Batching):
         if self._shapes is None:
             return not block.loose
         return None not in self._shapes[index]
+
+
+def _is_text(column: np.ndarray, block: Block, index: int) -> bool:
+    """Return whether a leaf is text; raise if it is something else that cannot be stacked."""
+    if column.dtype != object or column.ndim != 1:
+        return False
+    for leaf in column:
+        if not is_text(leaf):
+            raise different(block, index, f"{with_article(type(leaf).__name__)} each")
+    return True
 
 
 def _of_any(leaf: ArraySpec, size: int | None) -> ArraySpec:

@@ -391,6 +391,7 @@ class Cache(Node):
     """Reads its input once."""
 
     name: ClassVar[str] = "cache"
+    one_to_one: ClassVar[bool] = True
 
     source: Node
     filename: str | None = None
@@ -412,10 +413,6 @@ class Cache(Node):
         if self.filename is not None:
             return CacheWriter(self.filename, self.source.fingerprint(), seed)
         return _MemoryWriter(self.memory, seed)
-
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
 
 
 class _CacheIterator(NodeIterator):

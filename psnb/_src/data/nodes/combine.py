@@ -23,7 +23,7 @@ from psnb._src.data.nodes.base import (
     first_spec,
     together,
 )
-from psnb._src.data.ragged import Ragged
+from psnb._src.data.ragged import Ragged, as_rows
 from psnb._src.data.random import mixed, uniforms
 from psnb._src.data.reader import Reader
 from psnb._src.data.spec import Nesting, Spec, flatten, merged, paths, unflatten
@@ -320,11 +320,11 @@ class _MergeIterator(SingleInputIterator[MergeBy]):
     """The state: how many were returned, and how many errors of the input were raised."""
 
     def __init__(self, node: MergeBy, context: Context, state: State) -> None:
-        super().__init__(node, context)
         self._returned: int
         self._raised: int
         self._returned, self._raised = state or (0, 0)
-        self._swallow = self._raised
+        # From the start, but without the errors that were raised before.
+        super().__init__(node, context, [0, None, 0, self._raised])
         self._read: list[Block] = []
         self._merged: Block | None = None
         self._whole = False
@@ -346,9 +346,6 @@ class _MergeIterator(SingleInputIterator[MergeBy]):
             try:
                 block = self._reader.take(BLOCK)
             except DatasetError:
-                if self._swallow:
-                    self._swallow -= 1  # raised before
-                    continue
                 self._raised += 1
                 raise
             if block is None:
@@ -402,9 +399,7 @@ def _as_rows(column: Column, loose: bool) -> Column:
     """Return a column as a `Ragged` if its elements' first axis may differ in length."""
     if isinstance(column, Ragged) or not loose or column.ndim == 1:
         return column
-    count, length = column.shape[:2]
-    offsets = np.arange(count + 1, dtype=np.int64) * length
-    return Ragged(column.reshape(count * length, *column.shape[2:]), offsets)
+    return as_rows(column)
 
 
 def _groups(keys: np.ndarray, node: MergeBy) -> _Groups:

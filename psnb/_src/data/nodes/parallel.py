@@ -275,6 +275,7 @@ class Prefetch(Node):
     """Keeps up to ``buffer_size`` elements."""
 
     name: ClassVar[str] = "prefetch"
+    one_to_one: ClassVar[bool] = True
     waits: ClassVar[bool] = True
     ahead: ClassVar[int] = 1  # they are there, or will be soon
 
@@ -291,10 +292,6 @@ class Prefetch(Node):
     def counted(self) -> Node:
         """Return the input, if nothing is read ahead."""
         return self if self.buffer_size else self.source.counted
-
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
 
 
 class _Item(NamedTuple):

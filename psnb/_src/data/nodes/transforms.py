@@ -96,6 +96,7 @@ class WithOptions(Node):
     """Changes nothing else."""
 
     name: ClassVar[str] = "with_options"
+    one_to_one: ClassVar[bool] = True
 
     source: Node
     options: Options
@@ -113,10 +114,6 @@ class WithOptions(Node):
         """Return the input's."""
         return self.source.indexed()
 
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
-
 
 # Elements that a function with a state makes from others.
 
@@ -126,6 +123,7 @@ class Scan(Node):
     """Calls ``function(memory, element)``, which returns the next memory and an element."""
 
     name: ClassVar[str] = "scan"
+    one_to_one: ClassVar[bool] = True
     ahead: ClassVar[int] = 1  # the function may have side effects, or be slow
 
     source: Node
@@ -139,10 +137,6 @@ class Scan(Node):
     def spec(self, run: bool) -> Spec:
         """Return what the first element says."""
         return first_spec(self) if run else None
-
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
 
 
 class _ScanIterator(SingleInputIterator[Scan]):
@@ -231,6 +225,7 @@ class Map(Node):
     """Applies a function to each element, or to many at once."""
 
     name: ClassVar[str] = "map"
+    one_to_one: ClassVar[bool] = True
 
     source: Node
     function: Callable[..., Any]
@@ -281,10 +276,6 @@ class Map(Node):
     def spec(self, run: bool) -> Spec:
         """Return what the first element says."""
         return first_spec(self) if run else None
-
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
 
     @property
     def ahead(self) -> int:
@@ -383,6 +374,7 @@ class Enumerate(Node):
     """Pairs of an int64, from ``start`` on, and an element."""
 
     name: ClassVar[str] = "enumerate"
+    one_to_one: ClassVar[bool] = True
 
     source: Node
     start: int = 0
@@ -403,10 +395,6 @@ class Enumerate(Node):
         """Return a pair."""
         spec = self.source.spec(run)
         return None if spec is None else (ArraySpec((), np.dtype(np.int64)), spec)
-
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
 
 
 def _numbered(numbers: np.ndarray, block: Block) -> Block:
