@@ -22,7 +22,7 @@ from psnb._src.data.dataset import Dataset
 from psnb._src.data.in_memory import Call, DatasetInMemory, InMemoryDataset, QueueDataset, Stores
 from psnb._src.data.memory import Memory, MemoryStatistics, StoreContents
 from psnb._src.data.spec import Spec
-from psnb._src.data.splits import identity, sharded, splits
+from psnb._src.data.splits import identity, sharded
 from psnb._src.data.splits import splits as cut
 from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.utils.checks import choice
@@ -178,7 +178,7 @@ class PartitionedDataset(DatasetInMemory, Epochs[LeasedIterator]):
         self, dataset: InMemoryDataset, partitions: int, services: DatasetServices
     ) -> None:
         super().__init__()
-        sources = splits(dataset.source, partitions)
+        sources = cut(dataset.source, partitions)
         self._services = services
         # Only their spec is used: what workers iterate over is in their memory.
         self._batches = dataset.source.ragged_batch(dataset.batch_size)

@@ -22,10 +22,9 @@ from psnb._src.data.formats.files import MAX_RECORD_BYTES, list_files
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.memory import Loading, Memory, MemoryStatistics, StoreContents
 from psnb._src.data.node import Node
-from psnb._src.data.nodes.transforms import Map, WithOptions
 from psnb._src.data.random import ShufflePlan, as_seed
 from psnb._src.data.reader import DatasetIterator
-from psnb._src.data.splits import splits
+from psnb._src.data.splits import is_deterministic, splits
 from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import shown
@@ -395,8 +394,7 @@ _NAME, _SPLITS = "InMemoryDataset", 8
 
 def _check_steady(node: Node) -> None:
     """Raise if a chain may give its elements in a different order each time."""
-    free = isinstance(node, Map) and node.deterministic is False
-    if free or (isinstance(node, WithOptions) and not node.options.deterministic):
+    if not is_deterministic(node):
         raise ConfigurationError(
             f"{node.label()}: what is kept in memory must come in the same order each time; leave "
             "deterministic=False out"

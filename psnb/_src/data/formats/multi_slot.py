@@ -470,9 +470,7 @@ class _Parser:
         self, lines: Lines, line: int, index: int, position: int, wrong: int
     ) -> DatasetError:
         slot, size = self._slots[index], int(self._sizes[index])
-        rest = lines.data[position : lines.ends[line]]
-        spaces = np.flatnonzero((rest == ord(" ")) | (rest == ord("\t")))
-        token = lines.text(position, position + int(spaces[0] if spaces.size else rest.size))
+        token = lines.field(line, position, b" \t")
         if wrong == EMPTY:
             return lines.error(line, position, f"the line is empty, not {len(self._slots)} slots")
         if wrong == TRAILING:

@@ -131,6 +131,12 @@ class Lines:
         )
         return shown + ("…" if end - begin > 40 else "")
 
+    def field(self, line: int, position: int, separators: bytes) -> str:
+        """Return for people what begins at a position, up to a separator or the line's end."""
+        rest = self.data[position : self.ends[line]]
+        found = np.flatnonzero(np.isin(rest, list(separators)))
+        return self.text(position, position + int(found[0] if found.size else rest.size))
+
     def error(self, line: int, position: int, problem: str) -> DatasetError:
         """Return the error that something is wrong with a line, at a position in ``data``."""
         return self.place.error("line", self.first + line, self.offset + position, problem)
@@ -546,9 +552,7 @@ class Criteo:
 
 
 def _problem(lines: Lines, line: int, column: int, position: int, wrong: int) -> DatasetError:
-    rest = lines.data[position : lines.ends[line]]
-    tabs = np.flatnonzero(rest == ord("\t"))
-    field = lines.text(position, position + int(tabs[0] if tabs.size else rest.size))
+    field = lines.field(line, position, b"\t")
     problem = {
         FEW: f"there are {column} columns, not {COLUMNS}",
         LABEL: f"the label is {field}: not a number without sign",
