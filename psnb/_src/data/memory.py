@@ -411,20 +411,13 @@ class MemoryStore:
 # Elements in the memory of this process, partition by partition.
 
 
-class PartitionStore(Protocol):
-    """A store of partitions."""
-
-    def read(self, generation: int, layout: ShufflePlan, number: int) -> NumberedExamples | None:
-        """Return a partition in order; None if it is empty."""
-
-
 @dataclass(frozen=True, eq=False)
 class InMemoryPartitions(Node):
     """The examples of some partitions; ``version``, a short text, identifies ``layout``."""
 
     name: ClassVar[str] = "in_memory"
 
-    shelf: PartitionStore = field(repr=False)
+    memory: Memory = field(repr=False)
     generation: int = field(repr=False)
     layout: ShufflePlan = field(repr=False)
     partitions: tuple[int, ...]
@@ -454,7 +447,7 @@ class _HeldIterator(NodeIterator):
         node = self._node
         while self._at < len(node.partitions):
             if self._block is None:
-                chunk = node.shelf.read(node.generation, node.layout, node.partitions[self._at])
+                chunk = node.memory.read(node.generation, node.layout, node.partitions[self._at])
                 self._block = None if chunk is None else read_only(chunk.block)
             if self._block is not None and self._used < self._block.count:
                 start, self._used = self._used, min(self._used + limit, self._block.count)
