@@ -114,8 +114,8 @@ def test_a_damaged_part_of_a_cache_is_named_with_what_to_do(
     damage: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     values(kept(tmp_path))
-    damage(tmp_path / "kept" / "0.npz")
-    said = rf"kept/0\.npz cannot be read: .*; delete the folder {tmp_path}/kept"
+    damage(tmp_path / "kept" / "00000.npz")
+    said = rf"kept/00000\.npz cannot be read: .*; delete the folder {tmp_path}/kept"
     with pytest.raises(DatasetError, match=said):
         values(kept(tmp_path))
 
@@ -173,10 +173,6 @@ def test_a_damaged_list_of_a_saved_dataset_is_named(text: str, tmp_path: Path) -
         ('"counts": [300]', '"counts": 300'),
         ('"counts": [300]', '"count": [300]'),
         ('"seed": ', '"seed": null, "x": '),
-        ('["n", "t"]', '["n"]'),
-        ('"dict"', '["dict"]'),
-        ('"nesting": ', '"nesting": 5, "x": '),
-        ('"nesting": ', '"nesting": ' + "[" * 100_000 + "]" * 100_000 + ', "x": '),
         ("{", "[{"),
         ('{"format"', '[5]{"format"'),
     ],
@@ -210,7 +206,7 @@ def test_what_is_no_npy_file_is_not_unpickled(tmp_path: Path) -> None:
 
 def test_any_damage_is_refused_or_harmless(tmp_path: Path) -> None:
     values(kept(tmp_path))
-    cache, alone = tmp_path / "kept" / "0.npz", tmp_path / "a.npy"
+    cache, alone = tmp_path / "kept" / "00000.npz", tmp_path / "a.npy"
     out = io.BytesIO()
     np.save(out, np.arange(12))
     contents = {cache: cache.read_bytes(), alone: out.getvalue()}

@@ -233,7 +233,7 @@ def test_a_cache_of_another_chain_is_refused(tmp_path: Path) -> None:
     values(D.range(5).cache(folder))
     with pytest.raises(DatasetError, match="another dataset; delete it"):
         values(D.range(6).cache(folder))
-    (tmp_path / "kept" / "0.npz").write_bytes(b"nonsense")
+    (tmp_path / "kept" / "00000.npz").write_bytes(b"nonsense")
     with pytest.raises(DatasetError, match=r"0\.npz cannot be read"):
         values(D.range(5).cache(folder))
     (tmp_path / "other").mkdir()

@@ -13,7 +13,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.worker.resources import WorkerMemory
+from psnb._src.data.memory import Memory
 from psnb.data import Dataset, InMemoryDataset
 from psnb.errors import DatasetError
 from tests.conftest import DEADLINE, wait_until
@@ -102,14 +102,14 @@ def test_a_worker_that_goes_in_a_shuffle_costs_nothing(ending: Any) -> None:
     made = coordinator.create_per_worker_dataset(examples())
     made.load_into_memory()
 
-    def wait_in_a_shuffle(mine: WorkerMemory) -> None:
-        real = mine.memory.scatter
+    def wait_in_a_shuffle(mine: Memory) -> None:
+        real = mine._store.chunks
 
-        def scatter(*arguments: Any) -> Any:
+        def chunks(*arguments: Any) -> Any:
             wait()
             return real(*arguments)
 
-        mine.memory.scatter = scatter  # type: ignore[method-assign]
+        mine._store.chunks = chunks  # type: ignore[method-assign]
 
     coordinator.schedule(wait_in_a_shuffle, (made._memory,), worker=0).fetch(DEADLINE)
     with end:
@@ -160,7 +160,7 @@ def test_a_worker_that_was_started_again_before_a_step_of_a_shuffle_costs_nothin
         visits = visits_of(strategy, COUNT)
         made: Any = coordinator.create_per_worker_dataset(examples())
         made.load_into_memory()
-        real, killed = made._holders._ask, []
+        real, killed = made._stores.ask, []
 
         def ask(calls: Any) -> Any:
             calls = list(calls)
@@ -177,7 +177,7 @@ def test_a_worker_that_was_started_again_before_a_step_of_a_shuffle_costs_nothin
                 )
             return real(calls)
 
-        made._holders._ask = ask
+        made._stores.ask = ask
         made.global_shuffle()
         assert killed
         run_epoch(coordinator, made, counting(visits))
@@ -206,8 +206,8 @@ def test_a_shuffle_without_room_says_so_and_changes_nothing(
     made: Any = coordinator.create_per_worker_dataset(examples())
     made.load_into_memory()
 
-    def change_room(mine: WorkerMemory, limit: int) -> None:
-        store = mine.memory._store
+    def change_room(mine: Memory, limit: int) -> None:
+        store = mine._store
         # A folder that cannot be made.
         nowhere = "/no/such/place"
         parent = store._parent.removesuffix(nowhere)
@@ -237,7 +237,7 @@ def test_a_global_shuffle_spreads_over_workers_that_have_joined() -> None:
         wait_until(lambda: len(coordinator.statistics().workers) == 3, "a third worker")
         made.global_shuffle()
         now = made.statistics()
-        assert [len(each.ranges) for each in now.workers.values()] == [2, 2, 2]
+        assert [len(each.partitions) for each in now.workers.values()] == [2, 2, 2]
         assert now.examples == COUNT
 
 

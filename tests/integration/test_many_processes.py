@@ -42,9 +42,7 @@ Look = Callable[[], Any]
         pytest.param(
             False,
             id="network",
-            marks=pytest.mark.second_tier(
-                "tests/client has threads that read over the network"
-            ),
+            marks=pytest.mark.second_tier("tests/client has threads that read over the network"),
         ),
     ],
 )

@@ -27,7 +27,6 @@ from psnb._src.data.nodes.cache import Cache, SavedPart, saved_parts, write_elem
 from psnb._src.data.nodes.combine import Concatenate, FlatMap, Interleave, MergeBy, Sample, Zip
 from psnb._src.data.nodes.parallel import Prefetch
 from psnb._src.data.nodes.shuffle import Shuffle
-from psnb._src.data.nodes.slicing import EveryNth, Repeat, Skip, Take
 from psnb._src.data.nodes.sources import (
     FileNames,
     Files,
@@ -41,10 +40,14 @@ from psnb._src.data.nodes.sources import (
 )
 from psnb._src.data.nodes.transforms import (
     Enumerate,
+    EveryNth,
     Filter,
     IgnoreErrors,
     Map,
+    Repeat,
     Scan,
+    Skip,
+    Take,
     TakeWhile,
     Unique,
     WithOptions,

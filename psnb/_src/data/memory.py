@@ -8,7 +8,6 @@ from others, and makes lost partitions again from the sources. Requests carry th
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import os
 import pickle
@@ -16,11 +15,11 @@ import shutil
 import sys
 import tempfile
 import threading
+import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, NoReturn, Protocol
 
 import cloudpickle
@@ -30,168 +29,11 @@ from psnb._src.data.block import Block, Column, concatenate, read_only, take
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.node import Context, Node, NodeIterator, State
 from psnb._src.data.ragged import Ragged
-from psnb._src.data.random import mixed
+from psnb._src.data.random import ShufflePlan, SlotShuffle, numbered
 from psnb._src.data.reader import Reader
 from psnb._src.data.spec import Spec, element_spec, paths
 from psnb._src.utils.text import shown
-from psnb.errors import ConfigurationError, DatasetError
-
-# ShufflePlan: which example of a dataset is in which partition, and in which order. Pure.
-#
-# A dataset is cut into partitions, each in some process. An example has a permanent number: its
-# source and its position there. Its partition after a shuffle, and its position in that partition,
-# depend only on that number and the shuffle's seed. So the order of messages does not matter, and a
-# lost partition can be made again from the sources.
-
-_BITS = 40
-"""A source has fewer than 2**40 examples, and a dataset fewer than 2**24 sources."""
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-
-
-def numbered(source: int, first: int, count: int) -> np.ndarray:
-    """Return the numbers of consecutive examples of a source, uint64 ``(count,)``."""
-    return np.arange(first, first + count, dtype=np.uint64) | np.uint64(source << _BITS)
-
-
-def _mixed(key: int, numbers: np.ndarray) -> np.ndarray:
-    """Return the SplitMix64 hash of a key with each number: random, and all different."""
-    z = np.uint64(key) + (numbers + np.uint64(1)) * _GOLDEN
-    z = (z ^ (z >> np.uint64(30))) * _FIRST
-    z = (z ^ (z >> np.uint64(27))) * _SECOND
-    mixed: np.ndarray = z ^ (z >> np.uint64(31))
-    return mixed
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One shuffle.
-
-    Attributes
-    ----------
-    seed : int
-        The seed of its random numbers.
-    groups : tuple of tuples of int
-        The partitions that mix with each other; every partition is in one group.
-    """
-
-    seed: int
-    groups: tuple[tuple[int, ...], ...]
-
-    def destinations(self, partitions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return the new partitions of examples in ``partitions``; all are int64 ``(n,)``."""
-        members = np.array([partition for group in self.groups for partition in group])
-        sizes = np.array([len(group) for group in self.groups])
-        group_of = np.empty(len(members), np.int64)
-        group_of[members] = np.repeat(np.arange(len(sizes)), sizes)
-        group = group_of[partitions]
-        share = (_mixed(mixed(self.seed, 1), numbers) >> np.uint64(11)) * 2.0**-53
-        begins: np.ndarray = np.cumsum(sizes) - sizes
-        found: np.ndarray = members[begins[group] + (share * sizes[group]).astype(np.int64)]
-        return found
-
-    def refines(self, other: Stage) -> bool:
-        """Return whether each group is within a group of the other."""
-        return all(any(set(mine) <= set(its) for its in other.groups) for mine in self.groups)
-
-
-@dataclass(frozen=True)
-class SlotShuffle:
-    """An exchange of some columns' values among the examples of each partition.
-
-    Attributes
-    ----------
-    seed : int
-        The seed of its random numbers.
-    slots : tuple of str
-        The columns, all of which an example gets from one other example.
-    """
-
-    seed: int
-    slots: tuple[str, ...]
-
-    def donors(self, numbers: np.ndarray) -> np.ndarray:
-        """Return from which example of a partition each one gets the values, int64 ``(n,)``.
-
-        From none that is itself: in a random order, each gets them from the one before.
-        """
-        order = np.argsort(_mixed(mixed(self.seed, 3), numbers))
-        donors = np.empty(len(numbers), np.int64)
-        donors[order] = np.roll(order, 1)
-        return donors
-
-
-@dataclass(frozen=True)
-class ShufflePlan:
-    """The places of all examples of a dataset.
-
-    Attributes
-    ----------
-    partitions : int
-        The number of partitions, which is also the number of sources.
-    stages : tuple of Stage
-        The shuffles that matter; without any, each partition is its source in the original order.
-    exchange : SlotShuffle or None
-        What is exchanged when a partition is read; nothing is moved for it.
-    """
-
-    partitions: int
-    stages: tuple[Stage, ...] = ()
-    exchange: SlotShuffle | None = None
-
-    def shuffled(self, seed: int, groups: Iterable[Sequence[int]] | None = None) -> ShufflePlan:
-        """Return the plan after one more shuffle, of all partitions or within groups of them."""
-        groups = [range(self.partitions)] if groups is None else groups
-        stage = Stage(seed, tuple(tuple(group) for group in groups))
-        stages = list(self.stages)
-        while stages and stages[-1].refines(stage):
-            stages.pop()
-        return ShufflePlan(self.partitions, (*stages, stage), self.exchange)
-
-    def exchanging(self, slots: Iterable[str], seed: int) -> ShufflePlan:
-        """Return the plan with other slots exchanged; with none, as the examples were read.
-
-        Raises
-        ------
-        ConfigurationError
-            If the examples were not shuffled globally: those of a partition are neighbours then.
-        """
-        names = tuple(slots)
-        if names and self.partitions > 1 and not any(len(each.groups) == 1 for each in self.stages):
-            raise ConfigurationError(
-                "slots_shuffle exchanges values among examples that lie together, which are "
-                "neighbours in the files until they are shuffled: call global_shuffle() first"
-            )
-        return replace(self, exchange=SlotShuffle(seed, names) if names else None)
-
-    def destinations(self, source: int, numbers: np.ndarray) -> np.ndarray:
-        """Return in which partitions examples of a source are, int64 ``(n,)``."""
-        partitions = np.full(len(numbers), source)
-        for stage in self.stages:
-            partitions = stage.destinations(partitions, numbers)
-        return partitions
-
-    def order(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the permutation that sorts the examples of a partition, int64 ``(n,)``."""
-        if self.stages:
-            numbers = _mixed(mixed(self.stages[-1].seed, 2), numbers)
-        return np.argsort(numbers)
-
-    def sources(self, partitions: Iterable[int]) -> list[int]:
-        """Return the sources whose examples may be in these partitions."""
-        found = set(partitions)
-        for stage in reversed(self.stages):
-            found = {
-                partition for group in stage.groups if found & set(group) for partition in group
-            }
-        return sorted(found)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A short text that differs between different plans."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
-
+from psnb.errors import ConfigurationError, DatasetError, WorkerLostError
 
 # NumberedExamples: examples with their numbers, as they are kept, sent and written. Pure.
 
@@ -202,7 +44,7 @@ class NumberedExamples(NamedTuple):
     Attributes
     ----------
     numbers : numpy.ndarray
-        See `psnb._src.data.memory`; uint64 ``(n,)``.
+        See `numbered`; uint64 ``(n,)``.
     block : Block
         The examples.
     """
@@ -566,11 +408,7 @@ class MemoryStore:
                 )
 
 
-class PartitionStore(Protocol):
-    """A store of partitions."""
-
-    def read(self, generation: int, layout: ShufflePlan, number: int) -> NumberedExamples | None:
-        """Return a partition in order; None if it is empty."""
+# Elements in the memory of this process, partition by partition.
 
 
 @dataclass(frozen=True, eq=False)
@@ -579,7 +417,7 @@ class InMemoryPartitions(Node):
 
     name: ClassVar[str] = "in_memory"
 
-    shelf: PartitionStore = field(repr=False)
+    memory: Memory = field(repr=False)
     generation: int = field(repr=False)
     layout: ShufflePlan = field(repr=False)
     partitions: tuple[int, ...]
@@ -609,7 +447,7 @@ class _HeldIterator(NodeIterator):
         node = self._node
         while self._at < len(node.partitions):
             if self._block is None:
-                chunk = node.shelf.read(node.generation, node.layout, node.partitions[self._at])
+                chunk = node.memory.read(node.generation, node.layout, node.partitions[self._at])
                 self._block = None if chunk is None else read_only(chunk.block)
             if self._block is not None and self._used < self._block.count:
                 start, self._used = self._used, min(self._used + limit, self._block.count)
@@ -627,6 +465,37 @@ _AT_ONCE_BYTES, _PART_BYTES = 1 << 22, 1 << 16
 is more. Smaller parts would get smaller with each shuffle."""
 
 
+class StoreContents(NamedTuple):
+    """What a `Memory` has of a generation.
+
+    Attributes
+    ----------
+    address : str
+        Where other processes send examples.
+    part : str
+        Changes when the process was started again and has lost its partitions.
+    held : MemoryStatistics
+        Its partitions.
+    sent : int
+        How many examples it has put into their new partitions, if this answers `Memory.scatter`.
+    """
+
+    address: str
+    part: str
+    held: MemoryStatistics
+    sent: int = 0
+
+
+class Sender(Protocol):
+    """Sends messages to other processes."""
+
+    def send(self, address: str, data: bytes) -> None:
+        """Send an argument for `Memory.receive`; may return before it has arrived."""
+
+    def settle(self) -> None:
+        """Wait until everything has arrived; raise if something has not."""
+
+
 class Memory:
     """Holds partitions.
 
@@ -642,6 +511,10 @@ class Memory:
         Bytes of memory; see `MemoryStore`.
     folder : str
         For the data beyond the limit.
+    address : str
+        Where other processes send examples.
+    sender : callable, optional
+        Returns what sends examples to other processes, if there are any.
 
     Attributes
     ----------
@@ -650,9 +523,18 @@ class Memory:
     """
 
     def __init__(
-        self, sources: Sequence[Dataset], seed: int, batch_size: int, limit: int, folder: str
+        self,
+        sources: Sequence[Dataset],
+        seed: int,
+        batch_size: int,
+        limit: int,
+        folder: str,
+        address: str = "",
+        sender: Callable[[], Sender] | None = None,
     ) -> None:
         self._sources, self._seed, self._batch_size = sources, seed, batch_size
+        self._address, self._sender = address, sender
+        self._part = uuid.uuid4().hex
         self.partitions = len(sources)
         self._store = MemoryStore(limit, folder)
         # One thread at a time makes lost partitions. Held while sources are read: threads that wait
@@ -663,7 +545,14 @@ class Memory:
         self._newest = 0
         self._forgotten: set[int] = set()
 
-    def load(self, generation: int, number: int) -> None:
+    # Each of the methods up to `forget` is called by `Stores`, perhaps from another process, and
+    # returns what is here then.
+
+    def survey(self, generation: int, sent: int = 0) -> StoreContents:
+        """Return what is here of a generation."""
+        return StoreContents(self._address, self._part, self._store.statistics(generation), sent)
+
+    def load(self, generation: int, number: int) -> StoreContents:
         """Read a partition from its source, and replace the old one; all of it or nothing.
 
         Raises
@@ -672,8 +561,9 @@ class Memory:
             If the source cannot be read, or there is no room.
         """
         self._make(generation, ShufflePlan(self.partitions), [number])
+        return self.survey(generation)
 
-    def make(self, generation: int, layout: ShufflePlan, numbers: Iterable[int]) -> None:
+    def make(self, generation: int, layout: ShufflePlan, numbers: Iterable[int]) -> StoreContents:
         """Make partitions that are not here; reads each source that they come from once.
 
         Raises
@@ -686,15 +576,13 @@ class Memory:
             missing = [each for each in numbers if not self._store.has(generation, each)]
             if missing:
                 self._make(generation, layout, missing)
+        return self.survey(generation)
 
-    def begin(self, generation: int, numbers: Iterable[int]) -> None:
+    def begin(self, generation: int, numbers: Iterable[int]) -> StoreContents:
         """Note which partitions of a generation belong here."""
         for number in numbers:
             self._store.begin(generation, number)
-
-    def has(self, generation: int, number: int) -> bool:
-        """Return whether a partition is here."""
-        return self._store.has(generation, number)
+        return self.survey(generation)
 
     def scatter(
         self,
@@ -702,9 +590,8 @@ class Memory:
         number: int,
         new: int,
         layout: ShufflePlan,
-        places: Sequence[str | None],
-        send: Callable[[str, bytes], None],
-    ) -> dict[int, int]:
+        addresses: Sequence[str],
+    ) -> StoreContents:
         """Send the examples of a partition to their places in another plan; the partition stays.
 
         Parameters
@@ -715,32 +602,50 @@ class Memory:
             The generation of the other plan.
         layout : ShufflePlan
             The other plan.
-        places : sequence of str or None
-            The place of each of its partitions; None: here.
-        send : callable
-            Takes a place, and the argument for `receive` there.
+        addresses : sequence of str
+            The address of each of its partitions.
 
-        Returns
-        -------
-        dict
-            How many went to each partition.
+        Raises
+        ------
+        WorkerLostError
+            If the partition was lost, or a process that examples go to cannot be reached.
+        DatasetError
+            If there is no room for them.
         """
-        counts: dict[int, int] = {}
+        if not self._store.has(generation, number):
+            raise WorkerLostError(f"the worker at {self._address} was started again")
+        sender = None if self._sender is None else self._sender()
+        sent = 0
         at_once = max(_AT_ONCE_BYTES, self.partitions * _PART_BYTES)
         for part in _parts(self._store.chunks(generation, number), at_once):
             partitions = np.full(len(part.numbers), number)
             targets = layout.stages[-1].destinations(partitions, part.numbers)
             parcels: dict[str, list[tuple[int, NumberedExamples]]] = {}
             for target, some in _split(part, targets):
-                counts[target] = counts.get(target, 0) + len(some.numbers)
-                place = places[target]
-                if place is None:
+                sent += len(some.numbers)
+                address = addresses[target]
+                if address == self._address:
                     self._store.put(new, target, some)
                 else:
-                    parcels.setdefault(place, []).append((target, some))
-            for place, several in parcels.items():
-                send(place, packed(new, several))
-        return counts
+                    parcels.setdefault(address, []).append((target, some))
+            for address, several in parcels.items():
+                assert sender is not None  # all of one process have its address
+                sender.send(address, packed(new, several))
+        if sender is not None:
+            sender.settle()
+        return self.survey(generation, sent)
+
+    def keep_only(self, generation: int) -> StoreContents:
+        """Free the partitions of all other generations."""
+        self._newest = generation
+        self._store.keep_only(generation)
+        return self.survey(generation)
+
+    def forget(self, generation: int, current: int) -> StoreContents:
+        """Free the partitions of a generation that failed; return what is here of the current."""
+        self._forgotten.add(generation)
+        self._store.forget(generation)
+        return self.survey(current)
 
     def receive(self, data: bytes) -> None:
         """Add examples that were sent here.
@@ -774,20 +679,6 @@ class Memory:
         if found is None or layout.exchange is None:
             return found
         return found.exchanged(layout.exchange)
-
-    def keep_only(self, generation: int) -> None:
-        """Free the partitions of all other generations."""
-        self._newest = generation
-        self._store.keep_only(generation)
-
-    def forget(self, generation: int) -> None:
-        """Free the partitions of a generation that failed."""
-        self._forgotten.add(generation)
-        self._store.forget(generation)
-
-    def statistics(self, generation: int) -> MemoryStatistics:
-        """Return the statistics of the partitions here."""
-        return self._store.statistics(generation)
 
     def __reduce__(self) -> NoReturn:
         raise ConfigurationError("what a dataset holds in memory stays in its process")
@@ -872,7 +763,7 @@ class Loading:
     """Reads all partitions of a generation, in threads that share a queue of the remaining ones."""
 
     def __init__(self, memory: Memory, generation: int, threads: int) -> None:
-        self.memory, self.generation = memory, generation
+        self.generation = generation
         self._left = deque(range(memory.partitions))  # each operation on it is atomic
         self._errors: list[BaseException] = []
         arguments = memory, generation, self._left, self._errors
@@ -885,7 +776,7 @@ class Loading:
 
     def wait(self) -> None:
         """Wait for the end; raise the first error."""
-        self.join()
+        self._join()
         if self._errors:
             raise self._errors[0]
 
@@ -893,8 +784,12 @@ class Loading:
         """Begin no more partitions."""
         self._left.clear()
 
-    def join(self) -> None:
-        """Wait until the threads have ended."""
+    def end(self) -> None:
+        """Begin no more partitions, and wait for those that are being read."""
+        self.stop()
+        self._join()
+
+    def _join(self) -> None:
         for thread in self._threads:
             thread.join()
 

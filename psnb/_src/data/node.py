@@ -294,6 +294,9 @@ class Node(ABC):
     waits: ClassVar[bool] = False
     """Whether all that it does in the reader's thread is to wait for its input."""
 
+    one_to_one: ClassVar[bool] = False
+    """Whether it makes one element of each of its input."""
+
     @abstractmethod
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
         """Begin at the first element, or where a state was taken."""
@@ -331,7 +334,7 @@ class Node(ABC):
 
     def cardinality(self) -> int:
         """Return how many elements there are, `INFINITE` or `UNKNOWN`."""
-        return UNKNOWN
+        return self.inputs[0].cardinality() if self.one_to_one else UNKNOWN
 
     @property
     def ahead(self) -> int:

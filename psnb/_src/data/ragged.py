@@ -28,6 +28,13 @@ def copy_rows(data, starts, ends, out):  # type: ignore[no-untyped-def]
         at += size
 
 
+def as_rows(array: np.ndarray) -> Ragged:
+    """Return an array as rows, which have all one length."""
+    count, length = array.shape[:2]
+    offsets = np.arange(count + 1, dtype=np.int64) * length
+    return Ragged(array.reshape(count * length, *array.shape[2:]), offsets)
+
+
 def rows_of(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Copy rows of values together.
 

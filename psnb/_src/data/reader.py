@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from psnb._src.data.block import Block, Origin, concatenate
+from psnb._src.data.block import BLOCK, Block, Origin, concatenate
 from psnb._src.data.node import Context, Counters, Node, State, begin_stage, book_for
 from psnb._src.utils.profiling import READ, Stages, counted_as
 from psnb.errors import DatasetError
@@ -123,7 +123,7 @@ class Reader:
     def skip(self, count: int) -> int:
         """Skip elements; returns how many there were."""
         skipped = 0
-        while skipped < count and (block := self.take(count - skipped)) is not None:
+        while skipped < count and (block := self.take(min(count - skipped, BLOCK))) is not None:
             skipped += block.count
         return skipped
 

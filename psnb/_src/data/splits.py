@@ -15,9 +15,16 @@ from psnb._src.data.nodes.batching import Batch, Buckets, PaddedBatch, RaggedBat
 from psnb._src.data.nodes.combine import FlatMap, Interleave, Sample
 from psnb._src.data.nodes.parallel import Prefetch
 from psnb._src.data.nodes.shuffle import Shuffle
-from psnb._src.data.nodes.slicing import EveryNth, Skip, Take
 from psnb._src.data.nodes.sources import FileRange, Files
-from psnb._src.data.nodes.transforms import Filter, IgnoreErrors, Map, WithOptions
+from psnb._src.data.nodes.transforms import (
+    EveryNth,
+    Filter,
+    IgnoreErrors,
+    Map,
+    Skip,
+    Take,
+    WithOptions,
+)
 from psnb._src.utils.text import truncate
 from psnb.errors import ConfigurationError
 
@@ -84,10 +91,16 @@ def check_order(dataset: Dataset) -> None:
     _check_order(dataset.node)
 
 
+def is_deterministic(node: Node) -> bool:
+    """Return whether a node, by itself, gives its elements in the same order each time."""
+    if isinstance(node, Map):
+        return node.deterministic is not False
+    return not isinstance(node, WithOptions) or node.options.deterministic
+
+
 def _check_order(node: Node) -> None:
     mixed = isinstance(node, Shuffle | Interleave | Sample | Buckets)
-    free = isinstance(node, Map) and node.deterministic is False
-    if mixed or free or (isinstance(node, WithOptions) and not node.options.deterministic):
+    if mixed or not is_deterministic(node):
         raise ConfigurationError(
             f"{node.label()}: this has no order that its parts keep when they are read apart from "
             "each other; leave it out (of MultiSlot files: threads=1)"

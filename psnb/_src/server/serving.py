@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -73,6 +74,8 @@ HANDLER = "psnb_server"
 
 GRACE = 25.0
 """Seconds that servers get to hand over what they hold."""
+
+logger = logging.getLogger("psnb")
 
 _MINUTE = 60.0
 _LOOK = 0.5
@@ -287,7 +290,7 @@ class _MessageQueue:
     """The messages of one connection, in their order: some must wait until tables are made."""
 
     def __init__(self, stream: MessageStream, run: _Run) -> None:
-        self._run = partial(run, stream)
+        self._stream, self._run = stream, partial(run, stream)
         self._waiting: deque[ServerRequest] = deque()
         self._making: asyncio.Task[None] | None = None
 
@@ -301,11 +304,22 @@ class _MessageQueue:
         if any(map(takes_long, request.operations)):
             making = self._make(request)
             self._making = asyncio.create_task(making, name="psnb making tables")
+            self._making.add_done_callback(self._made)
             return
         self._run(request, {})
 
+    def _made(self, making: asyncio.Task[None]) -> None:
+        # What was not answered would be waited for as long as this process lives: without the
+        # connection it is sent again.
+        if not making.cancelled() and (error := making.exception()) is not None:
+            logger.error("a request could not be carried out", exc_info=error)
+            self._stream.abort()
+
     async def _make(self, request: ServerRequest) -> None:
-        request, made = await asyncio.to_thread(_made, request)
+        made: Made = {}
+        # No memory for a thread is a RuntimeError: then it is made, or refused, where it is run.
+        with contextlib.suppress(MemoryError, RuntimeError):
+            request, made = await asyncio.to_thread(_prepared, request)
         self._run(request, made)
         del request, made
         self._making = None
@@ -313,7 +327,7 @@ class _MessageQueue:
             self.take(self._waiting.popleft())
 
 
-def _made(request: ServerRequest) -> tuple[ServerRequest, Made]:
+def _prepared(request: ServerRequest) -> tuple[ServerRequest, Made]:
     """Do what takes long: unpickle, which may import modules, compile kernels and make tables.
 
     What fails raises when it is run.

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import inspect
 import threading
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import psutil
 
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.memory import Memory, MemoryStatistics, ShufflePlan
+from psnb._src.data.memory import Memory
+from psnb._src.data.random import ShufflePlan
 from psnb._src.data.reader import DatasetIterator
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import error_text
-from psnb._src.worker.context import InputContext, PeerMessages, current_context, worker_context
+from psnb._src.worker.context import InputContext, current_context, worker_context
 from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests, Split
-from psnb.errors import ClosureInputError, ConfigurationError, WorkerLostError
+from psnb.errors import ClosureInputError, ConfigurationError
 
 
 class SharedIterator:
@@ -240,110 +241,32 @@ class Resources:
             self.discard(resource_id)
 
 
-# WorkerMemory: a worker's part of a dataset in the memory of the workers.
-#
-# `WorkerMemory` is a per-worker value. The functions from `survey` on run in closures that
-# `psnb._src.coordinator.partitioned` schedules; each returns what the worker has then
-# (`WorkerPartitions`).
-
-
-class WorkerPartitions(NamedTuple):
-    """The partitions that a worker has.
-
-    Attributes
-    ----------
-    worker, address : str
-        The worker.
-    part : str
-        Changes when the worker was started again and has lost its partitions.
-    held : MemoryStatistics
-        Its partitions.
-    sent : dict
-        How many examples went to each partition, if some were sent.
-    """
-
-    worker: str
-    address: str
-    part: str
-    held: MemoryStatistics
-    sent: Mapping[int, int]
-
-
-class WorkerMemory:
-    """Partitions, and the name under which other workers send examples here.
-
-    Parameters
-    ----------
-    memory : Memory
-        The partitions.
-    mail : Mail
-        This worker's mailbox.
-    name : str
-        The same on all workers of the dataset, and different for every dataset.
-    worker : str
-        This worker.
-    """
-
-    def __init__(self, memory: Memory, mail: PeerMessages, name: str, worker: str) -> None:
-        self.memory, self._mail, self._name, self._worker = memory, mail, name, worker
-        self._part = uuid.uuid4().hex
-        mail.receive_as(name, memory.receive)
-
-    def found(self, generation: int, sent: Mapping[int, int] | None = None) -> WorkerPartitions:
-        """Return the partitions of a generation that are here."""
-        held = self.memory.statistics(generation)
-        return WorkerPartitions(self._worker, self._mail.address, self._part, held, sent or {})
-
-    def scatter(
-        self,
-        generation: int,
-        numbers: Iterable[int],
-        new: int,
-        layout: ShufflePlan,
-        addresses: Sequence[str],
-    ) -> WorkerPartitions:
-        """Send the examples of partitions to their places in another layout; see `Memory`.
-
-        Raises
-        ------
-        WorkerLostError
-            If this worker has lost the partitions, or a worker that they go to cannot be reached.
-        DatasetError
-            If one of those workers has no room.
-        """
-        here = self._mail.address
-        places = [None if address == here else address for address in addresses]
-        sender = self._mail.sender(self._name)
-        sent: dict[int, int] = {}
-        for number in numbers:
-            if not self.memory.has(generation, number):
-                raise WorkerLostError(f"worker {self._worker!r} was started again")
-            counts = self.memory.scatter(generation, number, new, layout, places, sender.send)
-            for partition, count in counts.items():
-                sent[partition] = sent.get(partition, 0) + count
-        sender.settle()
-        return self.found(generation, sent)
+# A worker's part of a dataset in the memory of the workers: a `Memory` that is a per-worker value.
 
 
 def make_worker_memory(
     sources: Sequence[Dataset], seed: int, batch_size: int, limit: int | None, name: str
-) -> WorkerMemory:
-    """Return the worker's part, with nothing in it yet."""
+) -> Memory:
+    """Return the worker's part, with nothing in it yet.
+
+    ``name`` is the same on all workers of the dataset, and different for every dataset.
+    """
     context = worker_context()
     mail = context.mail
     if mail is None:
         raise ConfigurationError("a dataset in the memory of workers needs workers")
     granted = mail.memory_limit or psutil.virtual_memory().total // context.num_workers
-    memory = Memory(sources, seed, batch_size, limit or granted // 2, mail.folder)
-    return WorkerMemory(memory, mail, name, context.worker_name)
+    arguments = sources, seed, batch_size, limit or granted // 2, mail.folder
+    memory = Memory(*arguments, mail.address, partial(mail.sender, name))
+    mail.receive_as(name, memory.receive)
+    return memory
 
 
 def make_memory_iterator(
-    mine: WorkerMemory, generation: int, layout: ShufflePlan, epoch: int
+    memory: Memory, generation: int, layout: ShufflePlan, epoch: int
 ) -> LeasedSplitReader:
     """Return the worker's part in an epoch over the partitions."""
-    memory = mine.memory
-    splits = make_memory_splits(mine, generation, layout)
+    splits = make_memory_splits(memory, generation, layout)
 
     def prepare(numbers: Sequence[int]) -> None:
         memory.make(generation, layout, numbers)
@@ -351,51 +274,6 @@ def make_memory_iterator(
     return LeasedSplitReader(splits, epoch, lease_requests, prepare)
 
 
-def make_memory_splits(
-    mine: WorkerMemory, generation: int, layout: ShufflePlan
-) -> Sequence[Dataset]:
+def make_memory_splits(memory: Memory, generation: int, layout: ShufflePlan) -> Sequence[Dataset]:
     """Return the partitions as datasets; one that is not here is made again where it is read."""
-    memory = mine.memory
     return [memory.examples(generation, layout, (number,)) for number in range(layout.partitions)]
-
-
-def survey(mine: WorkerMemory, generation: int) -> WorkerPartitions:
-    """Return what is here."""
-    return mine.found(generation)
-
-
-def load(mine: WorkerMemory, generation: int, number: int) -> WorkerPartitions:
-    """Read a partition from its source."""
-    mine.memory.load(generation, number)
-    return mine.found(generation)
-
-
-def make(
-    mine: WorkerMemory, generation: int, layout: ShufflePlan, numbers: Sequence[int]
-) -> WorkerPartitions:
-    """Make lost partitions again."""
-    mine.memory.make(generation, layout, numbers)
-    return mine.found(generation)
-
-
-def begin(mine: WorkerMemory, generation: int, numbers: Sequence[int]) -> WorkerPartitions:
-    """Note which partitions will be here."""
-    mine.memory.begin(generation, numbers)
-    return mine.found(generation)
-
-
-def scatter(mine: WorkerMemory, *arguments: Any) -> WorkerPartitions:
-    """Send examples to their new places."""
-    return mine.scatter(*arguments)
-
-
-def keep_only(mine: WorkerMemory, generation: int) -> WorkerPartitions:
-    """Free what belongs to other generations."""
-    mine.memory.keep_only(generation)
-    return mine.found(generation)
-
-
-def forget(mine: WorkerMemory, generation: int, current: int) -> WorkerPartitions:
-    """Free a generation that was given up; return what is here of the current one."""
-    mine.memory.forget(generation)
-    return mine.found(current)

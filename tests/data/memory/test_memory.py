@@ -4,23 +4,46 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from psnb._src.data.block import Block
-from psnb._src.data.memory import Memory, ShufflePlan
+from psnb._src.data.memory import Memory
+from psnb._src.data.random import ShufflePlan
 from psnb.data import Dataset, Ragged, splits
 from psnb.errors import ConfigurationError, DatasetError
 
 COUNT, PARTITIONS = 400, 4
 LAYOUT = ShufflePlan(PARTITIONS)
+HERE = [""] * PARTITIONS
 
 
-def memory(folder: Path, dataset: Dataset | None = None, limit: int = 1 << 30) -> Memory:
+class Post:
+    """Messages between memories, each at its address."""
+
+    def __init__(self) -> None:
+        self.receivers: dict[str, Callable[[bytes], object]] = {}
+        self.settled = 0
+
+    def send(self, address: str, data: bytes) -> None:
+        self.receivers[address](data)
+
+    def settle(self) -> None:
+        self.settled += 1
+
+
+def memory(
+    folder: Path, dataset: Dataset | None = None, address: str = "", post: Post | None = None
+) -> Memory:
     sources = splits(Dataset.range(COUNT) if dataset is None else dataset, PARTITIONS)
-    return Memory(sources, 1, 10, limit, str(folder))
+    sender = None if post is None else lambda: post
+    mine = Memory(sources, 1, 10, 1 << 30, str(folder), address, sender)
+    if post is not None:
+        post.receivers[address] = mine.receive
+    return mine
 
 
 def held(mine: Memory, generation: int, layout: ShufflePlan, number: int) -> list[int]:
@@ -33,21 +56,22 @@ def everything(mine: Memory, generation: int, layout: ShufflePlan) -> list[list[
 
 
 def test_two_processes_end_with_what_one_would_have(tmp_path: Path) -> None:
-    alone, a, b = (memory(tmp_path) for _ in range(3))
+    post = Post()
+    alone = memory(tmp_path)
+    a, b = (memory(tmp_path, address=each, post=post) for each in "ab")
     layout = LAYOUT.shuffled(3)
     for number in range(PARTITIONS):
         alone.load(1, number)
         (a if number < 2 else b).load(1, number)
-        alone.scatter(1, number, 2, layout, [None] * PARTITIONS, pytest.fail)
-    here, there = [None, "b", None, "b"], ["a", None, "a", None]
-    sent = [
-        a.scatter(1, number, 2, layout, here, lambda to, data: b.receive(data)) for number in (0, 1)
+        alone.scatter(1, number, 2, layout, HERE)
+    addresses = ["a", "b", "a", "b"]
+    moved = [
+        (a if number < 2 else b).scatter(1, number, 2, layout, addresses)
+        for number in range(PARTITIONS)
     ]
-    sent += [
-        b.scatter(1, number, 2, layout, there, lambda to, data: a.receive(data))
-        for number in (2, 3)
-    ]
-    assert sum(sum(each.values()) for each in sent) == COUNT
+    assert sum(each.sent for each in moved) == COUNT
+    assert post.settled == PARTITIONS
+    assert sum(each.survey(2).held.examples for each in (a, b)) == COUNT
     expected = everything(alone, 2, layout)
     assert [held((a, b)[number % 2], 2, layout, number) for number in range(PARTITIONS)] == expected
     assert sorted(n for partition in expected for n in partition) == list(range(COUNT))
@@ -60,8 +84,7 @@ def test_a_piece_that_was_lost_is_made_as_it_was(tmp_path: Path) -> None:
         shuffled.load(1, number)
     for generation, stage in ((1, LAYOUT.shuffled(3)), (2, layout)):
         for number in range(PARTITIONS):
-            arguments = generation, number, generation + 1, stage, [None] * PARTITIONS
-            shuffled.scatter(*arguments, pytest.fail)
+            shuffled.scatter(generation, number, generation + 1, stage, HERE)
     assert everything(memory(tmp_path), 3, layout) == everything(shuffled, 3, layout)
 
 
@@ -106,9 +129,9 @@ def test_a_source_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     mine.load(1, 0)
     with pytest.raises(DatasetError, match="no more"):
         mine.load(1, 1)
-    assert mine.statistics(1).partitions == (0,)
-    assert mine.statistics(1).examples == 100
-    assert mine.statistics(1).bytes_in_memory == 100 * 16
+    assert mine.survey(1).held.partitions == (0,)
+    assert mine.survey(1).held.examples == 100
+    assert mine.survey(1).held.bytes_in_memory == 100 * 16
 
 
 def test_what_was_read_again_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
@@ -133,8 +156,7 @@ def test_parts_do_not_get_smaller_with_every_shuffle(tmp_path: Path) -> None:
     for generation in range(1, 6):
         layout = layout.shuffled(generation)
         for number in range(PARTITIONS):
-            arguments = generation, number, generation + 1, layout, [None] * PARTITIONS
-            mine.scatter(*arguments, pytest.fail)
+            mine.scatter(generation, number, generation + 1, layout, HERE)
         chunks = list(mine._store.chunks(generation + 1, 0))
         assert len(chunks) <= PARTITIONS
 
@@ -158,27 +180,27 @@ def test_pieces_keep_no_more_alive_than_they_count(tmp_path: Path) -> None:
     for number in range(PARTITIONS):
         shuffled.load(1, number)
     for number in range(PARTITIONS):
-        shuffled.scatter(1, number, 2, layout, [None] * PARTITIONS, pytest.fail)
+        shuffled.scatter(1, number, 2, layout, HERE)
     shuffled.keep_only(2)
     made.make(2, layout, [1])
     for mine, numbers in ((shuffled, range(PARTITIONS)), (made, [1])):
         kept = sum(roots(chunk.block) for n in numbers for chunk in mine._store.chunks(2, n))
-        assert kept <= 1.01 * mine.statistics(2).bytes_in_memory
+        assert kept <= 1.01 * mine.survey(2).held.bytes_in_memory
 
 
 def test_what_arrives_too_late_is_refused_and_not_kept(tmp_path: Path) -> None:
-    mine, sender = memory(tmp_path), memory(tmp_path)
+    post, sent = Post(), list[bytes]()
+    mine, sender = memory(tmp_path), memory(tmp_path, address="here", post=post)
+    post.receivers["there"] = sent.append
     sender.load(1, 0)
-    sent: list[bytes] = []
     for generation in (2, 4):
-        arguments = 1, 0, generation, LAYOUT.shuffled(1), ["there"] * PARTITIONS
-        sender.scatter(*arguments, lambda place, data: sent.append(data))
-    mine.forget(4)
+        sender.scatter(1, 0, generation, LAYOUT.shuffled(1), ["there"] * PARTITIONS)
+    mine.forget(4, 3)
     mine.keep_only(3)
     for data in sent:
         with pytest.raises(DatasetError, match="begin another one"):
             mine.receive(data)
-    assert mine.statistics(3).bytes_in_memory == 0
+    assert mine.survey(3).held.bytes_in_memory == 0
 
 
 def test_bytes_of_text_in_ragged_rows_count(tmp_path: Path) -> None:
@@ -186,7 +208,7 @@ def test_bytes_of_text_in_ragged_rows_count(tmp_path: Path) -> None:
     chain = Dataset.from_tensor_slices(Ragged(words, np.arange(COUNT + 1)))
     mine = memory(tmp_path, chain)
     mine.load(1, 0)
-    assert mine.statistics(1).bytes_in_memory > 100 * 1000
+    assert mine.survey(1).held.bytes_in_memory > 100 * 1000
 
 
 def test_batches_come_from_pieces_in_order_and_state_tells_the_layout(tmp_path: Path) -> None:

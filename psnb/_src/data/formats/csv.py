@@ -20,8 +20,7 @@ from psnb._src.data.formats.files import (
     ByteWindow,
     Chunk,
     FilePosition,
-    check_compression,
-    checked_limit,
+    check_reading,
     reading,
     too_long,
     window_on,
@@ -39,11 +38,11 @@ _START, _FIELD, _QUOTED, _MAYBE_CLOSED = 0, 1, 2, 3
 
 
 @njit(cache=True, nogil=True)
-def count_fields(data, delimiter):  # type: ignore[no-untyped-def]
-    """Return how many fields a record has."""
+def fields_of(record, delimiter):  # type: ignore[no-untyped-def]
+    """Return how many fields a record has, and whether a quote in it is never closed."""
     count = 1
     state = _START
-    for byte in data:
+    for byte in record:
         if state == _QUOTED:
             if byte == _QUOTE:
                 state = _MAYBE_CLOSED
@@ -54,22 +53,7 @@ def count_fields(data, delimiter):  # type: ignore[no-untyped-def]
             state = _START
         else:
             state = _FIELD
-    return count
-
-
-@njit(cache=True, nogil=True)
-def ends_in_quotes(record, delimiter):  # type: ignore[no-untyped-def]
-    """Return whether a quote in a record is never closed."""
-    state = _START
-    for byte in record:
-        if state == _QUOTED:
-            if byte == _QUOTE:
-                state = _MAYBE_CLOSED
-        elif byte == _QUOTE and state != _FIELD:
-            state = _QUOTED
-        else:
-            state = _START if byte == delimiter else _FIELD
-    return state == _QUOTED
+    return count, state == _QUOTED
 
 
 @njit(cache=True, nogil=True)
@@ -164,8 +148,7 @@ class Csv:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_compression(self.compression)
-        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
+        check_reading(self)
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '\r\n"':
             raise ConfigurationError(
                 f"delimiter is {shown(self.delimiter)}: not one ASCII character"
@@ -240,7 +223,7 @@ def _records(
         count = find_records(window.data, ord(delimiter), last, starts[:2])
     if last and count and starts[count] == window.data.size:
         record = window.data[starts[count - 1] : starts[count]]
-        if ends_in_quotes(record, ord(delimiter)):
+        if fields_of(record, ord(delimiter))[1]:
             if count == 1:
                 problem = "a quote that is never closed; it would swallow the rest of the file"
                 raise place.error("record", first, window.offset + int(starts[0]), problem)
@@ -261,7 +244,7 @@ class _Schema:
     def __init__(self, form: Csv, window: ByteWindow, place: FilePosition):
         self._delimiter, self._path = form.delimiter, place.path
         starts, count = _records(window, form.delimiter, place, place.first, 1)
-        fields = count_fields(window.data[: starts[count]], ord(form.delimiter))
+        fields, _ = fields_of(window.data[: starts[count]], ord(form.delimiter))
         if fields > form.max_columns:
             problem = f"there are {fields} columns, more than max_columns={form.max_columns}"
             raise place.error("record", place.first, window.offset, problem)

@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import fsspec
@@ -522,6 +522,26 @@ LONGEST = 1 << 30
 def checked_limit(limit: int) -> int:
     """Return a limit as an int, or raise `ConfigurationError` if it cannot be one."""
     return integer("max_record_bytes", limit, 1, LONGEST)
+
+
+class _Limited(Protocol):
+    @property
+    def compression(self) -> str | None: ...
+
+    @property
+    def max_record_bytes(self) -> int: ...
+
+
+def check_reading(form: _Limited) -> None:
+    """Check what most formats have, a frozen dataclass each; make its limit an int.
+
+    Raises
+    ------
+    ConfigurationError
+        If the compression is not known, or the limit not possible.
+    """
+    check_compression(form.compression)
+    object.__setattr__(form, "max_record_bytes", checked_limit(form.max_record_bytes))
 
 
 def too_long(place: FilePosition, noun: str, number: int, byte: int, limit: int) -> DatasetError:

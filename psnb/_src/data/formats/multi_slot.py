@@ -31,8 +31,7 @@ from psnb._src.data.formats.files import (
     ByteWindow,
     Chunk,
     FilePosition,
-    check_compression,
-    checked_limit,
+    check_reading,
     piped,
     window_on,
 )
@@ -316,8 +315,7 @@ class MultiSlot:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_compression(self.compression)
-        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
+        check_reading(self)
         for slot in self.slots:
             if not isinstance(slot, Slot):
                 raise ConfigurationError(
@@ -472,9 +470,7 @@ class _Parser:
         self, lines: Lines, line: int, index: int, position: int, wrong: int
     ) -> DatasetError:
         slot, size = self._slots[index], int(self._sizes[index])
-        rest = lines.data[position : lines.ends[line]]
-        spaces = np.flatnonzero((rest == ord(" ")) | (rest == ord("\t")))
-        token = lines.text(position, position + int(spaces[0] if spaces.size else rest.size))
+        token = lines.field(line, position, b" \t")
         if wrong == EMPTY:
             return lines.error(line, position, f"the line is empty, not {len(self._slots)} slots")
         if wrong == TRAILING:

@@ -419,16 +419,7 @@ def longest_value(data):  # type: ignore[no-untyped-def]
 # Lists, sets and maps are in none of those and refused, so nothing is ever larger than what it is
 # read from.
 
-_THRIFT_TRUE, _THRIFT_FALSE, _THRIFT_BYTE, _THRIFT_DOUBLE, _THRIFT_BINARY, _THRIFT_STRUCT = (
-    1,
-    2,
-    3,
-    7,
-    8,
-    12,
-)
-_NUMBERS = (4, 5, 6)
-_THRIFT_DEEPEST = 8
+_DEEPEST_HEADER = 8
 
 
 def read_struct(data: memoryview, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
@@ -452,7 +443,7 @@ def read_struct(data: memoryview, at: int, depth: int = 0) -> tuple[dict[int, An
     ValueError
         If there is no valid structure.
     """
-    if depth > _THRIFT_DEEPEST:
+    if depth > _DEEPEST_HEADER:
         raise ValueError("structures are nested too deep")
     found: dict[int, Any] = {}
     number = 0
@@ -465,18 +456,18 @@ def read_struct(data: memoryview, at: int, depth: int = 0) -> tuple[dict[int, An
                 number, at = _thrift_signed(data, at)
             kind = head & 15
             value: Any = None
-            if kind in _NUMBERS:
+            if kind in (_I16, _I32, _I64):
                 value, at = _thrift_signed(data, at)
-            elif kind == _THRIFT_STRUCT:
+            elif kind == _STRUCT:
                 value, at = read_struct(data, at, depth + 1)
-            elif kind == _THRIFT_BINARY:
+            elif kind == _BINARY:
                 size, at = _thrift_unsigned(data, at)
                 at += size
-            elif kind == _THRIFT_BYTE:
+            elif kind == _BYTE:
                 at += 1
-            elif kind == _THRIFT_DOUBLE:
+            elif kind == _DOUBLE:
                 at += 8
-            elif kind not in (_THRIFT_TRUE, _THRIFT_FALSE):
+            elif kind not in (_TRUE, _FALSE):
                 raise ValueError(f"a field of type {kind}")
             found[number] = value
     except IndexError:

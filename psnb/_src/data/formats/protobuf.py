@@ -386,71 +386,39 @@ def packed_floats(data, at, stop, out, count, end):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def integers(data, at, stop, out, start, end):  # type: ignore[no-untyped-def]
-    """Write a ``Feature``'s integers (int64) into ``out[start:end]``; return their number.
+def _values(data, at, stop, kind, numbers, bits, spans, start, end):  # type: ignore[no-untyped-def]
+    """Write a ``Feature``'s values into ``[start:end]`` of the output of its kind.
 
-    More than there is room for are counted only. `MALFORMED` if it is not a list of integers.
+    Integers (int64) go into ``numbers``, the uint32 of floats' bits into ``bits``, and where byte
+    strings begin and end into ``spans``, (…, 2).
+
+    Returns how many there are: more than there is room for are counted only. `MALFORMED` if it is
+    no list of this kind.
     """
     count = start
     while at < stop:
         number, wire, inner, at = field(data, at, stop)
         if at < 0:
             return MALFORMED
-        if number != INTEGERS or wire != LENGTH:
+        if number != kind or wire != LENGTH:
             continue
         while inner < at:
             number, wire, content, inner = field(data, inner, at)
             if inner < 0:
                 return MALFORMED
-            if number != 1 or (wire != LENGTH and wire != VARINT):
+            if number != 1:
                 continue
-            count = packed_integers(data, content, inner, out, count, end)
-            if count < 0:
-                return MALFORMED
-    return count - start
-
-
-@njit(cache=True, nogil=True)
-def floats(data, at, stop, out, start, end):  # type: ignore[no-untyped-def]
-    """Write a ``Feature``'s floats, as the uint32 of their bits, as `integers` does."""
-    count = start
-    while at < stop:
-        number, wire, inner, at = field(data, at, stop)
-        if at < 0:
-            return MALFORMED
-        if number != FLOATS or wire != LENGTH:
-            continue
-        while inner < at:
-            number, wire, content, inner = field(data, inner, at)
-            if inner < 0:
-                return MALFORMED
-            if number != 1 or (wire != LENGTH and wire != FIXED32):
-                continue
-            count = packed_floats(data, content, inner, out, count, end)
-            if count < 0:
-                return MALFORMED
-    return count - start
-
-
-@njit(cache=True, nogil=True)
-def strings(data, at, stop, out, start, end):  # type: ignore[no-untyped-def]
-    """Write where a ``Feature``'s byte strings begin and end (…, 2), as `integers` does."""
-    count = start
-    while at < stop:
-        number, wire, inner, at = field(data, at, stop)
-        if at < 0:
-            return MALFORMED
-        if number != BYTES or wire != LENGTH:
-            continue
-        while inner < at:
-            number, wire, content, inner = field(data, inner, at)
-            if inner < 0:
-                return MALFORMED
-            if number == 1 and wire == LENGTH:
+            if kind == INTEGERS and wire in (LENGTH, VARINT):
+                count = packed_integers(data, content, inner, numbers, count, end)
+            elif kind == FLOATS and wire in (LENGTH, FIXED32):
+                count = packed_floats(data, content, inner, bits, count, end)
+            elif kind == BYTES and wire == LENGTH:
                 if count < end:
-                    out[count, 0] = content
-                    out[count, 1] = inner
+                    spans[count, 0] = content
+                    spans[count, 1] = inner
                 count += 1
+            if count < 0:
+                return MALFORMED
     return count - start
 
 
@@ -494,16 +462,6 @@ def _is_name(data, start, stop, names, offsets, feature):  # type: ignore[no-unt
         if data[start + i] != names[begin + i]:
             return False
     return True
-
-
-@njit(cache=True, nogil=True)
-def _values(data, at, stop, kind, numbers, bits, spans, start, end):  # type: ignore[no-untyped-def]
-    """Write a feature's values into the output of its kind; return how many there are."""
-    if kind == INTEGERS:
-        return integers(data, at, stop, numbers, start, end)
-    if kind == FLOATS:
-        return floats(data, at, stop, bits, start, end)
-    return strings(data, at, stop, spans, start, end)
 
 
 @njit(cache=True, nogil=True)

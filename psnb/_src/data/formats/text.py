@@ -21,7 +21,7 @@ from psnb._src.data.formats.files import (
     FilePosition,
     check_begin,
     check_compression,
-    checked_limit,
+    check_reading,
     compression_of,
     size_of,
     too_long,
@@ -130,6 +130,12 @@ class Lines:
             self.data[begin : min(end, begin + 40)].tobytes().decode("ascii", "backslashreplace")
         )
         return shown + ("…" if end - begin > 40 else "")
+
+    def field(self, line: int, position: int, separators: bytes) -> str:
+        """Return for people what begins at a position, up to a separator or the line's end."""
+        rest = self.data[position : self.ends[line]]
+        found = np.flatnonzero(np.isin(rest, list(separators)))
+        return self.text(position, position + int(found[0] if found.size else rest.size))
 
     def error(self, line: int, position: int, problem: str) -> DatasetError:
         """Return the error that something is wrong with a line, at a position in ``data``."""
@@ -243,8 +249,7 @@ class TextLines:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_compression(self.compression)
-        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
+        check_reading(self)
         if self.encoding is not None:
             try:
                 one_byte = "\n".encode(self.encoding) == b"\n"
@@ -508,8 +513,7 @@ class Criteo:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_compression(self.compression)
-        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
+        check_reading(self)
 
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
@@ -542,9 +546,7 @@ class Criteo:
 
 
 def _problem(lines: Lines, line: int, column: int, position: int, wrong: int) -> DatasetError:
-    rest = lines.data[position : lines.ends[line]]
-    tabs = np.flatnonzero(rest == ord("\t"))
-    field = lines.text(position, position + int(tabs[0] if tabs.size else rest.size))
+    field = lines.field(line, position, b"\t")
     problem = {
         FEW: f"there are {column} columns, not {COLUMNS}",
         LABEL: f"the label is {field}: not a number without sign",

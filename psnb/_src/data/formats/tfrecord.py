@@ -21,8 +21,7 @@ from psnb._src.data.formats.files import (
     ByteWindow,
     Chunk,
     FilePosition,
-    check_compression,
-    checked_limit,
+    check_reading,
     compression_of,
     too_long,
     window_on,
@@ -187,8 +186,7 @@ class TFRecords:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        check_compression(self.compression)
-        object.__setattr__(self, "max_record_bytes", checked_limit(self.max_record_bytes))
+        check_reading(self)
         if self.features is not None:
             check_features(self.features)
 

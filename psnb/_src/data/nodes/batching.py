@@ -13,9 +13,9 @@ import numpy as np
 
 from psnb._src.data.block import BLOCK, Block, Column, Origin, block_of, concatenate, stack
 from psnb._src.data.node import Context, Node, NodeIterator, State
+from psnb._src.data.nodes.base import SingleInputIterator, call, failure, first_spec
 from psnb._src.data.nodes.sources import Slices
-from psnb._src.data.nodes.transforms import SingleInputIterator, call, failure, first_spec
-from psnb._src.data.ragged import Ragged, rows_of
+from psnb._src.data.ragged import Ragged, as_rows, rows_of
 from psnb._src.data.reader import ENOUGH, Reader
 from psnb._src.data.spec import (
     ArraySpec,
@@ -38,6 +38,8 @@ from psnb.errors import DatasetError
 @dataclass(frozen=True, eq=False)
 class Batching(Node):
     """Base of what makes one element of ``batch_size``; the last may be of fewer."""
+
+    ahead: ClassVar[int] = 1
 
     source: Node
     batch_size: int
@@ -79,11 +81,6 @@ class Batching(Node):
             return count
         return count // self.batch_size if self.drop_remainder else -(-count // self.batch_size)
 
-    @property
-    def ahead(self) -> int:
-        """Return how many batches to make at once."""
-        return 1
-
 
 @dataclass(frozen=True, eq=False)
 class Batch(Batching):
@@ -100,10 +97,7 @@ class Batch(Batching):
                 raise different(block, index, f"lengths from {lengths[0]} to {lengths[-1]}")
             values = column.values
             return values.reshape(len(column), int(lengths[0]), *values.shape[1:])
-        if column.dtype == object and column.ndim == 1:
-            for leaf in column:
-                if not is_text(leaf):
-                    raise different(block, index, f"{with_article(type(leaf).__name__)} each")
+        _is_text(column, block, index)
         return column
 
 
@@ -118,16 +112,9 @@ class RaggedBatch(Batching):
         column = block.columns[index]
         if isinstance(column, Ragged):
             return column
-        if column.dtype == object and column.ndim == 1:
-            for leaf in column:
-                if not is_text(leaf):
-                    raise different(block, index, f"{with_article(type(leaf).__name__)} each")
+        if _is_text(column, block, index) or column.ndim == 1 or self._fixed(block, index):
             return column
-        if column.ndim == 1 or self._fixed(block, index):
-            return column
-        count, length = column.shape[:2]
-        offsets = np.arange(count + 1, dtype=np.int64) * length
-        return Ragged(column.reshape(count * length, *column.shape[2:]), offsets)
+        return as_rows(column)
 
     def spec(self, run: bool) -> Spec:
         """Return that of the input with one more axis; if it is not known, what a batch says."""
@@ -154,6 +141,16 @@ class RaggedBatch(Batching):
         return None not in self._shapes[index]
 
 
+def _is_text(column: np.ndarray, block: Block, index: int) -> bool:
+    """Return whether a leaf is text; raise if it is something else that cannot be stacked."""
+    if column.dtype != object or column.ndim != 1:
+        return False
+    for leaf in column:
+        if not is_text(leaf):
+            raise different(block, index, f"{with_article(type(leaf).__name__)} each")
+    return True
+
+
 def _of_any(leaf: ArraySpec, size: int | None) -> ArraySpec:
     """Return the spec of any batch, given that of one."""
     rest = (None, *leaf.shape[2:]) if leaf.ragged else leaf.shape[1:]
@@ -172,11 +169,7 @@ def different(block: Block, index: int, what: str) -> DatasetError:
     )
 
 
-class _BatchIterator(SingleInputIterator):
-    def __init__(self, node: Batching, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node = node
-
+class _BatchIterator(SingleInputIterator[Batching]):
     def next_block(self, limit: int) -> Block | None:
         node = self._node
         block = self._reader.take_exactly(node.batch_size)
@@ -399,15 +392,14 @@ class Unbatch(Node):
         return map_leaves(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype), spec)
 
 
-class _UnbatchIterator(NodeIterator):
+class _UnbatchIterator(SingleInputIterator[Unbatch]):
     """The state: the reader's before the element at hand, and how many of its rows were taken."""
 
     def __init__(self, node: Unbatch, context: Context, state: State) -> None:
-        self._node = node
         self._before: State
         self._taken: int
         self._before, self._taken = state or (None, 0)
-        self._reader = Reader(node.source, context.child(0), self._before)
+        super().__init__(node, context, self._before)
         self._rows: Block | None = None
         if self._taken:
             taken = self._taken
@@ -426,9 +418,6 @@ class _UnbatchIterator(NodeIterator):
         if self._rows is None or self._taken == self._rows.count:
             return [self._reader.state(), 0]
         return [self._before, self._taken]
-
-    def close(self) -> None:
-        self._reader.close()
 
     def _next(self) -> bool:
         self._rows, self._before = None, self._reader.state()
@@ -450,6 +439,7 @@ class Window(Node):
     """Datasets of ``size`` elements, ``stride`` apart, each ``shift`` after the one before."""
 
     name: ClassVar[str] = "window"
+    ahead: ClassVar[int] = 1
 
     source: Node
     size: int
@@ -468,21 +458,12 @@ class Window(Node):
         spec = self.source.spec(run)
         return None if spec is None else map_leaves(DatasetSpec, spec)
 
-    @property
-    def ahead(self) -> int:
-        """Return how many windows to make at once."""
-        return 1
-
     def parameters(self) -> list[str]:
         """Return those that the user gave."""
         return [text for text in super().parameters() if "=" in text]
 
 
-class _WindowIterator(SingleInputIterator):
-    def __init__(self, node: Window, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node = node
-
+class _WindowIterator(SingleInputIterator[Window]):
     def next_block(self, limit: int) -> Block | None:
         node = self._node
         span = (node.size - 1) * node.stride + 1
@@ -513,6 +494,7 @@ class Buckets(Node):
     """Batches of elements whose lengths are between the same two boundaries."""
 
     name: ClassVar[str] = "bucket_by_sequence_length"
+    ahead: ClassVar[int] = 1
 
     source: Node
     element_length_func: Callable[..., Any]
@@ -555,11 +537,6 @@ class Buckets(Node):
             spec = self.source.spec(run)
             return map_leaves(lambda leaf: leaf.batched(None), spec) if of_arrays(spec) else None
         return PaddedBatch(self.source, 1, False, self.padded_shapes).spec(run)
-
-    @property
-    def ahead(self) -> int:
-        """Return how many batches to make at once."""
-        return 1
 
     def _shapes(self) -> Any:
         """Return the shapes to pad to, as far as they are known."""

@@ -14,7 +14,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from zipfile import ZIP_STORED, ZipFile
@@ -195,12 +195,104 @@ def nesting_from(written: Any) -> Nesting:
     )
 
 
-# A cache in files: a folder of ``.npz`` files without pickles, and ``cache.json`` that lists them.
+# Parts: some elements each in an ``.npz`` file without pickles, for caches and for `Dataset.save`.
+
+_PART_BYTES = 1 << 24
+_VERSION = 1
+
+
+class Part:
+    """The elements in an open file; they are read when they are wanted.
+
+    Raises
+    ------
+    Exception
+        If it is damaged: parsers of NumPy and Python raise errors of many classes.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._arrays = Arrays(ZipFile(file))
+        head = json.loads(str(self._arrays["head"]))
+        if head["version"] != _VERSION:
+            raise ValueError(f"it is of version {head['version']}, this psnb reads {_VERSION}")
+        if type(head["count"]) is not int or head["count"] < 1:
+            raise ValueError("its count is no number")
+        self.count: int = head["count"]
+        self._nesting, self._loose = nesting_from(head["nesting"]), head["loose"]
+
+    def block(self) -> Block:
+        """Read the elements; raises as the class does."""
+        columns = columns_from(self._arrays, len(paths(self._nesting)), self.count)
+        return Block(self._nesting, columns, self.count, loose=self._loose)
+
+
+class PartsWriter:
+    """Writes elements in order into parts in a folder, some megabytes each.
+
+    Attributes
+    ----------
+    counts : list of int
+        How many elements each part has.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.counts: list[int] = []
+        self._place, self._held, self._bytes = place, list[Block](), 0
+
+    def add(self, block: Block) -> None:
+        """Write some elements.
+
+        Raises
+        ------
+        DatasetError
+            If they are no arrays, `Ragged` or text, in tuples and dicts.
+        OSError
+            If they cannot be written.
+        """
+        self._held.append(block)
+        self._bytes += sum(column.nbytes for column in block.columns)
+        if self._bytes >= _PART_BYTES:
+            self._write()
+
+    def finish(self) -> None:
+        """Write the last elements; raises as `add` does."""
+        if self._held:
+            self._write()
+
+    def _write(self) -> None:
+        block = concatenate(self._held)
+        self._held, self._bytes = [], 0
+        head = {
+            "version": _VERSION,
+            "count": block.count,
+            "loose": block.loose,
+            "nesting": nesting_as_json(block.nesting),
+        }
+        arrays = {"head": np.array(json.dumps(head)), **columns_as_arrays(block)}
+        np.savez(os.path.join(self._place, _name(len(self.counts))), **arrays)  # type: ignore[arg-type]
+        self.counts.append(block.count)
+
+
+def _name(number: int) -> str:
+    return f"{number:05}.npz"
+
+
+@contextmanager
+def _writing(method: str, folder: str, advice: str = "") -> Iterator[None]:
+    """Translate the errors of a `PartsWriter`, and others of writing, to `DatasetError`."""
+    try:
+        yield
+    except DatasetError as error:
+        raise DatasetError(f"{method}: {error}{advice}") from error
+    except OSError as error:
+        raise DatasetError(f"{method}: {folder} cannot be written: {error}") from error
+
+
+# A cache in files: a folder of parts, and ``cache.json`` that lists them.
 #
 # It is written beside its place and renamed into it when it is complete.
 
-_PART_BYTES = 1 << 24
-_FORMAT = 1
+_FORMAT = 2
 
 
 @contextmanager
@@ -208,8 +300,7 @@ def _reading(folder: str, name: str) -> Iterator[None]:
     """Translate errors of a cache's files to `DatasetError`."""
     try:
         yield
-    except Exception as error:
-        # NumPy's and Python's parsers raise errors of many classes for damaged files.
+    except Exception as error:  # as `Part` says
         raise DatasetError(
             f"cache: {os.path.join(folder, name)} cannot be read: {type(error).__name__}: {error}; "
             f"delete the folder {folder}, and it is made again"
@@ -221,11 +312,8 @@ class CacheFiles:
 
     def __init__(self, folder: str, listed: dict[str, Any]) -> None:
         self._folder = folder
-        self._nesting = nesting_from(listed["nesting"])
-        self._leaves = len(paths(self._nesting))
         self.counts: list[int] = listed["counts"]
         self.seed: int = listed["seed"]
-        self._loose: bool = listed["loose"]
         numbers = [self.seed, *self.counts]
         if any(type(each) is not int for each in numbers) or min(self.counts, default=1) < 1:
             raise ValueError("its counts or its seed are not numbers")
@@ -257,10 +345,12 @@ class CacheFiles:
 
     def part(self, index: int) -> Block:
         """Read the elements of a part."""
-        name, count = f"{index}.npz", self.counts[index]
-        with _reading(self._folder, name), ZipFile(os.path.join(self._folder, name)) as file:
-            columns = columns_from(Arrays(file), self._leaves, count)
-        return read_only(Block(self._nesting, columns, count, loose=self._loose))
+        name = _name(index)
+        with _reading(self._folder, name), open(os.path.join(self._folder, name), "rb") as file:
+            block = Part(file).block()
+            if block.count != self.counts[index]:
+                raise ValueError("it has not as many elements as are listed")
+        return read_only(block)
 
 
 class CacheWriter:
@@ -268,66 +358,44 @@ class CacheWriter:
 
     def __init__(self, folder: str, chain: str, seed: int) -> None:
         self._folder, self._chain, self._seed = folder, chain, seed
-        self._blocks: list[Block] = []
-        self._bytes = 0
-        self._counts: list[int] = []
-        self._nesting: Any = None
-        self._loose = False
         parent = os.path.dirname(os.path.abspath(folder))
-        try:
+        with _writing("cache", folder):
             os.makedirs(parent, exist_ok=True)
             self._place = tempfile.mkdtemp(prefix=os.path.basename(folder) + ".", dir=parent)
-        except OSError as error:
-            raise DatasetError(f"cache: {folder} cannot be written: {error}") from error
+        self._parts = PartsWriter(self._place)
         self._remove = weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
 
     def add(self, block: Block) -> None:
         """Write some elements."""
-        self._blocks.append(block)
-        self._loose = self._loose or block.loose
-        self._bytes += sum(column.nbytes for column in block.columns)
-        if self._bytes >= _PART_BYTES:
-            self._write()
+        with self._writing():
+            self._parts.add(block)
 
     def finish(self) -> None:
         """Rename the folder to its final name, unless another iteration was faster."""
-        if self._blocks:
-            self._write()
-        listed = {
-            "format": _FORMAT,
-            "chain": self._chain,
-            "seed": self._seed,
-            "counts": self._counts,
-            "nesting": self._nesting,
-            "loose": self._loose,
-        }
-        try:
+        with self._writing():
+            self._parts.finish()
+            listed = {
+                "format": _FORMAT,
+                "chain": self._chain,
+                "seed": self._seed,
+                "counts": self._parts.counts,
+            }
             with open(os.path.join(self._place, "cache.json"), "w", encoding="utf-8") as file:
                 json.dump(listed, file)
-            os.rename(self._place, self._folder)
-            self._remove.detach()
-        except OSError as error:
-            if not os.path.exists(os.path.join(self._folder, "cache.json")):
-                raise DatasetError(f"cache: {self._folder} cannot be written: {error}") from error
+            try:
+                os.rename(self._place, self._folder)
+                self._remove.detach()
+            except OSError:
+                if not os.path.exists(os.path.join(self._folder, "cache.json")):
+                    raise
         self.close()
 
     def close(self) -> None:
         """Remove what is not complete; idempotent."""
         self._remove()
 
-    def _write(self) -> None:
-        block = concatenate(self._blocks)
-        try:
-            self._nesting = nesting_as_json(block.nesting)
-            arrays = columns_as_arrays(block)
-        except DatasetError as error:
-            raise DatasetError(f"cache: {error}; or use cache() without a filename") from error
-        try:
-            np.savez(os.path.join(self._place, f"{len(self._counts)}.npz"), **arrays)  # type: ignore[arg-type]
-        except OSError as error:
-            raise DatasetError(f"cache: {self._folder} cannot be written: {error}") from error
-        self._counts.append(block.count)
-        self._blocks, self._bytes = [], 0
+    def _writing(self) -> AbstractContextManager[None]:
+        return _writing("cache", self._folder, "; or use cache() without a filename")
 
 
 class CachedElements(ABC):
@@ -391,6 +459,7 @@ class Cache(Node):
     """Reads its input once."""
 
     name: ClassVar[str] = "cache"
+    one_to_one: ClassVar[bool] = True
 
     source: Node
     filename: str | None = None
@@ -412,10 +481,6 @@ class Cache(Node):
         if self.filename is not None:
             return CacheWriter(self.filename, self.source.fingerprint(), seed)
         return _MemoryWriter(self.memory, seed)
-
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
 
 
 class _CacheIterator(NodeIterator):
@@ -500,26 +565,11 @@ class _CacheIterator(NodeIterator):
         return part
 
 
-# A part of the elements that `Dataset.save` has written: an ``.npz`` file without pickles.
+# The folder that `Dataset.save` writes: parts, and ``dataset.json`` that lists them.
+#
+# It is written beside its place and renamed into it when it is complete.
 
-_VERSION = 1
-
-
-def part_arrays(block: Block) -> dict[str, np.ndarray]:
-    """Return what a part's file holds.
-
-    Raises
-    ------
-    DatasetError
-        If elements are not arrays, `Ragged` or text, in tuples and dicts.
-    """
-    head = {
-        "version": _VERSION,
-        "count": block.count,
-        "loose": block.loose,
-        "nesting": nesting_as_json(block.nesting),
-    }
-    return {"head": np.array(json.dumps(head)), **columns_as_arrays(block)}
+_LIST = "dataset.json"
 
 
 @dataclass(frozen=True)
@@ -536,20 +586,18 @@ class SavedPart:
         DatasetError
             If the file is damaged, or none of a saved dataset.
         """
-        with _opened(path) as (arrays, head):
-            nesting, count, loose = nesting_from(head["nesting"]), head["count"], head["loose"]
-            columns = columns_from(arrays, len(paths(nesting)), count)
-        block = Block(nesting, columns, count, loose=loose)
-        stop = count if end is None else min(end, count)
+        with _opened(path) as saved:
+            block = saved.block()
+        stop = block.count if end is None else min(end, block.count)
         for begin in range(offset, stop, CHUNK_RECORDS):
             part = block.part(begin, min(begin + CHUNK_RECORDS, stop))
             number = first + begin - offset
-            yield Chunk(part.whole(), part.count, number, begin + part.count, loose)
+            yield Chunk(part.whole(), part.count, number, begin + part.count, block.loose)
 
     def cardinality(self, path: str, offset: int = 0, end: int | None = None) -> int:
         """Return how many elements a range of the file has."""
-        with _opened(path) as (_, head):
-            count: int = head["count"]
+        with _opened(path) as saved:
+            count = saved.count
         return max(0, (count if end is None else min(end, count)) - offset)
 
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
@@ -561,31 +609,17 @@ class SavedPart:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[tuple[Arrays, dict[str, Any]]]:
+def _opened(path: str) -> Iterator[Part]:
     try:
-        with stored(path) as file, ZipFile(file) as archive:
-            arrays = Arrays(archive)
-            head = json.loads(str(arrays["head"]))
-            if head["version"] != _VERSION:
-                raise ValueError(f"it is of version {head['version']}, this psnb reads {_VERSION}")
-            if type(head["count"]) is not int or head["count"] < 1:
-                raise ValueError("its count is not a number")
-            yield arrays, head
+        with stored(path) as file:
+            yield Part(file)
     except DatasetError:
         raise
-    except Exception as error:
-        # NumPy's and Python's parsers raise errors of many classes for damaged files.
+    except Exception as error:  # as `Part` says
         raise DatasetError(
             f"{path} is not part of a saved dataset, or damaged: {type(error).__name__}: {error}; "
             "save the dataset again"
         ) from error
-
-
-# The folder that `Dataset.save` writes: parts, and ``dataset.json`` that lists them.
-#
-# It is written beside its place and renamed into it when it is complete.
-
-_LIST = "dataset.json"
 
 
 def write_elements(node: Node, path: str | os.PathLike[str]) -> None:
@@ -594,12 +628,20 @@ def write_elements(node: Node, path: str | os.PathLike[str]) -> None:
     _check_replaceable(folder)
     place = f"{folder}.{secrets.token_hex(4)}"
     try:
-        with _writing(folder):
+        with _writing("save", folder):
             os.makedirs(place)
-        counts = [_write(place, number, each) for number, each in enumerate(_parts(node))]
-        with _writing(folder):
+        parts = PartsWriter(place)
+        reader = Reader(node, Context(secrets.randbits(63)))
+        try:
+            while (block := reader.take(BLOCK)) is not None:
+                with _writing("save", folder):
+                    parts.add(block)
+        finally:
+            reader.close()
+        with _writing("save", folder):
+            parts.finish()
             with open(os.path.join(place, _LIST), "w", encoding="utf-8") as file:
-                json.dump({"version": _VERSION, "counts": counts}, file)
+                json.dump({"version": _VERSION, "counts": parts.counts}, file)
             _swap(place, folder)
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -662,38 +704,6 @@ def _folder(method: str, path: Any) -> str:
     return os.path.abspath(found)
 
 
-def _parts(node: Node) -> Iterator[Block]:
-    """Yield the elements of a node, some megabytes at a time."""
-    reader = Reader(node, Context(secrets.randbits(63)))
-    held: list[Block] = []
-    size = 0
-    try:
-        while (block := reader.take(BLOCK)) is not None:
-            held.append(block)
-            size += sum(column.nbytes for column in block.columns)
-            if size >= _PART_BYTES:
-                yield concatenate(held)
-                held, size = [], 0
-        if held:
-            yield concatenate(held)
-    finally:
-        reader.close()
-
-
-def _write(place: str, number: int, block: Block) -> int:
-    try:
-        arrays = part_arrays(block)
-    except DatasetError as error:
-        raise DatasetError(f"save: {error}") from error
-    with _writing(place):
-        np.savez(os.path.join(place, _name(number)), **arrays)  # type: ignore[arg-type]
-    return block.count
-
-
-def _name(number: int) -> str:
-    return f"{number:05}.npz"
-
-
 def _swap(place: str, folder: str) -> None:
     """Rename a folder to its final name; one of that name goes."""
     old = f"{place}.old"
@@ -706,11 +716,3 @@ def _swap(place: str, folder: str) -> None:
             os.rename(old, folder)
         raise
     shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
-def _writing(folder: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DatasetError(f"save: {folder} cannot be written: {error}") from error

@@ -12,11 +12,21 @@ import numpy as np
 
 from psnb._src.data.block import BLOCK, Block, Column, concatenate, leaf_name, take
 from psnb._src.data.node import INFINITE, UNKNOWN, Context, Indexed, Node, NodeIterator, State
-from psnb._src.data.nodes.transforms import InOrder, call, failure, first_spec
-from psnb._src.data.ragged import Ragged
+from psnb._src.data.nodes.base import (
+    InOrder,
+    Joined,
+    SingleInputIterator,
+    Zipped,
+    all_indexed,
+    call,
+    failure,
+    first_spec,
+    together,
+)
+from psnb._src.data.ragged import Ragged, as_rows
 from psnb._src.data.random import mixed, uniforms
 from psnb._src.data.reader import Reader
-from psnb._src.data.spec import Nesting, Spec, compose, flatten, merged, paths, unflatten
+from psnb._src.data.spec import Nesting, Spec, flatten, merged, paths, unflatten
 from psnb.errors import DatasetError
 
 
@@ -36,9 +46,8 @@ class Zip(Node):
 
     def indexed(self) -> Indexed | None:
         """Return elements by number, if all inputs have them so."""
-        found = [each.indexed() for each in self.sources]
-        several = [each for each in found if each is not None]
-        return _Zipped(self.nesting, several) if len(several) == len(found) else None
+        several = all_indexed(self.sources)
+        return None if several is None else Zipped(self.nesting, several)
 
     def spec(self, run: bool) -> Spec:
         """Return those of the inputs, nested."""
@@ -56,29 +65,6 @@ class Zip(Node):
     def parameters(self) -> list[str]:
         """Return none: its inputs are drawn."""
         return []
-
-
-class _Zipped(Indexed):
-    def __init__(self, nesting: Nesting, several: list[Indexed]) -> None:
-        self._nesting, self._several = nesting, several
-        self.count = min(each.count for each in several)
-
-    def gather(self, indices: np.ndarray) -> Block:
-        return together(self._nesting, [each.gather(indices) for each in self._several])
-
-    def part(self, start: int, stop: int) -> Block:
-        return together(self._nesting, [each.part(start, stop) for each in self._several])
-
-
-def together(nesting: Nesting, blocks: list[Block]) -> Block:
-    """Return one block of several with as many elements."""
-    return Block(
-        compose(nesting, iter([block.nesting for block in blocks])),
-        tuple(column for block in blocks for column in block.columns),
-        blocks[0].count,
-        next((block.origin for block in blocks if block.origin is not None), None),
-        any(block.loose for block in blocks),
-    )
 
 
 class _ZipIterator(NodeIterator):
@@ -135,9 +121,8 @@ class Concatenate(Node):
 
     def indexed(self) -> Indexed | None:
         """Return elements by number, if all inputs have them so."""
-        found = [each.indexed() for each in self.sources]
-        several = [each for each in found if each is not None]
-        return _Joined(self, several) if len(several) == len(found) else None
+        several = all_indexed(self.sources)
+        return None if several is None else Joined(self, several)
 
     def spec(self, run: bool) -> Spec:
         """Return what holds for the elements of all."""
@@ -169,37 +154,6 @@ def common_spec(specs: list[Spec]) -> Spec:
             raise DatasetError(f"datasets have different elements: {specs[0]} and {spec}")
         leaves = found
     return unflatten(nesting, iter(leaves))
-
-
-class _Joined(Indexed):
-    def __init__(self, node: Node, several: list[Indexed]) -> None:
-        self._node, self._several = node, several
-        self._ends = np.cumsum([each.count for each in several])
-        self.count = int(self._ends[-1])
-
-    def gather(self, indices: np.ndarray) -> Block:
-        which = np.searchsorted(self._ends, indices, "right")
-        parts, places = [], []
-        for number in np.unique(which):
-            here = np.flatnonzero(which == number)
-            each = self._several[number]
-            parts.append(each.gather(indices[here] - (self._ends[number] - each.count)))
-            places.append(here)
-        if len(parts) == 1:
-            return parts[0]
-        try:
-            joined = concatenate(parts)
-        except DatasetError as error:
-            raise DatasetError(f"{self._node.label()}: {error}") from error
-        return joined.take(np.argsort(np.concatenate(places)))
-
-    def part(self, start: int, stop: int) -> Block:
-        number = int(np.searchsorted(self._ends, start, "right"))
-        if stop > self._ends[number]:
-            return self.gather(np.arange(start, stop))
-        each = self._several[number]
-        begin = int(self._ends[number]) - each.count
-        return each.part(start - begin, stop - begin)
 
 
 class _ConcatenateIterator(NodeIterator):
@@ -356,16 +310,15 @@ class MergeBy(Node):
         return _MergeIterator(self, context, state)
 
 
-class _MergeIterator(NodeIterator):
+class _MergeIterator(SingleInputIterator[MergeBy]):
     """The state: how many were returned, and how many errors of the input were raised."""
 
     def __init__(self, node: MergeBy, context: Context, state: State) -> None:
-        self._node = node
         self._returned: int
         self._raised: int
         self._returned, self._raised = state or (0, 0)
-        self._swallow = self._raised
-        self._reader = Reader(node.source, context.child(0))
+        # From the start, but without the errors that were raised before.
+        super().__init__(node, context, [0, None, 0, self._raised])
         self._read: list[Block] = []
         self._merged: Block | None = None
         self._whole = False
@@ -382,17 +335,11 @@ class _MergeIterator(NodeIterator):
     def state(self) -> State:
         return [self._returned, self._raised]
 
-    def close(self) -> None:
-        self._reader.close()
-
     def _merge(self) -> Block | None:
         while True:
             try:
                 block = self._reader.take(BLOCK)
             except DatasetError:
-                if self._swallow:
-                    self._swallow -= 1  # raised before
-                    continue
                 self._raised += 1
                 raise
             if block is None:
@@ -446,9 +393,7 @@ def _as_rows(column: Column, loose: bool) -> Column:
     """Return a column as a `Ragged` if its elements' first axis may differ in length."""
     if isinstance(column, Ragged) or not loose or column.ndim == 1:
         return column
-    count, length = column.shape[:2]
-    offsets = np.arange(count + 1, dtype=np.int64) * length
-    return Ragged(column.reshape(count * length, *column.shape[2:]), offsets)
+    return as_rows(column)
 
 
 def _groups(keys: np.ndarray, node: MergeBy) -> _Groups:
@@ -516,6 +461,7 @@ class Interleave(Node):
     """Takes ``block_length`` elements in turn from each of ``cycle_length`` datasets."""
 
     name: ClassVar[str] = "interleave"
+    ahead: ClassVar[int] = 1  # the function may have side effects, or be slow
 
     source: Node
     function: Callable[..., Any]
@@ -529,11 +475,6 @@ class Interleave(Node):
     def spec(self, run: bool) -> Spec:
         """Return what the first element says."""
         return first_spec(self) if run else None
-
-    @property
-    def ahead(self) -> int:
-        """Return 1: the function may have side effects, or be slow."""
-        return 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -275,7 +275,9 @@ class Prefetch(Node):
     """Keeps up to ``buffer_size`` elements."""
 
     name: ClassVar[str] = "prefetch"
+    one_to_one: ClassVar[bool] = True
     waits: ClassVar[bool] = True
+    ahead: ClassVar[int] = 1  # they are there, or will be soon
 
     source: Node
     buffer_size: int
@@ -290,15 +292,6 @@ class Prefetch(Node):
     def counted(self) -> Node:
         """Return the input, if nothing is read ahead."""
         return self if self.buffer_size else self.source.counted
-
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
-
-    @property
-    def ahead(self) -> int:
-        """Return how many to take at once: they are there, or will be soon."""
-        return 1
 
 
 class _Item(NamedTuple):

@@ -341,6 +341,7 @@ class Shuffle(Node):
     """Draws each next element from the ``buffer_size`` oldest that were not drawn yet."""
 
     name: ClassVar[str] = "shuffle"
+    one_to_one: ClassVar[bool] = True
 
     source: Node
     buffer_size: int
@@ -355,10 +356,6 @@ class Shuffle(Node):
         if indexed is not None:
             return _IndexIterator(indexed, self.buffer_size, key, state)
         return BufferIterator(self.source, self.buffer_size, key, context, state)
-
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
 
 
 class _IndexIterator(NodeIterator):

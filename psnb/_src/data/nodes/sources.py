@@ -9,10 +9,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from psnb._src.data.block import BLOCK, Block, Column, Origin, Stacker, block_spec, column_spec
+from psnb._src.data.block import Block, Origin, Stacker, block_spec, column_spec
 from psnb._src.data.formats.files import missing
 from psnb._src.data.node import UNKNOWN, Context, Indexed, Node, NodeIterator, State
-from psnb._src.data.nodes.transforms import InOrder, SelectedRows, first_spec
+from psnb._src.data.nodes.base import InOrder, Joined, SelectedRows, Zipped, first_spec
 from psnb._src.data.spec import (
     ArraySpec,
     Nesting,
@@ -113,6 +113,7 @@ class Generator(Node):
     """Calls a function for each iteration, and takes elements from the iterable that it returns."""
 
     name: ClassVar[str] = "from_generator"
+    ahead: ClassVar[int] = 1  # a generator may have side effects, or be slow
 
     function: Callable[..., Iterable[Any]]
     output_signature: Spec = None
@@ -127,11 +128,6 @@ class Generator(Node):
         if self.output_signature is not None or not run:
             return self.output_signature
         return first_spec(self)
-
-    @property
-    def ahead(self) -> int:
-        """Return 1: a generator may have side effects, or be slow."""
-        return 1
 
 
 class _GeneratorIterator(NodeIterator):
@@ -247,11 +243,6 @@ class Files(Node):
         """Return the format's name: files differ from part to part of a dataset."""
         return f"{self.name}({type(self.format).__name__})"
 
-    @property
-    def ahead(self) -> int:
-        """Return how many to take at once."""
-        return BLOCK
-
 
 class _FilesIterator(NodeIterator):
     """The state: file, where its chunk begins, the number of its first record, how many to skip."""
@@ -350,71 +341,41 @@ class Npy(Node):
 
     def indexed(self) -> Indexed:
         """Open the files and return their rows."""
-        leaves = [_NpyFiles(self, files) for files in self.files]
+        leaves = [
+            Joined(self, [SelectedRows(Block(None, (array,), len(array))) for array in arrays])
+            for arrays in self._arrays()
+        ]
         for leaf, name in zip(leaves, paths(self.nesting), strict=True):
             if leaf.count != leaves[0].count:
                 raise DatasetError(
                     f"{self.label()}: {name} has {leaf.count} rows in its files, "
                     f"{paths(self.nesting)[0]} has {leaves[0].count}"
                 )
-        return _Leaves(self.nesting, leaves)
+        return Zipped(self.nesting, leaves)
 
     def spec(self, run: bool) -> Spec:
         """Return that of a row; opens the files."""
-        leaves = [_NpyFiles(self, files) for files in self.files]
-        return unflatten(self.nesting, iter([leaf.spec for leaf in leaves]))
+        specs = [column_spec(arrays[0]) for arrays in self._arrays()]
+        return unflatten(self.nesting, iter(specs))
 
     def cardinality(self) -> int:
         """Return how many rows there are; opens the files."""
-        indexed = self.indexed()
-        return indexed.count
+        return self.indexed().count
 
-
-class _NpyFiles:
-    """The rows of one leaf."""
-
-    def __init__(self, node: Npy, files: tuple[str, ...]) -> None:
-        self._arrays = [_opened(node, file) for file in files]
-        self._ends = np.cumsum([len(array) for array in self._arrays])
-        self.count = int(self._ends[-1])
-        self.spec = column_spec(self._arrays[0])
-        for array, file in zip(self._arrays, files, strict=True):
-            if merged(self.spec, column_spec(array)) != self.spec:
-                raise DatasetError(
-                    f"{node.label()}: {file} has rows of {column_spec(array)}, {files[0]} of "
-                    f"{self.spec}"
-                )
-
-    def gather(self, indices: np.ndarray) -> Column:
-        first = self._arrays[0]
-        if len(self._arrays) == 1:
-            return np.take(first, indices, axis=0)
-        out = np.empty((len(indices), *first.shape[1:]), first.dtype)
-        file = np.searchsorted(self._ends, indices, "right")
-        for number in np.unique(file):
-            array, here = self._arrays[number], file == number
-            out[here] = array[indices[here] - (self._ends[number] - len(array))]
-        return out
-
-    def part(self, start: int, stop: int) -> Column:
-        number = int(np.searchsorted(self._ends, start, "right"))
-        if stop > self._ends[number]:
-            return self.gather(np.arange(start, stop))
-        begin = int(self._ends[number]) - len(self._arrays[number])
-        return self._arrays[number][start - begin : stop - begin]
-
-
-class _Leaves(Indexed):
-    def __init__(self, nesting: Nesting, leaves: list[_NpyFiles]) -> None:
-        self.count, self._nesting, self._leaves = leaves[0].count, nesting, leaves
-
-    def gather(self, indices: np.ndarray) -> Block:
-        columns = tuple(leaf.gather(indices) for leaf in self._leaves)
-        return Block(self._nesting, columns, len(indices))
-
-    def part(self, start: int, stop: int) -> Block:
-        columns = tuple(leaf.part(start, stop) for leaf in self._leaves)
-        return Block(self._nesting, columns, stop - start)
+    def _arrays(self) -> list[list[np.ndarray]]:
+        """Open the files of each leaf, and check that all have the same rows."""
+        leaves = []
+        for files in self.files:
+            arrays = [_opened(self, file) for file in files]
+            spec = column_spec(arrays[0])
+            for array, file in zip(arrays, files, strict=True):
+                if merged(spec, column_spec(array)) != spec:
+                    raise DatasetError(
+                        f"{self.label()}: {file} has rows of {column_spec(array)}, {files[0]} of "
+                        f"{spec}"
+                    )
+            leaves.append(arrays)
+        return leaves
 
 
 def _opened(node: Npy, file: str) -> np.ndarray:

@@ -1,9 +1,10 @@
-"""Elements that a function makes from others, one after another."""
+"""Elements that are made of those of one input, one after another, or are some of them."""
 
 from __future__ import annotations
 
 import base64
 import logging
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -13,14 +14,21 @@ import numpy as np
 from psnb._src.data.block import (
     BLOCK,
     Block,
-    Origin,
     Stacker,
     block_of,
-    block_spec,
     copied,
     made_of,
 )
-from psnb._src.data.node import Context, Indexed, Node, NodeIterator, Options, State
+from psnb._src.data.node import INFINITE, Context, Indexed, Node, NodeIterator, Options, State
+from psnb._src.data.nodes.base import (
+    Every,
+    InOrder,
+    SingleInputIterator,
+    call,
+    failure,
+    first_spec,
+    take_each,
+)
 from psnb._src.data.nodes.parallel import ParallelMapIterator
 from psnb._src.data.reader import Reader
 from psnb._src.data.spec import (
@@ -28,14 +36,12 @@ from psnb._src.data.spec import (
     Nest,
     Spec,
     as_leaf,
-    element_spec,
     flatten,
     flatten_like,
     is_text,
     paths,
     unflatten,
 )
-from psnb._src.utils.text import error_text
 from psnb.errors import DatasetError
 
 # Skips elements that raise an error, and counts them.
@@ -56,14 +62,14 @@ class IgnoreErrors(Node):
         return _IgnoringIterator(self, context, state)
 
 
-class _IgnoringIterator(NodeIterator):
+class _IgnoringIterator(SingleInputIterator[IgnoreErrors]):
     """The state: how many errors were left out so far, in earlier epochs too, and the reader's."""
 
     def __init__(self, node: IgnoreErrors, context: Context, state: State) -> None:
         counted, inner = state or (0, None)
         self._counts, self._place = context.counters.errors_ignored, context.place
         self._counts[self._place] = max(counted, self._count)
-        self._reader = Reader(node.source, context.child(0), inner)
+        super().__init__(node, context, inner)
 
     def next_block(self, limit: int) -> Block | None:
         while True:
@@ -77,9 +83,6 @@ class _IgnoringIterator(NodeIterator):
     def state(self) -> State:
         return [self._count, self._reader.state()]
 
-    def close(self) -> None:
-        self._reader.close()
-
     @property
     def _count(self) -> int:
         return self._counts.get(self._place, 0)
@@ -90,6 +93,7 @@ class WithOptions(Node):
     """Sets the options for the chain before it; changes no element."""
 
     name: ClassVar[str] = "with_options"
+    one_to_one: ClassVar[bool] = True
 
     source: Node
     options: Options
@@ -107,108 +111,14 @@ class WithOptions(Node):
         """Return the input's."""
         return self.source.indexed()
 
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
-
-
-class SelectedRows(Indexed):
-    """Elements of a block, by number."""
-
-    def __init__(self, block: Block) -> None:
-        self.count, self._block = block.count, block
-
-    def gather(self, indices: np.ndarray) -> Block:
-        """Return elements by number."""
-        return self._block.take(indices)
-
-    def part(self, start: int, stop: int) -> Block:
-        """Return a run of elements."""
-        return self._block.part(start, stop)
-
-
-class Every(Indexed):
-    """Every ``step``-th element of others, from one on."""
-
-    def __init__(self, all_: Indexed, start: int, step: int, count: int) -> None:
-        self.count, self._all, self._start, self._step = max(0, count), all_, start, step
-
-    def gather(self, indices: np.ndarray) -> Block:
-        """Return elements by number."""
-        return self._all.gather(self._start + indices * self._step)
-
-    def part(self, start: int, stop: int) -> Block:
-        """Return a run of elements."""
-        if self._step == 1:
-            return self._all.part(self._start + start, self._start + stop)
-        return self.gather(np.arange(start, stop))
-
-
-class InOrder(NodeIterator):
-    """Goes through them; the state is the number of the next one."""
-
-    def __init__(self, elements: Indexed, state: State = None) -> None:
-        self._elements, self._next = elements, 0 if state is None else int(state)
-
-    def next_block(self, limit: int) -> Block | None:
-        """Return the next elements."""
-        start, stop = self._next, min(self._next + limit, self._elements.count)
-        if start >= stop:
-            return None
-        self._next = stop
-        return self._elements.part(start, stop)
-
-    def state(self) -> State:
-        """Return the number of the next element."""
-        return self._next
-
-
-def first_spec(node: Node) -> Spec:
-    """Make the first element of a node and return its spec.
-
-    Raises
-    ------
-    DatasetError
-        If there is no element.
-    """
-    elements = node.iterate(Context(seed=0))
-    try:
-        block = elements.next_block(1)
-    finally:
-        elements.close()
-    if block is None:
-        raise DatasetError(
-            f"{node.label()}: what its elements are is known from the first one only, and there "
-            "is none"
-        )
-    # A source that knows its columns knows more than the first element: lists may differ in length.
-    known = None if block.loose else block_spec(block)
-    return element_spec(block.element(0)) if known is None else known
-
-
-def call(function: Callable[..., Any], element: Any) -> Any:
-    """Call a function with an element: with a tuple's items as arguments, as tf.data does."""
-    return function(*element) if type(element) is tuple else function(element)
-
-
-def failure(node: Node, position: int, error: Exception, block: Block, index: int) -> DatasetError:
-    """Return the error that a function failed on an element of a block."""
-    problem = str(error) if isinstance(error, DatasetError) else error_text(error)
-    if isinstance(error, StopIteration):
-        # In TensorFlow 2, likewise, an OutOfRangeError in `map` is an InvalidArgumentError.
-        problem = (
-            "it raised StopIteration, which does not end a dataset: use take or from_generator"
-        )
-    made = node.error(position, problem, block.place(index))
-    made.__cause__ = error
-    return made
-
 
 @dataclass(frozen=True, eq=False)
 class Scan(Node):
     """Calls ``function(memory, element)``, which returns the next memory and an element."""
 
     name: ClassVar[str] = "scan"
+    one_to_one: ClassVar[bool] = True
+    ahead: ClassVar[int] = 1  # the function may have side effects, or be slow
 
     source: Node
     initial_state: Any
@@ -222,21 +132,11 @@ class Scan(Node):
         """Return what the first element says."""
         return first_spec(self) if run else None
 
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
 
-    @property
-    def ahead(self) -> int:
-        """Return 1: the function may have side effects, or be slow."""
-        return 1
-
-
-class _ScanIterator(NodeIterator):
+class _ScanIterator(SingleInputIterator[Scan]):
     """The state: the arrays in the memory, and the reader's."""
 
     def __init__(self, node: Scan, context: Context, state: State) -> None:
-        self._node = node
         leaves, self._nesting = flatten(node.initial_state)
         names = paths(self._nesting)
         self._memory = [as_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
@@ -244,31 +144,15 @@ class _ScanIterator(NodeIterator):
         if state is not None:
             memory, inner = state
             self._memory = [_decoded(each) for each in memory]
-        self._reader = Reader(node.source, context.child(0), inner)
+        super().__init__(node, context, inner)
         self._stacker = Stacker()
 
     def next_block(self, limit: int) -> Block | None:
-        block = self._reader.take(limit)
-        if block is None:
-            return None
-        position = self._reader.position - block.count
-        for index in range(block.count):
-            try:
-                self._step(block.element(index))
-            except Exception as error:  # the user's function may raise anything
-                if index == 0:
-                    self._reader.put_back(block.part(1, block.count))
-                    raise failure(self._node, position, error, block, 0) from error
-                self._reader.put_back(block.part(index, block.count))
-                block = block.part(0, index)
-                break
-        return self._stacker.block(block.origin)
+        block = take_each(self._node, self._reader, limit, self._step)
+        return None if block is None else self._stacker.block(block.origin)
 
     def state(self) -> State:
         return [[_encoded(leaf) for leaf in self._memory], self._reader.state()]
-
-    def close(self) -> None:
-        self._reader.close()
 
     def _step(self, element: Any) -> None:
         # The function may change the arrays that it gets, and refill those that it returns.
@@ -330,26 +214,12 @@ def _decoded(encoded: Any) -> Any:
     return data if dtype == "bytes" else np.frombuffer(data, dtype).reshape(shape).copy()[()]
 
 
-class SingleInputIterator(NodeIterator):
-    """Reads from one input; the state is the reader's."""
-
-    def __init__(self, source: Node, context: Context, state: State = None) -> None:
-        self._reader = Reader(source, context.child(0), state)
-
-    def state(self) -> State:
-        """Return the reader's state."""
-        return self._reader.state()
-
-    def close(self) -> None:
-        """Close the input."""
-        self._reader.close()
-
-
 @dataclass(frozen=True, eq=False)
 class Map(Node):
     """Applies a function to each element, or to many at once."""
 
     name: ClassVar[str] = "map"
+    one_to_one: ClassVar[bool] = True
 
     source: Node
     function: Callable[..., Any]
@@ -401,46 +271,26 @@ class Map(Node):
         """Return what the first element says."""
         return first_spec(self) if run else None
 
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
-
     @property
     def ahead(self) -> int:
         """Return 1: the function may have side effects, or be slow."""
         return self.source.ahead if self.batched else 1
 
 
-class _MapIterator(SingleInputIterator):
+class _MapIterator(SingleInputIterator[Map]):
     def __init__(self, node: Map, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node, self._stacker = node, Stacker()
+        super().__init__(node, context, state)
+        self._stacker = Stacker()
 
     def next_block(self, limit: int) -> Block | None:
-        block = self._reader.take(limit)
-        if block is None:
-            return None
-        position = self._reader.position - block.count
-        function = self._node.function
-        for index in range(block.count):
-            try:
-                self._stacker.add(call(function, block.element(index)))
-            except Exception as error:  # the user's function may raise anything
-                if index == 0:
-                    self._reader.put_back(block.part(1, block.count))
-                    raise failure(self._node, position, error, block, 0) from error
-                self._reader.put_back(block.part(index, block.count))
-                block = block.part(0, index)
-                break
-        origin: Origin | None = block.origin
-        return self._stacker.block(origin)
+        add, function = self._stacker.add, self._node.function
+        block = take_each(
+            self._node, self._reader, limit, lambda element: add(call(function, element))
+        )
+        return None if block is None else self._stacker.block(block.origin)
 
 
-class _BatchedMapIterator(SingleInputIterator):
-    def __init__(self, node: Map, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node = node
-
+class _BatchedMapIterator(SingleInputIterator[Map]):
     def next_block(self, limit: int) -> Block | None:
         block = self._reader.take(limit)
         if block is None:
@@ -468,11 +318,7 @@ class Filter(Node):
         return self.source.ahead if self.batched else 1
 
 
-class _FilterIterator(SingleInputIterator):
-    def __init__(self, node: Filter, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node = node
-
+class _FilterIterator(SingleInputIterator[Filter]):
     def next_block(self, limit: int) -> Block | None:
         while (block := self._reader.take(limit)) is not None:
             chosen = self._mask(block) if self._node.batched else self._one_by_one(block)
@@ -516,6 +362,7 @@ class Enumerate(Node):
     """Pairs of an int64, from ``start`` on, and an element."""
 
     name: ClassVar[str] = "enumerate"
+    one_to_one: ClassVar[bool] = True
 
     source: Node
     start: int = 0
@@ -537,10 +384,6 @@ class Enumerate(Node):
         spec = self.source.spec(run)
         return None if spec is None else (ArraySpec((), np.dtype(np.int64)), spec)
 
-    def cardinality(self) -> int:
-        """Return the input's."""
-        return self.source.cardinality()
-
 
 def _numbered(numbers: np.ndarray, block: Block) -> Block:
     nesting = Nest(tuple, (0, 1), (None, block.nesting))
@@ -559,16 +402,12 @@ class _Enumerated(Indexed):
         return _numbered(numbers, self._elements.part(start, stop))
 
 
-class _EnumerateIterator(SingleInputIterator):
-    def __init__(self, node: Enumerate, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._start = node.start
-
+class _EnumerateIterator(SingleInputIterator[Enumerate]):
     def next_block(self, limit: int) -> Block | None:
         block = self._reader.take(limit)
         if block is None:
             return None
-        stop = self._start + self._reader.position
+        stop = self._node.start + self._reader.position
         return _numbered(np.arange(stop - block.count, stop), block)
 
 
@@ -577,6 +416,7 @@ class TakeWhile(Node):
     """Ends at the first element for which the predicate is false."""
 
     name: ClassVar[str] = "take_while"
+    ahead: ClassVar[int] = 1  # the predicate may have side effects, or be slow
 
     source: Node
     predicate: Callable[..., Any]
@@ -585,18 +425,12 @@ class TakeWhile(Node):
         """Begin."""
         return _TakeWhileIterator(self, context, state)
 
-    @property
-    def ahead(self) -> int:
-        """Return 1: the predicate may have side effects, or be slow."""
-        return 1
 
-
-class _TakeWhileIterator(SingleInputIterator):
+class _TakeWhileIterator(SingleInputIterator[TakeWhile]):
     """The state: the reader's, before the element that ends this, which is asked about again."""
 
     def __init__(self, node: TakeWhile, context: Context, state: State) -> None:
-        super().__init__(node.source, context, state)
-        self._node = node
+        super().__init__(node, context, state)
         self._ended = False
 
     def next_block(self, limit: int) -> Block | None:
@@ -640,14 +474,13 @@ class Unique(Node):
         return _UniqueIterator(self, context, state)
 
 
-class _UniqueIterator(NodeIterator):
+class _UniqueIterator(SingleInputIterator[Unique]):
     def __init__(self, node: Unique, context: Context, state: State) -> None:
-        self._node = node
         self._behind: int  # elements that were read before the state was taken
         self._raised: int
         self._behind, self._raised = state or (0, 0)
         # From the start, but without the errors that were raised before.
-        self._reader = Reader(node.source, context.child(0), [0, None, 0, self._raised])
+        super().__init__(node, context, [0, None, 0, self._raised])
         self._seen: set[Any] = set()
 
     def next_block(self, limit: int) -> Block | None:
@@ -660,9 +493,6 @@ class _UniqueIterator(NodeIterator):
 
     def state(self) -> State:
         return [max(self._behind, self._reader.position), self._raised]
-
-    def close(self) -> None:
-        self._reader.close()
 
     def _catch_up(self) -> None:
         while (missing := self._behind - self._reader.position) > 0:
@@ -703,3 +533,160 @@ class _UniqueIterator(NodeIterator):
             "them, or use merge_by",
             block.place(0),
         )
+
+
+# A slice of the elements: the first, all but the first, every n-th.
+
+_READ_AT_ONCE = 4096
+"""The most elements that are read to choose from them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slice(Node):
+    """Base of those that are a slice of their input, as Python's slices are of a list."""
+
+    source: Node
+
+    @property
+    @abstractmethod
+    def rows(self) -> slice:
+        """The numbers of the elements; start and step are given, and no number is negative."""
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        indexed = self.indexed()
+        if indexed is not None:
+            return InOrder(indexed, state)
+        return _SliceIterator(self, context, state)
+
+    def indexed(self) -> Indexed | None:
+        """Return elements by number, if the input has them so."""
+        elements = self.source.indexed()
+        return elements and Every(elements, range(elements.count)[self.rows])
+
+    def cardinality(self) -> int:
+        """Return how many are left."""
+        count, stop = self.source.cardinality(), self.rows.stop
+        if stop == 0 or (count == INFINITE and stop is not None):
+            return stop
+        return count if count < 0 else len(range(count)[self.rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Take(Slice):
+    """The first ``count``."""
+
+    name: ClassVar[str] = "take"
+
+    count: int
+
+    @property
+    def rows(self) -> slice:
+        """Begins with the first."""
+        return slice(0, self.count, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Skip(Slice):
+    """All but the first ``count``."""
+
+    name: ClassVar[str] = "skip"
+
+    count: int
+
+    @property
+    def rows(self) -> slice:
+        """Goes on to the end."""
+        return slice(self.count, None, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class EveryNth(Slice):
+    """Those whose number leaves ``index`` when divided by ``num_shards``."""
+
+    name: ClassVar[str] = "shard"
+
+    num_shards: int
+    index: int
+
+    @property
+    def rows(self) -> slice:
+        """Leaves out those between."""
+        return slice(self.index, None, self.num_shards)
+
+
+class _SliceIterator(SingleInputIterator[Slice]):
+    def next_block(self, limit: int) -> Block | None:
+        reader, rows = self._reader, self._node.rows
+        missing = rows.start - reader.position
+        if missing > 0 and reader.skip(missing) < missing:
+            return None
+        if rows.stop is not None:
+            limit = min(limit, rows.stop - reader.position)
+        if rows.step == 1:
+            return reader.take(limit) if limit > 0 else None
+        while (block := reader.take(min(limit * rows.step, _READ_AT_ONCE))) is not None:
+            first = reader.position - block.count
+            chosen = np.arange((rows.start - first) % rows.step, block.count, rows.step)
+            if len(chosen):
+                return block.take(chosen)
+        return None
+
+
+# A dataset several times.
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat(Node):
+    """``count`` times, or for ever."""
+
+    name: ClassVar[str] = "repeat"
+
+    source: Node
+    count: int | None = None
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        return _RepeatIterator(self, context, state)
+
+    def cardinality(self) -> int:
+        """Return that of the input so many times."""
+        once = self.source.cardinality()
+        if once == 0 or self.count == 0:
+            return 0
+        if self.count is None:
+            return INFINITE
+        return once * self.count if once > 0 else once
+
+
+class _RepeatIterator(NodeIterator):
+    """The state: which time it is, whether there was an element in it, and the reader's."""
+
+    def __init__(self, node: Repeat, context: Context, state: State) -> None:
+        self._node, self._context = node, context
+        self._time: int
+        self._any: bool
+        self._time, self._any, inner = state or (0, False, None)
+        self._reader = self._open(inner)
+
+    def next_block(self, limit: int) -> Block | None:
+        while self._node.count is None or self._time < self._node.count:
+            block = self._reader.take(limit)
+            if block is not None:
+                self._any = True
+                return block
+            if not self._any:
+                return None  # for ever nothing
+            self._reader.close()
+            self._time, self._any = self._time + 1, False
+            self._reader = self._open(None)
+        return None
+
+    def state(self) -> State:
+        return [self._time, self._any, self._reader.state()]
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _open(self, state: State) -> Reader:
+        return Reader(self._node.source, self._context.child(0).repeated(self._time), state)
