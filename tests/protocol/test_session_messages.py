@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import asdict
 
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
 from psnb._src.protocol.messages import (
     AnnounceStrategies,
     AskLease,
@@ -42,10 +43,12 @@ ASSIGNMENT = Assignment(
     7, "f", 2, 5, None, b"args", [b"input"], [TakenRange(1, 3, {"at": 4}, 2)], 1
 )
 
+LAYOUT = Layout("s", 2, 1, 10.0, (ShardPlacement(ServerAddress("tcp://a", "a")),))
+
 STAGE = StageStatistics("map(parse)", 7, 0.5, level=1, limit=2, place=1 << 62)
 
 MESSAGES = [
-    RunClosures(4, ["layout"], 3, {"f": ("name", b"pickled")}, ["g"], [ASSIGNMENT] * 2),
+    RunClosures(4, LAYOUT, 3, {"f": ("name", b"pickled")}, ["g"], [ASSIGNMENT] * 2),
     RunClosures(4, None, 3, {}, [], []),
     RecallClosures([1, 2]),
     CancelClosures([1, 2]),

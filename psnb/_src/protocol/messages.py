@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
+from psnb._src.placement.layout import Layout
 from psnb._src.transport.stream import Message
 from psnb._src.utils.checks import integer
 from psnb._src.utils.profiling import Stages
@@ -70,7 +71,7 @@ class RunClosures(ToWorker, frozen=True):
     batch: ClassVar = Assignment
 
     settled_below: int  # all closures with a smaller number of commit have ended
-    layout: list[Any] | None  # where the shards are, packed, if the worker does not know it yet
+    layout: Layout | None  # where the shards are, if the worker does not know it yet
     workers: int  # how many there are now
     functions: dict[str, tuple[str, bytes]]  # new ones by id: name, and pickled
     forget: Sequence[str]  # functions that the worker need not know any more
