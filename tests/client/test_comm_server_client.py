@@ -27,7 +27,7 @@ from psnb._src.placement.registry import LayoutCache
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import CountTraffic, OnShard, ServerRequest
 from psnb._src.server.table import AddValues, OnTable, ReadValues, ShardOperation, SkipUpdates
-from psnb._src.transport.stream import Message, MessageStream, unwired
+from psnb._src.transport.stream import MessageStream
 from psnb.errors import (
     ConfigurationError,
     CoordinatorClosedError,
@@ -88,13 +88,7 @@ def test_all_requests_of_a_call_to_one_server_go_in_one_message(
     send = MessageStream.send
 
     def noted(stream: MessageStream, message: Any) -> None:
-        # Others are the reconciler's.
-        found = (
-            unwired(message, Message)
-            if type(message) is tuple and message[0] == "ServerRequest"
-            else None
-        )
-        match found:
+        match message:  # others are the reconciler's
             case ServerRequest(operations=[OnShard(), *_] as operations):
                 sent.append(operations)
         send(stream, message)

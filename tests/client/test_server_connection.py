@@ -29,7 +29,7 @@ class Stream:
         if not self.has_memory:
             raise MemoryError
 
-    async def receive(self) -> Any:
+    async def receive(self, kind: type[Any]) -> Any:
         found = await self.incoming.get()
         if isinstance(found, Exception):
             raise found
@@ -51,8 +51,8 @@ class Asked:
         self.answers = answers
 
 
-def reply(number: int) -> tuple[Any, ...]:
-    return ServerReply(number, [Done(number)]).wire()
+def reply(number: int) -> ServerReply:
+    return ServerReply(number, [Done(number)])
 
 
 def test_an_answer_that_there_is_no_memory_to_receive_fails_its_request_only() -> None:
@@ -125,16 +125,16 @@ def test_a_change_stands_whose_answer_there_was_no_memory_for(
     strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     v = strategy.variable([1.0, 2.0], "v", psnb.SGD(1.0))
-    wire, lacking = ServerReply.wire, list[type]()
+    send, lacking = MessageStream.send, list[type]()
 
-    def once(self: ServerReply) -> tuple[Any, ...]:
-        match self.answers:
-            case [Done(result)] if lacking and isinstance(result, lacking[-1]):
+    def once(self: MessageStream, message: object) -> None:
+        match message:
+            case ServerReply(answers=[Done(result)]) if lacking and isinstance(result, lacking[-1]):
                 lacking.pop()
                 raise MemoryError
-        return wire(self)
+        send(self, message)
 
-    monkeypatch.setattr(ServerReply, "wire", once)
+    monkeypatch.setattr(MessageStream, "send", once)
     lacking.append(type(None))
     v.push(np.ones(2, np.float32))
     assert not lacking

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import asdict
 
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
 from psnb._src.protocol.messages import (
     AnnounceStrategies,
     AskLease,
@@ -34,20 +35,20 @@ from psnb._src.protocol.messages import (
     TakeAnswer,
     TakeElements,
     TakenRange,
-    ToWorker,
     WorkerLeaves,
 )
-from psnb._src.transport.stream import Message, unwired
 from psnb._src.utils.profiling import Stages, StageStatistics
 
 ASSIGNMENT = Assignment(
     7, "f", 2, 5, None, b"args", [b"input"], [TakenRange(1, 3, {"at": 4}, 2)], 1
 )
 
+LAYOUT = Layout("s", 2, 1, 10.0, (ShardPlacement(ServerAddress("tcp://a", "a")),))
+
 STAGE = StageStatistics("map(parse)", 7, 0.5, level=1, limit=2, place=1 << 62)
 
 MESSAGES = [
-    RunClosures(4, ["layout"], 3, {"f": ("name", b"pickled")}, ["g"], [ASSIGNMENT] * 2),
+    RunClosures(4, LAYOUT, 3, {"f": ("name", b"pickled")}, ["g"], [ASSIGNMENT] * 2),
     RunClosures(4, None, 3, {}, [], []),
     RecallClosures([1, 2]),
     CancelClosures([1, 2]),
@@ -56,9 +57,9 @@ MESSAGES = [
     ReleaseResources([1]),
     TakeAnswer(1, Lease(0, 2, None, None, [2])),
     ClosureResults(
-        [(1.0, {"loss": 0.5})], [ClosureResult(7, True, b"value", 0.1, True, 3)] * 2, [0.1] * 5
+        [(1.0, {"loss": 0.5})], [0.1] * 5, [ClosureResult(7, True, b"value", 0.1, True, 3)] * 2
     ),
-    ClosureResults([], [], [0.0] * 5),
+    ClosureResults([], [0.0] * 5, []),
     ClosureUndecided(7, b"value", 0.1, [0.02] * 5, True, ("writer", 5)),
     ClosuresReturned([7]),
     CopiesFlushed(b"", 2),
@@ -75,28 +76,21 @@ MESSAGES = [
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
-    arrived = unwired(pickle.loads(pickle.dumps(message.wire())), Message)
+    arrived = pickle.loads(pickle.dumps(message))
     assert type(arrived) is type(message)
     assert arrived == message
 
 
 @pytest.mark.parametrize(
-    ("message", "batch"), [(MESSAGES[0], -1), (MESSAGES[8], 2)], ids=["closures", "results"]
+    "message", [MESSAGES[0], MESSAGES[8]], ids=lambda message: type(message).__name__
 )
-def test_a_batch_travels_as_tuples_which_pickle_faster_than_objects(
-    message: Any, batch: int
-) -> None:
-    assert message.wire()[batch]
-    assert all(type(each) is tuple for each in message.wire()[batch])
+def test_a_batch_pickles_as_tuples_which_is_faster_than_objects(message: Any) -> None:
+    [_, arguments, *_] = message.__reduce__()
+    assert arguments[-1]
+    assert all(type(each) is tuple for each in arguments[-1])
 
 
 def test_an_opening_travels_in_a_dask_message() -> None:
     opening = SessionOpening("coordinator", "worker-1", 1, 4, 0.5, 30.0, "strategy", None, 2)
     arrived = msgspec.msgpack.decode(msgspec.msgpack.encode(asdict(opening)))
     assert SessionOpening(**arrived) == opening
-
-
-@pytest.mark.parametrize("wire", [("Explode",), ("RunClosures", 1), ("SignOfLife", 1)])
-def test_what_is_no_message_to_a_worker_breaks_its_connection(wire: Any) -> None:
-    with pytest.raises(ConnectionError, match="this version of psnb"):
-        unwired(wire, ToWorker)

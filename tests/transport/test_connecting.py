@@ -25,7 +25,7 @@ from psnb._src.placement.registry import LayoutCache
 from psnb._src.server.operations import CountTraffic, Done, ServerReply, ServerRequest
 from psnb._src.server.serving import HANDLER
 from psnb._src.transport import stream
-from psnb._src.transport.stream import message_stream, unwired
+from psnb._src.transport.stream import message_stream
 from tests.conftest import DEADLINE
 
 
@@ -53,13 +53,13 @@ class Flaky:
             await comm.write({"status": "OK", "probe": None, "sees": False})
             stream = message_stream(comm)
             with contextlib.suppress(OSError):
-                await stream.receive()
+                await stream.receive(bool)
                 while True:
-                    request = unwired(await stream.receive(), ServerRequest)
+                    request = await stream.receive(ServerRequest)
                     self.calls += 1
                     if self.calls <= self.breaks:
                         stream.abort()
-                    stream.send(ServerReply(request.number, [Done(self.calls)]).wire())
+                    stream.send(ServerReply(request.number, [Done(self.calls)]))
             stream.abort()
             return Status.dont_reply
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import mmap
 import os
@@ -15,8 +16,12 @@ import pytest
 from distributed.comm import Comm, CommClosedError, connect, listen
 from tornado.iostream import StreamClosedError
 
+from psnb._src.protocol.messages import RunClosures, SignOfLife
+from psnb._src.server.operations import Done, ServerReply
+from psnb._src.server.table import OnTable, PushRows, ReadValues
 from psnb._src.transport import stream as stream_module
 from psnb._src.transport.stream import (
+    Message,
     MessageStream,
     UnreadableError,
     UnreceivedError,
@@ -33,7 +38,7 @@ def converse(address: str, talk: Callable[[MessageStream], Awaitable[None]]) -> 
         stream = message_stream(comm)
         try:
             while True:
-                message = await stream.receive()
+                message = await stream.receive(object)
                 stream.send(message)
                 if isinstance(message, str) and message == "share":
                     stream.share(os.getpid(), seen=True)
@@ -63,7 +68,7 @@ def converse(address: str, talk: Callable[[MessageStream], Awaitable[None]]) -> 
 def test_a_message_arrives_as_it_was_sent(address: str, message: Any) -> None:
     async def talk(stream: MessageStream) -> None:
         stream.send(message)
-        assert await stream.receive() == message
+        assert await stream.receive(object) == message
 
     converse(address, talk)
 
@@ -74,7 +79,7 @@ def test_arrays_arrive_as_copies_that_can_be_written(address: str, size: int) ->
     async def talk(stream: MessageStream) -> None:
         sent = np.arange(size, dtype=np.float32)
         stream.send({"a": sent, "twice": [sent[:2]]})
-        got = await stream.receive()
+        got = await stream.receive(object)
         np.testing.assert_array_equal(got["a"], sent)
         got["a"][...] = -1
         assert not (sent == -1).any()
@@ -89,14 +94,14 @@ def test_arrays_in_lent_memory_arrive_as_others_do(address: str, shared: bool) -
         if shared:
             stream.share(os.getpid(), seen=True)
             stream.send("share")
-            assert await stream.receive() == "share"
+            assert await stream.receive(object) == "share"
         for number in range(5):
             lent = stream.allocate((100, 500), np.dtype("f4"))
             assert (lent is not None) is address.startswith("tcp")
             array = np.empty((100, 500), "f4") if lent is None else lent
             array[...] = number
             stream.send(("x", array))
-            _, got = await stream.receive()
+            _, got = await stream.receive(object)
             np.testing.assert_array_equal(got, np.full((100, 500), number, "f4"))
 
     converse(address, talk)
@@ -108,7 +113,7 @@ def test_an_array_may_change_once_it_was_sent(address: str) -> None:
         array = np.zeros(5_000_000, np.float32)  # more than a socket takes at once
         stream.send(array)
         array[...] = 1
-        assert not (await stream.receive()).any()
+        assert not (await stream.receive(object)).any()
 
     converse(address, talk)
 
@@ -116,10 +121,10 @@ def test_an_array_may_change_once_it_was_sent(address: str) -> None:
 def test_what_was_received_may_change_once_it_was_sent_again() -> None:
     async def talk(stream: MessageStream) -> None:
         stream.send(np.zeros(5_000_000, np.float32))
-        got = await stream.receive()
+        got = await stream.receive(object)
         stream.send(got)
         got[...] = 1
-        assert not (await stream.receive()).any()
+        assert not (await stream.receive(object)).any()
 
     converse("tcp://127.0.0.1:0", talk)
 
@@ -134,7 +139,7 @@ def test_a_socket_is_written_from_lent_memory(monkeypatch: pytest.MonkeyPatch) -
             patch.setattr(stream_module._sent, "allocate", copies.append)
             stream.send(lent)
         assert not copies
-        assert ((await stream.receive()) == 3).all()
+        assert ((await stream.receive(object)) == 3).all()
 
     converse("tcp://127.0.0.1:0", talk)
 
@@ -147,7 +152,7 @@ def test_an_object_of_a_class_that_no_module_has_arrives(address: str) -> None:
 
     async def talk(stream: MessageStream) -> None:
         stream.send(Local(np.arange(3)))
-        assert (await stream.receive()).array.tolist() == [0, 1, 2]
+        assert (await stream.receive(object)).array.tolist() == [0, 1, 2]
 
     converse(address, talk)
 
@@ -159,7 +164,7 @@ def test_many_messages_keep_their_order(address: str) -> None:
         for message in messages:
             stream.send(message)
         for message in messages:
-            assert await stream.receive() == message
+            assert await stream.receive(object) == message
 
     converse(address, talk)
 
@@ -174,7 +179,7 @@ def test_the_receiver_learns_of_the_end_and_the_sender_does_not(address: str) ->
             stream = message_stream(await connect(listener.contact_address))
             with pytest.raises((CommClosedError, StreamClosedError)):
                 async with asyncio.timeout(10):
-                    await stream.receive()
+                    await stream.receive(object)
             stream.send("nobody hears this")
             stream.abort()
             await asyncio.sleep(0)
@@ -193,13 +198,27 @@ def test_threads_may_send_at_the_same_time_and_messages_stay_whole(address: str)
 
         with ThreadPoolExecutor(threads) as pool:
             running = [pool.submit(send, thread) for thread in range(threads)]
-            got = [await stream.receive() for _ in range(each * threads)]
+            got = [await stream.receive(object) for _ in range(each * threads)]
             for thread in running:
                 thread.result()
         for thread in range(threads):
             assert [m for m in got if m[0] == thread] == [
                 (thread, number, bytes(number * 701)) for number in range(each)
             ]
+
+    converse(address, talk)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_message_may_have_objects_of_a_class_that_cannot_be_imported(address: str) -> None:
+    class Local:
+        pass
+
+    async def talk(stream: MessageStream) -> None:
+        stream.send(ServerReply(1, [Done(Local())]))
+        reply = await stream.receive(ServerReply)
+        assert reply.answers is not None
+        assert type(reply.answers[0].result).__name__ == "Local"  # type: ignore[union-attr]
 
     converse(address, talk)
 
@@ -219,7 +238,7 @@ def test_both_sides_learn_what_could_not_be_unpickled(address: str) -> None:
         async def listening(comm: Comm) -> None:
             stream = message_stream(comm)
             try:
-                await stream.receive()
+                await stream.receive(object)
             except OSError as error:
                 stream.abort()
                 theirs.set_result(error)
@@ -229,11 +248,64 @@ def test_both_sides_learn_what_could_not_be_unpickled(address: str) -> None:
             async with asyncio.timeout(10):
                 stream.send(("a request", Unreadable()))
                 with pytest.raises(UnreadableError, match="'no_such_module'") as ours:
-                    await stream.receive()
+                    await stream.receive(object)
                 stream.abort()
                 assert str(await theirs) == str(ours.value)
 
     asyncio.run(run())
+
+
+def refused(message: Any, kind: type) -> ConnectionError:
+    """Return why a message breaks the connection on which one of a kind is awaited."""
+
+    async def run() -> ConnectionError:
+        async def listening(comm: Comm) -> None:
+            stream = message_stream(comm)
+            with contextlib.suppress(OSError):
+                stream.send(message)
+                await stream.receive(object)
+            stream.abort()
+
+        async with listen(ADDRESSES[0], listening) as listener:  # type: ignore[attr-defined]
+            stream = message_stream(await connect(listener.contact_address))
+            async with asyncio.timeout(10):
+                with pytest.raises(ConnectionError) as error:
+                    await stream.receive(kind)
+            stream.abort()
+            await asyncio.sleep(0)
+        return error.value
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ("Explode",),
+        (OnTable.__name__,),
+        (ReadValues.__name__, 1, 2),
+        (ServerReply.__name__, 1),
+        (RunClosures.__name__, 1),
+        (RunClosures.__name__, 1, None, 1, {}, [], [(1, 2)]),
+        (RunClosures.__name__, 1, None, 1, {}, [], 5),
+        (SignOfLife.__name__, 1),
+        (PushRows.__name__, 1, 2, 3, True, None, None, True),
+        (),
+        None,
+        5,
+        ([ServerReply.__name__], 1, None),
+    ],
+    ids=str,
+)
+def test_what_is_no_message_of_this_version_breaks_the_connection(message: Any) -> None:
+    assert isinstance(refused(message, Message), UnreadableError)
+
+
+@pytest.mark.parametrize("kind", [ServerReply, bool])
+def test_a_message_of_another_kind_breaks_the_connection(kind: type) -> None:
+    error = refused(ReadValues(), kind)
+    assert f"is no {kind.__name__} of this version of psnb" in str(error)
+    assert not isinstance(error, UnreadableError)
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -254,7 +326,7 @@ def test_a_side_that_cannot_unpickle_does_not_wait_for_one_that_stays(
             stream = message_stream(comm, hang_up_timeout=0.05)
             async with asyncio.timeout(10):
                 with pytest.raises(UnreadableError, match="'no_such_module'"):
-                    await stream.receive()
+                    await stream.receive(object)
             leave.set()
             stream.abort()
             await asyncio.sleep(0)
@@ -287,7 +359,7 @@ def test_a_message_without_memory_is_skipped_and_the_next_one_arrives(
         try:
             while True:
                 try:
-                    stream.send(len(await stream.receive()))
+                    stream.send(len(await stream.receive(object)))
                 except UnreceivedError as error:
                     stream.send((error.nbytes, b"first" in error.head))
         except OSError:
@@ -302,12 +374,12 @@ def test_a_message_without_memory_is_skipped_and_the_next_one_arrives(
                 monkeypatch.setattr(stream_module.np, "empty", empty)
                 monkeypatch.setattr(mmap, "mmap", map_memory)
                 stream.send(["first", large, np.zeros(20_000)])
-                assert await stream.receive() == (size, True)
+                assert await stream.receive(object) == (size, True)
                 monkeypatch.undo()
                 mapped[0] = 0
                 for message in (["second", large], ["third", large, large]):
                     stream.send(message)
-                    assert await stream.receive() == len(message)
+                    assert await stream.receive(object) == len(message)
             stream.abort()
             await asyncio.sleep(0)
 
@@ -332,6 +404,6 @@ def test_a_message_that_there_is_no_memory_to_send_is_not_sent_in_part(
             with pytest.raises(MemoryError):
                 stream.send(arrays)
         stream.send(arrays)
-        np.testing.assert_array_equal(await stream.receive(), arrays)
+        np.testing.assert_array_equal(await stream.receive(object), arrays)
 
     converse("tcp://127.0.0.1:0", talk)

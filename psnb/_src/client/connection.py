@@ -38,7 +38,6 @@ from psnb._src.transport.stream import (
     UnreceivedError,
     connect,
     message_stream,
-    unwired,
 )
 from psnb._src.utils.files import check_version, own_version
 
@@ -97,7 +96,7 @@ class ServerConnection:
         number = next(self._numbers)
         self._pending[number] = exchange
         try:
-            self._stream.send(ServerRequest(number, *exchange.message()).wire())
+            self._stream.send(ServerRequest(number, *exchange.message()))
         except BaseException:  # nothing was sent, so there will be no answer
             self._pending.pop(number, None)
             raise
@@ -125,7 +124,7 @@ class ServerConnection:
         try:
             while True:
                 try:
-                    self._deliver(unwired(await self._stream.receive(), ServerReply))
+                    self._deliver(await self._stream.receive(ServerReply))
                 except UnreceivedError as error:
                     refused = refusal(error, "the answer of a parameter server", "this process")
                     self._deliver(ServerReply(number_in(error.head), [Failed(refused)]))

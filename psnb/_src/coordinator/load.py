@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from psnb._src.cluster.scaling import Demand
 from psnb._src.coordinator.closures import Closure, Duration
@@ -26,6 +26,7 @@ from psnb._src.coordinator.scheduled import QueueStatistics
 from psnb._src.coordinator.values import ResourceRegistry
 from psnb._src.monitor.history import Rate, WorkerStatistics
 from psnb._src.monitor.metrics import Records
+from psnb._src.placement.layout import Layout
 from psnb._src.protocol import messages
 from psnb._src.protocol.messages import Geo, Mode
 from psnb._src.utils.checks import seconds
@@ -417,14 +418,14 @@ class WorkerKnowledge:
             for each in closures
         ]
 
-    def _new_layout(self) -> list[Any] | None:
+    def _new_layout(self) -> Layout | None:
         # A server that was taken for lost but lives answers as before until it knows that:
         # closures that begin from now on must not ask it.
         layout = self._services.resolver.layout
         if layout.version == self._layout:
             return None
         self._layout = layout.version
-        return layout.packed()
+        return layout
 
 
 # The states of a connection and the transitions between them. Pure.

@@ -100,7 +100,7 @@ def resolve_in_doubt(
         unresponsive, others = _sorted(waiting, outcomes, lost)
         for shard, facts in others:
             for fact in facts:
-                _note(found, shard, CommitRecord(*fact))
+                _note(found, shard, fact)
         # Closures may write to parameters of other strategies.
         named = {shard for each in found.values() for shard in each.commit.shards} - asked
         asked |= named
@@ -151,8 +151,7 @@ def ask_all(
 
 
 def _note(found: dict[CommitKey, _Findings], shard: ShardId, fact: CommitRecord) -> None:
-    commit = Commit(*fact.commit)
-    each = found.setdefault(commit[:2], _Findings(commit))
+    each = found.setdefault(fact.commit[:2], _Findings(fact.commit))
     (each.applied if fact.applied else each.held).add(shard)
 
 
@@ -394,9 +393,9 @@ def _attempts(logs: Mapping[ShardId, ClosedLog]) -> dict[str, dict[int, int]]:
     found: dict[str, dict[int, int]] = {}
     for log in logs.values():
         for fact in log.facts:
-            commit = Commit(*CommitRecord(*fact).commit)
-            attempts = found.setdefault(commit.writer, {})
-            attempts[commit.number] = max(commit.attempt, attempts.get(commit.number, 0))
+            writer, number, attempt, *_ = fact.commit
+            attempts = found.setdefault(writer, {})
+            attempts[number] = max(attempt, attempts.get(number, 0))
     return found
 
 

@@ -36,7 +36,7 @@ from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.protocol import messages
 from psnb._src.protocol.messages import Geo
 from psnb._src.protocol.packing import unpack_error
-from psnb._src.transport.stream import MessageStream, message_stream, unwired
+from psnb._src.transport.stream import MessageStream, message_stream
 from psnb._src.utils.files import OtherVersionError, check_version, own_version
 from psnb._src.worker.context import InputContext
 
@@ -62,11 +62,11 @@ class WorkerLink:
 
     def send(self, message: messages.ToWorker) -> None:
         """Send a message; returns at once and never raises for a broken connection."""
-        self._stream.send(message.wire())
+        self._stream.send(message)
 
     async def receive(self) -> messages.ToNotebook:
         """Return the next message; raises OSError when the connection breaks."""
-        return unwired(await self._stream.receive(), messages.ToNotebook)
+        return await self._stream.receive(messages.ToNotebook)
 
     def abort(self) -> None:
         """Close the connection at once; idempotent."""

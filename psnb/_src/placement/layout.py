@@ -9,9 +9,13 @@ higher version, and all other processes follow.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 
 class ServerAddress(NamedTuple):
@@ -49,8 +53,7 @@ class ShardId(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShardPlacement:
+class ShardPlacement(Struct, frozen=True, array_like=True):
     """The servers that hold a shard.
 
     Attributes
@@ -99,8 +102,7 @@ class ShardPlacement:
         return self if changed == self else replace(changed, version=self.version + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True, array_like=True):
     """Where all shards of a strategy are.
 
     Attributes
@@ -180,45 +182,13 @@ class Layout:
 
     def packed(self) -> list[Any]:
         """Return the layout as lists, texts and numbers."""
-        placements = [
-            [
-                placement.primary and list(placement.primary),
-                [list(server) for server in placement.synced],
-                placement.syncing and list(placement.syncing),
-                placement.successor and list(placement.successor),
-                [list(server) for server in placement.leaving],
-                placement.term,
-                placement.version,
-            ]
-            for placement in self.placements
-        ]
-        return [self.strategy, self.version, self.replicas, self.patience, placements]
+        found: list[Any] = msgspec.to_builtins(self)
+        return found
 
 
 def unpacked(packed: Sequence[Any]) -> Layout:
     """Return the layout that `Layout.packed` was called on."""
-    strategy, version, replicas, patience, placements = packed
-
-    def server(found: Sequence[str] | None) -> ServerAddress | None:
-        return ServerAddress(*found) if found else None
-
-    return Layout(
-        strategy,
-        version,
-        replicas,
-        patience,
-        tuple(
-            ShardPlacement(
-                server(primary),
-                tuple(ServerAddress(*each) for each in synced),
-                server(syncing),
-                server(successor),
-                tuple(ServerAddress(*each) for each in leaving),
-                *counts,
-            )
-            for primary, synced, syncing, successor, leaving, *counts in placements
-        ),
-    )
+    return msgspec.convert(packed, Layout)
 
 
 # ShardStatus: a server's role for a shard, and the states of the replicas that it feeds. Pure.

@@ -3,23 +3,20 @@
 The connection opens the session with a `SessionOpening`. From then on either side sends what it has
 at any time, and waits for nothing but answers to questions. Closures and their results travel in
 batches of whatever is there.
-
-Closures and results travel within a batch as plain tuples: there may be 25,000 of them a second,
-and pickle takes three times as long for objects of a class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
-from msgspec.structs import astuple
 
-from psnb._src.transport.stream import Message, part_unwired
+from psnb._src.placement.layout import Layout
+from psnb._src.transport.stream import Message
 from psnb._src.utils.checks import integer
-from psnb._src.utils.profiling import Stages, StageStatistics
+from psnb._src.utils.profiling import Stages
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 
@@ -71,22 +68,14 @@ class ToWorker(Message, frozen=True):
 class RunClosures(ToWorker, frozen=True):
     """Run closures."""
 
+    batch: ClassVar = Assignment
+
     settled_below: int  # all closures with a smaller number of commit have ended
-    layout: list[Any] | None  # where the shards are, packed, if the worker does not know it yet
+    layout: Layout | None  # where the shards are, if the worker does not know it yet
     workers: int  # how many there are now
     functions: dict[str, tuple[str, bytes]]  # new ones by id: name, and pickled
     forget: Sequence[str]  # functions that the worker need not know any more
     closures: list[Assignment]  # in the order in which they are to be run
-
-    def wire(self) -> tuple[Any, ...]:
-        name, *fields, closures = super().wire()
-        return name, *fields, [astuple(each) for each in closures]
-
-    @classmethod
-    def unwired(cls, *fields: Any) -> RunClosures:
-        below, layout, workers, functions, forget, closures = fields
-        made = [Assignment(*each) for each in closures]
-        return cls(below, layout, workers, functions, forget, made)
 
 
 class RecallClosures(ToWorker, frozen=True):
@@ -155,18 +144,11 @@ class ClosureResult(Struct, frozen=True, gc=False):
 class ClosureResults(ToNotebook, frozen=True):
     """Closures have ended, or have reported."""
 
+    batch: ClassVar = ClosureResult
+
     reports: list[tuple[float, dict[str, float]]]  # when, and values by name
-    results: list[ClosureResult]
     phases: list[float]  # seconds that these closures were in each of `PHASES`
-
-    def wire(self) -> tuple[Any, ...]:
-        results = [astuple(each) for each in self.results]
-        return "ClosureResults", self.reports, results, self.phases
-
-    @classmethod
-    def unwired(cls, *fields: Any) -> ClosureResults:
-        reports, results, phases = fields
-        return cls(reports, [ClosureResult(*each) for each in results], phases)
+    results: list[ClosureResult]
 
 
 class ElementsTaken(ToNotebook, frozen=True):
@@ -223,15 +205,6 @@ class ChainsRead(ToNotebook, frozen=True):
     """What the worker has read has news: with heartbeats, and when it runs out of closures."""
 
     stages: dict[str, Stages]  # of chains that have changed, by kind
-
-    def wire(self) -> tuple[Any, ...]:
-        name, stages = super().wire()
-        return name, {k: [row.values for row in rows] for k, rows in stages.items()}
-
-    @classmethod
-    def unwired(cls, *fields: Any) -> ChainsRead:
-        (stages,) = fields
-        return cls({k: Stages(StageStatistics(*row) for row in rows) for k, rows in stages.items()})
 
 
 class WorkerLeaves(ToNotebook, frozen=True):
@@ -294,14 +267,6 @@ class QuestionAsked(ToNotebook, frozen=True):
 
     number: int
     inquiry: Inquiry
-
-    def wire(self) -> tuple[Any, ...]:
-        return "QuestionAsked", self.number, self.inquiry.wire()
-
-    @classmethod
-    def unwired(cls, *fields: Any) -> QuestionAsked:
-        number, inquiry = fields
-        return cls(number, part_unwired(inquiry))
 
 
 def exchange_writer(coordinator: str, session: int) -> str:

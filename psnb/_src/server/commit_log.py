@@ -26,12 +26,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.rounds import Rounds
 from psnb._src.server.table import OnTable, ReservedWrite
-from psnb._src.transport.stream import part_unwired
 from psnb.errors import ClosureCancelledError
 
 # What notebook, workers and servers send each other about commits. Pure.
@@ -76,16 +75,6 @@ class Commit(NamedTuple):
     ended_below: int = 0
     pushed: bool = False
 
-    def wire(self) -> tuple[Any, ...]:
-        """Return a plain tuple, of which `unwired` makes it again; see `Message`."""
-        return *self[:4], [tuple(shard) for shard in self.shards], *self[5:]
-
-    @classmethod
-    def unwired(cls, wire: tuple[Any, ...]) -> Commit:
-        """Make one of what `wire` has returned."""
-        before, shards, after = wire[:4], wire[4], wire[5:]
-        return cls._make((*before, tuple([ShardId(*shard) for shard in shards]), *after))
-
 
 class Part(NamedTuple):
     """The part of a commit that goes to one shard.
@@ -103,15 +92,6 @@ class Part(NamedTuple):
     writes: Sequence[OnTable]
     seen: int | None = None
     round_number: int | None = None
-
-    def wire(self) -> tuple[Any, ...]:
-        """Return a plain tuple; see `Commit.wire`."""
-        return [write.wire() for write in self.writes], self.seen, self.round_number
-
-    @classmethod
-    def unwired(cls, wire: tuple[Any, ...]) -> Part:
-        """Make one of what `wire` has returned."""
-        return cls([part_unwired(write) for write in wire[0]], *wire[1:])
 
 
 class CommitRecord(NamedTuple):

@@ -19,7 +19,7 @@ from psnb._src.server.memory import refusal
 from psnb._src.server.optimizer import CtrAccessor, Optimizer
 from psnb._src.server.states import Admission, Always, Initializer
 from psnb._src.server.table import OnTable, Operation, Preview, Segment, ShardOperation, TableRead
-from psnb._src.transport.stream import Message, part_unwired
+from psnb._src.transport.stream import Message
 from psnb._src.utils.files import WrittenFile
 
 _ALWAYS = Always()
@@ -77,28 +77,12 @@ class PreparePart(ShardOperation, frozen=True):
     commit: Commit
     part: Part
 
-    def wire(self) -> tuple[Any, ...]:
-        return "PreparePart", self.commit.wire(), self.part.wire()
-
-    @classmethod
-    def unwired(cls, *fields: Any) -> PreparePart:
-        commit, part = fields
-        return cls(Commit.unwired(commit), Part.unwired(part))
-
 
 class ApplyCommit(ShardOperation, frozen=True):
     """Applies what is prepared."""
 
     commit: Commit
     decided: bool = False
-
-    def wire(self) -> tuple[Any, ...]:
-        return "ApplyCommit", self.commit.wire(), self.decided
-
-    @classmethod
-    def unwired(cls, *fields: Any) -> ApplyCommit:
-        commit, decided = fields
-        return cls(Commit.unwired(commit), decided)
 
 
 class GiveUpCommit(ShardOperation, frozen=True):
@@ -202,16 +186,6 @@ class CommitParts(ShardOperation, frozen=True):
     commit: Commit
     parts: Mapping[int, Part]
 
-    def wire(self) -> tuple[Any, ...]:
-        parts = {shard: part.wire() for shard, part in self.parts.items()}
-        return "CommitParts", self.commit.wire(), parts
-
-    @classmethod
-    def unwired(cls, *fields: Any) -> CommitParts:
-        commit, parts = fields
-        made = {shard: Part.unwired(part) for shard, part in parts.items()}
-        return cls(Commit.unwired(commit), made)
-
 
 class TakeSnapshot(ShardOperation, frozen=True):
     """Begins to read a table as it is now; the answer is a `SnapshotHeader`.
@@ -283,14 +257,6 @@ class OnShard(HostOperation, frozen=True):
 
     shard: int
     operation: ShardOperation
-
-    def wire(self) -> tuple[Any, ...]:
-        return "OnShard", self.shard, self.operation.wire()
-
-    @classmethod
-    def unwired(cls, *fields: Any) -> OnShard:
-        shard, operation = fields
-        return cls(shard, part_unwired(operation))
 
     def __str__(self) -> str:
         """Return the name of what is done, for messages."""
@@ -456,15 +422,6 @@ class ServerRequest(Message, frozen=True):
     key: str
     operations: Sequence[Operation]
 
-    def wire(self) -> tuple[Any, ...]:
-        operations = [each.wire() for each in self.operations]
-        return "ServerRequest", self.number, self.key, operations
-
-    @classmethod
-    def unwired(cls, *fields: Any) -> ServerRequest:
-        number, key, operations = fields
-        return cls(number, key, [part_unwired(each) for each in operations])
-
 
 class ServerReply(Message, frozen=True):
     """The answers to a message, by its number; None if there is no such server (any more).
@@ -474,15 +431,6 @@ class ServerReply(Message, frozen=True):
 
     number: int
     answers: Sequence[ServerAnswer] | None
-
-    def wire(self) -> tuple[Any, ...]:
-        answers = None if self.answers is None else [each.wire() for each in self.answers]
-        return "ServerReply", self.number, answers
-
-    @classmethod
-    def unwired(cls, *fields: Any) -> ServerReply:
-        number, answers = fields
-        return cls(number, None if answers is None else [part_unwired(each) for each in answers])
 
 
 def number_in(head: bytes) -> int:

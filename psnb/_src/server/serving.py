@@ -64,7 +64,7 @@ from psnb._src.server.snapshots import Soon
 from psnb._src.server.table import OnTable, TuneOptimizer
 from psnb._src.transport.shared_memory import Probe, can_see
 from psnb._src.transport.shared_memory import probe as own_probe
-from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream, unwired
+from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream
 from psnb._src.utils.files import own_version
 from psnb._src.utils.memory import extend_stack
 from psnb.errors import ServerLostError
@@ -183,14 +183,14 @@ class ParameterServers:
         messages = _MessageQueue(stream, self._run)
         self._streams.add(stream)
         try:
-            seen = await stream.receive()
+            seen = await stream.receive(bool)
             if probe is not None and sees:
                 stream.share(probe[0], seen=seen)
             while True:
                 try:
-                    messages.take(unwired(await stream.receive(), ServerRequest))
+                    messages.take(await stream.receive(ServerRequest))
                 except UnreceivedError as error:
-                    stream.send(self._refused(error).wire())
+                    stream.send(self._refused(error))
         except OSError:  # the client that asked is gone
             return CONNECTION_KEPT
         finally:
@@ -208,19 +208,19 @@ class ParameterServers:
         match request.operations:
             case [PrepareServer()] if self._leaving:
                 ends = ServerLostError(f"the process at {self._worker.address} is about to end")
-                stream.send(ServerReply(number, [Failed(ends)]).wire())
+                stream.send(ServerReply(number, [Failed(ends)]))
                 return
             case [PrepareServer()]:
-                stream.send(ServerReply(number, [Done(None)]).wire())
+                stream.send(ServerReply(number, [Done(None)]))
                 return
             case [StopServer()]:
                 if key in self._servers:
                     self._stop(self._servers[key])
-                stream.send(ServerReply(number, [Done(None)]).wire())
+                stream.send(ServerReply(number, [Done(None)]))
                 return
         server = self._servers.get(key)
         if server is None:
-            stream.send(ServerReply(number, None).wire())
+            stream.send(ServerReply(number, None))
             return
         match request.operations:
             case [FollowPlacements()]:
@@ -228,25 +228,25 @@ class ParameterServers:
                 server.host.rename(key)  # what the places call it
             case [AddKey(other)]:
                 self._servers[other] = server
-                stream.send(ServerReply(number, [Done(None)]).wire())
+                stream.send(ServerReply(number, [Done(None)]))
                 return
             case [DropOtherKeys()]:
                 others = [each for each in self._servers if self._servers[each] is server]
                 for each in others:
                     del self._servers[each]
                 self._servers[key] = server
-                stream.send(ServerReply(number, [Done(None)]).wire())
+                stream.send(ServerReply(number, [Done(None)]))
                 return
 
         def send(found: list[ServerAnswer]) -> None:
             try:
-                stream.send(ServerReply(number, found).wire())
+                stream.send(ServerReply(number, found))
             except MemoryError as error:
                 where = f"the parameter server at {self._worker.address}"
                 refused = Failed(refusal(error, "the answer to a request", where))
                 # What was changed is changed: only what reads has large answers.
                 answered = [refused if _is_large(each) else each for each in found]
-                stream.send(ServerReply(number, answered).wire())
+                stream.send(ServerReply(number, answered))
 
         with answers_in(stream.allocate):
             server.host.run(request.operations, PendingReply(send), self._connect, made)
@@ -276,7 +276,7 @@ class ParameterServers:
         while not ended.wait(_LOOK):
             if time.monotonic() - self._ticked > _STUCK:
                 for stream in self._streams.copy():
-                    stream.send(ServerReply(BUSY, None).wire())
+                    stream.send(ServerReply(BUSY, None))
 
 
 def _is_large(answer: ServerAnswer) -> bool:

@@ -25,7 +25,7 @@ from psnb._src.server import kernels
 from psnb._src.server.kernels import read_only
 from psnb._src.server.optimizer import Optimizer, Updater
 from psnb._src.server.row_index import GrowingArray
-from psnb._src.transport.stream import Message, as_float32, halved, part_unwired
+from psnb._src.transport.stream import InHalves, Message
 from psnb.errors import ConfigurationError, InternalError
 
 
@@ -240,15 +240,7 @@ class Push(TableWrite, frozen=True):
 
     def wire(self) -> tuple[Any, ...]:
         wire = super().wire()
-        return (
-            tuple(halved(each) if _is_float32(each) else each for each in wire)
-            if wire[-1]
-            else wire
-        )
-
-    @classmethod
-    def unwired(cls, *fields: Any) -> Any:
-        return cls(*map(as_float32, fields))
+        return tuple(InHalves(e) if _is_float32(e) else e for e in wire) if wire[-1] else wire
 
 
 # Of variables.
@@ -477,14 +469,6 @@ class OnTable(ShardOperation, frozen=True):
 
     table: str
     operation: TableOperation
-
-    def wire(self) -> tuple[Any, ...]:
-        return "OnTable", self.table, self.operation.wire()
-
-    @classmethod
-    def unwired(cls, *fields: Any) -> OnTable:
-        table, operation = fields
-        return cls(table, part_unwired(operation))
 
     def __str__(self) -> str:
         """Return both names, for messages."""

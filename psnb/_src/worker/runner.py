@@ -49,7 +49,7 @@ from psnb._src.protocol.messages import (
 )
 from psnb._src.protocol.packing import Nothing, dumps, loads, pack_error, shorten_call
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.transport.stream import MessageStream, message_stream, unwired
+from psnb._src.transport.stream import MessageStream, message_stream
 from psnb._src.utils.profiling import COMMIT, COMPUTE, PHASES, READ, start_clock, stop_clock
 from psnb._src.utils.threads import Answer
 from psnb._src.worker.context import (
@@ -319,7 +319,7 @@ class ResultSender:
             phases, self._phases = self._phases, [_NO_TIME]
         if results or reports:
             together = [float(sum(each)) for each in zip(*phases, strict=True)]
-            self._send(ClosureResults(reports, results, together))
+            self._send(ClosureResults(reports, together, results))
 
     def _tick(self) -> None:
         with self._lock:
@@ -364,12 +364,12 @@ class NotebookLink:
     async def receive(self) -> ToWorker:
         """Return the next message of an open link; raises OSError when the connection ends."""
         assert self._stream is not None
-        return unwired(await self._stream.receive(), ToWorker)
+        return await self._stream.receive(ToWorker)
 
     def send(self, message: ToNotebook) -> None:
         """Send a message, if the link is open; returns at once."""
         if self._stream is not None:
-            self._stream.send(message.wire())
+            self._stream.send(message)
 
     def ask(self, inquiry: Inquiry) -> Future[Any]:
         """Ask the coordinator; the answer is a `ClosureCancelledError` if it is out of reach."""

@@ -25,7 +25,6 @@ from distributed import Worker
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.dask_compat import Comm, be_worker, threads_of
 from psnb._src.data.node import StageLog, log_stages
-from psnb._src.placement.layout import unpacked
 from psnb._src.protocol.messages import (
     Assignment,
     CancelClosures,
@@ -222,7 +221,7 @@ class Session:
 
     def _take(self, message: RunClosures) -> None:
         if message.layout is not None:
-            self._server_client.learn(unpacked(message.layout))
+            self._server_client.learn(message.layout)
         self._runner.learn(message.settled_below, message.workers)
         for function_id in message.forget:
             self._functions.pop(function_id, None)

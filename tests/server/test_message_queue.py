@@ -1,0 +1,66 @@
+"""The messages of one connection to a server, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psnb._src.server import serving
+from psnb._src.server.operations import CreateDense, OnShard, ServerRequest
+from psnb._src.server.serving import _MessageQueue
+
+MAKING = ServerRequest(1, "key", [OnShard(0, CreateDense("v", np.zeros(3), None))])
+NEXT = ServerRequest(2, "key", [])
+
+
+class Stream:
+    aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def taken(fails: bool = False) -> tuple[list[int], Stream]:
+    """Have two messages taken; return the numbers of those that were run."""
+    run: list[int] = []
+    stream = Stream()
+
+    def carry_out(stream: Any, request: ServerRequest, made: Any) -> None:
+        run.append(request.number)
+        if fails:
+            raise MemoryError
+
+    async def main() -> None:
+        queue = _MessageQueue(stream, carry_out)  # type: ignore[arg-type]
+        for each in (MAKING, NEXT):
+            queue.take(each)
+        assert queue._making is not None
+        await asyncio.wait([queue._making])
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    return run, stream
+
+
+def test_those_behind_one_that_takes_long_are_run_after_it() -> None:
+    assert taken()[0] == [1, 2]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_all_are_run_without_memory_for_a_thread(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def no_thread(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(serving.asyncio, "to_thread", no_thread)
+    assert taken()[0] == [1, 2]
+
+
+def test_the_connection_ends_with_one_that_cannot_be_run() -> None:
+    run, stream = taken(fails=True)
+    assert run == [1]
+    assert stream.aborted
