@@ -118,6 +118,11 @@ def _kept(get: Callable[[Any, Any], np.ndarray], shape: Shape, dtype: Any) -> np
     return found
 
 
+def require_room(nbytes: int) -> None:
+    """Raise NoMemoryError unless the system has so much; nothing is kept of it."""
+    allocate(partial(memory.in_pages, huge=False), (nbytes,), np.dtype(np.uint8))
+
+
 def _leave_reserve(wanted: Any, dtype: Any) -> None:
     # By trying: only the system knows its limits, and only the heap what it has free.
     [np.empty(_MESSAGE, np.uint8) for _ in range(RESERVE)]

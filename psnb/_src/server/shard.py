@@ -15,7 +15,7 @@ import numpy as np
 
 from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, CommitState, LogEntry, Part
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.memory import refusal
+from psnb._src.server.memory import refusal, require_room
 from psnb._src.server.operations import (
     ApplyCommit,
     ClosedLog,
@@ -47,12 +47,17 @@ from psnb.errors import ConfigurationError, InternalError
 
 __all__ = ["OPTIMIZABLE", "DenseTable", "SparseTable", "Table", "build", "warm_up"]
 
+COMPILING = 1 << 24
+"""Bytes that must be there before kernels are compiled or loaded: without memory LLVM ends the
+process. (Those of a table took at most 4 MB when they were loaded from numba's cache.)"""
+
 OPTIMIZABLE = (np.dtype(np.float32), np.dtype(np.float64))
 """The dtypes that optimizers work on."""
 
 
 def build(creation: CreateTable) -> Table:
-    """Make a table."""
+    """Make a table; `NoMemoryError` if there is no memory to compile what it needs."""
+    require_room(COMPILING)
     match creation:
         case CreateDense(name, values, optimizer):
             return DenseTable(name, values, optimizer)
@@ -72,6 +77,7 @@ def warm_up(creation: CreateTable) -> None:
     creation : CreateTable
         What it will be made with.
     """
+    require_room(COMPILING)
     if isinstance(creation, CreateDense):
         if (optimizer := _clipping(creation.optimizer)) is not None:
             value = np.zeros(1, creation.values.dtype)
