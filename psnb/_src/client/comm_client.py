@@ -206,10 +206,7 @@ class CommServerClient(ServerClient):
         if layouts[0] is None or any(layout is not layouts[0] for layout in layouts):
             return False
         placements = [layouts[0].placements[shard.number] for shard in shards]
-        return (
-            len({placement.servers for placement in placements}) == 1
-            and len(placements[0].servers) == 1
-        )
+        return len({each.servers for each in placements}) == 1 == len(placements[0].servers)
 
     def _outcomes(self, requests: Sequence[Request], seen: dict[ShardId, int] | None) -> list[Any]:
         try:

@@ -187,9 +187,7 @@ class Saving:
     def __init__(self, events: EventLog, closures: Closures) -> None:
         self._events, self._closures = events, closures
         self._lock = Lock()  # guards the next two; and see above
-        self._all: dict[
-            AnyPath, _Saves
-        ] = {}  # by directory; the manager that was made last is last
+        self._all: dict[AnyPath, _Saves] = {}  # by directory; the newest manager's is last
         self._busy = False  # the thread lives
         self._wanted = False  # whether any is ever due
 

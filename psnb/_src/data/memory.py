@@ -362,11 +362,7 @@ class MemoryStore:
         """Return the statistics of a generation; the bytes are those of all generations."""
         with self._lock:
             all_ = list(self._partitions.values())
-            mine = {
-                n: partition
-                for (other, n), partition in self._partitions.items()
-                if other == generation
-            }
+            mine = {n: each for (g, n), each in self._partitions.items() if g == generation}
         return MemoryStatistics(
             sum(partition.examples for partition in mine.values()),
             sum(partition.bytes_in_memory for partition in all_),
@@ -403,9 +399,7 @@ class MemoryStore:
                     partitions = list(self._partitions.values())
                 if sum(partition.bytes_in_memory for partition in partitions) <= self._limit:
                     return
-                max(partitions, key=lambda partition: partition.bytes_in_memory).spill(
-                    self._new_path
-                )
+                max(partitions, key=lambda each: each.bytes_in_memory).spill(self._new_path)
 
 
 # Elements in the memory of this process, partition by partition.

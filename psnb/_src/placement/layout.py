@@ -128,17 +128,12 @@ class Layout(Struct, frozen=True, array_like=True):
     @property
     def servers(self) -> tuple[ServerAddress, ...]:
         """All servers that hold a shard or a replica of one, each once."""
-        return tuple(
-            dict.fromkeys(server for placement in self.placements for server in placement.servers)
-        )
+        return tuple(dict.fromkeys(s for each in self.placements for s in each.servers))
 
     @property
     def incomplete(self) -> bool:
         """Whether a shard was lost with all servers that had it."""
-        return any(
-            placement.primary is None and placement.successor is None
-            for placement in self.placements
-        )
+        return any(each.primary is None is each.successor for each in self.placements)
 
     def served(self, answers: Callable[[ServerAddress], bool]) -> bool | None:
         """Return whether each shard is on a server that answers; None while others may take over.

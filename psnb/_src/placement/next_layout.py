@@ -1,4 +1,4 @@
-"""Mending: computes the next layout, from what the servers say. Pure.
+"""The next layout, computed from what the servers report. Pure.
 
 It is called again and again, and takes one step each time, from any state: servers follow late,
 twice or never, die, freeze and wake at any moment. Only the notebook decides; a server does what
@@ -6,16 +6,13 @@ the newest placement says that it has heard of (`psnb._src.server.server`). What
 step:
 
 - The layout lists a replica (`ShardPlacement.synced`) only while the primary waits for it with
-every
-  change, so the replica has all that was acknowledged, and may take over.
+  every change, so the replica has all that was acknowledged, and may take over.
 - A primary may stop waiting for a replica only after the layout lists that replica no more. Until
-the
-  primary has confirmed that it has heard so, the replica is *leaving*: if the primary is gone, it
-  takes over. (If the primary had heard, and gone on alone, then what it acknowledged after that is
-  lost with it, as it was the last that had it.)
+  the primary has confirmed that it has heard so, the replica is *leaving*: if the primary is gone,
+  it takes over. (If the primary had heard, and gone on alone, then what it acknowledged after that
+  is lost with it, as it was the last that had it.)
 - A server that is *unresponsive* may come back. Its shard goes to a replica, if one answers; if
-none does,
-  it stays where it is. A shard is lost when all servers that had it are *gone*.
+  none does, it stays where it is. A shard is lost when all servers that had it are *gone*.
 - There are never fewer replicas than before while servers are drained or balanced: the shard is
   copied first, and the old primary stays as a replica until the new one answers.
 - A server that *leaves*, as its process was asked to end, is one that is drained: what is on it
@@ -158,10 +155,8 @@ class _Mending:
         """Let a replica take over from a primary that does not answer."""
         placement = self._placement
         # A primary that is only unresponsive may have gone on without those that are leaving.
-        for known in (
-            placement.synced,
-            placement.leaving if health is not Health.UNRESPONSIVE else (),
-        ):
+        leaving = placement.leaving if health is not Health.UNRESPONSIVE else ()
+        for known in (placement.synced, leaving):
             heirs = sorted(
                 filter(self._is_replica, known), key=lambda s: s not in self._desired.usable
             )

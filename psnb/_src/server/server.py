@@ -130,10 +130,8 @@ class HostedShard:
         self.enter(Role.RETIRED if placement.successor is not None else Role.PRIMARY)
         wanted = {server.key: server for server in placement.followers}
         for key, replica in list(self.replicas.items()):
-            again = (
-                key == (placement.syncing and placement.syncing.key)
-                and replica.state is ReplicaState.BROKEN
-            )
+            syncs = wanted.get(key, placement.primary) == placement.syncing
+            again = syncs and replica.state is ReplicaState.BROKEN
             if again or key not in wanted:
                 del self.replicas[key]
                 replica.let_go()

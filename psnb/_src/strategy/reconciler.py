@@ -381,8 +381,7 @@ class Reconciler:
     def _is_moving(self) -> bool:
         placements = self._servers.layout.placements
         return bool(self._homes or self._drained) or any(
-            placement.syncing is not None or placement.successor is not None
-            for placement in placements
+            each.syncing is not None or each.successor is not None for each in placements
         )
 
     async def _round(self) -> None:
@@ -481,10 +480,7 @@ def changes(
             if new.primary in old.leaving:
                 outdated.setdefault(new.primary.address, []).append(index)
     found = [
-        (
-            EventKind.SHARDS_TAKEN_OVER,
-            f"the replicas of shards {shards} at {address} have taken over",
-        )
+        (EventKind.SHARDS_TAKEN_OVER, f"replicas of shards {shards} at {address} have taken over")
         for address, shards in taken.items()
     ]
     found += [

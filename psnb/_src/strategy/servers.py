@@ -178,10 +178,8 @@ class ServerControl:
 
 
 def _following(server: ServerAddress, layout: Layout) -> FollowPlacements:
-    placements = {
-        i: placement for i, placement in enumerate(layout.placements) if server in placement.servers
-    }
-    return FollowPlacements(placements, [placement.version for placement in layout.placements])
+    mine = {i: each for i, each in enumerate(layout.placements) if server in each.servers}
+    return FollowPlacements(mine, [each.version for each in layout.placements])
 
 
 def gone(server: ServerAddress, error: BaseException) -> str:
@@ -495,11 +493,7 @@ async def begin(servers: Servers, addresses: Sequence[str], shards: int, replica
         started = await servers.start(addresses)
         placements = [ShardPlacement(started[index % len(started)]) for index in range(shards)]
         for server in started:
-            mine = {
-                index: placement
-                for index, placement in enumerate(placements)
-                if placement.primary == server
-            }
+            mine = {i: each for i, each in enumerate(placements) if each.primary == server}
             await servers.control.host(server, mine)
         patience = servers.control.patience
         await servers.ownership.register(servers.name)

@@ -134,9 +134,7 @@ class Arena:
         It belongs to this side until the view, and all that is made of it, is dropped.
         """
         self._take_back_dropped()
-        if (
-            self._allocated_bytes + size > MOST_BYTES // 2
-        ):  # or nothing else could be sent meanwhile
+        if self._allocated_bytes + size > MOST_BYTES // 2:  # or nothing else could be sent
             return None
         number = self._take(size)
         if number is None:

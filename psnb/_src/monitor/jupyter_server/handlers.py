@@ -313,9 +313,7 @@ class Hub:
             result = "" if error else f"no longer watching {address}"
             reply_to(reply(request["id"], "", error, result))
         elif len(self._attaching) >= MOST_SCHEDULERS:
-            reply_to(
-                reply(request["id"], "", "too many schedulers are asked already: wait a moment")
-            )
+            reply_to(reply(request["id"], "", "too many schedulers are asked: wait a moment"))
         else:
             asking = asyncio.ensure_future(self._attach(request, reply_to))
             self._attaching.add(asking)
