@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from psnb._src.client.arguments import NonFinite
-from psnb._src.client.commit import committing, drive
+from psnb._src.client.commit import ask, drive
+from psnb._src.client.commit import commit as commit_on
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.requests import Request, add_process_client, remove_process_client
 from psnb._src.client.sparse_shards import EmbeddingSpec, FixedShards, SparseShards
@@ -94,7 +95,7 @@ class InProcess:
         return results
 
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
-        return drive(committing(commit, parts, lambda shards: len(shards) == 1), self.attempt)
+        return drive(commit_on(commit, parts, lambda shards: len(shards) == 1, ask), self.attempt)
 
 
 def asked_ids(transport: InProcess) -> list[np.ndarray]:

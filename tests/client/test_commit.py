@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.client.commit import UndecidedError, committing, drive
+from psnb._src.client.commit import UndecidedError, ask, drive
+from psnb._src.client.commit import commit as commit_on
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
@@ -49,9 +50,9 @@ class Servers:
         return lot
 
     def commit(self, *shards: ShardId, together: bool = False) -> int | None:
-        commit = Commit("a", 7, shards=shards)
+        of = Commit("a", 7, shards=shards)
         parts = {shard: PARTS[shard] for shard in shards}
-        return drive(committing(commit, parts, lambda _: together), self.attempt)
+        return drive(commit_on(of, parts, lambda _: together, ask), self.attempt)
 
 
 def test_what_goes_to_one_server_goes_at_once() -> None:

@@ -7,10 +7,10 @@ import sys
 
 CODE = """
 import os
-from psnb._src.client import commit
+from psnb._src.client import updates
 
 def name():
-    return commit._writer.begin().writer
+    return updates._writer.begin().writer
 
 mine = name()
 reader, writer = os.pipe()

@@ -3,46 +3,69 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from psnb._src.client.commit import InFlightCommit, UndecidedError, committing
-from psnb._src.client.requests import Request
+from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.commit import UndecidedError
+from psnb._src.client.requests import RequestBatch
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.operations import APART, ApplyCommit, PreparePart
+from psnb._src.server.operations import APART, ApplyCommit, CommitParts, Done, Failed, PreparePart
 from psnb._src.server.table import AddValues, OnTable
-from psnb.errors import ConfigurationError, ServerUnresponsiveError
-from tests.conftest import DEADLINE
+from psnb.errors import ConfigurationError, CoordinatorClosedError, ServerUnresponsiveError
 
 SHARDS = ShardId("s", 0), ShardId("s", 1)
 PARTS = {each: Part([OnTable("v", AddValues(np.ones(1)))]) for each in SHARDS}
 
 
-class Waited:
-    """Takes the outcome, and makes the requests that a thread waits for."""
+class InFlight(CommServerClient):
+    """A client that is connected; answers come when the test gives them."""
 
     def __init__(self, together: bool = True) -> None:
         self.outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.asked: list[tuple[type, str]] = []
-        steps = committing(Commit("a", 7, shards=SHARDS), PARTS, lambda _: together)
-        self.commit = InFlightCommit(steps, self.attempt, self.outcomes.put)
+        self.sent: list[RequestBatch] = []
+        self._open, self._batches, self._unattended = {"here": self}, set(), {}  # type: ignore[dict-item]
+        self._looks_after, self._all_together = True, together
 
-    def attempt(self, requests: Sequence[Request]) -> Sequence[Any]:
-        self.asked.append((type(requests[0].operation), threading.current_thread().name))
+    def begin(self) -> None:
+        self.commit_soon(Commit("a", 7, shards=SHARDS), PARTS, self.outcomes.put)
+
+    def answer(self, *answers: Any) -> None:
+        self.sent.pop().answered(range(len(answers)), list(map(Done, answers)))
+
+    def _together(self, shards: Sequence[ShardId]) -> bool:
+        return self._all_together
+
+    def _server(self, to: Any) -> Any:
+        class Server:
+            address = "here"
+
+        return Server
+
+    def _begin(self, batch: RequestBatch) -> None:
+        self.sent.append(batch)
+
+    def attempt(self, requests: Any) -> list[Any]:
         return [3] * len(requests)
 
 
-def test_the_answer_is_the_outcome_and_no_thread_waits() -> None:
-    waited = Waited()
-    assert waited.commit.whole
-    waited.commit.answered([5])
-    assert waited.outcomes.get_nowait() == 5
-    assert not waited.asked
+def kinds(batch: RequestBatch) -> list[type]:
+    return [type(each.operation) for each in batch.requests]
+
+
+def test_the_answer_is_the_outcome() -> None:
+    client = InFlight()
+    client.begin()
+    assert kinds(client.sent[0]) == [CommitParts]
+    assert client.outcomes.empty()
+    client.answer(5)
+    assert client.outcomes.get_nowait() == 5
+    assert not client._batches
+    assert not client._unattended
 
 
 @pytest.mark.parametrize(
@@ -53,21 +76,35 @@ def test_the_answer_is_the_outcome_and_no_thread_waits() -> None:
     ],
 )
 def test_an_error_is_the_outcome(answer: Exception, outcome: type[Exception]) -> None:
-    waited = Waited()
-    waited.commit.answered([answer])
-    assert isinstance(waited.outcomes.get_nowait(), outcome)
+    client = InFlight()
+    client.begin()
+    client.sent.pop().answered([0], [Failed(answer)])
+    assert isinstance(client.outcomes.get_nowait(), outcome)
 
 
-def test_what_is_not_on_one_server_any_more_is_committed_in_a_thread_of_its_own() -> None:
-    waited = Waited()
-    waited.commit.answered([APART])
-    assert waited.outcomes.get(timeout=DEADLINE) == 3
-    assert waited.asked == [(PreparePart, "psnb-commit"), (ApplyCommit, "psnb-commit")]
+def test_what_is_not_on_one_server_any_more_is_committed_in_two_phases() -> None:
+    client = InFlight()
+    client.begin()
+    client.answer(APART)
+    assert kinds(client.sent[0]) == [PreparePart, PreparePart]
+    client.answer(None, None)
+    assert kinds(client.sent[0]) == [ApplyCommit, ApplyCommit]
+    client.answer(3, 4)
+    assert client.outcomes.get_nowait() == 4
 
 
-def test_what_is_on_several_servers_is_committed_by_the_thread_that_finishes_it() -> None:
-    waited = Waited(together=False)
-    assert not waited.commit.whole
-    waited.commit.finish()
-    assert waited.outcomes.get_nowait() == 3
-    assert [name for _, name in waited.asked] == [threading.current_thread().name] * 2
+def test_what_is_on_several_servers_is_committed_by_the_thread_itself() -> None:
+    client = InFlight(together=False)
+    client.begin()
+    assert client.outcomes.get_nowait() == 3
+    assert not client.sent
+
+
+def test_a_client_that_is_closed_is_the_outcome() -> None:
+    class Closed(InFlight):
+        def _begin(self, batch: RequestBatch) -> None:
+            raise CoordinatorClosedError("closed")
+
+    client = Closed()
+    client.begin()
+    assert isinstance(client.outcomes.get_nowait(), UndecidedError)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.client.commit import ask, drive, end_round
 from psnb._src.client.requests import Request
-from psnb._src.client.sparse_shards import apply_round
+from psnb._src.client.sparse_shards import clipped_tables
 from psnb._src.client.updates import Round, Updates, buffered
 from psnb._src.client.variable import Variable, shards_of
 from psnb._src.placement.layout import ShardId
@@ -19,6 +20,19 @@ from psnb._src.server.optimizers import SGD
 from psnb._src.server.table import ShardOperation
 from psnb.errors import ServerLostError, ServerUnresponsiveError
 from tests.client.in_process import InProcess, embedding, variable
+
+
+def apply_round(
+    attempt: Any,
+    shards: Sequence[ShardId],
+    parameters: Sequence[Any],
+    writer: str,
+    number: int,
+    closures: Sequence[int],
+    on_blocked: Any,
+) -> None:
+    owners, of = clipped_tables(parameters), EndRound(writer, number, closures, {})
+    drive(end_round(shards, owners, of, ask, on_blocked), attempt)
 
 
 def never(error: Exception) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from psnb import errors
+from psnb._src.coordinator import queue as product
 from psnb._src.coordinator.closures import (
     NO_ARGUMENTS,
     Call,
@@ -18,11 +22,11 @@ from psnb._src.coordinator.closures import (
     pack_call,
 )
 from psnb._src.coordinator.in_flight import Gate
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import RemoteValue
+from psnb._src.coordinator.scheduler import Scheduler
 from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.protocol.packing import dumps, pack_error
-from psnb._src.utils.threads import Condition
+from psnb._src.utils.threads import runs_here
 from tests.conftest import DEADLINE, wait_until
 
 FUNCTION = FunctionRegistry().register(len)
@@ -30,9 +34,92 @@ TIMEOUT = DEADLINE
 UNRESPONSIVE = errors.ServerUnresponsiveError("server-0 says nothing")
 
 
+class Inline:
+    """Stands for an event loop: what is posted to it is done at once, by whichever thread posts.
+
+    One at a time, as on a loop. Only what the code under test asks of a loop is here.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._later: deque[Callable[[], object]] = deque()
+
+    def call_soon(self, callback: Callable[..., object], *args: object) -> None:
+        self._later.append(partial(callback, *args))
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
+        self.call_soon(callback, *args)
+        if not runs_here(self):  # type: ignore[arg-type]
+            self.do(bool)
+
+    def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if runs_here(self):  # type: ignore[arg-type]
+            return function(*args, **kwargs)
+        with self._turn:
+            before = asyncio._get_running_loop()
+            asyncio._set_running_loop(self)  # type: ignore[arg-type]
+            try:
+                found = function(*args, **kwargs)
+                while self._later:
+                    self._later.popleft()()
+                return found
+            finally:
+                asyncio._set_running_loop(before)
+
+    def is_closed(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+
+class LoopThread(asyncio.SelectorEventLoop):
+    """An event loop that runs in a thread of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        threading.Thread(target=self.run_forever, name="test-loop", daemon=True).start()
+
+    def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        answer: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(function(*args, **kwargs))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        self.call_soon_threadsafe(run)
+        return answer.result(DEADLINE)
+
+
+class ClosureQueue(product.ClosureQueue):
+    """A queue with its scheduler; what the loop does with that, tests do by the queue's methods."""
+
+    def __init__(self, max_size: int, *args: Any, loop: Any = None, **kwargs: Any) -> None:
+        self.scheduler, self.loop = Scheduler(*args, **kwargs), loop or Inline()
+        super().__init__(max_size, self.scheduler, self.loop)  # type: ignore[arg-type]
+
+    def attach(self, on_work: Any = bool, on_step: Any = bool) -> None:
+        self.scheduler.on_work, self.scheduler.on_step = on_work, on_step
+
+    def failing(self) -> bool:
+        return bool(self.scheduler.errors)
+
+    def awaited(self) -> list[object]:
+        return self.scheduler.waiting.awaited()
+
+    def settled_below(self) -> int:
+        return self.scheduler.in_flight.settled_below()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.__dict__["scheduler"], name)
+        return partial(self.loop.do, found) if callable(found) else found
+
+
 def closure(queue: ClosureQueue, number: int = 0, retries: int = 0) -> Closure:
     return Closure(
-        number, FUNCTION, NO_ARGUMENTS, ScheduleOptions(retries), RemoteValue(queue.settled)
+        number, FUNCTION, NO_ARGUMENTS, ScheduleOptions(retries), RemoteValue(queue.inbox)
     )
 
 
@@ -67,14 +154,9 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
     return future
 
 
-def wait_for_waiter(condition: Condition) -> None:
-    """Return when a thread waits on a condition: it has given the lock up by then."""
-
-    def waited_for() -> bool:
-        with condition:
-            return bool(condition._waiters)
-
-    wait_until(waited_for, "somebody waits")
+def wait_for_waiter(queue: ClosureQueue) -> None:
+    """Return when a thread waits for something."""
+    wait_until(lambda: any(not each.done() for _, each in queue.inbox._waiters), "somebody waits")
 
 
 def up_to(limit: int) -> Callable[[Closure], bool]:
@@ -97,13 +179,13 @@ def put_one(
     slot: int | None = None,
 ) -> Closure:
     made = ScheduleOptions(priority=priority, worker=pin, detached=detached, slot=slot)
-    closure = Closure(number, FUNCTION, call, made, RemoteValue(queue.settled))
+    closure = Closure(number, FUNCTION, call, made, RemoteValue(queue.inbox))
     queue.put(closure)
     return closure
 
 
 def call_with(queue: ClosureQueue, *args: object) -> Call:
-    return pack_call("f", args, {}, queue.settled)
+    return pack_call("f", args, {}, queue.inbox)
 
 
 def numbers(closures: list[Closure]) -> list[int]:

@@ -10,9 +10,20 @@ import pytest
 
 from psnb import as_completed, errors
 from psnb._src.coordinator.closures import Closure
-from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.in_flight import RoundGate
 from psnb._src.coordinator.remote_value import RemoteValue
-from tests.coordinator.queues import TIMEOUT, fail, put, succeed, up_to
+from psnb.errors import ClosureCancelledError
+from tests.coordinator.queues import (
+    TIMEOUT,
+    UNRESPONSIVE,
+    ClosureQueue,
+    fail,
+    in_thread,
+    put,
+    succeed,
+    up_to,
+    wait_for_waiter,
+)
 
 
 def running(queue: ClosureQueue, count: int = 1) -> list[Closure]:
@@ -121,7 +132,6 @@ def test_join_async_waits_for_the_last_closure() -> None:
         await task
 
     asyncio.run(main())
-    assert queue._callers.idle_callbacks == []
 
 
 def test_join_async_of_an_idle_queue_returns_at_once() -> None:
@@ -150,7 +160,6 @@ def test_join_async_times_out_and_everything_goes_on() -> None:
     (each,) = running(queue)
     with pytest.raises(TimeoutError, match="1 in flight; all goes on"):
         asyncio.run(queue.join_async(0.01))
-    assert queue._callers.idle_callbacks == []
     succeed(queue, each)
     assert queue.done()
 
@@ -218,3 +227,34 @@ def test_as_completed_of_nothing_ends_at_once() -> None:
 def test_as_completed_refuses_what_is_no_remote_value() -> None:
     with pytest.raises(errors.ConfigurationError, match="remote values"):
         as_completed([3])  # type: ignore[list-item]
+
+
+def test_join_async_leaves_nothing_behind() -> None:
+    queue = ClosureQueue(10)
+    (each,) = running(queue)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            asyncio.run(queue.join_async(0.01))
+    succeed(queue, each)
+    queue.inbox.post(queue.inbox.look)
+    assert not queue.inbox._waiters
+
+
+def test_await_of_one_whose_round_is_blocked_raises() -> None:
+    queue = ClosureQueue(10, gate=RoundGate(1))
+    (each,) = running(queue)
+    succeed(queue, each, pushed=True)
+    queue.block(UNRESPONSIVE)
+    with pytest.raises(type(UNRESPONSIVE)):
+        asyncio.run(_value(each.remote))
+
+
+def test_who_waits_for_a_closure_is_woken_by_closing_on_the_loop() -> None:
+    queue = ClosureQueue(10)
+    waiting_for = put(queue, 1)[0].remote
+    fetching = in_thread(waiting_for.fetch)
+    wait_for_waiter(queue)
+    queue.loop.do(queue.scheduler.close)
+    with pytest.raises(ClosureCancelledError):
+        fetching.result(TIMEOUT)
+    assert queue.scheduler.statistics.closed

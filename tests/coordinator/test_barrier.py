@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from psnb._src.coordinator.in_flight import FlushGate, RoundGate, Step
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb.errors import ServerUnresponsiveError
 from tests.conftest import wait_until
 from tests.coordinator.queues import (
     TIMEOUT,
+    ClosureQueue,
     in_thread,
     put,
     put_one,
@@ -69,7 +69,7 @@ def test_who_holds_waits_for_what_runs() -> None:
     (first,) = queue.take(up_to(1))
     with queue.barrier():
         at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
-        wait_for_waiter(queue.settled)
+        wait_for_waiter(queue)
         assert not at_rest.done()
         succeed(queue, first)
         at_rest.result(TIMEOUT)
@@ -82,9 +82,9 @@ def test_a_round_that_has_begun_is_filled_first_and_applied_as_a_whole() -> None
     (first,) = queue.take(up_to(1))
     with queue.barrier():
         at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
-        wait_for_waiter(queue.settled)
+        wait_for_waiter(queue)
         succeed(queue, first, pushed=True)
-        wait_for_waiter(queue.settled)
+        wait_for_waiter(queue)
         assert (steps, at_rest.done()) == ([], False)
         assert queue.has_work()
         (second,) = queue.take(up_to(4))
@@ -100,7 +100,7 @@ def test_a_round_that_has_begun_is_filled_first_and_applied_as_a_whole() -> None
 def check_that_a_hold_waits_for_a_step(queue: ClosureQueue, steps: list[Step]) -> None:
     with queue.barrier():
         at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
-        wait_for_waiter(queue.settled)
+        wait_for_waiter(queue)
         assert len(steps) == 1
         queue.stepped(None)
         at_rest.result(TIMEOUT)
@@ -134,7 +134,7 @@ def test_an_unresponsive_server_is_an_error_to_who_holds_and_not_to_who_joins() 
     queue.lose([first])
     with queue.barrier():
         joining = in_thread(queue.join)
-        wait_for_waiter(queue.settled)
+        wait_for_waiter(queue)
         queue.block(ServerUnresponsiveError("a server does not respond"))
         with pytest.raises(ServerUnresponsiveError):
             queue.wait_until_nothing_runs(TIMEOUT)
@@ -170,7 +170,7 @@ def test_a_round_whose_closures_are_being_put_is_filled_first() -> None:
         succeed(queue, first, pushed=True)
         with queue.barrier():
             at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
-            wait_for_waiter(queue.settled)
+            wait_for_waiter(queue)
             assert (steps, queue.done()) == ([], False)
             second = put_one(queue, 1)
             assert queue.take(up_to(4)) == [second]
@@ -188,7 +188,7 @@ def test_a_round_that_is_not_filled_after_all_is_applied_as_it_is() -> None:
         assert queue.take(up_to(4)) == [first]
         succeed(queue, first, pushed=True)
         at_rest = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
-        wait_for_waiter(queue.settled)
+        wait_for_waiter(queue)
         assert steps == []
     wait_until(lambda: bool(steps), "the round is applied")
     queue.stepped(None)

@@ -9,12 +9,12 @@ import pytest
 from psnb import errors
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.in_flight import RoundGate, Step
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus
 from tests.conftest import wait_until
 from tests.coordinator.queues import (
     TIMEOUT,
     UNRESPONSIVE,
+    ClosureQueue,
     fail,
     in_thread,
     opened,
@@ -30,7 +30,7 @@ from tests.coordinator.queues import (
 def test_who_waits_hears_of_a_server_that_holds_an_open_one_up() -> None:
     queue, (lost,) = opened()
     joining = in_thread(queue.join)
-    wait_for_waiter(queue.settled)
+    wait_for_waiter(queue)
     queue.block(UNRESPONSIVE)
     with pytest.raises(errors.ServerUnresponsiveError, match="server-0"):
         joining.result(TIMEOUT)
@@ -51,7 +51,7 @@ def test_so_does_who_asks_whether_all_is_done_and_who_awaits_it() -> None:
 def test_so_does_who_fetches_it_as_often_as_he_likes_until_it_is_known() -> None:
     queue, (lost,) = opened()
     fetching = in_thread(lost.remote.fetch)
-    wait_for_waiter(queue.settled)
+    wait_for_waiter(queue)
     queue.block(UNRESPONSIVE)
     with pytest.raises(errors.ServerUnresponsiveError, match="server-0"):
         fetching.result(TIMEOUT)

@@ -11,12 +11,12 @@ from psnb import errors
 from psnb._src.coordinator.closures import Closure, Execution
 from psnb._src.coordinator.in_flight import RoundGate
 from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.protocol.messages import AskLease, TakeElements
 from psnb._src.protocol.packing import pack_error
 from tests.coordinator.queues import (
     TIMEOUT,
+    ClosureQueue,
     call_with,
     fail,
     numbers,

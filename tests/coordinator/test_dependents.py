@@ -7,10 +7,9 @@ import threading
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.protocol.packing import loads
-from tests.coordinator.queues import TIMEOUT, call_with, fail, put_one, succeed, up_to
+from tests.coordinator.queues import TIMEOUT, ClosureQueue, call_with, fail, put_one, succeed, up_to
 
 
 def test_a_closure_waits_for_its_inputs_and_blocks_no_other() -> None:

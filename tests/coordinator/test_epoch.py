@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 
 from psnb._src.coordinator.epoch import EpochServices, run_epoch, run_in_order
 from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
-from psnb._src.utils.threads import Condition
+from psnb._src.utils.threads import Inbox
 from tests.conftest import wait_until
-from tests.coordinator.queues import TIMEOUT, in_thread
+from tests.coordinator.queues import TIMEOUT, Inline, in_thread
 
 
 class Epoch:
     """An epoch that is over when it is told so, and what was scheduled for it."""
 
     def __init__(self) -> None:
-        self.settled = Condition()
+        self.loop = Inline()
+        self.inbox = Inbox(self.loop, nullcontext)  # type: ignore[arg-type]
         self.over = False
         self.scheduled: list[RemoteValue] = []
         self.withdrawn: list[str] = []
@@ -55,15 +56,17 @@ class Epoch:
         if slot is not None:
             self.rounds[-1].append(slot)
         self.before.append(len(self.ended))
-        self.scheduled.append(RemoteValue(self.settled))
+        self.scheduled.append(RemoteValue(self.inbox))
         return self.scheduled[-1]
 
     def end(self, *numbers: int) -> None:
-        with self.settled:
+        def end() -> None:
             for number in numbers:
                 self.scheduled[number].set_status(ClosureStatus.RUNNING)
                 self.scheduled[number].set_status(ClosureStatus.COMPLETED)
-            self.settled.notify_all()
+            self.inbox.look()
+
+        self.loop.do(end)
 
     def services(self) -> EpochServices:
         return EpochServices(
@@ -72,7 +75,7 @@ class Epoch:
             self.filling,
             lambda: 2,
             self.woken.set,
-            self.settled,
+            self.inbox,
         )
 
     def run(self) -> None:
@@ -212,10 +215,9 @@ def test_an_element_whose_closure_is_held_up_is_yielded() -> None:
     epoch = Epoch()
     running = in_thread(lambda: epoch.run_in_order(1))
     wait_until(lambda: len(epoch.scheduled) == 1, "it is scheduled")
-    with epoch.settled:
-        epoch.scheduled[0].set_status(ClosureStatus.RUNNING)
-        epoch.scheduled[0].block("server-0 says nothing")
-        epoch.settled.notify_all()
+    epoch.scheduled[0].set_status(ClosureStatus.RUNNING)
+    epoch.scheduled[0].block("server-0 says nothing")
+    epoch.loop.do(epoch.inbox.look)
     running.result(TIMEOUT)
     assert epoch.ended == epoch.scheduled
 

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from psnb._src.coordinator.in_flight import Flush, FlushGate, Step
-from psnb._src.coordinator.queue import ClosureQueue
-from tests.coordinator.queues import TIMEOUT, in_thread, put, succeed, up_to, wait_for_waiter
+from tests.coordinator.queues import (
+    TIMEOUT,
+    ClosureQueue,
+    in_thread,
+    put,
+    succeed,
+    up_to,
+    wait_for_waiter,
+)
 
 
 def flushing() -> tuple[ClosureQueue, list[Step]]:
@@ -21,7 +28,7 @@ def test_join_waits_for_what_workers_hold() -> None:
     succeed(queue, each)
     assert not steps
     joining = in_thread(queue.join)
-    wait_for_waiter(queue.settled)
+    wait_for_waiter(queue)
     assert steps == [Flush()]
     assert not joining.done()
     queue.stepped(None)

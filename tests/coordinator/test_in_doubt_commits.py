@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from psnb._src.client.commit import ask, drive, resolve_in_doubt
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.resolve import ask_all, resolve_in_doubt
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import ApplyCommit, FenceCommits, GiveUpCommit
@@ -62,7 +62,7 @@ class Shards:
             self.blocked_by += 1
 
         shards = [shard for shard in self._says if shard != FOREIGN]
-        found = ask_all(resolve_in_doubt(shards, {"w": {7: 1}}), self.attempt, blocked_by)
+        found = drive(resolve_in_doubt(shards, {"w": {7: 1}}, (), ask, blocked_by), self.attempt)
         assert found in ({}, {("w", 7): COMMIT})
         return bool(found)
 
@@ -118,7 +118,9 @@ def test_one_that_says_nothing_may_have_applied_it_alone() -> None:
 def test_shards_of_other_strategies_that_take_part_are_asked_too() -> None:
     commit = COMMIT._replace(shards=(A, FOREIGN))
     shards = Shards(a=[[CommitRecord(commit, applied=False)]], foreign=[[]])
-    assert not ask_all(resolve_in_doubt([A], {"w": {7: 1}}), shards.attempt, lambda error: None)
+    assert not drive(
+        resolve_in_doubt([A], {"w": {7: 1}}, (), ask, lambda error: None), shards.attempt
+    )
     assert shards.asked == [A, FOREIGN]
     assert shards.concluded == [(GiveUpCommit, A)]
 

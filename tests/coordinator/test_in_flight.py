@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.in_flight import InFlight
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.server.commit_log import ENDED
-from tests.coordinator.queues import closure
+from tests.coordinator.queues import ClosureQueue, closure
 
 
 def begun(in_flight: InFlight, count: int) -> list[Closure]:

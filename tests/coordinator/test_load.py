@@ -14,9 +14,8 @@ from psnb._src.coordinator.load import (
     SPREAD_SECONDS,
     Load,
 )
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import RemoteValue
-from tests.coordinator.queues import NO_ARGUMENTS
+from tests.coordinator.queues import NO_ARGUMENTS, ClosureQueue
 
 SHORT, LONG = AHEAD_SECONDS / 8, AHEAD_SECONDS * 10
 _numbers = itertools.count()
@@ -30,7 +29,7 @@ def closures(count: int, *seconds: float) -> list[Closure]:
     queue = ClosureQueue(1)
     return [
         Closure(
-            next(_numbers), function, NO_ARGUMENTS, ScheduleOptions(0), RemoteValue(queue.settled)
+            next(_numbers), function, NO_ARGUMENTS, ScheduleOptions(0), RemoteValue(queue.inbox)
         )
         for _ in range(count)
     ]

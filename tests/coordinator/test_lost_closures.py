@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.queue import ClosureQueue
-from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.coordinator.remote_value import ClosureStatus, raise_failed
 from tests.coordinator.queues import (
     TIMEOUT,
     UNRESPONSIVE,
+    ClosureQueue,
     call_with,
     closure,
     fail,
@@ -120,7 +120,7 @@ def test_put_waits_for_an_open_one_before_it_raises() -> None:
     queue.take(up_to(1))
     fail(queue, failed, ValueError("boo"))
     putting = in_thread(lambda: queue.put(closure(queue, 2)))
-    wait_for_waiter(queue.settled)
+    wait_for_waiter(queue)
     assert not putting.done()
     succeed(queue, lost)
     with pytest.raises(ValueError, match="boo"):
@@ -134,11 +134,10 @@ def test_who_waits_to_raise_goes_on_when_another_has_raised() -> None:
     fail(queue, failed, ValueError("boo"))
     second = closure(queue, 2)
     putting = in_thread(lambda: queue.put(second))
-    wait_for_waiter(queue.settled)
-    with queue.settled:  # as a thread does that comes first: it goes on with the queue at once
-        with pytest.raises(ValueError, match="boo"):
-            queue._closures.errors.throw()
-        queue.settled.notify_all()
+    wait_for_waiter(queue)
+    # As for a thread that comes first: it goes on with the queue at once.
+    with pytest.raises(ValueError, match="boo"), queue.turn():
+        raise_failed(queue.errors.take())
     putting.result(TIMEOUT)
     assert second.remote.status is ClosureStatus.QUEUED
 

@@ -12,10 +12,10 @@ from psnb._src.coordinator.in_flight import (
     StalenessGate,
     Step,
 )
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.server.commit_log import ENDED
 from tests.coordinator.queues import (
+    ClosureQueue,
     numbers,
     put,
     put_back,

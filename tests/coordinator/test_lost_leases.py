@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.protocol.messages import AskLease, TakeElements
 from tests.coordinator.queues import (
+    ClosureQueue,
     closure,
     fail,
     put_back,

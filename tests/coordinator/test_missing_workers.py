@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from psnb._src.coordinator.closures import NO_ARGUMENTS, Closure, ScheduleOptions
 from psnb._src.coordinator.membership import MissingWorkers
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import RemoteValue
-from tests.coordinator.queues import FUNCTION
+from tests.coordinator.queues import FUNCTION, ClosureQueue
 
 
 def test_one_is_reported_once_and_only_after_a_while() -> None:
@@ -44,6 +43,6 @@ def test_one_is_reported_again_when_it_was_here_meanwhile() -> None:
 def test_the_queue_tells_by_name_or_index_for_whom_closures_wait() -> None:
     queue = ClosureQueue(10)
     for number, pin in enumerate((None, "a", 3, "a", lambda worker: False)):
-        remote = RemoteValue(queue.settled)
+        remote = RemoteValue(queue.inbox)
         queue.put(Closure(number, FUNCTION, NO_ARGUMENTS, ScheduleOptions(worker=pin), remote))
     assert queue.awaited() == ["a", 3]

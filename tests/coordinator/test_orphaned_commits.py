@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb._src.client.commit import ask, drive, recover_orphans
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.resolve import recover_orphans
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import PROCESS, Commit, Part
 from psnb._src.server.operations import (
@@ -65,7 +65,7 @@ class World:
 
     def finish(self) -> list[float]:
         """Finish what is halfway; return what the variables of the first two have by then."""
-        recover_orphans(self.attempt, SHARDS)
+        drive(recover_orphans(SHARDS, ask), self.attempt)
         return [self.value(each) for each in (A, B)]
 
     def value(self, shard: ShardId) -> float:
@@ -151,7 +151,7 @@ def test_a_round_is_ended_by_all_shards_or_none(
 def test_a_lost_shard_agrees_with_the_others(world: World) -> None:
     world.run((A, prepare()), (B, prepare()))
     world.lost = (B,)
-    recover_orphans(world.attempt, SHARDS)
+    drive(recover_orphans(SHARDS, ask), world.attempt)
     assert world.value(A) == 1.0
 
 
@@ -164,6 +164,6 @@ def test_an_unresponsive_shard_is_an_error_after_which_it_can_be_done_again(
     world.run((B, prepare(COMMIT._replace(number=9))))
     world.silent_to = to
     with pytest.raises(ServerUnresponsiveError):
-        recover_orphans(world.attempt, SHARDS)
+        drive(recover_orphans(SHARDS, ask), world.attempt)
     world.silent_to = None
     assert world.finish() == [2.0, 2.0]

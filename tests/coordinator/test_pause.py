@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.monitor.events import EventKind, EventLog
 from tests.coordinator.queues import (
     TIMEOUT,
+    ClosureQueue,
     in_thread,
     put,
     succeed,
@@ -59,7 +59,7 @@ def test_draining_waits_for_what_runs_and_not_for_what_waits() -> None:
     queue.take(up_to(1))
     queue.pause()
     drained = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
-    wait_for_waiter(queue.settled)
+    wait_for_waiter(queue)
     assert not drained.done()
     succeed(queue, first)
     drained.result(TIMEOUT)

@@ -9,12 +9,12 @@ import pytest
 
 from psnb import errors
 from psnb._src.coordinator.closures import Closure
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.coordinator.values import fetched
 from psnb._src.monitor.events import EventKind, EventLog
 from tests.coordinator.queues import (
     TIMEOUT,
+    ClosureQueue,
     closure,
     fail,
     in_thread,
@@ -66,7 +66,7 @@ def test_fetch_in_another_thread_is_woken_by_the_result() -> None:
     (each,) = put(queue, 1)
     queue.take(up_to(1))
     fetching = in_thread(each.remote.fetch)
-    wait_for_waiter(queue.settled)
+    wait_for_waiter(queue)
     succeed(queue, each, 7)
     assert fetching.result(TIMEOUT) == 7
 
@@ -75,7 +75,7 @@ def test_put_waits_while_the_queue_is_full_and_goes_on_when_one_is_taken() -> No
     queue = ClosureQueue(2)
     put(queue, 2)
     putting = in_thread(lambda: queue.put(closure(queue, 2)))
-    wait_for_waiter(queue._room)
+    wait_for_waiter(queue)
     assert queue.statistics().queued == 2
     queue.take(up_to(1))
     putting.result(TIMEOUT)
@@ -89,7 +89,7 @@ def test_put_that_waits_for_room_raises_the_error_that_makes_room() -> None:
     queue.put(closure(queue, 1))
     blocked = closure(queue, 2)
     putting = in_thread(lambda: queue.put(blocked))
-    wait_for_waiter(queue._room)
+    wait_for_waiter(queue)
     fail(queue, running, ValueError("boo"))
     with pytest.raises(ValueError, match="boo"):
         putting.result(TIMEOUT)
@@ -102,7 +102,7 @@ def test_join_returns_when_the_last_running_closure_has_ended() -> None:
     queue.take(up_to(2))
     joining = in_thread(queue.join)
     succeed(queue, first)
-    wait_for_waiter(queue.settled)
+    wait_for_waiter(queue)
     assert not joining.done()
     succeed(queue, second)
     joining.result(TIMEOUT)
@@ -172,7 +172,7 @@ def test_put_after_an_error_waits_for_running_closures_before_it_raises() -> Non
     queue.take(up_to(2))
     fail(queue, first, ValueError("boo"))
     putting = in_thread(lambda: queue.put(closure(queue, 2)))
-    wait_for_waiter(queue.settled)
+    wait_for_waiter(queue)
     assert not putting.done()
     succeed(queue, second)
     with pytest.raises(ValueError, match="boo"):
@@ -232,7 +232,7 @@ def test_closures_can_be_put_once_fetch_has_raised_all_errors() -> None:
     with pytest.raises(ValueError, match="boo"):
         bad.remote.fetch()
     putting = in_thread(lambda: queue.put(closure(queue, 5)))
-    wait_for_waiter(queue.settled)
+    wait_for_waiter(queue)
     succeed(queue, running)
     putting.result(TIMEOUT)
     (good,) = queue.take(up_to(2))
@@ -411,7 +411,7 @@ def test_close_ends_a_join_that_waits() -> None:
     queue = ClosureQueue(10)
     put(queue, 1)
     joining = in_thread(queue.join)
-    wait_for_waiter(queue.settled)
+    wait_for_waiter(queue)
     queue.close()
     with pytest.raises(errors.CoordinatorClosedError):
         joining.result(TIMEOUT)
@@ -421,7 +421,7 @@ def test_close_ends_a_put_that_waits_for_room() -> None:
     queue = ClosureQueue(1)
     put(queue, 1)
     putting = in_thread(lambda: queue.put(closure(queue, 1)))
-    wait_for_waiter(queue._room)
+    wait_for_waiter(queue)
     queue.close()
     with pytest.raises(errors.CoordinatorClosedError):
         putting.result(TIMEOUT)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from psnb import errors
 from psnb._src.coordinator.closures import Closure
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.monitor.events import EventKind, EventLog
 from tests.conftest import DEADLINE
-from tests.coordinator.queues import fail, put, succeed, up_to
+from tests.coordinator.queues import (
+    ClosureQueue,
+    fail,
+    in_thread,
+    put,
+    succeed,
+    up_to,
+    wait_for_waiter,
+)
 
 
 def kinds(log: EventLog) -> list[EventKind]:
@@ -39,30 +44,21 @@ def test_a_failure_and_what_it_cancels_are_noted() -> None:
     assert [len(event.closures) for event in log.all()] == [1, 2]
 
 
-def test_who_asks_for_failures_waits_for_those_that_are_being_noted() -> None:
-    noting, may_note, read, noted = (threading.Event() for _ in range(4))
+def test_who_waits_finds_noted_what_is_raised() -> None:
+    noted: list[str] = []
+    queue = ClosureQueue(10, on_failure=lambda worker, closure, error: noted.append(str(closure)))
+    (running,) = put(queue, 1)
+    queue.take(up_to(1))
 
-    def note(worker: str, closure: Closure, error: bytes) -> None:
-        noting.set()
-        may_note.wait(DEADLINE)
-        noted.set()
+    def join() -> list[str]:
+        with pytest.raises(ValueError, match="x"):
+            queue.join(DEADLINE)
+        return noted.copy()
 
-    queue = ClosureQueue(10, on_failure=note)
-    put(queue, 1)
-    (closure,) = queue.take(up_to(1))
-    failing = threading.Thread(target=fail, args=(queue, closure, ValueError("x")))
-    failing.start()
-    assert noting.wait(DEADLINE)
-    with pytest.raises(ValueError, match="x"):
-        queue.join(0)
-    reading = threading.Thread(target=lambda: (queue.publish_events(), read.set()))
-    reading.start()
-    assert not read.wait(0.1)
-    may_note.set()
-    reading.join(DEADLINE)
-    assert read.is_set()
-    assert noted.is_set()
-    failing.join(DEADLINE)
+    joining = in_thread(join)
+    wait_for_waiter(queue)
+    fail(queue, running, ValueError("x"))
+    assert joining.result(DEADLINE) == [str(running)]
 
 
 def test_a_queue_may_be_closed_while_a_failure_is_noted() -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from psnb._src.coordinator.closures import Closure
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb.errors import ClosureCancelledError
-from tests.conftest import DEADLINE
+from tests.conftest import DEADLINE, wait_until
 from tests.coordinator.queues import (
+    ClosureQueue,
+    LoopThread,
     call_with,
     closure,
     fail,
@@ -34,11 +36,29 @@ from tests.interrupting import (
 )
 
 
+@pytest.fixture(autouse=True)
+def _loop() -> Iterator[None]:
+    """Run the loop in a thread of its own: interrupts strike the main thread only."""
+    LOOPS.append(LoopThread())
+    yield
+    loop = LOOPS.pop()
+    loop.call_soon_threadsafe(loop.stop)
+    wait_until(lambda: not loop.is_running(), "it has stopped")
+    loop.close()
+
+
+LOOPS: list[LoopThread] = []
+
+
+def made_queue(size: int, **options: Any) -> ClosureQueue:
+    return ClosureQueue(size, loop=LOOPS[-1], **options)
+
+
 def assert_usable(queue: ClosureQueue) -> None:
     """Check that another thread, as the event loop's, gets the lock."""
-    in_thread(queue.statistics).result(DEADLINE)
-    assert not queue._room._waiters
-    assert not queue.settled._waiters
+    wait_until(lambda: not queue.inbox, "nothing is left to do")
+    queue.loop.do(queue.inbox.look)
+    assert not queue.inbox._waiters
 
 
 class Connections:
@@ -53,7 +73,7 @@ class Connections:
 
     def queue(self, size: int = 10) -> ClosureQueue:
         """Return a queue whose connections have gone away hungry."""
-        made = ClosureQueue(size, events=self.events)
+        made = made_queue(size, events=self.events)
         made.attach(self.wake)
         assert not made.has_work()
         return made
@@ -82,7 +102,7 @@ def test_put_into_a_full_queue_waits_and_loses_no_room(monkeypatch: pytest.Monke
     when_it_sleeps(monkeypatch, lambda: queues[-1].take(up_to(1)))
 
     def make() -> Scene:
-        queue = ClosureQueue(1)
+        queue = made_queue(1)
         queues.append(queue)
         put(queue, 1)
         second = closure(queue, 2)
@@ -107,7 +127,7 @@ class Failing:
     numbers = itertools.count()
 
     def __init__(self) -> None:
-        self.queue = ClosureQueue(10)
+        self.queue = made_queue(10)
         put(self.queue, 2)
         self._failed, self._other = self.queue.take(up_to(2))
         self._error = ValueError(f"number {next(self.numbers)}")
@@ -181,7 +201,7 @@ def test_fetch_returns_the_same_value_after_an_interrupt(monkeypatch: pytest.Mon
     when_it_sleeps(monkeypatch, end)
 
     def make() -> Scene:
-        queue = ClosureQueue(10)
+        queue = made_queue(10)
         put(queue, 1)
         (running,) = queue.take(up_to(1))
         queues.append((queue, running))
@@ -262,7 +282,7 @@ def test_resume_wakes_the_lanes_or_has_done_nothing() -> None:
 def test_what_cancels_does_so_with_all_or_none(how: str) -> None:
     def make() -> Scene:
         events = EventLog()
-        queue = ClosureQueue(10, events=events)
+        queue = made_queue(10, events=events)
 
         def choose(one: object) -> bool:
             return True
@@ -293,7 +313,7 @@ def test_what_cancels_does_so_with_all_or_none(how: str) -> None:
 
 
 def test_an_interrupt_that_comes_while_join_waits_ends_it_and_nothing_else() -> None:
-    queue = ClosureQueue(10)
+    queue = made_queue(10)
     put(queue, 1)
     (running,) = queue.take(up_to(1))
     with interrupt_when(sleeping), pytest.raises(KeyboardInterrupt):
@@ -306,7 +326,7 @@ def test_an_interrupt_that_comes_while_join_waits_ends_it_and_nothing_else() -> 
 
 def test_callbacks_are_added_once_or_not_at_all() -> None:
     def make() -> Scene:
-        queue = ClosureQueue(10)
+        queue = made_queue(10)
         put(queue, 1)
         (running,) = queue.take(up_to(1))
         ended: list[object] = []
@@ -317,13 +337,13 @@ def test_callbacks_are_added_once_or_not_at_all() -> None:
             assert len(ended) <= 1
             assert error is not None or ended
 
-        return lambda: running.remote.add_callback(ended.append), check
+        return lambda: running.remote.call_back(ended.append), check
 
     interrupted_everywhere(make)
 
 
 def test_what_was_put_by_a_thread_that_is_interrupted_runs_on_others_meanwhile() -> None:
-    queue, stop, numbers = ClosureQueue(4), threading.Event(), itertools.count()
+    queue, stop, numbers = made_queue(4), threading.Event(), itertools.count()
 
     def serve() -> int:
         done = 0

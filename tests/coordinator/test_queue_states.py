@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.metrics.ranking import Mean
 from psnb._src.protocol.packing import dumps, loads, pack_error
 from psnb._src.worker.context import ReportedStates
-from tests.coordinator.queues import TIMEOUT, put
+from tests.coordinator.queues import TIMEOUT, ClosureQueue, put
 
 STATES = ReportedStates()
 STATES.add({"loss": Mean()([0.5])})
@@ -65,8 +64,8 @@ def test_an_outcome_after_the_queue_was_closed_hands_on_nothing(
 def test_who_waits_for_a_closure_finds_its_states_handed_on(handed: list[bytes]) -> None:
     found: list[int] = []
     queue = ClosureQueue(10, on_states=handed.append)
-    queue.add_idle_callback(lambda: found.append(len(handed)))
     (closure,) = put(queue, 1)
+    closure.remote.call_back(lambda remote: found.append(len(handed)))
     queue.take(lambda each: True)
     queue.settle([(closure, True, OUTCOME, False)])
     assert found == [1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures import Closure
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.placement.layout import ShardId
@@ -18,8 +18,7 @@ from psnb._src.protocol.packing import dumps
 from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import FenceCommits
 from psnb.errors import InternalError, ServerLostError
-from tests.conftest import wait_until
-from tests.coordinator.queues import put
+from tests.coordinator.queues import ClosureQueue, put
 
 SHARD = ShardId("s", 0)
 RESULT = dumps("done", "result")
@@ -33,7 +32,7 @@ class Strategy:
     def __init__(self, *facts: CommitRecord) -> None:
         self._facts = list(facts)
 
-    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+    async def ask(self, requests: Sequence[Request]) -> list[Any]:
         return [
             self._facts if isinstance(each.operation, FenceCommits) else None for each in requests
         ]
@@ -49,9 +48,14 @@ def running(queue: ClosureQueue) -> Closure:
 def asked(queue: ClosureQueue, closure: Closure, writer: str, *facts: CommitRecord) -> None:
     """Ask what became of commit 7 of a writer, whose answer the closure waits for."""
     strategy = Strategy(*facts)
-    resolver = Resolver(queue, strategy, exchanging=True)  # type: ignore[arg-type]
-    resolver.ask(closure, (writer, 7), RESULT, pushed=False, worker="a")
-    wait_until(lambda: not queue.statistics().in_flight, "it is found out")
+
+    async def resolve() -> None:
+        resolver = Resolver(queue.scheduler, strategy, exchanging=True)  # type: ignore[arg-type]
+        resolver.ask(closure, (writer, 7), RESULT, pushed=False, worker="a")
+        await asyncio.gather(*resolver._tasks)
+
+    asyncio.run(resolve())
+    assert not queue.statistics().in_flight
 
 
 def fact(writer: str) -> CommitRecord:
@@ -77,16 +81,20 @@ def test_a_closure_whose_own_commit_is_not_applied_runs_again() -> None:
 
 def test_one_that_was_cancelled_fails_if_it_cannot_be_found_out_what_it_wrote() -> None:
     class Broken(Strategy):
-        def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        async def ask(self, requests: Sequence[Request]) -> list[Any]:
             return [InternalError("no sense")] * len(requests)
 
     queue = ClosureQueue(10)
     closure = running(queue)
-    strategy = Broken()
-    resolver = Resolver(queue, strategy, exchanging=False)  # type: ignore[arg-type]
     assert queue.cancel(closure.remote, in_flight=True) is closure
-    resolver.revoke(closure)
-    wait_until(lambda: not queue.statistics().in_flight, "it is found out")
+
+    async def resolve() -> None:
+        strategy = Broken()
+        resolver = Resolver(queue.scheduler, strategy, exchanging=False)  # type: ignore[arg-type]
+        resolver.revoke(closure)
+        await asyncio.gather(*resolver._tasks)
+
+    asyncio.run(resolve())
     with pytest.raises(InternalError, match="no sense"):
         closure.remote.fetch()
     with pytest.raises(InternalError, match="no sense"):

@@ -6,10 +6,10 @@ import pytest
 
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.in_flight import ApplyRound, RoundGate, Step
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb.errors import ServerLostError
 from tests.coordinator.queues import (
     TIMEOUT,
+    ClosureQueue,
     fail,
     in_thread,
     numbers,
@@ -150,7 +150,7 @@ def test_join_has_the_last_smaller_round_applied_first() -> None:
     succeed(queue, each, pushed=True)
     assert not steps
     joining = in_thread(queue.join)
-    wait_for_waiter(queue.settled)
+    wait_for_waiter(queue)
     assert steps == [ApplyRound(0, (each.execution.commit,))]
     assert not joining.done()
     queue.stepped(None)
@@ -176,7 +176,7 @@ def test_draining_applies_what_has_ended_and_leaves_the_rest_for_later_rounds() 
     queue.put_back([second], 1, "killed")
     queue.pause()
     draining = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
-    wait_for_waiter(queue.settled)
+    wait_for_waiter(queue)
     assert steps == [ApplyRound(0, (first.execution.commit,))]
     queue.stepped(None)
     draining.result(TIMEOUT)

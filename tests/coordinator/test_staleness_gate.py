@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.in_flight import StalenessGate
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb.errors import WorkerLostError
-from tests.coordinator.queues import numbers, put, put_one, succeed, up_to
+from tests.coordinator.queues import ClosureQueue, numbers, put, put_one, succeed, up_to
 
 
 def take(queue: ClosureQueue, count: int = 100) -> list[Closure]:

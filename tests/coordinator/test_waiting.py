@@ -10,10 +10,18 @@ from psnb import errors
 from psnb._src.coordinator.closures import NO_ARGUMENTS, Closure, Pin, ScheduleOptions, options
 from psnb._src.coordinator.in_flight import RoundGate
 from psnb._src.coordinator.load import StartDelay
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
 from psnb._src.monitor.history import WorkerStatistics
-from tests.coordinator.queues import FUNCTION, fail, numbers, put_one, succeed, up_to, worker
+from tests.coordinator.queues import (
+    FUNCTION,
+    ClosureQueue,
+    fail,
+    numbers,
+    put_one,
+    succeed,
+    up_to,
+    worker,
+)
 
 # Priorities
 
@@ -195,7 +203,7 @@ def test_a_queued_closure_without_arguments_costs_about_200_bytes() -> None:
     def fill() -> None:
         for number in range(1000, 1000 + count):
             made = options(5, 0, None)
-            remote = RemoteValue(queue.settled)
+            remote = RemoteValue(queue.inbox)
             queue.put(Closure(number, FUNCTION, NO_ARGUMENTS, made, remote))
 
     tracemalloc.start()

@@ -12,7 +12,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.client import commit
+from psnb._src.client import updates
 from tests.conftest import DEADLINE, wait_until
 from tests.interrupting import (
     Scene,
@@ -45,7 +45,7 @@ def test_a_write_is_made_once_or_not_at_all(strategy: psnb.ParameterServerStrate
 
     interrupted_everywhere(make)
     # None of the numbers of writes is left open, which servers would remember for ever.
-    assert commit._writer._watermark.low == commit._writer._next
+    assert updates._writer._watermark.low == updates._writer._next
 
 
 def test_a_read_returns_what_is_there_after_an_interrupted_one(

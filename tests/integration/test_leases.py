@@ -15,7 +15,6 @@ from distributed import Client
 import psnb
 from psnb import data, errors
 from psnb._src.client.comm_client import CommServerClient
-from psnb._src.client.commit import Ended
 from psnb._src.cluster.local import identity
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
@@ -300,7 +299,10 @@ def die_after_commit() -> None:
     real = CommServerClient.commit_soon
 
     def commit(
-        transport: CommServerClient, commit: Commit, parts: Mapping[ShardId, Part], ended: Ended
+        transport: CommServerClient,
+        commit: Commit,
+        parts: Mapping[ShardId, Part],
+        ended: Callable[[Any], None],
     ) -> None:
         real(transport, commit, parts, lambda outcome: kill_myself())
 

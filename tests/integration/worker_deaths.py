@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from psnb._src.client.comm_client import CommServerClient
-from psnb._src.client.commit import Ended
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
@@ -58,7 +57,10 @@ def arrange(operation: type[Operation], die: Die) -> None:
     real_soon = CommServerClient.commit_soon
 
     def commit_soon(
-        transport: CommServerClient, commit: Commit, parts: Mapping[ShardId, Part], ended: Ended
+        transport: CommServerClient,
+        commit: Commit,
+        parts: Mapping[ShardId, Part],
+        ended: Callable[[Any], None],
     ) -> None:
         several = len(parts) > 1
         if several or not issubclass(CommitParts, operation):

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.client.commit import UndecidedError
-from psnb._src.client.sparse_shards import ending_round
+from psnb._src.client.commit import UndecidedError, ask, end_round, resolve_in_doubt
 from psnb._src.coordinator.closures import Closure, ScheduleOptions
 from psnb._src.coordinator.in_flight import ApplyRound, FlushGate, Gate, RoundGate, Step
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.remote_value import RemoteValue
-from psnb._src.coordinator.resolve import Resolver, resolve_in_doubt
+from psnb._src.coordinator.resolve import Resolver
 from psnb._src.placement.layout import ShardId
+from psnb._src.server.operations import EndRound
 from psnb.errors import ServerLostError, ServerUnresponsiveError
-from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS
+from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS, ClosureQueue
 from tests.model.reconciler import Fences, Reconciler
 from tests.model.workers import Exchanging, Worker, code
 from tests.model.world import World, once
@@ -28,7 +27,7 @@ class _Resolver(Resolver):
     """Asks over the simulated network instead of in a thread."""
 
     def __init__(self, notebook: Notebook, exchanging: bool) -> None:
-        super().__init__(notebook.queue, notebook, exchanging)  # type: ignore[arg-type]
+        super().__init__(notebook.queue.scheduler, notebook, exchanging)  # type: ignore[arg-type]
         self._notebook = notebook
 
     def _find_out(
@@ -36,19 +35,15 @@ class _Resolver(Resolver):
     ) -> None:
         notebook = self._notebook
 
-        def heard(outcomes: Sequence[Any]) -> None:
-            for outcome in outcomes:
-                if isinstance(outcome, ServerUnresponsiveError):
-                    notebook.queue.block(outcome)
-
         def ended(applied: Any) -> None:
             if isinstance(applied, Exception):
                 raise applied
             notebook.world.counts["fates found out"] += 1
             settle(applied)
 
-        steps = resolve_in_doubt(notebook.shards, attempts, closed)
-        notebook.world.drive(notebook, steps, ended, heard)
+        blocked = notebook.queue.block
+        work = resolve_in_doubt(notebook.shards, attempts, closed, ask, blocked)
+        notebook.world.drive(notebook, work, ended)
 
 
 class Notebook(Reconciler):
@@ -94,7 +89,7 @@ class Notebook(Reconciler):
     # Closures.
 
     def put(self) -> None:
-        remote = RemoteValue(self.queue.settled)
+        remote = RemoteValue(self.queue.inbox)
         closure = Closure(len(self.closures), FUNCTION, NO_ARGUMENTS, ScheduleOptions(1000), remote)
         self.queue.put(closure)
         self.closures.append(closure)
@@ -176,8 +171,8 @@ class Notebook(Reconciler):
             self.rounds[step.number] = step.closures, outcome
             self.queue.stepped(outcome)
 
-        arguments = self.shards, {}, self.queue.name, step.number, step.closures
-        self.world.drive(self, ending_round(*arguments, self.queue.block), ended)
+        of = EndRound(self.queue.name, step.number, step.closures, {})
+        self.world.drive(self, end_round(self.shards, {}, of, ask, self.queue.block), ended)
 
     def check_rounds(self, shard: ShardId, values: np.ndarray, turn: int) -> None:
         """Assert that a closure sees the whole of the rounds before its own, and no more."""
@@ -253,4 +248,4 @@ class Notebook(Reconciler):
         self.queue.resume()
 
     def fences(self) -> Fences:
-        return self.resolver.fences()
+        return self.resolver.fences(self.queue.closed_attempts())

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from psnb._src.client.commit import UndecidedError, committing
+from psnb._src.client.commit import UndecidedError, ask
+from psnb._src.client.commit import commit as commit_on
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures import Closure
 from psnb._src.placement.layout import ShardId
@@ -99,7 +100,7 @@ class Worker(Process):
     def _commit(
         self, commit: Commit, parts: dict[ShardId, Part], ended: Callable[[Any], None]
     ) -> None:
-        self.world.drive(self, committing(commit, parts, self.together), ended)
+        self.world.drive(self, commit_on(commit, parts, self.together, ask), ended)
 
     def together(self, shards: Any) -> bool:
         """Return what `CommTransport` believes."""

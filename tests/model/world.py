@@ -2,8 +2,8 @@
 
 What is simulated is the network (messages arrive late, twice, never and in any order, connections
 break) and the processes (they die, freeze and wake between any two messages). What runs in it is
-psnb's own: `Host`, `Shard`, `Copy`, `next_layout`, `committing`, `resolve_in_doubt`, `Resolver` and
-`ClosureQueue`. After FoundationDB's simulation and TigerBeetle's; what is asserted is after Jepsen.
+psnb's own: `Host`, `Shard`, `Copy`, `next_layout`, `commit`, `resolve_in_doubt`, `Resolver` and
+`Scheduler`. After FoundationDB's simulation and TigerBeetle's; what is asserted is after Jepsen.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from psnb._src.client.requests import Request
@@ -295,15 +295,14 @@ class World:
     def drive(
         self,
         owner: Process,
-        steps: Generator[Sequence[Request], Sequence[Any], Any],
+        work: Coroutine[Sequence[Request], Sequence[Any] | None, Any],
         then: Callable[[Any], None],
-        heard: Callable[[Sequence[Any]], None] = lambda outcomes: None,
     ) -> None:
-        """Make the requests that a generator yields; hand over what it returns or raises."""
+        """Make the requests of a coroutine; hand over what it returns or raises."""
 
         def advance(outcomes: Sequence[Any] | None) -> None:
             try:
-                requests = next(steps) if outcomes is None else steps.send(outcomes)
+                requests = work.send(outcomes)
             except StopIteration as ended:
                 then(ended.value)
             except Exception as error:
@@ -311,7 +310,7 @@ class World:
                     raise
                 then(error)
             else:
-                self.ask(owner, requests, lambda found: (heard(found), advance(found)))
+                self.ask(owner, requests, advance)
 
         advance(None)
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.client.commit import committing, drive
+from psnb._src.client.commit import ask, drive
+from psnb._src.client.commit import commit as commit_on
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ReplicaState, ServerAddress, ShardId, ShardPlacement
 from psnb._src.server import memory
@@ -138,7 +139,7 @@ class Servers:
             shard: Part(writes, round_number=sync_round) for shard in shards
         }
         commit = Commit("w", number, shards=shards)
-        drive(committing(commit, parts, lambda _: together), self.attempt)
+        drive(commit_on(commit, parts, lambda _: together, ask), self.attempt)
         return number
 
     def _hosted(self, index: int) -> Any:

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.protocol.messages import AskLease, TakeElements
 from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests
 from psnb.data import Dataset, splits
 from psnb.errors import ClosureCancelledError, DatasetError
 from tests.conftest import DEADLINE
-from tests.coordinator.queues import closure
+from tests.coordinator.queues import ClosureQueue, closure
 
 
 class Worker:

@@ -19,13 +19,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from psnb._src.client.commit import Ended, InFlightCommit, committing, drive
+from psnb._src.client import commit as protocol
+from psnb._src.client.commit import drive
 from psnb._src.client.connection import (
     CONNECT_TIMEOUT,
     ServerConnection,
@@ -45,7 +46,7 @@ from psnb._src.placement.layout import Layout, ServerAddress, ShardId
 from psnb._src.placement.registry import LayoutCache
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.memory import refusal
-from psnb._src.server.operations import HostOperation, ServerAnswer
+from psnb._src.server.operations import CommitParts, HostOperation, ServerAnswer
 from psnb._src.transport.stream import UnreadableError
 from psnb._src.utils.threads import uninterrupted
 from psnb.errors import (
@@ -169,34 +170,82 @@ class CommServerClient(ServerClient):
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         return self._outcomes(requests, None)
 
-    def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
-        return drive(committing(commit, parts, self._together), self.attempt)
+    async def ask(self, requests: Sequence[Request]) -> list[Any]:
+        """Make requests, and return errors as results; on the event loop."""
+        if not requests:
+            return []
+        ended = asyncio.Event()
+        batch = RequestBatch(requests, ended.set)
+        self._unattended[batch] = time.monotonic()
+        self._batches.add(batch)
+        try:
+            self._begin(batch)
+            self._look_after()
+            await ended.wait()
+        finally:
+            self._batches.discard(batch)
+            self._unattended.pop(batch, None)
+            batch.done.cancel()  # no effect if it is done; otherwise it is not waited for any more
+        return batch.outcomes()
 
-    def commit_soon(self, commit: Commit, parts: Mapping[ShardId, Part], ended: Ended) -> None:
-        """Begin what `commit` does; see `ServerClient`."""
-        under_way = InFlightCommit(committing(commit, parts, self._together), self.attempt, ended)
-        server = self._server(under_way.requests[0].to)
-        # Else what this thread reads next might come before it.
-        if not under_way.whole or server is None or server.address not in self._open:
-            under_way.finish()
+    def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
+        return drive(protocol.commit(commit, parts, self._together, protocol.ask), self.attempt)
+
+    def commit_soon(
+        self, commit: Commit, parts: Mapping[ShardId, Part], ended: Callable[[Any], None]
+    ) -> None:
+        """Begin what `commit` does; see `ServerClient`.
+
+        The thread sends it and goes on with something else; the event loop takes the answer. So a
+        worker computes while its last commit travels. Nearly always there is one answer: all shards
+        are on one server.
+        """
+        work = protocol.commit(commit, parts, self._together, protocol.ask)
+        requests: Sequence[Request] = work.send(None)
+        server = self._server(requests[0].to)
+        whole = isinstance(requests[0].operation, CommitParts)
+        if whole and server is not None and server.address in self._open:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: it fails below
+                if not self._looks_after:
+                    self._loop.call_soon_threadsafe(self._look_after)
+            self._go_on(work, requests, ended)
             return
+        # Else what this thread reads next might come before it.
+        try:
+            found = drive(work, self.attempt, requests)
+        except Exception as error:  # the commit's outcome
+            ended(error)
+        else:
+            ended(found)
+
+    def _go_on(
+        self,
+        work: Coroutine[Any, Any, int | None],
+        requests: Sequence[Request],
+        ended: Callable[[Any], None],
+    ) -> None:
+        """Make a commit's next requests; when they have answers, the loop makes those after."""
 
         def answered() -> None:
             self._batches.discard(batch)
             self._unattended.pop(batch, None)
-            under_way.answered(batch.outcomes())
+            try:
+                self._go_on(work, work.send(batch.outcomes()), ended)
+            except StopIteration as stop:
+                ended(stop.value)
+            except Exception as error:  # the commit's outcome
+                ended(error)
 
-        batch = RequestBatch(under_way.requests, answered)
+        batch = RequestBatch(requests, answered)
         self._unattended[batch] = time.monotonic()
         self._batches.add(batch)
+        every = range(len(requests))
         try:
-            if not self._looks_after:
-                self._loop.call_soon_threadsafe(self._look_after)
             self._begin(batch)
         except CoordinatorClosedError as error:
-            batch.failed([0], error)
+            batch.failed(every, error)
         except RuntimeError:  # the event loop is closed
-            batch.failed([0], self._why())
+            batch.failed(every, self._why())
 
     def _together(self, shards: Sequence[ShardId]) -> bool:
         """Return whether shards are likely to be on one server, as far as is known here."""
@@ -511,11 +560,11 @@ class CommServerClient(ServerClient):
 
     async def _attend(self) -> None:
         while True:
-            await asyncio.sleep(self._look_again_after)
+            await asyncio.sleep(self._look_again_after / 2)
             now = time.monotonic()
             for batch, since in list(self._unattended.items()):
                 if now - since >= CALL_TIMEOUT:
-                    batch.failed([0], _unanswered(batch))
+                    batch.failed(range(len(batch.requests)), _unanswered(batch))
                 elif now - since >= self._look_again_after:
                     self._spawn(self._look_again(batch))
 

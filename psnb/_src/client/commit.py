@@ -1,25 +1,34 @@
-"""How a commit is made, on all shards that it writes to or on none. Pure.
+"""The commit protocol: how writes are applied on all shards that they go to, or on none. Pure.
 
-`committing` is a generator: it yields batches of requests, and returns the outcome of the commit. A
-driver makes the requests: a closure's thread, or the simulation that tests the whole protocol
-(`tests/model`). See `psnb._src.server.commit_log` for the shards' side.
+All of it is coroutines over an `Ask`, which makes requests and returns their outcomes: `commit`,
+`resolve_in_doubt` for commits whose worker was lost, `recover_orphans` for what an owner has left
+undone, and `end_round`. The same code runs in the threads of a worker, which wait for the answers,
+as tasks on the notebook's event loop, and in the simulation that tests it (`tests/model`). See
+`psnb._src.server.commit_log` for the shards' side.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import partial
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from psnb._src.client.requests import Request, ServerClient
+from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import PROCESS, Commit, Part
-from psnb._src.server.operations import APART, ApplyCommit, CommitParts, GiveUpCommit, PreparePart
-from psnb._src.utils.profiling import Watermark
-from psnb._src.utils.threads import run_in_thread
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.operations import (
+    APART,
+    ApplyCommit,
+    ClosedLog,
+    CloseLog,
+    CommitParts,
+    EndRound,
+    FenceCommits,
+    GiveUpCommit,
+    PreparePart,
+    SquareNorms,
+)
 from psnb.errors import (
     ClosureCancelledError,
     CoordinatorClosedError,
@@ -33,11 +42,51 @@ T = TypeVar("T")
 Outcome = Any
 """The result of a request, or the exception that it raised."""
 
+Ask = Callable[[Sequence[Request]], Awaitable[Sequence[Outcome]]]
+"""Makes requests, of which there may be none, and returns their outcomes."""
+
+Blocked = Callable[[ServerUnresponsiveError], object]
+"""Called each time a server does not respond to a request, which is then repeated."""
+
 _UNKNOWN = (ServerUnresponsiveError, CoordinatorClosedError)
 """Errors after which a request may still be carried out."""
 
-Steps = Generator[Sequence[Request], Sequence[Outcome], T]
-"""Yields requests, takes their outcomes, and returns the final result."""
+
+class Asked:
+    """What `ask` waits for where whoever drives a coroutine makes its requests."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+
+    def __await__(self) -> Generator[Sequence[Request], Sequence[Outcome], Sequence[Outcome]]:
+        return (yield self._requests)
+
+
+async def ask(requests: Sequence[Request]) -> Sequence[Outcome]:
+    """Have the driver make requests: an `Ask`."""
+    return await Asked(requests) if requests else []
+
+
+def drive(
+    work: Coroutine[Sequence[Request], Sequence[Outcome], T],
+    attempt: Callable[[Sequence[Request]], Sequence[Outcome]],
+    requests: Sequence[Request] | None = None,
+) -> T:
+    """Make the requests of a coroutine over `ask` in this thread, and return what it returns.
+
+    One that has begun waits for the outcomes of ``requests``.
+    """
+    try:
+        requests = work.send(None) if requests is None else requests  # type: ignore[arg-type]
+        while True:
+            try:
+                outcomes = attempt(requests)
+            except PsnbError as error:
+                outcomes = [error] * len(requests)
+            requests = work.send(outcomes)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
 
 
 class UndecidedError(Exception):
@@ -56,20 +105,25 @@ class UndecidedError(Exception):
         self.commit, self.reason = commit, reason
 
 
-def committing(
-    commit: Commit, parts: Mapping[ShardId, Part], together: Callable[[Sequence[ShardId]], bool]
-) -> Steps[int | None]:
-    """Yield the requests that make a commit, and take their outcomes.
+async def commit(
+    of: Commit,
+    parts: Mapping[ShardId, Part],
+    together: Callable[[Sequence[ShardId]], bool],
+    ask: Ask,
+) -> int | None:
+    """Have shards apply a commit: in one message if they are on one server, else in two phases.
 
     Parameters
     ----------
-    commit : Commit
+    of : Commit
         Which; it names all shards that take part.
     parts : mapping of ShardId to Part
         What goes to each of them.
     together : callable
         Returns whether shards are likely to be on one server, which can change them at once. The
         server decides in the end.
+    ask : Ask
+        Makes the requests.
 
     Returns
     -------
@@ -85,221 +139,248 @@ def committing(
     PsnbError
         If it is applied nowhere, and never will be.
     """
-    shards = commit.shards
+    shards = of.shards
     if together(shards):
         several = {shard.number: part for shard, part in parts.items()}
-        once = Request(shards[0], CommitParts(commit, several))
-        (outcome,) = yield [once]
+        (outcome,) = await ask([Request(shards[0], CommitParts(of, several))])
         if isinstance(outcome, _UNKNOWN):
-            raise UndecidedError(commit, outcome) from outcome
+            raise UndecidedError(of, outcome) from outcome
         if isinstance(outcome, Exception):
             raise outcome
         if outcome != APART:
             staleness: int | None = outcome
             return staleness
-    holds = yield [Request(shard, PreparePart(commit, parts[shard])) for shard in shards]
+    holds = await ask([Request(shard, PreparePart(of, parts[shard])) for shard in shards])
     if failed := _errors(holds):
-        # Not all have prepared it, so none will apply it; those that have are asked to give it up.
+        # Not all have prepared it, so none will apply it; those that have are told to give it up.
         held = [s for s, each in zip(shards, holds, strict=True) if not isinstance(each, Exception)]
-        yield [Request(shard, GiveUpCommit(commit)) for shard in held]
+        await ask([Request(shard, GiveUpCommit(of)) for shard in held])
         raise failed[0]
     # The commit is decided. From here on its effect is lost only if a server is lost with all its
     # data.
-    applied = yield [Request(shard, ApplyCommit(commit)) for shard in shards]
-    failed = _errors(applied)
-    for error in failed:
-        # A copy that took over at a bad moment may not know the commit, while others have applied
-        # it.
+    applied = await ask([Request(shard, ApplyCommit(of)) for shard in shards])
+    for error in _errors(applied):
+        # A replica that took over at a bad moment may not know the commit, while others have
+        # applied it.
         if isinstance(error, (*_UNKNOWN, ClosureCancelledError)):
-            raise UndecidedError(commit, error) from error
+            raise UndecidedError(of, error) from error
         if not isinstance(error, ServerLostError):
             raise error
-    stale = [each for each in applied if isinstance(each, int)]
-    return max(stale, default=None)
+    return max((each for each in applied if isinstance(each, int)), default=None)
 
 
 def _errors(outcomes: Sequence[Outcome]) -> list[Exception]:
     return [each for each in outcomes if isinstance(each, Exception)]
 
 
-def drive(
-    steps: Steps[T],
-    attempt: Callable[[Sequence[Request]], Sequence[Outcome]],
-    requests: Sequence[Request] | None = None,
-) -> T:
-    """Make the requests that a generator yields, and return its result; raises what it raises.
-
-    A generator that has begun has yielded ``requests``.
-    """
-    requests, outcomes = next(steps) if requests is None else requests, list[Outcome]()
-    try:
-        while True:
-            try:
-                outcomes = list(attempt(requests)) if requests else []
-            except PsnbError as error:
-                outcomes = [error] * len(requests)
-            requests = steps.send(outcomes)
-    except StopIteration as ended:
-        result: T = ended.value
-        return result
-
-
-# InFlightCommit: a commit that its thread does not wait for.
+# Commits in doubt: their worker died, or could not tell whether they are applied.
 #
-# The thread sends it and goes on with something else; the event loop takes the answer. So a worker
-# computes while its last commit travels. Nearly always there is one answer: all shards are on one
-# server. Only where it says that they are not any more, a thread ``psnb-commit`` makes the rest.
+# `resolve_in_doubt` asks all shards what they know of some commits. After its answer a shard leaves
+# these commits to the notebook: no worker can change them any more, not even one that was frozen
+# and wakes up. The answers of all shards decide each commit:
+#
+# - A shard has applied it: then all have prepared it, and the others apply it now.
+# - All shards that take part have prepared it: they apply it now.
+# - Otherwise no shard has applied it, and none will.
+#
+# A shard that was lost with its servers counts as agreeing with the others: its part is lost with
+# all that it had. A shard that does not respond is asked again, for as long as it takes.
 
-Ended = Callable[[Any], None]
-"""Takes the outcome of a commit: how stale it was, or None; or an exception."""
+CommitKey = tuple[str, int]
+"""Writer and number of a commit."""
 
 
-class InFlightCommit:
-    """Goes through the steps of a commit, and hands over its outcome, once.
+@dataclass
+class _Findings:
+    """What is known about a commit."""
+
+    commit: Commit
+    applied: set[ShardId] = field(default_factory=set)
+    held: set[ShardId] = field(default_factory=set)
+
+    def goes_forward(self, lost: set[ShardId]) -> bool:
+        return bool(self.applied) or self.held >= set(self.commit.shards) - lost
+
+
+async def resolve_in_doubt(
+    shards: Sequence[ShardId],
+    attempts: Mapping[str, Mapping[int, int]],
+    closed: Sequence[str],
+    ask: Ask,
+    on_blocked: Blocked,
+) -> dict[CommitKey, Commit]:
+    """Find out and settle commits.
 
     Parameters
     ----------
-    steps : generator
-        From `committing`.
-    attempt : callable
-        `ServerClient.attempt`, for a thread that waits.
-    ended : callable
-        Takes the outcome, in whichever thread has it.
+    shards : sequence of ShardId
+        All that may know the commits.
+    attempts : mapping
+        By writer and commit number: the last attempt that there can have been.
+    closed : sequence of str
+        Writers from which nothing more is to be accepted, and whose commits are all to be found.
+    ask, on_blocked
+        Make the requests.
 
-    Attributes
-    ----------
-    requests : sequence of Request
-        Those that are to be made next.
+    Returns
+    -------
+    dict
+        The commits that are applied on all of their shards, now.
     """
-
-    def __init__(
-        self,
-        steps: Steps[int | None],
-        attempt: Callable[[Sequence[Request]], Sequence[Outcome]],
-        ended: Ended,
-    ) -> None:
-        self._steps, self._attempt, self._ended = steps, attempt, ended
-        self.requests = next(steps)
-
-    @property
-    def whole(self) -> bool:
-        """Whether one message is to make all of it."""
-        return isinstance(self.requests[0].operation, CommitParts)
-
-    def answered(self, outcomes: Sequence[Outcome]) -> None:
-        """Take the answers to `requests`."""
-        try:
-            self.requests = self._steps.send(outcomes)
-        except StopIteration as ended:
-            self._ended(ended.value)
-        except Exception as error:  # the commit's outcome
-            self._ended(error)
-        else:
-            threading.Thread(target=self.finish, name="psnb-commit", daemon=True).start()
-
-    def finish(self) -> None:
-        """Make all requests that are left, in this thread."""
-        try:
-            staleness = drive(self._steps, self._attempt, self.requests)
-        except Exception as error:  # the commit's outcome
-            self._ended(error)
-        else:
-            self._ended(staleness)
+    found: dict[CommitKey, _Findings] = {}
+    lost: set[ShardId] = set()
+    asked, waiting = set(shards), list(shards)
+    fence = FenceCommits(attempts, closed)
+    while waiting:
+        requests = [Request(shard, fence) for shard in waiting]
+        answers = await _settled(requests, ask, on_blocked, _GONE)
+        for shard, facts in zip(waiting, answers, strict=True):
+            if isinstance(facts, Exception):
+                lost.add(shard)
+                continue
+            for fact in facts:
+                each = found.setdefault(fact.commit[:2], _Findings(fact.commit))
+                (each.applied if fact.applied else each.held).add(shard)
+        # Closures may write to parameters of other strategies.
+        waiting = sorted({s for each in found.values() for s in each.commit.shards} - asked)
+        asked.update(waiting)
+    forward = {key: each.commit for key, each in found.items() if each.goes_forward(lost)}
+    conclusions = [
+        Request(shard, (ApplyCommit if key in forward else GiveUpCommit)(each.commit, decided=True))
+        for key, each in found.items()
+        for shard in sorted(each.held - lost)
+    ]
+    await _settled(conclusions, ask, on_blocked, _GONE)
+    return forward
 
 
-# Writes outside of closures, and writes in closures with ``immediate=True``.
-#
-# A process numbers them, as a coordinator numbers closures. So a request without an answer can be
-# sent again, and a write that one of several servers has made is made by all.
-#
-# Threads: any may write. An interrupt of the main thread ends its waiting, so the commit itself is
-# made in another thread. If a server is unresponsive, a thread ``psnb-finish`` waits for it; it
-# ends when that server answers or is lost, or when the `ServerClient` is closed.
+_GONE = (ServerLostError, ClosureCancelledError)
+"""Errors of a shard that is lost; one that was made again elsewhere knows nothing, and refuses."""
 
 
-class _DirectWriter:
-    """Numbers the writes that this process makes outside of closures."""
-
-    def __init__(self) -> None:
-        self._name = f"{PROCESS}{uuid.uuid4().hex}"
-        self._lock = threading.Lock()  # guards the numbers, for a moment each
-        self._next = 0
-        self._watermark = Watermark()
-
-    def begin(self) -> Commit:
-        """Return the next commit; servers remember it until it has ended."""
-        with self._lock:
-            number, low = self._next, self._watermark.low
-            self._next += 1
-        return Commit(self._name, number, settled_below=low)
-
-    def end(self, commit: Commit) -> None:
-        with self._lock:
-            self._watermark.end(commit.number)
-
-
-_writer = _DirectWriter()
+async def _settled(
+    requests: Sequence[Request],
+    ask: Ask,
+    on_blocked: Blocked,
+    gone: tuple[type[PsnbError], ...] = (ServerLostError,),
+) -> list[Outcome]:
+    """Return answers, or the errors of shards that are gone; waits for unresponsive servers."""
+    answers: dict[int, Any] = {}
+    while left := [position for position in range(len(requests)) if position not in answers]:
+        outcomes = await ask([requests[position] for position in left])
+        for position, outcome in zip(left, outcomes, strict=True):
+            if isinstance(outcome, ServerUnresponsiveError):
+                on_blocked(outcome)
+            elif isinstance(outcome, Exception) and not isinstance(outcome, gone):
+                raise outcome
+            else:
+                answers[position] = outcome
+    return [answers[position] for position in range(len(requests))]
 
 
-def _begin_anew() -> None:
-    """Give a forked process its own name: servers drop numbers that came under a name before."""
-    global _writer
-    _writer = _DirectWriter()
+async def recover_orphans(shards: Sequence[ShardId], ask: Ask) -> None:
+    """Have all shards finish or give up what an owner that has gone has left undone, alike.
 
+    Its process may have died between any two messages. A commit that a shard has applied, or that
+    all have prepared, is applied by all; any other is given up. A round that one shard has ended is
+    ended by all. No shard takes a commit meanwhile, or from then on, until the new owner says so.
 
-os.register_at_fork(after_in_child=_begin_anew)
-
-
-def commit_now(
-    server_client: ServerClient, shards: tuple[ShardId, ...], parts: Mapping[ShardId, Part]
-) -> None:
-    """Have shards make writes, all of them or none, under a number of this process.
-
-    An interrupt ends the waiting only. The commit goes on, so that every server gets its part and
-    every number ends.
+    Parameters
+    ----------
+    shards : sequence of ShardId
+        All shards of the strategy.
+    ask : Ask
+        Makes the requests.
 
     Raises
     ------
-    ServerLostError, ServerUnresponsiveError, CoordinatorClosedError
-        Also if it is unknown whether the writes were made, on all servers or on some.
+    ServerUnresponsiveError
+        If a server does not respond; it can be done again.
     """
-    run_in_thread(_commit, server_client, shards, parts)
+    outcomes = await ask([Request(shard, CloseLog()) for shard in shards])
+    found: dict[ShardId, ClosedLog] = {
+        shard: outcome
+        for shard, outcome in zip(shards, outcomes, strict=True)
+        if not _is_lost(outcome)
+    }
+    attempts: dict[str, dict[int, int]] = {}
+    for fact in (fact for log in found.values() for fact in log.facts):
+        numbers, of = attempts.setdefault(fact.commit.writer, {}), fact.commit
+        numbers[of.number] = max(of.attempt, numbers.get(of.number, 0))
+    await resolve_in_doubt(shards, attempts, (), ask, _raise)
+    for outcome in await ask(_ends(found)):
+        _is_lost(outcome)
 
 
-def _commit(
-    server_client: ServerClient, shards: tuple[ShardId, ...], parts: Mapping[ShardId, Part]
+def _ends(logs: Mapping[ShardId, ClosedLog]) -> list[Request]:
+    """Return the ends of rounds for the shards that keep what was pushed in them."""
+    ends: list[EndRound] = [log.ended for log in logs.values() if log.ended is not None]
+    distinct = {(each.writer, each.number): each for each in ends}.values()
+    return [
+        Request(shard, end)
+        for shard, log in logs.items()
+        for end in distinct
+        if not set(end.closures).isdisjoint(log.held.get(end.writer, ()))
+    ]
+
+
+def _is_lost(outcome: Outcome) -> bool:
+    if isinstance(outcome, Exception) and (
+        isinstance(outcome, ServerUnresponsiveError) or not isinstance(outcome, ServerLostError)
+    ):
+        raise outcome
+    return isinstance(outcome, ServerLostError)
+
+
+def _raise(error: ServerUnresponsiveError) -> None:
+    raise error
+
+
+async def end_round(
+    shards: Sequence[ShardId],
+    owners: Mapping[str, str],
+    of: EndRound,
+    ask: Ask,
+    on_blocked: Blocked,
 ) -> None:
-    writer = _writer
-    commit = writer.begin()._replace(shards=shards)
-    try:
-        server_client.commit(commit, parts)
-    except UndecidedError as error:
-        end = partial(writer.end, commit)
-        if isinstance(error.reason, ServerUnresponsiveError) and len(shards) > 1:
-            finish = partial(_finish, server_client, commit, end)
-            threading.Thread(target=finish, name="psnb-finish", daemon=True).start()
-        else:
-            end()
-        # A copy that took over has missed the writes: they are lost there with the server before
-        # it.
-        lost = isinstance(error.reason, ClosureCancelledError)
-        kind = ServerLostError if lost else type(error.reason)
-        raise kind(f"{error.reason}. It may have been written") from error
-    except BaseException:  # an interrupt, too: servers need not remember the commit
-        writer.end(commit)
-        raise
-    writer.end(commit)
+    """Have all shards apply a round, or none; each applies it once, however often it is asked.
 
+    A shard has only a part of a gradient. So the norms are asked for first if a parameter may be
+    clipped by norm.
 
-def _finish(server_client: ServerClient, commit: Commit, end: Callable[[], None]) -> None:
-    """Have each shard apply its part, if all have prepared theirs, once its server answers."""
-    left = [Request(shard, ApplyCommit(commit)) for shard in commit.shards]
-    try:
-        while left:
-            outcomes = server_client.attempt(left)  # waits for a while
-            found = zip(left, outcomes, strict=True)
-            left = [request for request, each in found if isinstance(each, ServerUnresponsiveError)]
-    except PsnbError:
-        pass  # the strategy is closed
-    finally:
-        end()
+    Parameters
+    ----------
+    shards : sequence of ShardId
+        All of the strategy.
+    owners : mapping of str to str
+        The parameters of the tables that are clipped by norm.
+    of : EndRound
+        Which round, and the commit numbers of the closures that count, in the order in which they
+        are summed; without norms.
+    ask, on_blocked
+        Make the requests, again and again: closures that have ended rely on it.
+
+    Raises
+    ------
+    ServerLostError
+        If a server is gone; nothing was applied.
+    """
+    norms: dict[str, float] = {}
+    if owners or len(shards) > 1:
+        # Also where no norm is needed: it makes sure that all shards are there.
+        wanted = SquareNorms(of.writer, of.number, of.closures, sorted(owners))
+        answers = await _settled([Request(shard, wanted) for shard in shards], ask, on_blocked)
+        squares: dict[str, list[float]] = {}
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+            for table, square in answer.items():
+                squares.setdefault(owners[table], []).append(square)
+        whole = {name: math.sqrt(math.fsum(each)) for name, each in squares.items()}
+        norms = {table: whole[name] for table, name in owners.items() if name in whole}
+    end = EndRound(of.writer, of.number, of.closures, norms)
+    # A shard that is lost now is lost with all its data, this round included.
+    ended = await _settled([Request(shard, end) for shard in shards], ask, on_blocked)
+    lost = _errors(ended)
+    if len(lost) == len(shards):
+        raise lost[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,9 +22,7 @@ from psnb._src.client.arguments import (
     checked_ids,
     split_finite,
 )
-from psnb._src.client.commit import Steps, drive
 from psnb._src.client.requests import (
-    Request,
     ServerClient,
     on_table,
     read_segments,
@@ -34,7 +32,6 @@ from psnb._src.client.requests import (
 from psnb._src.client.updates import PendingRead, ShardWrite, client_of, read_request, write
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.kernels import add_up_rows, all_finite, distinct, norm, often_repeated
-from psnb._src.server.operations import EndRound, SquareNorms
 from psnb._src.server.optimizer import CtrAccessor, Optimizer
 from psnb._src.server.states import (
     Admission,
@@ -66,8 +63,6 @@ from psnb._src.utils.text import shown
 from psnb.errors import (
     ConfigurationError,
     InvalidArrayError,
-    ServerLostError,
-    ServerUnresponsiveError,
 )
 
 # EmbeddingSpec: what an embedding is, wherever it lies. Pure.
@@ -750,103 +745,11 @@ def _require_positive(partitioner: object, *names: str) -> None:
         object.__setattr__(partitioner, name, value)
 
 
-# The end of a round of synchronous updates: what its closures pushed becomes one update.
-#
-# A shard has only a part of a gradient. So the norms are asked for first if a parameter may be
-# clipped by norm.
-
-
-def apply_round(
-    attempt: Callable[[Sequence[Request]], Sequence[Any]],
-    shards: Sequence[ShardId],
-    parameters: Iterable[ParameterShards],
-    writer: str,
-    number: int,
-    closures: Sequence[int],
-    on_blocked: Callable[[Exception], None],
-) -> None:
-    """Have all shards apply a round, or none; each applies it once, however often it is asked.
-
-    Parameters
-    ----------
-    attempt : callable
-        Sends requests to shards, and returns errors in the place of answers.
-    shards : sequence of ShardId
-        All of the strategy.
-    parameters : iterable of ParameterShards
-        Those that may have been pushed.
-    writer : str
-        The coordinator whose round it is.
-    number : int
-        Which round.
-    closures : sequence of int
-        The commit numbers of the closures that count, in the order in which they are summed.
-    on_blocked : callable
-        Called each time when a server is unresponsive. The request is repeated, because closures
-        that have ended rely on it.
-
-    Raises
-    ------
-    ServerLostError
-        If a server is gone; nothing was applied.
-    """
-    owners = {
+def clipped_tables(parameters: Iterable[ParameterShards]) -> dict[str, str]:
+    """Return the tables that are clipped by norm, and their parameters: see `end_round`."""
+    return {
         table: parameter.name
         for parameter in parameters
         if parameter.clips_by_norm
         for table in parameter.table_names
     }
-    drive(ending_round(shards, owners, writer, number, closures, on_blocked), attempt)
-
-
-def ending_round(
-    shards: Sequence[ShardId],
-    owners: Mapping[str, str],
-    writer: str,
-    number: int,
-    closures: Sequence[int],
-    on_blocked: Callable[[Exception], None],
-) -> Steps[None]:
-    """Yield the requests that end a round, and take their outcomes; see `apply_round`. Pure.
-
-    ``owners`` maps the tables that are clipped by norm to their parameters.
-    """
-    closures = list(closures)
-    norms: dict[str, float] = {}
-    if owners or len(shards) > 1:
-        # Also where no norm is needed: it makes sure that all shards are there.
-        asked = SquareNorms(writer, number, closures, sorted(owners))
-        requests = [Request(shard, asked) for shard in shards]
-        answers = yield from _asked(requests, on_blocked)
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise answer
-        squares: dict[str, list[float]] = {}
-        for answer in answers:
-            for table, square in answer.items():
-                squares.setdefault(owners[table], []).append(square)
-        whole = {name: math.sqrt(math.fsum(parts)) for name, parts in squares.items()}
-        norms = {table: whole[name] for table, name in owners.items() if name in whole}
-    ends = [Request(shard, EndRound(writer, number, closures, norms)) for shard in shards]
-    # A shard that is lost now is lost with all its data, this round included.
-    ended = yield from _asked(ends, on_blocked)
-    lost = [each for each in ended if isinstance(each, Exception)]
-    if len(lost) == len(shards):
-        raise lost[0]
-
-
-def _asked(
-    requests: Sequence[Request], on_blocked: Callable[[Exception], None]
-) -> Steps[list[Any]]:
-    """Return answers, or a `ServerLostError` in place of one; waits for unresponsive servers."""
-    answers: dict[int, Any] = {}
-    while left := [position for position in range(len(requests)) if position not in answers]:
-        outcomes = yield [requests[position] for position in left]
-        for position, outcome in zip(left, outcomes, strict=True):
-            if isinstance(outcome, ServerUnresponsiveError):
-                on_blocked(outcome)
-            elif isinstance(outcome, ServerLostError) or not isinstance(outcome, Exception):
-                answers[position] = outcome
-            else:
-                raise outcome
-    return [answers[position] for position in range(len(requests))]

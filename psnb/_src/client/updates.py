@@ -12,21 +12,25 @@ carries the version at its first read of the shard, from which the shard compute
 
 from __future__ import annotations
 
+import os
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from psnb._src.client.commit import commit_now
+from psnb._src.client.commit import UndecidedError
 from psnb._src.client.requests import Request, ServerClient, on_table, process_client
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.commit_log import PROCESS, Commit, Part
 from psnb._src.server.kernels import summed
+from psnb._src.server.operations import ApplyCommit
 from psnb._src.server.table import (
     BlendValues,
     CountSkipped,
@@ -45,7 +49,15 @@ from psnb._src.server.table import (
     TableOperation,
     TableRead,
 )
-from psnb.errors import ConfigurationError
+from psnb._src.utils.profiling import Watermark
+from psnb._src.utils.threads import run_in_thread
+from psnb.errors import (
+    ClosureCancelledError,
+    ConfigurationError,
+    PsnbError,
+    ServerLostError,
+    ServerUnresponsiveError,
+)
 
 ShardWrite = tuple[ShardId, OnTable]
 """A write, and the shard that it goes to."""
@@ -295,6 +307,104 @@ def read_request(shard: ShardId, table: str, read: TableRead) -> Request:
     updates = current_updates()
     pending = updates.pending(shard, table) if updates is not None else []
     return on_table(shard, table, Preview(pending, read) if pending else read)
+
+
+# Writes outside of closures, and writes in closures with ``immediate=True``.
+#
+# A process numbers them, as a coordinator numbers closures. So a request without an answer can be
+# sent again, and a write that one of several servers has made is made by all.
+#
+# Threads: any may write. An interrupt of the main thread ends its waiting, so the commit itself is
+# made in another thread. If a server is unresponsive, a thread ``psnb-finish`` waits for it; it
+# ends when that server answers or is lost, or when the `ServerClient` is closed.
+
+
+class _DirectWriter:
+    """Numbers the writes that this process makes outside of closures."""
+
+    def __init__(self) -> None:
+        self._name = f"{PROCESS}{uuid.uuid4().hex}"
+        self._lock = threading.Lock()  # guards the numbers, for a moment each
+        self._next = 0
+        self._watermark = Watermark()
+
+    def begin(self) -> Commit:
+        """Return the next commit; servers remember it until it has ended."""
+        with self._lock:
+            number, low = self._next, self._watermark.low
+            self._next += 1
+        return Commit(self._name, number, settled_below=low)
+
+    def end(self, commit: Commit) -> None:
+        with self._lock:
+            self._watermark.end(commit.number)
+
+
+_writer = _DirectWriter()
+
+
+def _begin_anew() -> None:
+    """Give a forked process its own name: servers drop numbers that came under a name before."""
+    global _writer
+    _writer = _DirectWriter()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+def commit_now(
+    server_client: ServerClient, shards: tuple[ShardId, ...], parts: Mapping[ShardId, Part]
+) -> None:
+    """Have shards make writes, all of them or none, under a number of this process.
+
+    An interrupt ends the waiting only. The commit goes on, so that every server gets its part and
+    every number ends.
+
+    Raises
+    ------
+    ServerLostError, ServerUnresponsiveError, CoordinatorClosedError
+        Also if it is unknown whether the writes were made, on all servers or on some.
+    """
+    run_in_thread(_commit, server_client, shards, parts)
+
+
+def _commit(
+    server_client: ServerClient, shards: tuple[ShardId, ...], parts: Mapping[ShardId, Part]
+) -> None:
+    writer = _writer
+    commit = writer.begin()._replace(shards=shards)
+    try:
+        server_client.commit(commit, parts)
+    except UndecidedError as error:
+        end = partial(writer.end, commit)
+        if isinstance(error.reason, ServerUnresponsiveError) and len(shards) > 1:
+            finish = partial(_finish, server_client, commit, end)
+            threading.Thread(target=finish, name="psnb-finish", daemon=True).start()
+        else:
+            end()
+        # A copy that took over has missed the writes: they are lost there with the server before
+        # it.
+        lost = isinstance(error.reason, ClosureCancelledError)
+        kind = ServerLostError if lost else type(error.reason)
+        raise kind(f"{error.reason}. It may have been written") from error
+    except BaseException:  # an interrupt, too: servers need not remember the commit
+        writer.end(commit)
+        raise
+    writer.end(commit)
+
+
+def _finish(server_client: ServerClient, commit: Commit, end: Callable[[], None]) -> None:
+    """Have each shard apply its part, if all have prepared theirs, once its server answers."""
+    left = [Request(shard, ApplyCommit(commit)) for shard in commit.shards]
+    try:
+        while left:
+            outcomes = server_client.attempt(left)  # waits for a while
+            found = zip(left, outcomes, strict=True)
+            left = [request for request, each in found if isinstance(each, ServerUnresponsiveError)]
+    except PsnbError:
+        pass  # the strategy is closed
+    finally:
+        end()
 
 
 # Accumulated: the writes of several steps, with one sum for the gradients of each table. Pure.

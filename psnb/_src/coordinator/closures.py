@@ -16,7 +16,7 @@ from typing import Any
 
 from psnb._src.client.updates import DryRunClient, Round
 from psnb._src.coordinator.functions import DependencyFingerprint, changed_elsewhere
-from psnb._src.coordinator.remote_value import RemoteValue
+from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
 from psnb._src.coordinator.values import PerWorkerIterator, ResourceRegistry
 from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.protocol.modules import Uploads
@@ -31,7 +31,7 @@ from psnb._src.protocol.packing import (
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.checks import integer, is_integer
 from psnb._src.utils.text import NAME, error_text, hide_internal_frames, shown, truncate
-from psnb._src.utils.threads import Condition
+from psnb._src.utils.threads import Inbox
 from psnb._src.worker.context import InputContext, ReportedStates, WorkerContext, entered
 from psnb._src.worker.leasing import NotReplayable, ReplayedInputs
 from psnb.errors import ClosureInputError, ConfigurationError, CoordinatorClosedError
@@ -52,7 +52,7 @@ class Call:
         What must stay alive likewise: the futures among the arguments.
     inputs : list
         Remote values among the arguments, each replaced by its pickled value as soon as there is
-        one; guarded by the queue's lock once the closure was put.
+        one; the event loop's alone once the closure was put.
     """
 
     __slots__ = ("held", "inputs", "payload", "references")
@@ -73,6 +73,19 @@ class Call:
         if not self.inputs:
             return []  # nearly always
         return [(i, each) for i, each in enumerate(self.inputs) if isinstance(each, RemoteValue)]
+
+    def take_inputs(self) -> None:
+        """Replace inputs that have completed by their values.
+
+        Raises
+        ------
+        SerializationError
+            If a value was fetched, and cannot be pickled any more.
+        """
+        for place, remote in self.missing():
+            if remote.status is ClosureStatus.COMPLETED:
+                packed = remote.packed()
+                self.inputs[place] = remote.pack_again() if packed is None else packed
 
 
 def positional(args: object) -> tuple[Any, ...]:
@@ -114,7 +127,7 @@ def pack_call(
     name: str,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    condition: Condition,
+    inbox: Inbox,
     futures: GivenFutures | None = None,
 ) -> Call:
     """Pickle the arguments of a call.
@@ -125,7 +138,7 @@ def pack_call(
         If they cannot be pickled; the message names the part that cannot.
     ConfigurationError
         If a remote value among them belongs to another coordinator (it does not share
-        ``condition``), or a future to another cluster.
+        ``inbox``), or a future to another cluster.
     """
     if not args and not kwargs:
         return NO_ARGUMENTS
@@ -139,7 +152,7 @@ def pack_call(
         futures.require_own(name)
     remotes: list[RemoteValue | bytes] = []
     for remote in inputs:
-        if not isinstance(remote, RemoteValue) or not remote.shares(condition):
+        if not isinstance(remote, RemoteValue) or not remote.shares(inbox):
             raise ConfigurationError(
                 f"a remote value among the arguments of {name} belongs to another coordinator: "
                 "fetch() it and pass the value"
@@ -389,8 +402,9 @@ NOT_TAKEN = Execution(-1)
 class Closure:
     """One call that waits or runs.
 
-    Owned by the queue. Its lock guards what changes: `execution`, the inputs of `call`, and the
-    outcome in `remote`. There may be very many closures, so they share objects where they can.
+    Owned by the scheduler once it was put: only the event loop changes `execution`, the inputs of
+    `call`, and the outcome in `remote`. There may be very many closures, so they share objects
+    where they can.
 
     Attributes
     ----------

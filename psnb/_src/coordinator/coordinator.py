@@ -53,6 +53,7 @@ from psnb._src.coordinator.partitioned import PartitionedDataset, make_dataset_o
 from psnb._src.coordinator.queue import BroadcastCalls, ClosureQueue, fetch_per_worker
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.resolve import Resolver
+from psnb._src.coordinator.scheduler import Scheduler
 from psnb._src.coordinator.settings import (
     DEFAULT_QUEUE_SIZE,
     SavedRun,
@@ -67,6 +68,7 @@ from psnb._src.coordinator.values import (
     fetched,
 )
 from psnb._src.coordinator.view import CoordinatorView, Saving, Steps, gate_for
+from psnb._src.dask_compat import event_loop
 from psnb._src.jupyter_compat import in_notebook
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.display import LiveView, ProgressLine, Share, wanted
@@ -186,7 +188,13 @@ class ClusterCoordinator(SaysWhatToUse):
         def make() -> tuple[ClusterCoordinator, Callable[[], Fences], LastSave]:
             made = object.__new__(cls)
             made._assemble(strategy, settings)
-            return made, made._resolver.fences, made._view.save_last
+            # Not of the coordinator itself, which may be collected.
+            resolver, queue = made._resolver, made._queue
+
+            def fences() -> Fences:
+                return resolver.fences(queue.closed_attempts())
+
+            return made, fences, made._view.save_last
 
         one = core_of(strategy).one_coordinator(make, coordinators_of(strategy))
         one.settings.require(settings)
@@ -198,8 +206,7 @@ class ClusterCoordinator(SaysWhatToUse):
         round_size = strategy.mode.closures if isinstance(strategy.mode, Sync) else None
         self._functions, self._leases = FunctionRegistry(core.uploads), LeaseRegistry(round_size)
         self._resources = ResourceRegistry(self._fetch_per_worker)
-        self._queue = ClosureQueue(
-            settings.max_queue_size,
+        scheduler = Scheduler(
             records.events,
             gate_for(strategy.mode),
             # Weakly: failures are the user's, who may keep one for longer than the strategy.
@@ -208,9 +215,10 @@ class ClusterCoordinator(SaysWhatToUse):
             on_states=records.merged.add,
             ended=core.ended,
         )
-        self._resolver = Resolver(self._queue, core, isinstance(strategy.mode, Geo))
+        self._queue = ClosureQueue(settings.max_queue_size, scheduler, event_loop(strategy.client))
+        self._resolver = Resolver(scheduler, core, isinstance(strategy.mode, Geo))
         services = Services(
-            self._queue,
+            scheduler,
             self._resources,
             self._leases,
             self._resolver,
@@ -222,7 +230,8 @@ class ClusterCoordinator(SaysWhatToUse):
         )
         self._membership = Membership(strategy.client, core.closure_workers, services)
         core.servers.on_end = self._membership.give_up
-        self._queue.attach(self._membership.wake, Steps(self._queue, self._membership, core).begin)
+        scheduler.on_work = self._membership.wake
+        scheduler.on_step = Steps(scheduler, self._membership, core).begin
         self._resources.attach(self._membership.wake_all)
         self._ids, self._ended_before = itertools.count(), 0
         label = _labels.take(settings.name or strategy.name, self)
@@ -322,12 +331,12 @@ class ClusterCoordinator(SaysWhatToUse):
     ) -> RemoteValue:
         function = self._functions.register(fn)
         futures = GivenFutures(self.strategy.client)
-        call = pack_call(function.name, args, kwargs, self._queue.settled, futures)
+        call = pack_call(function.name, args, kwargs, self._queue.inbox, futures)
         name = function.name
         self._resources.require_own(function.references, f"a per-worker value that {name} uses")
         self._resources.require_own(call.references, f"a per-worker value that {name} is given")
         futures.await_tasks()
-        remote = RemoteValue(self._queue.settled, self._membership.cancel)
+        remote = RemoteValue(self._queue.inbox, self._membership.cancel)
         self._queue.put(Closure(next(self._ids), function, call, options, remote))
         return remote
 
@@ -649,7 +658,7 @@ class ClusterCoordinator(SaysWhatToUse):
             self._view.note_end()
             _labels.give_back(self.name)
             self._finalizer()
-            self._resolver.end()
+            self._queue.inbox.post(self._resolver.end)
         finally:
             try:
                 if self._link is not None:
@@ -706,7 +715,6 @@ class ClusterCoordinator(SaysWhatToUse):
         since : float
             Only later events are returned; seconds since the epoch.
         """
-        self._queue.publish_events()
         return Events(self._view.events(since))
 
     def failures(self) -> tuple[Failure, ...]:
@@ -715,7 +723,6 @@ class ClusterCoordinator(SaysWhatToUse):
         The last two hundred are kept, whether `join` has raised them or not. Closures that failed
         only because one of their inputs failed are left out.
         """
-        self._queue.publish_events()
         return Failures(self._view.records.failures.since(0))
 
     @property
@@ -940,7 +947,7 @@ class ClusterCoordinator(SaysWhatToUse):
             self._queue.filling,
             lambda: self._membership.count,
             self._membership.wake,
-            self._queue.settled,
+            self._queue.inbox,
         )
 
     def _progress(

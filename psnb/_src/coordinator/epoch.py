@@ -29,7 +29,7 @@ from psnb._src.data.splits import identity
 from psnb._src.monitor.display import Share
 from psnb._src.monitor.history import EpochCount, WorkerStatistics
 from psnb._src.utils.text import counted
-from psnb._src.utils.threads import Condition, uninterrupted
+from psnb._src.utils.threads import Inbox, uninterrupted
 from psnb._src.worker.resources import make_leased_iterator
 from psnb.errors import ConfigurationError, DatasetError
 
@@ -334,8 +334,8 @@ class EpochServices(NamedTuple):
         Tells how many workers there are.
     wake : callable
         Lets idle workers look for work.
-    settled : Condition
-        Notified when closures end.
+    inbox : Inbox
+        To wait for closures.
     """
 
     poll: Callable[[], object]
@@ -343,7 +343,7 @@ class EpochServices(NamedTuple):
     filling: Callable[[], AbstractContextManager[None]]
     workers: Callable[[], int]
     wake: Callable[[], None]
-    settled: Condition
+    inbox: Inbox
 
 
 def run_epoch(
@@ -447,11 +447,8 @@ def _ended(
 ) -> Iterator[RemoteValue]:
     """Take closures out of a list as they end, and yield them, while ``fill`` goes on."""
     while fill(waiting):
-        with services.settled:
-            if in_order:
-                ended = services.settled.wait_for(waiting[0].ended_or_blocked, _LOOK_AGAIN)
-            else:
-                ended = services.settled.wait_for(partial(_any_done, waiting), _LOOK_AGAIN)
+        ready = waiting[0].ended_or_blocked if in_order else partial(_any_done, waiting)
+        ended = ready() or services.inbox.wait(ready, _LOOK_AGAIN)
         if not ended:
             services.wake()
         elif in_order:  # one: the next takes its place before the second is looked at

@@ -20,9 +20,8 @@ from typing import NamedTuple
 from psnb._src.cluster.scaling import Demand
 from psnb._src.coordinator.closures import Closure, Duration
 from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.resolve import Resolver
-from psnb._src.coordinator.scheduled import QueueStatistics
+from psnb._src.coordinator.scheduler import QueueStatistics, Scheduler
 from psnb._src.coordinator.values import ResourceRegistry
 from psnb._src.monitor.history import Rate, WorkerStatistics
 from psnb._src.monitor.metrics import Records
@@ -301,7 +300,7 @@ class Services(NamedTuple):
 
     Attributes
     ----------
-    queue : ClosureQueue
+    scheduler : Scheduler
         Where closures come from.
     resources : ResourceRegistry
         The per-worker values that workers must have.
@@ -322,7 +321,7 @@ class Services(NamedTuple):
         once.
     """
 
-    queue: ClosureQueue
+    scheduler: Scheduler
     resources: ResourceRegistry
     leases: LeaseRegistry
     resolver: Resolver
@@ -335,7 +334,7 @@ class Services(NamedTuple):
     def opening(self, name: str, index: int, workers: int, session: int) -> messages.SessionOpening:
         """Return what a worker must know from the beginning; see `SessionOpening`."""
         return messages.SessionOpening(
-            coordinator=self.queue.name,
+            coordinator=self.scheduler.name,
             worker_name=name,
             worker_index=index,
             num_workers=workers,
@@ -393,7 +392,7 @@ class WorkerKnowledge:
         while len(self._functions) > max(_MOST_FUNCTIONS, len(closures)):
             forget.append(self._functions.popitem(last=False)[0])
         return messages.RunClosures(
-            self._services.queue.settled_below(),
+            self._services.scheduler.in_flight.settled_below(),
             self._new_layout(),
             workers,
             functions,

@@ -22,7 +22,6 @@ import dask
 from distributed import Client
 
 from psnb._src.cluster.scaling import DEMAND, Demand
-from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.load import RECALL_SECONDS, ConnectionState, Services, Workload
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.worker import WorkerConnection
@@ -153,7 +152,7 @@ class Membership:
         services: Services,
     ) -> None:
         self._client, self._workers, self._services = client, workers, services
-        self._queue, self._records = services.queue, services.records
+        self._scheduler, self._records = services.scheduler, services.records
         self._timeouts = services.timeouts
         self._sessions = itertools.count()
         self._backoff, self._absences = Backoff(), MissingWorkers(self._timeouts.heartbeat)
@@ -197,14 +196,15 @@ class Membership:
         """Have workers return the closures that they have not begun; any thread."""
         self.soon(self._call_back)
 
-    @uninterrupted  # to the end: nothing else resolves a closure that is open
     def cancel(self, remote: RemoteValue) -> bool:
-        """Begin to cancel a closure; return whether it is going to end; any thread."""
+        """Begin to cancel a closure; return whether it is going to end; on the event loop."""
         kept = isinstance(self._services.mode, Geo)
-        closure = self._queue.cancel(remote, in_flight=not kept)
+        closure = self._scheduler.cancel(remote, in_flight=not kept)
         if closure is not None:
             # In this order: what the worker gets after this is of a cancelled closure.
-            self.soon(partial(self._revoke, closure))
+            for connection in self._connections:
+                connection.revoke(closure)
+            self._services.resolver.revoke(closure)
         return not kept or remote.done()
 
     @uninterrupted
@@ -262,12 +262,12 @@ class Membership:
             task.cancel()
 
     def _wake(self) -> None:
-        if self._queue.failing():
+        if self._scheduler.errors:
             self._wake_all()
         # No more of them than there is work for: there may be hundreds. The latest first, which are
         # still busy with a little: very short work is not worth spreading.
         for connection in reversed(list(self._idle)):
-            if not self._queue.has_work():
+            if not self._scheduler.has_work():
                 break
             del self._idle[connection]
             connection.dispatch()
@@ -297,17 +297,12 @@ class Membership:
         self._balancing = False
         if (
             any(connection.has_free_threads() for connection in self._idle)
-            and not self._queue.has_work()
+            and not self._scheduler.has_work()
         ):
             busy = [connection for connection in self._connections if connection.recall()]
             if busy:
                 self._balancing = True
                 self._loop.call_later(RECALL_SECONDS, self._balance)
-
-    def _revoke(self, closure: Closure) -> None:
-        for connection in self._connections:
-            connection.revoke(closure)
-        self._services.resolver.revoke(closure)
 
     async def _end_connections(self) -> None:
         tasks = list(self._tasks.values())
@@ -336,11 +331,11 @@ class Membership:
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             # The client was closed, or `close` was called, or `give_up`: end all waits.
-            self._queue.close()
+            self._scheduler.close()
 
     def _measure(self) -> Demand:
         now = self._loop.time()
-        return self._workload.measure(self._queue.statistics(), self.statistics(), now)
+        return self._workload.measure(self._scheduler.statistics, self.statistics(), now)
 
     async def _report(self, demand: Demand) -> None:
         # To the scheduler, which scales the cluster by it; an idle coordinator sends nothing.
@@ -350,7 +345,7 @@ class Membership:
         await ask_scheduler(
             self._client,
             DEMAND,
-            coordinator=self._queue.name,
+            coordinator=self._scheduler.name,
             closures=demand.closures,
             occupancy=demand.occupancy,
             holding=list(demand.holding),
@@ -417,10 +412,10 @@ class Membership:
             connection.state in (ConnectionState.READY, ConnectionState.DRAINING)
             for connection in self._tasks
         )
-        waits = not usable and self._queue.statistics().queued
+        waits = not usable and self._scheduler.statistics.queued
         if waits and self._none_fits:
             # Waiting does not help: something must be installed.
-            self._queue.fail_waiting("; ".join(islice(self._refused.values(), _MOST_NAMED)))
+            self._scheduler.fail_waiting("; ".join(islice(self._refused.values(), _MOST_NAMED)))
         elif limit is None or not waits:
             self._waits_since = None
         elif self._waits_since is None:
@@ -429,13 +424,15 @@ class Membership:
             self._waits_since = None
             text = f"there was no worker for {limit:g} s (worker_timeout)"
             self._records.events.add(EventKind.NO_WORKERS, f"{text}: what was queued has failed")
-            self._queue.fail_waiting(f"{text}: start one, for example with `dask worker ADDRESS`")
+            self._scheduler.fail_waiting(
+                f"{text}: start one, for example with `dask worker ADDRESS`"
+            )
 
     def _report_missing(self) -> None:
         here: set[object] = set()
         for connection in self._tasks:
             here |= {connection.name, connection.index}
-        awaited = self._queue.awaited()
+        awaited = self._scheduler.waiting.awaited()
         for absent in self._absences.due(awaited, here, self._loop.time()):
             known = ", ".join(sorted(repr(connection.name) for connection in self._tasks))
             self._records.events.add(

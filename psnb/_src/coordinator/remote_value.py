@@ -1,7 +1,7 @@
 """RemoteValue: what `schedule` returns, the promise of a closure's result. Pure, without Dask.
 
-All remote values of a coordinator share one condition, the queue's, which guards status, outcome
-and callbacks: a separate event for each would cost more than the closure.
+Only the event loop changes status, outcome and callbacks. Any thread may read them; one that waits
+goes through the coordinator's `Inbox`: an event for each would cost more than the closure.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import enum
 import queue
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from psnb._src.jupyter_compat import current_cell
 from psnb._src.protocol.packing import InputReference, dumps, loads, unpack_error
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import counted, error_text, shown, timed_out, truncate
-from psnb._src.utils.threads import Condition
+from psnb._src.utils.threads import Inbox, Lock
 from psnb.errors import (
     ClosureCancelledError,
     ClosureInputError,
@@ -29,26 +30,35 @@ from psnb.errors import (
 
 # Awaiting remote values from any event loop, without an extra thread.
 #
-# A closure that ends calls back under the queue's lock; the callback only wakes the waiting loop.
+# A closure that ends calls back on its coordinator's loop; that only wakes the waiting one.
 
 _LOOK_AGAIN = 1.0
 """Seconds between checks whether a closure is blocked: there is no callback for that."""
 
-_LOOK_FOR_EFFECT = 0.01
-"""Likewise, whether the round of a closure that has ended is applied, which takes milliseconds."""
-
 
 class Signal:
-    """An event of the running loop that any thread may set."""
+    """An event of the running loop that any thread may set; a `Waiter`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
+        self._event, self._done = asyncio.Event(), False
 
-    def set(self, *_: object) -> None:
+    def set_result(self, *_: object) -> None:
+        """Wake it; any thread."""
+        self._done = True
         # A RuntimeError: the loop was closed, so nothing waits in it any more.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._event.set)
+
+    set_exception = set_result  # it looks for itself
+
+    def cancel(self) -> None:
+        """Note that it is not waited for any more."""
+        self._done = True
+
+    def done(self) -> bool:
+        """Return whether it waits no more."""
+        return self._done
 
     async def wait(self, timeout: float | None = None) -> None:
         with contextlib.suppress(TimeoutError):
@@ -60,13 +70,13 @@ class Signal:
 async def until_ended(remote: RemoteValue) -> None:
     """Return when a closure has ended and had its effect, or is blocked; may be cancelled."""
     signal = Signal()
-    callback: Callable[[Any], None] = signal.set
+    remote.call_back(signal.set_result)
     try:
-        remote.add_callback(callback)
-        while not remote.fetchable():
-            await signal.wait(_LOOK_FOR_EFFECT if remote.done() else _LOOK_AGAIN)
+        while not remote.ended_or_blocked():
+            await signal.wait(_LOOK_AGAIN)
     finally:
-        remote.remove_callback(callback)
+        remote.forget(signal.set_result)
+    await remote.effective()
 
 
 # The states of a closure and the transitions between them. Pure.
@@ -114,6 +124,8 @@ def check_transition(old: ClosureStatus, new: ClosureStatus) -> None:
 _ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED)
 _UNFETCHED = object()
 
+_storing = Lock()  # for a moment, so that of two threads one stores what it has fetched
+
 
 def _nobody_cancels(remote: RemoteValue) -> bool:
     """Return False: the closure cannot be cancelled."""
@@ -128,12 +140,12 @@ class RemoteValue(InputReference, SaysWhatToUse):
     or any other coroutine, without blocking the event loop. Thread-safe.
     """
 
-    __slots__ = ("_callbacks", "_cancel", "_condition", "_effect", "_outcome", "_status", "_value")
+    __slots__ = ("_callbacks", "_cancel", "_effect", "_inbox", "_outcome", "_status", "_value")
 
     def __init__(
-        self, condition: Condition, cancel: Callable[[RemoteValue], bool] = _nobody_cancels
+        self, inbox: Inbox, cancel: Callable[[RemoteValue], bool] = _nobody_cancels
     ) -> None:
-        self._condition, self._cancel = condition, cancel
+        self._inbox, self._cancel = inbox, cancel
         self._status = ClosureStatus.QUEUED
         # Pickled value or error; why it was cancelled, or what holds up one that has not ended; or
         # the input that has no value.
@@ -142,6 +154,13 @@ class RemoteValue(InputReference, SaysWhatToUse):
         # What has its round applied, and returns what holds that up; or why it was not; or None.
         self._effect: Callable[[], str] | RemoteValue | None = None
         self._callbacks: list[Callable[[RemoteValue], None]] | None = None  # most have none
+
+    @classmethod
+    def failed(cls, error: bytes) -> RemoteValue:
+        """Return that of something that has failed, with a pickled error."""
+        made = cls(None)  # type: ignore[arg-type]  # nobody waits for it
+        made._status, made._outcome = ClosureStatus.FAILED, error
+        return made
 
     def __repr__(self) -> str:
         return f"<psnb.RemoteValue {self._status.value}>"
@@ -169,16 +188,20 @@ class RemoteValue(InputReference, SaysWhatToUse):
         """Return whether `fetch` would return or raise at once, also if blocked; for psnb only."""
         return self.done() or isinstance(self._outcome, str)
 
-    def fetchable(self) -> bool:
-        """Return whether `fetch` would return or raise at once; for psnb only.
-
-        If its round would wait for closures that were never scheduled, it is applied without them.
-        """
-        with self._condition:
-            return self._fetchable()
+    async def effective(self) -> None:
+        """Return when a closure that has ended has had its effect; for psnb only."""
+        if not callable(self._effect):
+            return
+        signal = Signal()
+        self._inbox.post(partial(self._inbox.when, self._fetchable, signal))
+        try:
+            while not signal.done():
+                await signal.wait(_LOOK_AGAIN)
+        finally:
+            signal.cancel()
 
     def owe_effect(self, begin: Callable[[], str]) -> None:
-        """Note, under the condition's lock, that what it pushed is not applied; for the queue only.
+        """Note, on the loop, that what it pushed is not applied; for the scheduler only.
 
         Parameters
         ----------
@@ -188,16 +211,21 @@ class RemoteValue(InputReference, SaysWhatToUse):
         self._effect = begin
 
     def note_effect(self, failed: RemoteValue | None) -> None:
-        """Note likewise that it is, or why it will not be; for the queue only."""
+        """Note likewise that it is, or why it will not be; for the scheduler only."""
         self._effect = failed
 
-    def _fetchable(self) -> bool:
+    def _fetchable(self) -> tuple[str] | None:
+        """Return what `fetch` raises as blocked, or an empty text if nothing; None: not yet.
+
+        If its round would wait for closures that nobody has scheduled, it is applied without them.
+        """
         if not self.done():
-            return self.ended_or_blocked()
-        return not callable(self._effect) or bool(self._effect())
+            return (self._outcome,) if isinstance(self._outcome, str) else None
+        blocked = self._effect() if callable(self._effect) else ""
+        return (blocked,) if blocked or not callable(self._effect) else None
 
     def block(self, trouble: str) -> None:
-        """Note what holds the closure up, under the condition's lock; for the queue only."""
+        """Note what blocks the closure, on the loop; for the scheduler only."""
         self._outcome = trouble or b""
 
     def fetch(self, timeout: float | None = None) -> Any:
@@ -238,19 +266,17 @@ class RemoteValue(InputReference, SaysWhatToUse):
             If its worker was lost, and a server that does not respond must say whether it had its
             effect, or apply its round; nothing has changed.
         """
-        with self._condition:
-            if not self._condition.wait_for(self._fetchable, timeout):
+        if not self.done() or callable(self._effect):
+            found = self._inbox.wait(self._fetchable, timeout)
+            if found is None:
                 has = "had its effect" if self.done() else "ended"
                 raise timed_out(
                     f"the closure has not {has} within {timeout} s; it is {self._status.value}"
                 )
-            if not self.done():
-                raise ServerUnresponsiveError(self._outcome)
-            effect = self._effect
-            if effect is not None and not isinstance(effect, RemoteValue):
-                raise ServerUnresponsiveError(effect())
-        if effect is not None:
-            raise effect.note_raised()
+            if found[0]:
+                raise ServerUnresponsiveError(found[0])
+        if isinstance(self._effect, RemoteValue):
+            raise self._effect.note_raised()
         return self.returned()
 
     def returned(self) -> Any:
@@ -260,12 +286,15 @@ class RemoteValue(InputReference, SaysWhatToUse):
         """
         if self._status is ClosureStatus.COMPLETED:
             if self._value is _UNFETCHED:
-                # Outside the lock: unpickling runs foreign code. Two threads may both do it; the
-                # first to store wins, so that every caller gets the same object.
-                value = loads(self._outcome) if self._outcome else None  # type: ignore[arg-type]
-                with self._condition:
-                    if self._value is _UNFETCHED:
-                        self._value, self._outcome = value, b""
+                # Two threads may both unpickle it; the first to store wins, so that every caller
+                # gets the same object.
+                packed: Any = self._outcome
+                if self._value is _UNFETCHED:
+                    value = loads(packed) if packed else None
+                    with _storing:
+                        if self._value is _UNFETCHED:
+                            self._value = value
+                            self._outcome = b""  # after the value: see `packed`
             return self._value
         raise self.note_raised()
 
@@ -297,18 +326,19 @@ class RemoteValue(InputReference, SaysWhatToUse):
             If a server that does not respond must say whether the closure has had its effect. When
             it answers or is replaced, the closure is cancelled or has completed.
         """
-        if self.done() or not self._cancel(self):
+        if self.done() or not self._inbox.ask(partial(self._cancel, self)):
             return False
-        with self._condition:
-            self._condition.wait_for(self.ended_or_blocked)
-            if not self.done():
-                raise ServerUnresponsiveError(self._outcome)
+        found = self._inbox.wait(self._ended_or_blocked)
+        if found is not None and found[0]:
+            raise ServerUnresponsiveError(found[0])
         return self._status is ClosureStatus.CANCELLED
+
+    def _ended_or_blocked(self) -> tuple[str] | None:
+        return ("",) if self.done() else self._fetchable()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the closure's end, however it ends; return whether it has ended."""
-        with self._condition:
-            return self._condition.wait_for(self.done, timeout)
+        return self.done() or bool(self._inbox.wait(self.done, timeout))
 
     def error(self) -> BaseException:
         """Return a new copy of what `fetch` raises; for closures that failed or were cancelled."""
@@ -340,30 +370,37 @@ class RemoteValue(InputReference, SaysWhatToUse):
             root._value = time.strftime("at %H:%M:%S") + (f" in {cell}" if cell else "")
         return self.error()
 
-    def add_callback(self, callback: Callable[[RemoteValue], None]) -> bool:
-        """Call back when the closure ends; if it has ended, return False and do not call back.
+    def call_back(self, callback: Callable[[RemoteValue], None]) -> None:
+        """Call back when the closure has ended, at once if it has; any thread, for psnb only.
 
-        For psnb only: it is called under the condition's lock and must neither block nor raise.
+        The callback is called on the loop, and must neither block nor raise.
         """
-        with self._condition:
-            if self.done():
-                return False
-            self._callbacks = [*(self._callbacks or ()), callback]
-            return True
 
-    def remove_callback(self, callback: Callable[[RemoteValue], None]) -> None:
-        """Undo `add_callback`; nothing happens if the closure has ended."""
-        with self._condition:
+        def add() -> None:
+            if self.done():
+                callback(self)
+            else:
+                self._callbacks = [*(self._callbacks or ()), callback]
+
+        self._inbox.post(add)
+
+    def forget(self, callback: Callable[[RemoteValue], None]) -> None:
+        """Undo `call_back`; nothing happens if the closure has ended."""
+
+        def remove() -> None:
             if self._callbacks is not None:
                 self._callbacks = [each for each in self._callbacks if each != callback] or None
 
-    def shares(self, condition: Condition) -> bool:
-        """Return whether this is a value of the queue that has this condition."""
-        return self._condition is condition
+        self._inbox.post(remove)
+
+    def shares(self, inbox: Inbox) -> bool:
+        """Return whether this is a value of the coordinator that has this inbox."""
+        return self._inbox is inbox
 
     def packed(self) -> bytes | None:
         """Return the pickled value of a completed closure; None if it was unpickled already."""
-        return self._outcome if self._value is _UNFETCHED else None  # type: ignore[return-value]
+        packed: Any = self._outcome  # before the next line: see `returned`
+        return packed if self._value is _UNFETCHED else None
 
     def pack_again(self) -> bytes:
         """Return the pickled value of a closure whose value was fetched; without any lock.
@@ -376,7 +413,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
         return dumps(self._value, "a fetched value among the arguments")
 
     def set_status(self, status: ClosureStatus, outcome: bytes | str | RemoteValue = b"") -> None:
-        """Change the status, under the condition's lock; for the queue only.
+        """Change the status, on the loop; for the scheduler only.
 
         Parameters
         ----------
@@ -449,10 +486,13 @@ def _iterate(
     remotes: list[RemoteValue], end: float | None, timeout: float | None
 ) -> Iterator[RemoteValue]:
     ended: queue.SimpleQueue[RemoteValue] = queue.SimpleQueue()
-    callback = ended.put
-    pending = {remote for remote in remotes if remote.add_callback(callback)}
+    callback, pending = ended.put, dict.fromkeys(remotes)
     try:
-        yield from (remote for remote in remotes if remote not in pending)
+        for remote in [each for each in remotes if each.done()]:
+            del pending[remote]
+            yield remote
+        for remote in pending:
+            remote.call_back(callback)
         while pending:
             left = None if end is None else max(0.0, end - time.monotonic())
             try:
@@ -462,11 +502,11 @@ def _iterate(
                     f"after {timeout} s {len(pending)} of {len(remotes)} closures have not ended; "
                     "they go on"
                 ) from None
-            pending.discard(remote)
+            del pending[remote]
             yield remote
     finally:
         for remote in pending:
-            remote.remove_callback(callback)
+            remote.forget(callback)
 
 
 # FailedClosures: the errors so far, until the first of them is raised. Pure, no locks.
@@ -508,20 +548,27 @@ class FailedClosures:
             "here on closures run as before"
         )
 
-    def throw(self) -> NoReturn:
-        """Raise the first error with the others attached, and forget all of them."""
+    def take(self) -> list[RemoteValue]:
+        """Return the failed closures, for `raise_failed`, and forget them."""
         failed, self._failed, self.cancelled = self._failed, [], 0
-        first, *others = [remote.error() for remote in failed]
-        _attach(first, others)
-        if raised := failed[0].raised():
-            # It was seen already: after a harmless call it would be taken for a new one.
-            new = sum(not remote.raised() for remote in failed)
-            since = f"{new} of the other errors are new" if new else "nothing new has failed"
-            again = (
-                f"this is the error that fetch() raised {raised}; {since}, and it is cleared now"
-            )
-            first.__notes__ = [again, *getattr(first, "__notes__", ())]
-        raise first
+        return failed
+
+    def restore(self, failed: list[RemoteValue] | None) -> None:
+        """Undo `take`: they were not raised."""
+        self._failed[:0] = failed or ()
+
+
+def raise_failed(failed: Sequence[RemoteValue]) -> NoReturn:
+    """Raise the error of the first of some failed closures with the others attached."""
+    first, *others = [remote.error() for remote in failed]
+    _attach(first, others)
+    if raised := failed[0].raised():
+        # It was looked at already, and the maker of a harmless call takes it for a new one.
+        new = sum(not remote.raised() for remote in failed)
+        since = f"{new} of the other errors are new" if new else "nothing new has failed"
+        again = f"this is the error that fetch() raised {raised}; {since}, and it is cleared now"
+        first.__notes__ = [again, *getattr(first, "__notes__", ())]
+    raise first
 
 
 def raise_together(first: BaseException, remotes: Iterable[RemoteValue]) -> None:

@@ -19,7 +19,6 @@ from psnb._src.coordinator.coordinator import (
     saved_run,
     view_of,
 )
-from psnb._src.coordinator.resolve import recover_orphans
 from psnb._src.coordinator.settings import SavedRun, SavingSettings
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.display import Share
@@ -118,7 +117,7 @@ def attach(client: Client, name: str | None = None) -> StoredStrategies | Attach
     strategy = None
     try:
         with uninterrupted:  # except while it waits
-            strategy = taken_over(client, found[0].id, recover_orphans)
+            strategy = taken_over(client, found[0].id)
             return Attached(strategy, ClusterCoordinator(strategy))
     except BaseException:  # an interrupt, too
         if strategy is not None:  # without a holder its parameters would be freed

@@ -31,6 +31,7 @@ from psnb._src.coordinator.in_flight import (
 )
 from psnb._src.coordinator.membership import Membership
 from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.scheduler import Scheduler
 from psnb._src.dask_compat import scheduler_address, scheduler_since
 from psnb._src.jupyter_compat import kernel_id
 from psnb._src.metrics.metric import MetricStates
@@ -55,17 +56,17 @@ from psnb._src.monitor.history import (
 from psnb._src.monitor.metrics import Records
 from psnb._src.monitor.protocol import CommandName, Identity
 from psnb._src.protocol.messages import BoundedStaleness, Geo, Mode, Sync
+from psnb._src.server.operations import EndRound
 from psnb._src.server.optimizer import LearningRate
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import counted
-from psnb._src.utils.threads import Lock, uninterrupted
+from psnb._src.utils.threads import Lock, start_task, uninterrupted
 from psnb.errors import CheckpointError, ConfigurationError, CoordinatorClosedError, PsnbError
 
 # Steps: carries out the steps that a queue's gate asks for, on servers and workers.
 #
-# Each step is a task on the Dask client's event loop. Requests to servers block, so they run in a
-# thread of the loop's own.
+# Each step is a task on the Dask client's event loop.
 
 
 def gate_for(mode: Mode) -> Gate:
@@ -85,42 +86,36 @@ class Steps:
 
     Parameters
     ----------
-    queue : ClosureQueue
-        The queue whose gate asks for them.
+    scheduler : Scheduler
+        Whose gate asks for them.
     membership : Membership
         The way to the workers, and to the event loop.
     strategy : StrategyCore
         The way to the servers.
     """
 
-    def __init__(self, queue: ClosureQueue, membership: Membership, strategy: StrategyCore) -> None:
-        self._queue, self._membership = queue, membership
+    def __init__(
+        self, scheduler: Scheduler, membership: Membership, strategy: StrategyCore
+    ) -> None:
+        self._scheduler, self._membership = scheduler, membership
         self._strategy = strategy
         self._tasks: set[asyncio.Task[None]] = set()  # the event loop's alone
 
     def begin(self, step: Step) -> None:
-        """Carry out a step; any thread, returns at once."""
-        self._membership.soon(lambda: self._start(step))
-
-    def _start(self, step: Step) -> None:
-        task = asyncio.create_task(self._carry_out(step), name=f"psnb {step}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        """Carry out a step; on the event loop, returns at once."""
+        start_task(self._carry_out(step), self._tasks, f"psnb {step}")
 
     async def _carry_out(self, step: Step) -> None:
         error: Exception | None = None
         try:
             if isinstance(step, ApplyRound):
-                await self._apply(step)
+                of = EndRound(self._scheduler.name, step.number, step.closures, {})
+                await self._strategy.apply_round(of, self._scheduler.block)
             else:
                 await self._membership.flush()
         except Exception as raised:  # `join` raises it
             error = raised
-        self._queue.stepped(error)
-
-    async def _apply(self, step: ApplyRound) -> None:
-        apply, queue = self._strategy.apply_round, self._queue
-        await asyncio.to_thread(apply, queue.name, step.number, step.closures, queue.block)
+        self._scheduler.stepped(error)
 
 
 # Saving: the checkpoint managers of a coordinator, and their automatic saves.

@@ -112,7 +112,7 @@ async def open_session(
 
 
 _Outcome = tuple[Closure, bool, bytes, bool]
-"""See `ClosureQueue.settle`."""
+"""See `Scheduler.settle`."""
 
 
 class _Drained(Exception):  # noqa: N818 - not an error
@@ -164,7 +164,7 @@ class WorkerConnection:
         self.threads: int | None = None
         self._sent_threads: int | None = None
         self._opening, self._services = opening, services
-        self._queue, self._records = services.queue, services.records
+        self._scheduler, self._records = services.scheduler, services.records
         self._leases, self._resolver = services.leases, services.resolver
         self._timeouts = services.timeouts
         self._connect, self._on_idle, self._others_starve = connect, on_idle, others_starve
@@ -246,15 +246,15 @@ class WorkerConnection:
             self._sent_threads, self._load.threads = self.threads, self.threads or link.threads
             link.send(messages.UseThreads(self.threads))
         self._load.refused = False
-        if self._queue.limited:
+        if self._scheduler.gate.limits:
             self._load.ahead = 0.0
         else:
             self._load.ahead = SPREAD_SECONDS if self._others_starve() else AHEAD_SECONDS
         if self.state is ConnectionState.READY:
-            closures = self._queue.take(self._load.add, self.statistics)
+            closures = self._scheduler.take(self._load.add, self.statistics)
         else:
             closures = []
-        if self._queue.failing():
+        if self._scheduler.errors:
             self._ask_to_stop(link)
         # After taking: what the closures use was defined before they were put.
         for message in self._knowledge.new_resources():
@@ -376,7 +376,7 @@ class WorkerConnection:
             case messages.ClosureUndecided():
                 self._ask_about(message)
             case messages.ClosuresReturned():
-                self._queue.give_back([self._load.remove(each) for each in message.closures])
+                self._scheduler.give_back([self._load.remove(each) for each in message.closures])
             case messages.CopiesFlushed():
                 if message.staleness is not None:
                     self._records.staleness.add(message.staleness)
@@ -397,7 +397,7 @@ class WorkerConnection:
         self.dispatch()
         # Last: it wakes callers that wait for the outcomes, and they need the interpreter's lock.
         if outcomes:
-            self._queue.settle(outcomes, self.name)
+            self._scheduler.settle(outcomes, self.name)
             self._records.merged.draw(time.time())
 
     def _note_results(self, message: messages.ClosureResults) -> list[_Outcome]:
@@ -442,6 +442,4 @@ class WorkerConnection:
                 return True
 
     def _decided(self, applied: bool) -> None:
-        # In a thread of the resolver's.
-        error = b"" if applied else lost_exchange()
-        self._loop.call_soon_threadsafe(self._flushed, error)
+        self._flushed(b"" if applied else lost_exchange())

@@ -24,10 +24,11 @@ from numpy.typing import ArrayLike
 from psnb._src.checkpoint.restore import Checkpoint, ModelParts, RestoreChoice
 from psnb._src.client.arguments import ModelRecord, ModelRecords
 from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.commit import Blocked, end_round
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
-from psnb._src.client.sparse_shards import Partitioner, SparseShards, apply_round
+from psnb._src.client.sparse_shards import Partitioner, SparseShards, clipped_tables
 from psnb._src.client.variable import DenseShards, Variable, shards_of
 from psnb._src.cluster.local import CLIENT_ENDED, WorkerNames, closure_workers, roles
 from psnb._src.dask_compat import (
@@ -42,7 +43,7 @@ from psnb._src.monitor.events import EventKind
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlacement
 from psnb._src.protocol.errors import advise
 from psnb._src.protocol.modules import UploadedModule, Uploads, read_files
-from psnb._src.server.operations import FenceCommits
+from psnb._src.server.operations import EndRound, FenceCommits
 from psnb._src.strategy.ownership import Registry
 from psnb._src.strategy.reconciler import (
     LastSave,
@@ -439,18 +440,14 @@ class StrategyCore:
         """Send requests to shards; return errors in the place of answers."""
         return self.server_client.attempt(requests)
 
-    def apply_round(
-        self,
-        coordinator: str,
-        number: int,
-        closures: Sequence[int],
-        on_blocked: Callable[[Exception], None],
-    ) -> None:
-        """Apply what closures pushed in a round as one update; see `parameters.apply_round`."""
-        parameters = self.parameters().values()
-        apply_round(
-            self.attempt, self.shards, parameters, coordinator, number, closures, on_blocked
-        )
+    async def ask(self, requests: Sequence[Request]) -> list[Any]:
+        """Do what `attempt` does, on the event loop."""
+        return await self.server_client.ask(requests)
+
+    async def apply_round(self, of: EndRound, on_blocked: Blocked) -> None:
+        """Apply what closures pushed in a round as one update; on the event loop."""
+        owners = clipped_tables(self.parameters().values())
+        await end_round(self.shards, owners, of, self.ask, on_blocked)
 
     def closure_workers(
         self, cluster: dict[str, Any], connected: Collection[str] | None = None

@@ -37,6 +37,7 @@ from psnb._src.client.arguments import (
     initial_array,
 )
 from psnb._src.client.comm_client import PATIENCE, CommServerClient
+from psnb._src.client.commit import recover_orphans
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.requests import Request
 from psnb._src.client.sparse_shards import EmbeddingSpec, Partitioner
@@ -51,7 +52,7 @@ from psnb._src.cluster.local import (
 from psnb._src.dask_compat import ask_scheduler, cloudpickled, event_loop, has_ended, pool_of
 from psnb._src.monitor.events import Event
 from psnb._src.monitor.html import Events, html_table
-from psnb._src.placement.layout import Layout, ServerAddress, ShardId, unpacked
+from psnb._src.placement.layout import Layout, ServerAddress, unpacked
 from psnb._src.placement.registry import STRATEGIES, Owner, OwnershipRecord
 from psnb._src.protocol.messages import Async, Mode, Sync, check_mode
 from psnb._src.server.operations import OpenLog
@@ -93,12 +94,6 @@ from psnb.errors import (
 # servers get other names, under which nothing is pending, and the former names reach nothing
 # (`Servers.move`). If this process dies meanwhile, another one takes over what it finds.
 
-Attempt = Callable[[Sequence[Request]], Sequence[Any]]
-"""Makes requests; returns errors in the place of answers."""
-
-Finish = Callable[[Attempt, Sequence[ShardId]], None]
-"""Has shards finish or give up orphaned commits, all alike."""
-
 
 @dataclass(frozen=True, slots=True)
 class StrategyTerms:
@@ -114,7 +109,7 @@ class StrategyTerms:
         return cloudpickled(self)
 
 
-def take_over(client: Client, strategy: str, finish: Finish) -> tuple[StrategyCore, Mode]:
+def take_over(client: Client, strategy: str) -> tuple[StrategyCore, Mode]:
     """Become the owner of a strategy that has none.
 
     Parameters
@@ -123,8 +118,6 @@ def take_over(client: Client, strategy: str, finish: Finish) -> tuple[StrategyCo
         The cluster.
     strategy : str
         The strategy's id.
-    finish : callable
-        See `Finish`.
 
     Raises
     ------
@@ -138,16 +131,14 @@ def take_over(client: Client, strategy: str, finish: Finish) -> tuple[StrategyCo
     loop = event_loop(client)
     ownership, layout = run_on_loop(loop, lambda: claim(client, strategy))
     try:
-        return _taken(client, ownership, layout, finish)
+        return _taken(client, ownership, layout)
     except BaseException:  # an interrupt, too: another process may claim it
         with suppress(PsnbError):
             run_on_loop(loop, lambda: ownership.leave(strategy))
         raise
 
 
-def _taken(
-    client: Client, ownership: Ownership, layout: Layout, finish: Finish
-) -> tuple[StrategyCore, Mode]:
+def _taken(client: Client, ownership: Ownership, layout: Layout) -> tuple[StrategyCore, Mode]:
     terms: StrategyTerms = unpickled_here("what it was made with", ownership.deed.packed)
     servers = Servers(client, ownership, layout.patience, terms.dedicated)
     loop, dashboard = event_loop(client), run_in_thread(dashboard_link, client)
@@ -159,7 +150,7 @@ def _taken(
     reconciler = run_on_loop(loop, take)
     server_client = CommServerClient(loop, pool_of(client), servers.layout_cache)
     try:
-        finish(server_client.attempt, servers.shards)
+        run_on_loop(loop, lambda: recover_orphans(servers.shards, server_client.ask))
     finally:
         reconciler.close()
         server_client.close()
@@ -698,9 +689,9 @@ def check_client(client: Client) -> None:
 
 
 @uninterrupted  # except while it waits
-def taken_over(client: Client, strategy: str, finish: Finish) -> ParameterServerStrategy:
+def taken_over(client: Client, strategy: str) -> ParameterServerStrategy:
     """Take a strategy over whose owner has gone; see `take_over`."""
-    core, mode = take_over(client, strategy, finish)
+    core, mode = take_over(client, strategy)
     made = object.__new__(ParameterServerStrategy)
     made._assemble(core, mode)
     return made

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import signal
 import sys
@@ -32,15 +33,18 @@ from _signal import getsignal, raise_signal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from _thread import LockType, allocate_lock, get_ident
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from psnb._src.utils.text import hide_internal_frames
 from psnb.errors import ClosureCancelledError
 
 # What `signal` wraps in Python: so it is one call in C, and takes a tenth of the time.
 
+
+logger = logging.getLogger("psnb")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -326,8 +330,8 @@ class Answer(Generic[T]):
     """A value that one thread gives, which may be any, and one thread waits for."""
 
     def __init__(self) -> None:
-        self._ended = allocate_lock()  # locked until it is given; the waiting thread sleeps on it
-        self._ended.acquire()
+        self.ended = allocate_lock()  # locked until it is given; the waiting thread sleeps on it
+        self.ended.acquire()
         self._done = False
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -356,6 +360,11 @@ class Answer(Generic[T]):
             self._error = error
             self._end()
 
+    def pass_on(self, function: Callable[[T], object]) -> None:
+        """Call a function with the value, if one was given."""
+        if self._done and self._error is None:
+            function(cast(T, self._value))
+
     def cancel(self) -> None:
         """Give `ClosureCancelledError`: it is not waited for any more. No effect when done."""
         self.set_exception(ClosureCancelledError("the answer is not waited for any more"))
@@ -376,7 +385,7 @@ class Answer(Generic[T]):
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"no answer within {timeout:g} s")
-                uninterrupted.sleep(self._ended, left)
+                uninterrupted.sleep(self.ended, left)
         try:
             if self._error is not None:
                 raise self._error
@@ -386,7 +395,7 @@ class Answer(Generic[T]):
 
     def _end(self) -> None:
         self._done = True
-        wake(self._ended)
+        wake(self.ended)
 
 
 # Waiting for code that runs on another thread or an event loop, where no interrupt can break it.
@@ -489,3 +498,189 @@ async def _give(function: Callable[[], Awaitable[T]], answer: Answer[T]) -> None
         del answer  # as above
         if not isinstance(error, Exception):
             raise  # the loop's own affair, too
+
+
+# Inbox: how any thread reaches an object that belongs to an event loop.
+#
+# The object has no locks: only the loop's thread changes it. Other threads append commands to a
+# deque, which is atomic, for signal handlers as well (trio's entry queue does the same), and wait
+# on an `Answer` of their own. So no thread ever holds what the loop needs. A queue.Queue would not
+# do: an interrupt of the main thread may leave its lock locked, and the loop waits for ever.
+
+_MOST_COMMANDS = 1024
+"""Commands in one turn: the loop has other work, too."""
+
+_LOOP_MAY_END = 1.0
+"""Seconds after which a waiting thread sees whether the loop runs."""
+
+
+class Waiter(Protocol):
+    """Who waits: an `Answer`, for example."""
+
+    def done(self) -> bool:
+        """Return whether it waits no more."""
+
+    def set_result(self, value: Any) -> None:
+        """Wake it."""
+
+    def set_exception(self, error: BaseException) -> None:
+        """Wake it: what it waits for cannot be told."""
+
+
+class Inbox:
+    """Commands for what belongs to an event loop, in the order in which they were posted.
+
+    Parameters
+    ----------
+    loop : asyncio.AbstractEventLoop
+        It runs in a thread of its own.
+    turn : callable
+        Returns a context in which the loop changes the object; at its end `look` is called.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, turn: Callable[[], AbstractContextManager[object]]
+    ) -> None:
+        self._loop, self._turn = loop, turn
+        self._commands: deque[Callable[[], object]] = deque()
+        self._unseen = 0  # that were carried out in this turn, of which nobody sees the effect yet
+        self._woken = False  # `run` is going to be called
+        self._waiters: list[tuple[Callable[[], object], Waiter]] = []  # the loop's alone
+        # Held by the thread that carries out commands once the loop is closed; `_orphan` is its id.
+        self._orphaned, self._orphan = threading.Lock(), 0
+
+    def __len__(self) -> int:
+        """Return how many commands may have had no effect yet."""
+        return len(self._commands) + self._unseen
+
+    def here(self) -> bool:
+        """Return whether this is the loop's thread."""
+        return runs_here(self._loop)
+
+    def post(self, command: Callable[[], object]) -> None:
+        """Have a command carried out; it must not raise."""
+        with uninterrupted:  # an interrupt in between would leave a command that nothing wakes
+            self._commands.append(command)
+            if not self._woken or self._loop.is_closed():
+                self._woken = True
+                self._wake()
+
+    def ask(self, command: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+        """Have a command carried out, and return what it returns, or raise what it raises.
+
+        If an interrupt ends the waiting, ``undo`` is called on the loop with what it has returned.
+        """
+        if self.here():
+            with self._turn():
+                return command()
+        answer: Answer[T] = Answer()
+        self.post(partial(answer.give, command))
+        try:
+            self._result(answer, None)
+        except BaseException:  # an interrupt
+            if undo is not None:
+                self.post(partial(answer.pass_on, undo))
+            raise
+        return answer.result()
+
+    def wait(self, ready: Callable[[], T], timeout: float | None = None) -> T | None:
+        """Wait until ``ready`` returns something true, and return that; None after a timeout.
+
+        It is called on the loop, at once and at the end of each turn, until it is true. What it
+        raises is raised here.
+        """
+        answer: Answer[Any] = Answer()
+        try:
+            self.ask(partial(self.when, ready, answer))  # also if the time is over by then
+            return answer.result() if self._result(answer, timeout) else None
+        finally:
+            answer.cancel()
+
+    def when(self, ready: Callable[[], object], waiter: Waiter) -> bool:
+        """Give a waiter what ``ready`` returns as soon as that is true; on the loop.
+
+        Returns whether it waits no more.
+        """
+        if waiter.done():
+            return True
+        if found := ready():
+            waiter.set_result(found)
+        else:
+            self._waiters.append((ready, waiter))
+        return bool(found)
+
+    def look(self) -> None:
+        """See who has what it waits for; on the loop, at the end of each turn."""
+        changed = True
+        while changed and self._waiters:
+            changed = False  # what one gets may be what another one waits for
+            waiters, self._waiters = self._waiters, []
+            for ready, waiter in waiters:
+                try:
+                    changed |= self.when(ready, waiter)
+                except Exception as error:  # the others wait all the same
+                    waiter.set_exception(error)
+
+    def run(self) -> None:
+        """Carry out the commands; on the loop."""
+        self._carry_out()
+        if self._commands:
+            self._woken = True
+            self._loop.call_soon(self.run)
+
+    def _carry_out(self) -> None:
+        self._woken = False  # before: what is posted from here on wakes it again
+        with self._turn():
+            for _ in range(_MOST_COMMANDS):
+                if not self._commands:
+                    break
+                try:
+                    self._commands[0]()
+                except BaseException:  # a fault: the other commands must not wait for ever
+                    logger.exception("psnb: a command failed")
+                self._unseen += 1
+                self._commands.popleft()
+        self._unseen = 0
+
+    def _wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self.run)
+        except RuntimeError:  # the loop is closed: nothing else runs it
+            self._run_here()
+
+    def _result(self, answer: Answer[Any], timeout: float | None) -> bool:
+        """Wait for an answer, in whatever way the loop ends; return whether it is there."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with uninterrupted:
+            while not answer.done():
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                limit = _LOOP_MAY_END if left is None else min(left, _LOOP_MAY_END)
+                uninterrupted.sleep(answer.ended, limit)
+                if not answer.done() and (self._commands or self._loop.is_closed()):
+                    self._wake()  # it was closed, or a signal handler came between post and wake
+        return True
+
+    def _run_here(self) -> None:
+        if self._orphan == get_ident():
+            return  # within a command: it comes next
+        with self._orphaned:
+            self._orphan = get_ident()
+            try:
+                self._carry_out()  # once at least: who waits is looked at
+                while self._commands:
+                    self._carry_out()
+            finally:
+                self._orphan = 0
+
+
+def start_task(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]], name: str) -> None:
+    """Begin a task that nobody waits for, unless no event loop runs any more in this thread."""
+    try:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+    except RuntimeError:
+        work.close()
+        return
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
