@@ -140,8 +140,6 @@ def pack_call(
         If a remote value among them belongs to another coordinator (it does not share
         ``inbox``), or a future to another cluster.
     """
-    if not args and not kwargs:
-        return NO_ARGUMENTS
     references: list[PerWorkerReference] = []
     inputs: list[InputReference] = []
     reduced = None if futures is None else futures.reduced

@@ -26,6 +26,7 @@ import numpy as np
 from psnb._src.cluster.scaling import add_worker
 from psnb._src.coordinator.closures import (
     DEFAULT_RETRIES,
+    NO_ARGUMENTS,
     Closure,
     FunctionRegistry,
     Pin,
@@ -229,6 +230,7 @@ class ClusterCoordinator(SaysWhatToUse):
             core.name,
         )
         self._membership = Membership(strategy.client, core.closure_workers, services)
+        self._cancel = self._membership.cancel  # one object for all remote values
         core.servers.on_end = self._membership.give_up
         scheduler.on_work = self._membership.wake
         scheduler.on_step = Steps(scheduler, self._membership, core).begin
@@ -330,13 +332,16 @@ class ClusterCoordinator(SaysWhatToUse):
         options: ScheduleOptions,
     ) -> RemoteValue:
         function = self._functions.register(fn)
-        futures = GivenFutures(self.strategy.client)
-        call = pack_call(function.name, args, kwargs, self._queue.inbox, futures)
-        name = function.name
-        self._resources.require_own(function.references, f"a per-worker value that {name} uses")
-        self._resources.require_own(call.references, f"a per-worker value that {name} is given")
-        futures.await_tasks()
-        remote = RemoteValue(self._queue.inbox, self._membership.cancel)
+        name, inbox = function.name, self._queue.inbox
+        if function.references:
+            self._resources.require_own(function.references, f"a per-worker value that {name} uses")
+        call = NO_ARGUMENTS
+        if args or kwargs:
+            futures = GivenFutures(self.strategy.client)
+            call = pack_call(name, args, kwargs, inbox, futures)
+            self._resources.require_own(call.references, f"a per-worker value that {name} is given")
+            futures.await_tasks()
+        remote = RemoteValue(inbox, self._cancel)
         self._queue.put(Closure(next(self._ids), function, call, options, remote))
         return remote
 

@@ -69,10 +69,9 @@ class ClosureQueue:
         self, max_size: int, scheduler: Scheduler, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._max_size, self._scheduler, self.name = max_size, scheduler, scheduler.name
-        self.inbox = Inbox(loop, scheduler.turn)
+        self.inbox = Inbox(loop, scheduler.turn, scheduler.add)
         scheduler.on_turn = self.inbox.look
 
-    @uninterrupted
     def put(self, closure: Closure) -> None:
         """Append a closure, waiting while the queue is full.
 
@@ -89,18 +88,22 @@ class ClosureQueue:
             If the queue is closed.
         """
         closure.call.take_inputs()
-        # Read while the loop may change it. What is put just before a failure is known is cancelled
-        # with all others; and one that is just being added counts twice, so never too few.
-        scheduler = self._scheduler
-        left = self._max_size - len(self.inbox) - scheduler.queued()
-        if left > 0 and not scheduler.errors and not scheduler.closed:
-            self.inbox.post(partial(scheduler.add, closure))
-            return
+        # What is put just before a failure is known is cancelled with all others; and one that is
+        # just being added counts twice, so never too few.
+        posted, now = len(self.inbox), self._scheduler.statistics  # in this order
+        full = posted + now.queued >= self._max_size
+        if not (full or now.failing or now.closed):
+            self.inbox.post(closure)
+        else:
+            self._wait_for_room(closure)
+
+    @uninterrupted
+    def _wait_for_room(self, closure: Closure) -> None:
         failed: list[RemoteValue] = []
         try:
             self.inbox.wait(partial(self._put, closure, failed))
         except BaseException:  # an interrupt
-            self.inbox.post(partial(scheduler.errors.restore, failed))
+            self.inbox.post(partial(self._scheduler.errors.restore, failed))
             raise
         if failed:
             raise_failed(failed)

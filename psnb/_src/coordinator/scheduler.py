@@ -84,7 +84,7 @@ class Scheduler:
     on_step : callable
         Called with a step that the gate asks for: it must neither block nor raise.
     on_turn : callable
-        Called at the end of a turn.
+        Called at the end of a turn; returns whether it may have changed something.
     gate : Gate
         As given.
     waiting : Waiting
@@ -149,8 +149,8 @@ class Scheduler:
                     if not self.closed and not taking:
                         self.go_on()
                     self._publish()
-                    self.on_turn()  # who waits for room may put a closure
-                    self._publish()
+                    if self.on_turn():  # who waited for room may have put a closure
+                        self._publish()
             finally:
                 self._turns -= 1
         if self._wake and not self._turns:

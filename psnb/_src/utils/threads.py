@@ -536,13 +536,19 @@ class Inbox:
         It runs in a thread of its own.
     turn : callable
         Returns a context in which the loop changes the object; at its end `look` is called.
+    take : callable
+        Called with what is posted and is no command. A closure is posted as it is: a command for
+        each, of objects that the garbage collector tracks, made scheduling take twice the time.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, turn: Callable[[], AbstractContextManager[object]]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        turn: Callable[[], AbstractContextManager[object]],
+        take: Callable[[Any], object] = bool,
     ) -> None:
-        self._loop, self._turn = loop, turn
-        self._commands: deque[Callable[[], object]] = deque()
+        self._loop, self._turn, self._take = loop, turn, take
+        self._commands: deque[Any] = deque()
         self._unseen = 0  # that were carried out in this turn, of which nobody sees the effect yet
         self._woken = False  # `run` is going to be called
         self._waiters: list[tuple[Callable[[], object], Waiter]] = []  # the loop's alone
@@ -557,13 +563,19 @@ class Inbox:
         """Return whether this is the loop's thread."""
         return runs_here(self._loop)
 
-    def post(self, command: Callable[[], object]) -> None:
-        """Have a command carried out; it must not raise."""
-        with uninterrupted:  # an interrupt in between would leave a command that nothing wakes
+    def post(self, command: Callable[[], object] | object) -> None:
+        """Have a command carried out, or an item taken; that must not raise."""
+        main = get_ident() == uninterrupted.main
+        if main:  # an interrupt in between would leave a command that nothing wakes
+            uninterrupted.begin()  # not `with`, which takes twice the time: each closure comes here
+        try:
             self._commands.append(command)
             if not self._woken or self._loop.is_closed():
                 self._woken = True
                 self._wake()
+        finally:
+            if main:
+                uninterrupted.end()
 
     def ask(self, command: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
         """Have a command carried out, and return what it returns, or raise what it raises.
@@ -609,8 +621,13 @@ class Inbox:
             self._waiters.append((ready, waiter))
         return bool(found)
 
-    def look(self) -> None:
-        """See who has what it waits for; on the loop, at the end of each turn."""
+    def look(self) -> bool:
+        """See who has what it waits for; on the loop, at the end of each turn.
+
+        Returns whether some waited, who may have changed the object.
+        """
+        if not self._waiters:
+            return False
         changed = True
         while changed and self._waiters:
             changed = False  # what one gets may be what another one waits for
@@ -620,6 +637,7 @@ class Inbox:
                     changed |= self.when(ready, waiter)
                 except Exception as error:  # the others wait all the same
                     waiter.set_exception(error)
+        return True
 
     def run(self) -> None:
         """Carry out the commands; on the loop."""
@@ -635,7 +653,8 @@ class Inbox:
                 if not self._commands:
                     break
                 try:
-                    self._commands[0]()
+                    command = self._commands[0]
+                    command() if callable(command) else self._take(command)
                 except BaseException:  # a fault: the other commands must not wait for ever
                     logger.exception("psnb: a command failed")
                 self._unseen += 1
