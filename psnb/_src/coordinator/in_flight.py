@@ -211,7 +211,7 @@ def _key(pin: Pin) -> tuple[str, object]:
 
 # InFlight: the closures that workers have, and the numbers of their commits. Pure, without locks.
 #
-# It is used under the queue's lock. A closure that was lost with its worker is *open* until it is
+# Only the scheduler changes it. A closure that was lost with its worker is *open* until it is
 # known whether it has had its effect (`psnb._src.coordinator.resolve` asks the servers). A
 # server that does not respond may hold that up for any time.
 
@@ -317,8 +317,8 @@ class InFlight:
 
 # Gate: when closures may begin, and what must be done with what they pushed. Pure, no locks.
 #
-# Under its lock, the queue asks its gate before it hands out a closure, and calls it when closures
-# begin and end. What must be done on servers or workers is a `Step`; the coordinator carries it out
+# The scheduler asks its gate before it hands out a closure, and calls it when closures begin and
+# end. What must be done on servers or workers is a `Step`; the coordinator carries it out
 # (`psnb._src.coordinator.view`). There is one kind of gate for each update mode
 # (`psnb._src.protocol.messages`); `Gate` itself is for asynchronous updates: it lets everything
 # begin and asks for no steps.
@@ -395,7 +395,7 @@ class Gate:
         """Note that the step was done, or has failed and will not be tried again."""
 
 
-# RoundGate: closures in rounds, for synchronous updates. Pure; guarded by the queue's lock.
+# RoundGate: closures in rounds, for synchronous updates. Pure; the scheduler's.
 
 
 class RoundGate(Gate):
@@ -483,7 +483,7 @@ class RoundGate(Gate):
             self.stepped()  # there is nothing to apply
 
 
-# StalenessGate: keeps updates from being too stale. Pure; guarded by the queue's lock.
+# StalenessGate: keeps updates from being too stale. Pure; the scheduler's.
 
 
 class StalenessGate(Gate):
@@ -522,7 +522,7 @@ class StalenessGate(Gate):
         self._possible.pop(closure.id, None)
 
 
-# FlushGate: for `Geo`, where workers keep updates for a while. Pure; under the queue's lock.
+# FlushGate: for `Geo`, where workers keep updates for a while. Pure; the scheduler's.
 
 
 class FlushGate(Gate):

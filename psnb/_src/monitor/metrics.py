@@ -1,8 +1,7 @@
 """MergedMetrics: what closures report as metrics, merged over all that ended well.
 
-The threads that settle closures hand it over, packed, under the queue's lock: that only
-appends to a deque. A reader merges them first, and so does the event loop when many have
-arrived. One lock guards what is merged; the lock of the history is taken within.
+The scheduler hands it over, packed, on the event loop: that only appends to a deque. A reader
+merges them first, and so does the event loop when many have arrived. One lock guards what is merged; the lock of the history is taken within.
 """
 
 from __future__ import annotations
