@@ -222,7 +222,7 @@ class RowIndex(Protocol):
         """Return the bytes that the mapping takes."""
 
 
-class FixedRowIndex(RowIndex):
+class FixedRowIndex:
     """A shard of a table with a known number of rows, dealt out in turn over the shards.
 
     Parameters
@@ -270,7 +270,7 @@ class FixedRowIndex(RowIndex):
         check_within("rows of ids", rows.view(np.uint64), 0, self.count - 1)
 
 
-class GrowingRowIndex(RowIndex):
+class GrowingRowIndex:
     """A shard of a table that takes any 64-bit id, in the order of their first appearance.
 
     Its hash map is half to two thirds full, so with the list of ids it takes 26 to 32 bytes an id.
