@@ -188,6 +188,7 @@ class Pending:
         if not server.alive and place.servers == (server.address,):
             self._end(ServerLostError("it is dead"))
         elif place.primary not in (server.address, None):
+            self._under_way = 0  # the server before may be dead by now, and never answer
             self.send()
         elif self._world.faults and self._world.chance(
             self._world.silence * (5 if server.frozen else 1)
