@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from psnb._src.server import replication, table
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.operations import ApplyCommit, CreateDense, DropTable, PreparePart
+from psnb._src.server.operations import (
+    ApplyCommit,
+    CreateDense,
+    DropTable,
+    EndRound,
+    PreparePart,
+)
+from psnb._src.server.optimizers import SGD
 from psnb._src.server.table import (
     ClearTable,
     EndDay,
@@ -22,6 +29,7 @@ from psnb._src.server.table import (
     OnTable,
     PutRows,
     PutSegment,
+    ReadValues,
     RecordUse,
     ShrinkTable,
     TuneOptimizer,
@@ -90,6 +98,25 @@ def test_whatever_happens_while_a_copy_is_filled_it_ends_the_same(
         take(pair, *step)
     pair.flow()
     assert same(pair.shard("a"), pair.shard("b"))
+
+
+@pytest.mark.parametrize("turn", [None, 0])
+@pytest.mark.parametrize("drop", [True, False])
+def test_what_was_prepared_for_a_table_that_was_made_anew_is_written_to_no_copy(
+    turn: int | None, drop: bool
+) -> None:
+    pair, commit = Pair(), Commit("h", 1)
+    pair.do(PreparePart(commit, Part([push("v"), push("w"), push_rows(1)], round_number=turn)))
+    for made in (CreateDense("v", 3 * ONES, SGD(1.0)), SPARSE):
+        if drop:
+            pair.do(DropTable(made.name))
+        pair.do(made)
+    pair.fill()
+    pair.send("a", ApplyCommit(commit), EndRound("h", 0, [1], {}))
+    pair.flow()
+    assert same(pair.shard("a"), pair.shard("b"))
+    assert pair.read("a") == [3, 3]
+    assert pair.do(OnTable("w", ReadValues())).tolist() == [1, 1]
 
 
 @contextmanager

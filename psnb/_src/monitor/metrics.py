@@ -1,7 +1,8 @@
 """MergedMetrics: what closures report as metrics, merged over all that ended well.
 
 The scheduler hands it over, packed, on the event loop: that only appends to a deque. A reader
-merges them first, and so does the event loop when many have arrived. One lock guards what is merged; the lock of the history is taken within.
+merges them first, and so does the event loop when many have arrived. One lock guards what is
+merged; the lock of the history is taken within.
 """
 
 from __future__ import annotations

@@ -198,6 +198,19 @@ class CommitLog:
         for writer in self._writers.values():
             yield from (entry for entry in writer.entries.values() if entry.part is not None)
 
+    def leave_out(self, table: str) -> None:
+        """Forget what commits and rounds were to write to a table: another one may have its name.
+
+        At once, not when they are applied: to a replica that is filled meanwhile they look like
+        writes to the table that it has.
+        """
+        for entry in self.prepared():
+            assert entry.part is not None
+            left = [each for each in entry.part.writes if each.table != table]
+            entry.part = entry.part._replace(writes=left)
+            entry.reserved = [each for each in entry.reserved if each.write.table != table]
+        self.rounds.leave_out(table)
+
     def prepare(
         self,
         commit: Commit,

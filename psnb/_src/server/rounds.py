@@ -294,6 +294,14 @@ class Rounds:
             for writes in each.held.values():
                 yield from writes
 
+    def leave_out(self, table: str) -> None:
+        """Forget what was to be written to a table."""
+        for each in self._writers.values():
+            each.held = {
+                commit: [write for write in writes if write.write.table != table]
+                for commit, writes in each.held.items()
+            }
+
     def over(self, writer: str, number: int) -> bool:
         """Return whether a round is over; pushes that come now are too late."""
         return writer in self._writers and number < self._writers[writer].round
@@ -308,12 +316,12 @@ class Rounds:
         """
         operation = write.operation
         if not isinstance(operation, Push | BlendValues):
-            return ReservedWrite(write, table, table.reserve(operation))
+            return ReservedWrite(write, table.reserve(operation))
         key = table, isinstance(operation, BlendValues)
         room = self._rooms.get(key)
         if room is None:
             room = self._rooms[key] = room_for(*key)
-        return ReservedWrite(write, table, share=room.share(operation))
+        return ReservedWrite(write, share=room.share(operation))
 
     def collect(self, writer: str, commit: int, writes: Sequence[ReservedWrite]) -> None:
         """Keep what a closure pushed; the first call with a number counts."""
@@ -336,7 +344,7 @@ class Rounds:
             The commit numbers of the closures that count, in the order in which their pushes are
             summed; each gradient is divided by their number.
         tables : mapping of str to Table
-            Those that it is about; what was written to others, which were dropped, is left out.
+            Those that it is about; what was written to others is left out.
         norms : mapping of str to float, optional
             The norms of whole gradients, by table, where they are known.
         """
@@ -345,7 +353,7 @@ class Rounds:
         others: list[ReservedWrite] = []
         for commit in closures:
             for each in held.get(commit, ()):
-                if tables.get(each.write.table) is not each.table:
+                if each.write.table not in tables:
                     continue
                 operation, share = each.write.operation, each.share
                 if isinstance(operation, Push | BlendValues):
@@ -356,7 +364,7 @@ class Rounds:
         found = []
         for (name, room), several in averaged.items():
             write = room.average(several, len(closures), (norms or {}).get(name))
-            found.append(ReservedWrite(OnTable(name, write), tables[name], room.planned(write)))
+            found.append(ReservedWrite(OnTable(name, write), room.planned(write)))
             self._averaged.add(room)
         return [*found, *others]
 

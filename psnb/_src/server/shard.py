@@ -173,8 +173,7 @@ class ParameterShard:
                 # Sent again, because the answer was lost: the table was not used meanwhile.
                 return self._create(operation)
             case DropTable(name):
-                self._tables.pop(name, None)
-                self._creations.pop(name, None)
+                self._drop(name)
                 return None
             case MeasureTables():
                 return {name: table.nbytes() for name, table in self._tables.items()}
@@ -266,12 +265,18 @@ class ParameterShard:
             assert entry.part is not None
             entry.reserved = self._reserve(entry.part)
         for each in log.rounds.writes():
-            if (table := self._tables.get(each.write.table)) is not None:
-                again = log.rounds.reserve(table, each.write)
-                each.table, each.make, each.share = table, again.make, again.share
+            again = log.rounds.reserve(self._tables[each.write.table], each.write)
+            each.make, each.share = again.make, again.share
+
+    def _drop(self, name: str) -> None:
+        if self._tables.pop(name, None) is not None:
+            del self._creations[name]
+            self._log.leave_out(name)
 
     def _create(self, creation: CreateDense | CreateSparse) -> None:
-        self._tables[creation.name] = self._make(creation)
+        made = self._make(creation)  # there may be no memory: then all is as it was
+        self._drop(creation.name)
+        self._tables[creation.name] = made
         if isinstance(creation, CreateDense):  # large, and not needed: the table has them
             values = np.empty(0, creation.values.dtype)
             creation = msgspec.structs.replace(creation, values=values)
@@ -290,15 +295,13 @@ class ParameterShard:
     def _reserve(self, part: Part) -> list[ReservedWrite]:
         found: list[ReservedWrite] = []
         for write in part.writes:
-            table = self._tables.get(write.table)
-            if table is None:
-                continue  # it was dropped since it was prepared at the original
+            table = self._tables[write.table]
             try:
                 if part.round_number is not None and write.operation.collected:
                     found.append(self._log.rounds.reserve(table, write))
                 else:
                     make = table.reserve(write.operation)
-                    found.append(ReservedWrite(write, table, make))
+                    found.append(ReservedWrite(write, make))
             except MemoryError as error:
                 found.clear()  # not kept alive by a frame of the error
                 raise refusal(error, str(write), self.name) from None
@@ -316,7 +319,7 @@ class ParameterShard:
         for each in reserved:
             if in_round and each.write.operation.collected:
                 waiting.append(each)
-            elif each.table is self._tables.get(each.write.table):  # it may have been dropped
+            else:
                 assert each.make is not None
                 each.make()
         if waiting:

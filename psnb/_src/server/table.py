@@ -755,9 +755,6 @@ class ReservedWrite:
     ----------
     write : OnTable
         The write.
-    table : Table or None
-        The table for which it was reserved. A table of that name which is another one is not
-        changed.
     make : callable or None
         Makes the write; None if it waits for the end of a round.
     share : object
@@ -765,7 +762,6 @@ class ReservedWrite:
     """
 
     write: OnTable
-    table: Table | None = None
     make: Callable[[], None] | None = None
     share: Any = None
 
