@@ -168,14 +168,14 @@ def test_an_interrupt_in_the_middle_of_it_leaves_nothing_for_join_to_wait_for(
     began = tmp_path / "began"
     remote = coordinator.schedule(wait_for_cancellation, (began,))
     wait_for_file(began)
-    closures = coordinator._queue._closures
-    cancel = closures.cancel
+    scheduler = coordinator._queue._scheduler
+    cancel = scheduler.cancel
 
-    def interrupted(*args: Any) -> Any:
+    def interrupted(*args: Any, **options: Any) -> Any:
         signal.raise_signal(signal.SIGINT)  # it strikes when nothing defers it
-        return cancel(*args)
+        return cancel(*args, **options)
 
-    monkeypatch.setattr(closures, "cancel", interrupted)
+    monkeypatch.setattr(scheduler, "cancel", interrupted)
     with pytest.raises(KeyboardInterrupt):
         remote.cancel()
     coordinator.join(DEADLINE)

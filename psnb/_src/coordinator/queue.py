@@ -125,9 +125,17 @@ class ClosureQueue:
         scheduler.add(closure)
         return True
 
-    def pause(self) -> None:
-        """Hand out no closures until `resume`; idempotent."""
-        self.inbox.ask(self._scheduler.pause)
+    def pause(self, then: Callable[[], object] = bool) -> None:
+        """Hand out no closures until `resume`, and call a function on the loop; idempotent.
+
+        Both happen if an interrupt ends the waiting, too.
+        """
+
+        def pause() -> None:
+            self._scheduler.pause()
+            then()
+
+        self.inbox.ask(pause)
 
     def resume(self) -> None:
         """Undo `pause`; idempotent."""

@@ -148,10 +148,10 @@ class Resolver:
 
     async def _announce_end(self) -> None:
         writers = [self._scheduler.name, *self._ended_sessions]
-        requests = [
-            Request(shard, EndWriter(writer)) for shard in self._shards() for writer in writers
-        ]
-        with contextlib.suppress(PsnbError):  # the strategy is closed too, its servers have ended
+        # The strategy may be closed too: its servers have ended, or the client is closed.
+        with contextlib.suppress(PsnbError, OSError):
+            shards = await self._shards()
+            requests = [Request(shard, EndWriter(writer)) for shard in shards for writer in writers]
             await self._strategy.ask(requests)
 
     def _find_out(
@@ -164,7 +164,7 @@ class Resolver:
         async def run() -> None:
             try:
                 self._require_open()
-                shards = self._shards()
+                shards = await self._shards()
                 settle(
                     await resolve_in_doubt(shards, attempts, closed, self._ask, self._on_blocked)
                 )
@@ -183,10 +183,11 @@ class Resolver:
         if self._scheduler.closed:
             raise CoordinatorClosedError("the coordinator is closed")
 
-    def _shards(self) -> list[ShardId]:
-        strategy = self._strategy
-        others = [s for each in list(self._others) for s in strategy.shards_of_strategy(each)]
-        return [*strategy.shards, *others]
+    async def _shards(self) -> list[ShardId]:
+        found = [*self._strategy.shards]
+        for other in list(self._others):
+            found += await self._strategy.shards_of_strategy(other)
+        return found
 
     async def _ask(self, requests: Sequence[Request]) -> Sequence[Any]:
         try:

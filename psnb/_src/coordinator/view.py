@@ -466,11 +466,9 @@ class CoordinatorView:
         """Keep asking the servers for their figures, for some seconds."""
         self._strategy.watch.keep()
 
-    @uninterrupted
     def pause(self) -> None:
         """Begin no more closures."""
-        self._queue.pause()
-        self._membership.call_back()
+        self._queue.pause(self._membership.call_back)
 
     def resume(self) -> None:
         """Go on."""

@@ -388,11 +388,17 @@ class StrategyCore:
         """Where all shards are."""
         return self.servers.layout
 
-    def shards_of_strategy(self, name: str) -> Sequence[ShardId]:
-        """Return all shards of another strategy; there are none if it is closed."""
+    async def shards_of_strategy(self, name: str) -> Sequence[ShardId]:
+        """Return all shards of another strategy; there are none if it is closed.
+
+        Raises
+        ------
+        OSError
+            If the scheduler does not answer.
+        """
         try:
-            layout = run_on_loop(self._loop, lambda: self.servers.layout_cache.refresh(name))
-        except (OSError, ServerLostError, RuntimeError):  # the last: the client is closed
+            layout = await self.servers.layout_cache.refresh(name)
+        except ServerLostError:
             return ()
         return [ShardId(name, number) for number in range(len(layout.placements))]
 
