@@ -220,12 +220,14 @@ def interrupt_when(condition: Callable[[], bool]) -> Iterator[None]:
             thread.join()
 
 
-def interrupt_its_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupt the main thread when it sleeps next; once."""
+def interrupt_its_sleep(
+    monkeypatch: pytest.MonkeyPatch, when: Callable[[], bool] = lambda: True
+) -> None:
+    """Interrupt the main thread when it sleeps next, and ``when`` holds; once."""
     sleep = DeferInterrupts.sleep
 
     def interrupted(section: DeferInterrupts, lock: Any, timeout: float | None) -> None:
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and when():
             monkeypatch.setattr(DeferInterrupts, "sleep", sleep)
             signal.raise_signal(signal.SIGINT)
         sleep(section, lock, timeout)

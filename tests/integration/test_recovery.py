@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from distributed import Client
 import psnb
 from psnb import EventKind, errors
 from psnb._src.checkpoint import shards
+from psnb._src.strategy import core
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Lose, kill, terminate
 from tests.integration.helpers import wait_until_servers
@@ -214,7 +217,14 @@ def test_a_recovery_that_was_interrupted_can_be_called_again(
     saved = model.values()
     kill(strategy.client, model.server_of(0))
     wait_until(lambda: is_lost(model.values), "the server is lost")
-    interrupt_its_sleep(monkeypatch)
+    begun, recover_shards = threading.Event(), core.recover_shards
+
+    async def noted(*args: Any) -> list[int]:
+        begun.set()
+        return await recover_shards(*args)
+
+    monkeypatch.setattr(core, "recover_shards", noted)
+    interrupt_its_sleep(monkeypatch, begun.is_set)  # before, it waits until nothing runs
     with pytest.raises(KeyboardInterrupt):
         strategy.recover()
     assert not coordinator.paused
