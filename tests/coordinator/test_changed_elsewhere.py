@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,17 @@ def test_what_has_no_source_changes_nothing_that_is_known() -> None:
     assert changed_elsewhere(len) == []
     scope: dict[str, Any] = {"found": []}
     exec("def f():\n    found.append(1)", scope)
+    assert changed_elsewhere(scope["f"]) == []
+
+
+@pytest.mark.parametrize("source", ["x", "x\ndef f(:", "x\ny = (((\n", "x\n\0"])
+def test_a_file_that_is_no_python_by_now_says_nothing_of_its_functions(
+    tmp_path: Path, source: str
+) -> None:
+    file, scope = tmp_path / "module.py", dict[str, Any]()
+    text = f"found = []\ndef f():\n    found.append({source!r})"  # another code each time
+    exec(compile(text, str(file), "exec"), scope)
+    file.write_text(source)
     assert changed_elsewhere(scope["f"]) == []
 
 

@@ -49,6 +49,21 @@ def test_padding_fills_up() -> None:
         ragged([[1], [2, 3]]).pad(1)
 
 
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [
+        ([[3, 4], [], [5]], np.int64),
+        ([[], [2.5]], np.float64),
+        ([[], [True]], np.bool_),
+        ([[], ["a", "bc"]], "<U2"),
+        ([[], []], np.float64),
+        ([np.empty(0, np.float32), np.ones(1, np.int8)], np.float32),
+    ],
+)
+def test_an_empty_list_has_no_say_in_the_dtype(rows: list[object], dtype: object) -> None:
+    assert Ragged.from_rows(rows).dtype == dtype
+
+
 def test_rows_may_have_more_axes() -> None:
     rows = [np.ones((2, 3)), np.zeros((0, 3))]
     made = Ragged.from_rows(rows)

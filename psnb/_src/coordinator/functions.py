@@ -16,6 +16,7 @@ import functools
 import inspect
 import sys
 import textwrap
+import tokenize
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -276,7 +277,8 @@ def _written(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of what may be a collection and is changed, and those that are assigned."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, SyntaxError, ValueError):  # or a lambda within a statement
+    # The last: what its file holds by now; or a lambda within a statement.
+    except (OSError, SyntaxError, ValueError, tokenize.TokenError):
         return frozenset(), frozenset()
     nodes = [*ast.walk(tree)]
     if code.co_name == "<lambda>":  # its source is all of the statement that it is in

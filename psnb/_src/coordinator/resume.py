@@ -309,8 +309,9 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
 
     For a kernel that died, or another cluster: any number of servers and workers will do. Names,
     shapes, optimizers with the hyperparameters that they had last, initializers, admissions and
-    accessors are those that were saved. A damaged checkpoint is reported in a warning, and the
-    one before it is taken. All files are checked before anything is made.
+    accessors are those that were saved; the strategy's own name is not. A damaged checkpoint is
+    reported in a warning, and the one before it is taken. All files are checked before anything is
+    made.
 
     Parameters
     ----------

@@ -115,9 +115,16 @@ class Ragged:
         rows : sequence of array_like
             Each with at least one axis.
         dtype : dtype, optional
-            The dtype of the values. By default NumPy chooses it, or float64 if there is no row.
+            The dtype of the values. By default NumPy chooses it for what there is in the rows, or
+            float64 if there is nothing.
         """
         arrays = [np.asarray(row, dtype) for row in rows]
+        # NumPy makes an empty list float64; it has no say.
+        empty = [i for i, a in enumerate(arrays) if not (a.size or hasattr(rows[i], "dtype"))]
+        if dtype is None and 0 < len(empty) < len(arrays):
+            chosen = np.result_type(*{a.dtype for i, a in enumerate(arrays) if i not in set(empty)})
+            for i in empty:
+                arrays[i] = arrays[i].astype(chosen)
         if any(array.ndim == 0 for array in arrays):
             raise DatasetError("Ragged: each row needs an axis, found a scalar")
         if len({array.shape[1:] for array in arrays}) > 1:

@@ -223,7 +223,11 @@ class DistributedModel:
 
     @property
     def tables(self) -> Mapping[str, Embedding]:
-        """The tables, by the name of the parameter that each replaces."""
+        """The tables, by the name of the parameter or module that each stands for.
+
+        ``users.weight`` for a ``torch.nn.Embedding`` that the module calls ``users``; ``users`` for
+        a `psnb.torch.Embedding`.
+        """
         return dict(self._placed.values.tables)
 
     @property
