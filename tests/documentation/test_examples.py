@@ -1,4 +1,4 @@
-"""The examples of docs/users.md run, each with what it takes for granted."""
+"""The examples of the site's pages run, each with what it takes for granted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from tests.documentation.test_names import ROOT
+from tests.documentation.test_names import PAGES, ROOT
 
 pytestmark = [
     # Of Keras itself, with numpy 2 and without 64-bit integers.
@@ -26,12 +26,12 @@ pytestmark = [
 
 Namespace = dict[str, Any]
 
-EXAMPLES = [
-    textwrap.dedent(code)
-    for code in re.findall(
-        r"^ *```python\n(.*?)^ *```$", (ROOT / "docs" / "users.md").read_text(), re.M | re.S
-    )
-]
+EXAMPLES = {
+    textwrap.dedent(code): str(page.relative_to(ROOT))
+    for page in PAGES
+    for code in re.findall(r"^ *```python\n(.*?)^ *```$", page.read_text(), re.M | re.S)
+}
+"""Each example, and the page that it is on."""
 
 IDS, SIZE = 20, 32
 
@@ -64,7 +64,7 @@ def given(
 def run(given: Namespace, beginning: str) -> None:
     """Run the example that begins so."""
     (code,) = [each for each in EXAMPLES if each.startswith(beginning)]
-    exec(compile(code, "docs/users.md", "exec"), given)
+    exec(compile(code, EXAMPLES[code], "exec"), given)
 
 
 def batch(seed: int = 0) -> Namespace:
