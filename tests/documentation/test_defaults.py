@@ -1,4 +1,4 @@
-"""The table of optimizers' defaults in docs/coming-from/optimizers.md has what psnb and the frameworks have."""
+"""The table in docs/coming-from/optimizers.md has the defaults of psnb and the frameworks."""
 
 from __future__ import annotations
 

@@ -97,7 +97,9 @@ def test_the_arguments_in_a_document_exist(path: Path) -> None:
 
 
 def test_tests_that_show_what_survives_exist_and_with_a_star_start_processes_by_hand() -> None:
-    named = re.findall(r"`(test_\w+\.py)`(\*?)", (ROOT / "docs" / "concepts" / "failures.md").read_text())
+    named = re.findall(
+        r"`(test_\w+\.py)`(\*?)", (ROOT / "docs" / "concepts" / "failures.md").read_text()
+    )
     assert len(named) > 10
     for name, star in named:
         folders = [ROOT / "tests" / folder for folder in ("integration", "cluster")]
