@@ -337,6 +337,78 @@ def test_an_export(given: Namespace) -> None:
     run(given | {"predict": predict}, 'manager = psnb.CheckpointManager(coordinator, "runs/ads"')
 
 
+def click_files(name: str, count: int, seed: int) -> None:
+    """Write clicks that depend on the user and the price, as CSV and as Parquet."""
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    rng = np.random.default_rng(seed)
+    users = np.random.default_rng(0).integers(2**62, 2**63, 50)
+    who, price = rng.integers(50, size=count), rng.gamma(4, 10, count).round(2)
+    odds = np.where(who % 2, 2, -2) + (price - 40) / 20
+    clicked = (rng.random(count) < 1 / (1 + np.exp(-odds))).astype(int)
+    table = pyarrow.table({"user": users[who], "price": price, "clicked": clicked})
+    csv.write_csv(table, f"{name}.csv")
+    parquet.write_table(table, f"{name}.parquet")
+
+
+@pytest.fixture
+def clicks(given: Namespace, in_process: Client, monkeypatch: pytest.MonkeyPatch) -> Namespace:
+    """Give what the page on files has before it comes to a framework, but for the columns."""
+    click_files("train", 3000, 1)
+    click_files("held-out", 1000, 2)
+    monkeypatch.setattr(psnb, "local_cluster", lambda **_: in_process)
+    given["strategy"].close()
+    return given
+
+
+def has_learned(history: list[float]) -> bool:
+    """Whether the area under the curve is near what is possible, 0.88."""
+    return history[-1] > 0.8
+
+
+def predicts_alone(given: Namespace) -> bool:
+    """Whether the exported model ranks the batch that it was asked, as the one on servers does."""
+    run(given, "# In another process")
+    scores = np.asarray(given["scores"])
+    return bool(psnb.metrics.AUC(None)(given["batch"]["clicked"], scores).result() > 0.7)
+
+
+def test_files_and_torch(clicks: Namespace) -> None:
+    run(clicks, "# CSV")
+    run(clicks, "client = psnb.local_cluster(workers=2, servers=1)\nstrategy")
+    run(clicks, "# PyTorch")
+    run(clicks, "# Train with PyTorch")
+    assert has_learned(clicks["history"]["val_auc"])
+    run(clicks, "# Export from PyTorch")
+    assert predicts_alone(clicks)
+    run(clicks, "# Save, and go on")
+    assert clicks["manager"].latest_checkpoint is not None
+    clicks["strategy"].close()
+
+
+def test_files_and_keras(clicks: Namespace) -> None:
+    run(clicks, "# Parquet")
+    run(clicks, "client = psnb.local_cluster(workers=2, servers=1)\nstrategy")
+    run(clicks, "# Keras")
+    run(clicks, "# Train with Keras")
+    assert has_learned(clicks["history"].history["val_auc"])
+    run(clicks, "# Export from Keras")
+    assert predicts_alone(clicks)
+    clicks["strategy"].close()
+
+
+def test_files_and_jax(clicks: Namespace) -> None:
+    run(clicks, "# Parquet")
+    run(clicks, "client = psnb.local_cluster(workers=2, servers=1)\nstrategy")
+    run(clicks, "# JAX")
+    run(clicks, "# Train with JAX")
+    assert has_learned(clicks["history"]["val_auc"])
+    run(clicks, "# Export from JAX")
+    assert predicts_alone(clicks)
+    clicks["strategy"].close()
+
+
 def test_metrics(given: Namespace) -> None:
     data = given["coordinator"].create_per_worker_dataset(batches(), sharding="dynamic")
     scores = np.random.default_rng(0).random(SIZE)
