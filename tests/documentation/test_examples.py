@@ -169,6 +169,19 @@ def keras_given() -> Namespace:
     }
 
 
+def test_twenty_lines(
+    given: Namespace,
+    in_process: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given["strategy"].close()
+    monkeypatch.setattr(psnb, "local_cluster", lambda **_: in_process)
+    run(given, "import numpy as np\n\nimport psnb\n\nclient")
+    assert capsys.readouterr().out == "[[1. 1. 1.]\n [1. 1. 1.]]\n"
+    given["strategy"].close()
+
+
 def test_torch(given: Namespace) -> None:
     import torch
     from torch.nn import functional
@@ -392,7 +405,7 @@ def test_files_and_keras(clicks: Namespace) -> None:
     run(clicks, "client = psnb.local_cluster(workers=2, servers=1)\nstrategy")
     run(clicks, "# Keras")
     run(clicks, "# Train with Keras")
-    assert has_learned(clicks["history"].history["val_auc"])
+    assert has_learned(clicks["fitted"].history["val_auc"])
     run(clicks, "# Export from Keras")
     assert predicts_alone(clicks)
     clicks["strategy"].close()
