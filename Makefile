@@ -62,9 +62,11 @@ test: $(VENV)/test.stamp browser
 	npm --prefix extension test
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) 2
 
-# The site, from docs/ into docs/_build/html: a minute. Warnings and dead links in it are errors.
+# The site, from docs/ into docs/_build/html, in half a minute. Warnings and dead links in it are
+# errors; all pages are read each time, as Sphinx warns of a page only when it reads it.
 docs: $(VENV)/docs.stamp
-	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
+	$(BIN)/python -m sphinx --builder html --fresh-env --doctree-dir docs/_build/doctrees \
+		--fail-on-warning --keep-going --quiet docs docs/_build/html
 	@echo "the site is docs/_build/html/index.html"
 
 # All of it: every notebook, browser test, kind of cluster and backend, endurance, the oldest versions.

@@ -137,4 +137,4 @@ class InternalError(PsnbError):
 
 
 class EndOfDataWarning(UserWarning):
-    """`RemoteValue.fetch` returns None: the closure found its data at their end, and did nothing."""
+    """`RemoteValue.fetch` returns None: its closure found the data at their end and did nothing."""
