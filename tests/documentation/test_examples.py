@@ -338,6 +338,33 @@ def test_attaching(given: Namespace, in_process: Client, monkeypatch: pytest.Mon
         given["strategy"].close()
 
 
+def test_when_something_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    start = psnb.local_cluster
+    with start(workers=1, servers=2, processes=False) as client:
+        address = client.scheduler.address
+        with Client(address) as first, Client(address) as second, Client(address) as third:
+            given: Namespace = {"__name__": "__main__", "psnb": psnb}
+            monkeypatch.setattr(psnb, "local_cluster", lambda **_: first)
+            run(given, "# Made to survive")
+            given["users"].push([3], np.ones((1, 8), np.float32))
+            row = given["users"].lookup([3])
+            given["manager"].save()
+            run(given, "# A server died")
+            first.close()
+            given["strategy"].close()
+            monkeypatch.setattr(psnb, "connect", lambda _: second)
+            run(given, "# The kernel died")
+            assert (given["users"].lookup([3]) == row).all()
+            given["strategy"].close()
+            monkeypatch.setattr(psnb, "local_cluster", lambda **_: third)
+            run(given, "# The whole cluster died")
+            assert (given["users"].lookup([3]) == row).all()
+            given["strategy"].close()
+
+
 def test_an_export(given: Namespace) -> None:
     strategy = given["strategy"]
     ads = strategy.embedding("ads", 4, accessor=psnb.CtrAccessor())

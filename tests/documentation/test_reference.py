@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from importlib import import_module
@@ -44,3 +45,29 @@ def test_the_reference_has_nothing_else() -> None:
     known = {f"psnb.{name}" for name in MODULES}.union(*map(public, modules))
     assert set(shown()) <= known
     assert "psnb._src" not in PAGES
+
+
+def messages() -> set[str]:
+    """Return all texts in the package, with … where something is put into them."""
+    found = set()
+    for path in (ROOT / "psnb").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.JoinedStr(values=parts):
+                    found.add("".join(text(part) for part in parts))
+                case ast.Constant(value=str(whole)):
+                    found.add(whole)
+    return found
+
+
+def text(part: ast.expr) -> str:
+    """Return a part of a text, or … for what is put in."""
+    return str(part.value) if isinstance(part, ast.Constant) else "…"
+
+
+def test_the_common_errors_have_the_messages_that_are_raised() -> None:
+    page = (ROOT / "docs" / "reference" / "common-errors.md").read_text()
+    quoted = re.findall(r"^### `(.*)`$", page, re.MULTILINE)
+    assert len(quoted) >= 20
+    known = {re.sub(r"%[sr]", "…", each) for each in messages()}
+    assert not [each for each in quoted if not any(each in message for message in known)]
