@@ -58,6 +58,14 @@ UNNAMED = {
 }
 """Classes of what calls take or return that have no public name: shown as they are, not linked."""
 
+HANDLES = {
+    "coordinator": "psnb.ClusterCoordinator",
+    "manager": "psnb.CheckpointManager",
+    "strategy": "psnb.ParameterServerStrategy",
+    "trainer": "psnb.Trainer",
+}
+"""Of which class what texts call by these names is."""
+
 OTHERS = {"Any", "Path", "None", "True", "False", *vars(builtins), *UNNAMED}
 SHORT = {name.rpartition(".")[2] for name in PUBLIC}
 
@@ -200,6 +208,23 @@ def find_by_last_part(app: Sphinx, env: Any, node: pending_xref, text: nodes.Nod
     return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, text, found[0])
 
 
+def link_names(app: Sphinx, tree: nodes.document, page: str) -> None:
+    """Link code in texts that is a public name: `psnb.Trainer`, `coordinator.pause()`."""
+    objects = app.env.domains["py"].objects
+    for node in list(tree.findall(nodes.literal)):
+        first, _, rest = node.astext().partition("(")[0].partition(".")
+        name = f"{HANDLES.get(first, first)}.{rest}"
+        if (
+            not rest
+            or name not in objects
+            or isinstance(node.parent, (nodes.title, nodes.reference))
+        ):
+            continue
+        entry = objects[name]
+        link = make_refnode(app.builder, page, entry.docname, entry.node_id, node.deepcopy(), name)
+        node.replace_self(link)
+
+
 def check_pages(app: Sphinx, failure: Exception | None) -> None:
     """Refuse a site that shows readers where things are defined."""
     if failure or app.builder.name != "html":
@@ -220,5 +245,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-skip-member", leave_out_member)
     app.connect("doctree-read", unlink_words)
     app.connect("missing-reference", find_by_last_part)
+    app.connect("doctree-resolved", link_names)
     app.connect("build-finished", check_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
