@@ -131,10 +131,13 @@ def keep_public_bases(app: Sphinx, name: str, value: Any, options: Any, bases: l
 
 
 def made_by_us(value: Any) -> bool:
-    """Return whether a class is made by psnb alone: of what readers cannot import."""
+    """Return whether psnb alone makes a class: so it says, or how to make it cannot be known."""
     if not inspect.isclass(value) or value not in CLASSES:
         return False
-    _, _, rest = (inspect.getdoc(value) or "").partition("Parameters\n----------\n")
+    text = inspect.getdoc(value) or ""
+    _, parameters, rest = text.partition("Parameters\n----------\n")
+    if "made by" in text.partition("\n\n")[0] or ("Attributes\n---" in text and not parameters):
+        return True
     types = re.findall(r"^\S[^:\n]* : (.*)$", rest.partition("\n---")[0], re.MULTILINE)
     words = re.findall(r"(?<![\w.\"])[A-Z]\w+(?!\.)", " ".join(types))
     return not {*words} <= {*SHORT, *OTHERS}
