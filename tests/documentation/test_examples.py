@@ -365,6 +365,28 @@ def test_when_something_died(
             given["strategy"].close()
 
 
+def test_what_is_slow(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    data = given["coordinator"].create_per_worker_dataset(batches(), sharding="dynamic")
+    given["coordinator"].run_epoch(numpy_step, iter(data))
+    run(given, "# Where the time of closures went")
+    run(given, "# Where the time of the datasets went")
+    run(given | {"examples": batches()}, "# A dataset on its own")
+    shown = capsys.readouterr().out
+    assert all(phase in shown for phase in ("read", "pull", "compute", "push", "commit"))
+    assert shown.count("map(") >= 2
+
+
+def test_a_closure_that_fails(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    run(given, "# A closure that fails")
+    run(given, "# What failed")
+    shown = capsys.readouterr().out
+    assert "ZeroDivisionError: division by zero" in shown
+    with pytest.raises(ZeroDivisionError):
+        given["failure"].rerun()
+    run(given, "# One process")
+    given["client"].close()
+
+
 def test_an_export(given: Namespace) -> None:
     strategy = given["strategy"]
     ads = strategy.embedding("ads", 4, accessor=psnb.CtrAccessor())
