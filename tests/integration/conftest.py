@@ -8,7 +8,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from tests.integration.clusters import BOTH, cluster_of
-from tests.integration.helpers import wait_until_whole
+from tests.integration.counting import signalled
+from tests.integration.helpers import wait_until_ended, wait_until_whole
 
 Request, Folders = pytest.FixtureRequest, pytest.TempPathFactory
 
@@ -39,7 +40,9 @@ def started(request: Request, tmp_path_factory: Folders) -> Iterator[Client]:
 
 @pytest.fixture
 def whole(started: Client) -> Client:
-    """That cluster, once nobody is missing."""
+    """That cluster, once nobody is missing or about to end: Dask still lists those for a moment."""
+    wait_until_ended(*signalled)
+    signalled.clear()
     wait_until_whole(started, 4)
     return started
 

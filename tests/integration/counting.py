@@ -14,6 +14,9 @@ from tests.conftest import DEADLINE, wait_until
 
 IDS = np.arange(40)
 
+signalled: list[int] = []
+"""The processes that were asked to end or killed, until a fixture has waited for them."""
+
 
 class Counter:
     """A variable and an embedding that every closure adds one to; what they say must agree.
@@ -73,6 +76,7 @@ def _signal(number: signal.Signals, client: Client, addresses: tuple[str, ...]) 
     pids = client.run(os.getpid, workers=list(addresses))  # of all first: the dead do not answer
     for address in addresses:
         os.kill(pids[address], number)
+        signalled.append(pids[address])
 
 
 def kill(client: Client, *addresses: str) -> None:

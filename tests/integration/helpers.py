@@ -217,6 +217,16 @@ def wait_until_whole(client: Client, processes: int) -> None:
     wait_until(is_whole, "the cluster is whole", 2 * DEADLINE)
 
 
+def wait_until_servers(client: Client, count: int) -> None:
+    """Wait until a cluster has all of its processes for servers again."""
+
+    def there() -> int:
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        return sum("ps" in worker["resources"] for worker in workers)
+
+    wait_until(lambda: there() == count, f"{count} servers are there again")
+
+
 def wait_until_ready(coordinator: psnb.ClusterCoordinator, *names: str) -> None:
     """Wait until these workers get work."""
     wait_until(

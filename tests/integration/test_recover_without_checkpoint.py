@@ -15,6 +15,7 @@ from psnb._src.strategy import tables
 from psnb._src.strategy.tables import TableFactory
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import kill
+from tests.integration.helpers import wait_until_servers
 
 IDS = np.arange(20)
 RATE = 0.5
@@ -29,11 +30,7 @@ def pair() -> Iterator[Client]:
 
 @pytest.fixture
 def strategy(pair: Client) -> Iterator[psnb.ParameterServerStrategy]:
-    def servers() -> int:
-        workers = pair.scheduler_info(n_workers=-1)["workers"].values()
-        return sum("ps" in worker["resources"] for worker in workers)
-
-    wait_until(lambda: servers() == 2, "both servers are there again")
+    wait_until_servers(pair, 2)
     cut = psnb.FixedShards(2)
     with psnb.ParameterServerStrategy(
         pair, partitioner=lambda shape, dtype: cut(shape, dtype) if shape[0] == 10 else 1

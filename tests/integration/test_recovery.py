@@ -15,6 +15,7 @@ from psnb import EventKind, errors
 from psnb._src.checkpoint import shards
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Lose, kill, terminate
+from tests.integration.helpers import wait_until_servers
 from tests.interrupting import interrupt_its_sleep
 
 LOSSES = pytest.mark.parametrize("lose", [terminate, kill], ids=["graceful", "abrupt"])
@@ -30,11 +31,7 @@ def pair() -> Iterator[Client]:
 
 @pytest.fixture
 def strategy(pair: Client) -> Iterator[psnb.ParameterServerStrategy]:
-    def servers() -> int:
-        workers = pair.scheduler_info(n_workers=-1)["workers"].values()
-        return sum("ps" in worker["resources"] for worker in workers)
-
-    wait_until(lambda: servers() == 2, "both servers are there again")
+    wait_until_servers(pair, 2)
     with psnb.ParameterServerStrategy(pair) as strategy:
         yield strategy
 
@@ -100,7 +97,7 @@ def test_all_parameters_go_back_to_the_last_checkpoint(
     with pytest.raises(errors.ServerLostError, match=r"strategy\.recover\(\)"):
         coordinator.join(DEADLINE)
     lost = {EventKind.SERVER_LOST, EventKind.SHARDS_LOST}
-    wait_until(lambda: lost <= {each.kind for each in strategy.server_events()}, "it is told")
+    wait_until(lambda: lost <= {each.kind for each in strategy.server_events()}, "an event says so")
     assert strategy.recover() == {"step": 1}
     assert_same(model.values(), saved)
     coordinator.schedule(model.step).fetch(DEADLINE)

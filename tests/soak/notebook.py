@@ -36,6 +36,8 @@ _MAY_LACK = "may lack updates"
 """What an event says of a copy that took over while it was being let go."""
 
 _PUSHES = {psnb.Async: Pushes.EXACT, psnb.Sync: Pushes.AVERAGED, psnb.Geo: Pushes.MAY_BE_LOST}
+_EXCHANGE_LOST = "what closures of a worker had learned together was lost"
+
 _FAILURES = DeliberateError, errors.ClosureCancelledError, errors.ServerLostError
 """What closures may raise, having written nothing."""
 
@@ -77,6 +79,7 @@ class Notebook:
         self._manager = psnb.CheckpointManager(self._coordinator, folder / "saved")
         self._remotes: list[psnb.RemoteValue] = []
         self._recovered = 0.0
+        self._exchanges_lost = 0  # in mode `Geo`, as far as that was raised
         self._ended = time.monotonic()
         self._saved: list[Path] = []
         self._save()
@@ -115,7 +118,8 @@ class Notebook:
                 self._coordinator.join(max(0.0, end - time.monotonic()), progress=False)
             except TimeoutError as error:
                 raise ViolationError(f"join does not end: {self._state()}") from error
-            except _FAILURES:
+            except _FAILURES as error:
+                self._note(error)
                 continue
             if self._check():
                 break
@@ -139,9 +143,15 @@ class Notebook:
                 remote = self._coordinator.schedule(
                     self._model.move, self._model.arguments(bool(each)), retries=1000
                 )
-            except _FAILURES:
+            except _FAILURES as error:
+                self._note(error)
                 continue  # an earlier closure's
             self._remotes.append(remote)
+
+    def _note(self, error: BaseException) -> None:
+        """Count exchanges that were lost, as the error says, and those that came with it."""
+        found = [error, *getattr(error, "other_errors", ())]
+        self._exchanges_lost += sum(_EXCHANGE_LOST in str(each) for each in found)
 
     def _collect(self) -> None:
         """Write down what closures have done that have ended."""
@@ -156,7 +166,8 @@ class Notebook:
                 # Its round is not applied yet, or waits for a server; it has written all the same.
                 self._remotes.append(remote)
                 continue
-            except _FAILURES:
+            except _FAILURES as error:
+                self._note(error)
                 continue
             self._ledger.count(written)
             self._row.closures += 1
@@ -168,10 +179,13 @@ class Notebook:
         """Wait until nothing runs; return whether that came about."""
         try:
             self._coordinator.drain(DEADLINE)
+            self._coordinator.done()  # raises what `drain` found out: that an exchange was lost
         except TimeoutError as error:
             raise ViolationError(f"drain does not end: {self._state()}") from error
         except errors.ServerUnresponsiveError:
             return False
+        except _FAILURES as error:
+            self._note(error)
         self._collect()
         return not self._is_lossy()
 
@@ -189,8 +203,9 @@ class Notebook:
         lost = 0
         if isinstance(self._mode, psnb.Geo):
             kinds = [event.kind for event in self._coordinator.events()]
-            # As many as it had exchanged last, and as many that it has ended since.
-            lost = self._mode.closures * kinds.count(EventKind.WORKER_LOST)
+            # Those that it has ended since its last exchange; or those of an exchange that a server
+            # was lost or unresponsive in, which is raised.
+            lost = self._mode.closures * (kinds.count(EventKind.WORKER_LOST) + self._exchanges_lost)
         if wrong := self._ledger.differences(found, lost):
             raise ViolationError("; ".join(wrong))
         return True

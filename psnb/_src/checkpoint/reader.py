@@ -111,7 +111,7 @@ class SavedTable:
         return f"<psnb.checkpoint.SavedTable {self._name!r}: {len(self):,} rows of {self.dim}>"
 
     def __len__(self) -> int:
-        # Not from `ids`: whoever follows a folder asks for it after each delta.
+        # Not from `ids`: a reader that follows a folder asks for it after each delta.
         newer, first = self._layers[:-1], self._layers[-1]
         return first.ids.size + sum(int((~first.located(each.ids)[0]).sum()) for each in newer)
 

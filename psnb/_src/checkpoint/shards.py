@@ -386,7 +386,7 @@ class CheckpointReader:
             described = typed(entry.description, _DESCRIBED)
         except ValueError as error:
             raise CheckpointError(
-                f"checkpoint {str(self.path)!r}: {entry.name!r:.200} is no parameter that this "
+                f"checkpoint {str(self.path)!r}: {entry.name!r:.200} is not a parameter that this "
                 f"psnb reads: {error}"
             ) from error
         return self.check(entry, lambda saved: described.check_state(entry.name, saved), known)

@@ -41,7 +41,7 @@ class Watcher(ABC):
         """Take note of rows (distinct) that are about to change; None for all of them."""
 
     def changing_parts(self, rows: np.ndarray, width: int) -> None:
-        """Take note that so many numbers a row are about to change in some rows of a variable."""
+        """Note that some rows of a variable are about to change, and how many numbers of each."""
         self.changing(None)
 
     def changing_use(self) -> None:
@@ -195,7 +195,7 @@ def row_nbytes(segment: Segment) -> int:
 
 
 def rows_in_segment(nbytes: int) -> int:
-    """Return how many rows of so many bytes a segment may have."""
+    """Return how many rows a segment may have, by the bytes of a row."""
     return max(1, SEGMENT // max(1, nbytes))
 
 

@@ -172,7 +172,8 @@ class ServerControl:
         except ConnectionRefusedError as error:
             raise ServerLostError(gone(server, error)) from error
         except OSError as error:
-            raise ServerUnresponsiveError(f"{unresponsive(server, silence)}: {error!r}") from error
+            text = f"no connection to parameter {server.name} at {server.address}: {error!r}"
+            raise ServerUnresponsiveError(text) from error
         finally:
             asking.cancel()
 

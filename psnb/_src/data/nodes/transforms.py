@@ -650,7 +650,7 @@ class Repeat(Node):
         return _RepeatIterator(self, context, state)
 
     def cardinality(self) -> int:
-        """Return that of the input so many times."""
+        """Return the input's cardinality, `count` times."""
         once = self.source.cardinality()
         if once == 0 or self.count == 0:
             return 0
