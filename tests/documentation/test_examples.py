@@ -64,7 +64,8 @@ def given(
 def run(given: Namespace, beginning: str) -> None:
     """Run the example that begins so."""
     (code,) = [each for each in EXAMPLES if each.startswith(beginning)]
-    exec(compile(code, EXAMPLES[code], "exec"), given)
+    # No name of a file: `inspect` would look for functions in the page.
+    exec(compile(code, f"<{EXAMPLES[code]}>", "exec"), given)
 
 
 def batch(seed: int = 0) -> Namespace:
@@ -182,130 +183,12 @@ def test_twenty_lines(
     given["strategy"].close()
 
 
-def test_torch(given: Namespace) -> None:
-    import torch
-    from torch.nn import functional
-
-    given |= {"WideDeep": wide_deep(), "F": functional, "torch": torch}
-    run(given, "module = WideDeep()")
-    given["coordinator"].schedule(given["step"], (iter([batch()]),))
-    given["coordinator"].join()
-    assert given["coordinator"].statistics().completed == 1
-
-
-def test_jax(given: Namespace) -> None:
-    data = given["coordinator"].create_per_worker_dataset(batches(), sharding="dynamic")
-    ads = given["strategy"].embedding("ads", 4, optimizer=psnb.Adagrad(0.05))
-    given |= {"tree": {"w": np.zeros(3, np.float32)}, "loss": loss, "ads": ads, "dataset": data}
-    run(given, "params = psnb.jax.variables(")
-    assert given["params"].read()["w"].any()
-
-
-def test_keras(given: Namespace) -> None:
-    given |= keras_given()
-    run(given, "model = psnb.keras.distribute(")
-    assert len(given["history"].history["val_loss"]) >= 1
-    assert Path("model.keras").exists()
-
-
-def test_lines_of_files(given: Namespace) -> None:
-    words("clicks/a.tsv.gz")
-    words("clicks/b.tsv.gz")
-    seen.clear()
-    run(given | {"step": line_step}, "clicks = psnb.data.Dataset.text_lines(")
-    assert sum(seen) == 80
-
-
-def test_examples_in_memory(given: Namespace) -> None:
-    path = Path("clicks/part-0")
-    path.parent.mkdir()
-    path.write_text("".join(f"1 {number} 1 {number % 2}\n" for number in range(40)))
-    seen.clear()
-    slots = [psnb.data.Slot("id"), psnb.data.Slot("click")]
-    run(given | {"slots": slots, "step": line_step}, "examples = psnb.data.InMemoryDataset(")
-    assert sum(seen) == 40
-
-
-def test_the_trainer(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
-    given |= {
-        "step": numpy_step,
-        "predict": lambda batch: batch["x"][:, 0],
-        "dataset": batches(120),
-        "held_out": batches(4),
-    }
-    run(given, "trainer = psnb.Trainer(")
-    assert given["history"]["val_auc"] == [1.0, 1.0]  # it does not get better
-    assert given["history"].stopped
-    assert "epoch 1 batch 1" in capsys.readouterr().out
-    assert list(Path("predictions").glob("*.parquet"))
-    assert Path("log.csv").exists()
-
-
 def test_a_manager_that_saves_by_itself(given: Namespace) -> None:
     given["time"] = time
     given["coordinator"].schedule(abs, (-3,))
     run(given, "saving = psnb.CheckpointManager(")
     path = given["saving"].save()
     assert psnb.checkpoint.load(path).metadata == {"completed": 1}
-
-
-def test_a_kernel_that_died(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
-    words("clicks/a")
-    clicks = psnb.data.Dataset.text_lines("clicks/a").batch(4)
-    given["strategy"].embedding("users", 2, optimizer=psnb.Adam())
-    coordinator = given["coordinator"]
-    data = coordinator.create_per_worker_dataset(clicks, sharding="dynamic", splits=16)
-    iterator = iter(data)
-    seen.clear()
-    coordinator.schedule(line_step, (iterator,))
-    coordinator.join()
-    psnb.CheckpointManager(coordinator, "run-1").save()
-    given |= {"client": given["strategy"].client, "clicks": clicks, "step": line_step}
-    run(given, 'resumed = psnb.resume("run-1"')
-    given["resumed"].strategy.close()
-    assert sum(seen) == 40
-    assert capsys.readouterr().out.split() == ["1", np.__version__]
-
-
-def test_models_after_a_restart(given: Namespace) -> None:
-    import psnb.jax
-    import psnb.keras
-    import psnb.torch
-
-    given |= {"WideDeep": wide_deep(), "tree": {"w": np.ones(3, np.float32)}} | keras_given()
-    strategy, adam = given["strategy"], psnb.Adam(1e-3)
-    net = psnb.torch.distribute(given["WideDeep"](), strategy, sparse=adam, dense=adam)
-    psnb.jax.variables(strategy, given["tree"], adam)
-    strategy.embedding("ads", 4)
-    psnb.keras.distribute(given["keras_model"], strategy).compile("adam", "binary_crossentropy")
-    psnb.CheckpointManager(given["coordinator"], "runs/day-17").save({"epoch": 8})
-    given["client"], given["keras_model"] = strategy.client, keras_given()["keras_model"]
-    run(given, 'resumed = psnb.resume("runs/day-17"')
-    for name, value in net.state_dict().items():
-        assert (given["net"].state_dict()[name] == value).all()
-    assert given["params"].read()["w"].tolist() == [1.0] * 3
-    assert given["model"].history.epoch == [8, 9]
-    given["resumed"].strategy.close()
-
-
-def test_the_daily_loop(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
-    days = ["monday", "tuesday"]
-    for day in days:
-        words(f"clicks/{day}/part-0")
-    of = {"optimizer": psnb.Adagrad(0.1), "accessor": psnb.CtrAccessor()}
-    tables = [given["strategy"].embedding(name, 2, **of) for name in ("users", "ads")]
-    given["manager"].save()
-    lines = psnb.data.Dataset.text_lines("clicks/monday/*")
-    given |= {
-        "clicks": lines.map(lambda line: float(line.split()[0])).batch(8),
-        "days": days,
-        "users": tables[0],
-        "ads": tables[1],
-        "trainer": psnb.Trainer(given["coordinator"], daily_step),
-    }
-    run(given, "manager.restore()")
-    assert re.findall(r"^(\w+day) 0\.\d+$", capsys.readouterr().out, re.M) == days
-    assert given["manager"].latest_checkpoint is not None
 
 
 def test_a_warm_start_and_a_look_without_a_cluster(
@@ -323,19 +206,6 @@ def test_a_warm_start_and_a_look_without_a_cluster(
     assert stem.read().tolist() == [1, 1, 1]
     run(given, "saved = psnb.checkpoint.load(")
     assert given["saved"]["users"].ids.tolist() == [3, 5]
-
-
-def test_attaching(given: Namespace, in_process: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = in_process.scheduler.address
-    with Client(address) as before:
-        gone = psnb.ParameterServerStrategy(before, name="flights")
-        gone.embedding("users", 2)
-    gone.close()
-    with Client(address) as client:
-        monkeypatch.setattr(psnb, "connect", {"tcp://host:8786": client}.__getitem__)
-        run(given, "client = psnb.connect")
-        given["coordinator"].schedule(given["users"].lookup, ([1],)).fetch()
-        given["strategy"].close()
 
 
 def test_when_something_died(
@@ -471,11 +341,532 @@ def test_files_and_jax(clicks: Namespace) -> None:
     clicks["strategy"].close()
 
 
-def test_metrics(given: Namespace) -> None:
-    data = given["coordinator"].create_per_worker_dataset(batches(), sharding="dynamic")
-    scores = np.random.default_rng(0).random(SIZE)
-    run(
-        given | {"iterator": iter(data), "loss": 0.4, "scores": scores},
-        "auc, log_loss = psnb.metrics.AUC()",
-    )
+# Models.
+
+
+def leased(given: Namespace) -> Any:
+    """Return a dataset of `batches` that workers lease."""
+    return given["coordinator"].create_per_worker_dataset(batches(), sharding="dynamic")
+
+
+def test_torch(given: Namespace) -> None:
+    given["dataset"] = leased(given)
+    run(given, "# A PyTorch model\n")
+    learned = given["model"].state_dict()
+    assert (learned["ads.weight"] != given["module"].ads.weight).any()
+    run(given, "# A PyTorch model with psnb's optimizers")
+    assert given["small"].variables[0].optimizer.learning_rate == 0.005
+    run(given, "# Evaluate a PyTorch model")
+    assert (given["module"].ads.weight == learned["ads.weight"]).all()
+    before = given["small"].state_dict()["output.weight"]
+    run(given, "# A method of the module")
+    assert (given["small"].state_dict()["output.weight"] != before).any()
+
+
+def test_jax(given: Namespace) -> None:
+    given["dataset"] = leased(given)
+    run(given, "# A JAX model")
+    assert given["params"].read()["w"].any()
+    run(given, "# Predict with JAX")
+    assert given["scores"].shape == (2,)
+    run(given, "# An optimizer of optax")
+    given["lion"].push([3], np.ones((1, 8), np.float32))
+
+
+def test_keras(given: Namespace) -> None:
+    run(given | keras_given(), "# A Keras model")
+    assert Path("model.keras").exists()
+
+
+# Datasets.
+
+
+def count_rows(iterator: Iterator[Any]) -> None:
+    """Note how many rows a batch has; of this module, as what is captured would be a copy."""
+    seen.append(len(next(iter(next(iterator).values()))))
+
+
+def test_rows_of_files(given: Namespace) -> None:
+    Path("clicks").mkdir()
+    click_files("clicks/a", 100, 1)
+    click_files("clicks/b", 100, 2)
+    given["step"] = count_rows
+    run(given, "# Rows of CSV and Parquet")
+    seen.clear()
+    run(given, "# Every example exactly once")
+    assert sum(seen) == 600
+    seen.clear()
+    run(given, "# In memory")
+    assert sum(seen) == 600
+
+
+def test_lines_of_files(given: Namespace) -> None:
+    words("clicks/a.tsv.gz")
+    words("clicks/b.tsv.gz")
+    words("tuesday/a.tsv.gz")
+    given["np"] = np
+    run(given, "# From text to batches")
+    assert [len(each["x"]) for each in given["batches"]] == [80]
+    assert [len(each["x"]) for each in given["tuesday"]] == [40]
+    given["batches"] = given["lines"].batch(20).map(given["parse"])
+    run(given, "# The place in a dataset")
+    assert next(given["iterator"])["x"].tolist() == list(range(20, 40))
+
+
+def test_examples_in_memory(given: Namespace) -> None:
+    path = Path("clicks/part-0")
+    path.parent.mkdir()
+    path.write_text("".join(f"1 {number} 1 {number % 2}\n" for number in range(40)))
+    run(given, "# Paddle's files in memory")
+    given["examples"].load_into_memory()
+    assert given["examples"].statistics().examples == 40
+
+
+# Trainers.
+
+
+def test_the_trainer(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    given |= {
+        "step": numpy_step,
+        "predict": lambda batch: 1 / (1 + np.exp(-batch["x"][:, 0])),
+        "dataset": batches(120),
+        "held_out": batches(4),
+    }
+    run(given, "# A trainer\n")
+    assert given["history"]["val_auc"] == [1.0, 1.0]  # it does not get better
+    assert given["history"].stopped
+    assert "epoch 1 batch 1" in capsys.readouterr().out
+    assert list(Path("predictions").glob("*.parquet"))
+    assert Path("log.csv").exists()
+    run(given, "# A closure that evaluates")
+    assert "'examples': 128" in capsys.readouterr().out
+    run(given, "# A callback")
+    assert capsys.readouterr().out == "good enough\n"
+
+
+def test_a_script_that_can_be_killed(given: Namespace) -> None:
+    given |= {"step": numpy_step, "dataset": batches(12)}
+    run(given, "# A script that can be killed")
+    assert given["manager"].latest_checkpoint is not None
+    assert len(given["history"]["auc"]) == 3
+
+
+def test_the_daily_loop(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    days = ["monday", "tuesday"]
+    for day in days:
+        words(f"clicks/{day}/part-0")
+    of = {"optimizer": psnb.Adagrad(0.1), "accessor": psnb.CtrAccessor()}
+    tables = [given["strategy"].embedding(name, 2, **of) for name in ("users", "ads")]
+    lines = psnb.data.Dataset.text_lines("clicks/monday/*")
+    given |= {
+        "clicks": lines.map(lambda line: float(line.split()[0])).batch(8),
+        "days": days,
+        "users": tables[0],
+        "ads": tables[1],
+        "trainer": psnb.Trainer(given["coordinator"], daily_step),
+    }
+    run(given, "# Each day's files")
+    assert re.findall(r"^(\w+day) 0\.\d+$", capsys.readouterr().out, re.M) == days
+    assert given["manager"].latest_checkpoint is not None
+
+
+# After a restart.
+
+
+def test_going_on_from_a_checkpoint(
+    given: Namespace, in_process: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psnb.torch
+
+    given["strategy"].close()
+    monkeypatch.setattr(psnb, "local_cluster", lambda **_: in_process)
+    given |= {
+        "client": in_process,
+        "WideDeep": wide_deep(),
+        "batches": batches(),
+        "step": count_rows,
+    }
+    run(given, "# Before: save while you train")
+    seen.clear()
+    # The kernel dies in the next epoch, when one batch was used.
+    given["coordinator"].schedule(given["step"], (iter(given["dataset"]),))
+    given["coordinator"].join()
+    given["manager"].save()
+    learned = given["model"].state_dict()
+    given["strategy"].close()
+    run(given, "# After: from the newest checkpoint")
+    for name, value in given["model"].state_dict().items():
+        assert (learned[name] == value).all()
+    run(given, "# After: the rest of the epoch")
+    assert sum(seen) == 6 * SIZE
+    given["strategy"].close()
+
+
+def test_a_script_before_and_after(given: Namespace) -> None:
+    given |= {"step": numpy_step, "dataset": batches(12)}
+    run(given, "# The same script, before and after")
+    first = given["history"]
+    run(given, "# The same script, before and after")
+    assert given["history"].rows == first.rows  # nothing was left to do
+
+
+def test_attaching(given: Namespace, in_process: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = in_process.scheduler.address
+    with Client(address) as before:
+        gone = psnb.ParameterServerStrategy(before, name="flights")
+        gone.embedding("users", 2)
+    gone.close()
+    with Client(address) as client:
+        monkeypatch.setattr(psnb, "connect", {"tcp://host:8786": client}.__getitem__)
+        run(given, "# The servers still have all")
+        given["coordinator"].schedule(given["users"].lookup, ([1],)).fetch()
+        given["strategy"].close()
+
+
+def test_models_after_a_restart(given: Namespace) -> None:
+    import psnb.jax
+    import psnb.keras
+    import psnb.torch
+
+    given |= {"WideDeep": wide_deep(), "tree": {"w": np.ones(3, np.float32)}} | keras_given()
+    strategy, adam = given["strategy"], psnb.Adam(1e-3)
+    net = psnb.torch.distribute(given["WideDeep"](), strategy, sparse=adam, dense=adam)
+    psnb.jax.variables(strategy, given["tree"], adam)
+    strategy.embedding("ads", 4)
+    psnb.keras.distribute(given["keras_model"], strategy).compile("adam", "binary_crossentropy")
+    psnb.CheckpointManager(given["coordinator"], "runs/day-17").save({"epoch": 8})
+    given["client"], given["keras_model"] = strategy.client, keras_given()["keras_model"]
+    run(given, "# Take up models of PyTorch, JAX and Keras")
+    for name, value in net.state_dict().items():
+        assert (given["net"].state_dict()[name] == value).all()
+    assert given["params"].read()["w"].tolist() == [1.0] * 3
+    assert given["model"].history.epoch == [8, 9]
+    given["resumed"].strategy.close()
+
+
+def test_parameters_with_a_function_of_the_users(
+    given: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = given["strategy"].client
+    with psnb.ParameterServerStrategy(client) as old:
+        rate = psnb.Adagrad(lambda step: 0.1 / (1 + step))
+        users = old.embedding("users", dim=8, optimizer=rate)
+        users.push([3], np.ones((1, 8), np.float32))
+        row = users.lookup([3])
+        psnb.CheckpointManager(psnb.ClusterCoordinator(old), "checkpoints").save()
+    with pytest.raises(psnb.errors.ConfigurationError, match="cannot be made again"):
+        psnb.resume("checkpoints", client)
+    run(given, "# Restore into parameters that you made")
+    assert (given["users"].lookup([3]) == row).all()
+    assert capsys.readouterr().out == "('users',)\n"
+
+
+# Metrics, parameters, views, and what users write themselves.
+
+
+def test_metrics(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    given |= {"dataset": leased(given), "predict": lambda batch: np.abs(np.tanh(batch["x"][:, 0]))}
+    run(given, "# Metrics of all workers")
     assert {*given["coordinator"].metrics.results()} == {"auc", "log_loss"}
+    run(given, "# The AUC of one epoch")
+    capsys.readouterr()
+    run(given, "# States by hand")
+    assert capsys.readouterr().out == "0.75\nnan no negative examples\n"
+
+
+def test_parameters(given: Namespace) -> None:
+    run(given, "# Variables and embeddings")
+    assert given["weights"].read().any()
+    run(given, "# One request to each server")
+    run(given, "# Rates, live and scheduled")
+    assert given["users"].optimizer.learning_rate == 0.05
+    run(given, "# Rows for ids that come often, and decay")
+    run(given, "# Bags")
+    assert not given["rows"][1].any()
+
+
+def test_watching(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    import psnb.jax
+
+    run(given, "# The dashboard, and a closure that reports")
+    given["strategy"].embedding("users", 2, optimizer=psnb.Adagrad(0.1))
+    run(given, "# What the buttons do")
+    assert Path(given["path"]).exists()
+    run(given, "# What the dashboard knows")
+    assert given["losses"].max() == 1
+    ads = given["strategy"].embedding("ads", 4, optimizer=psnb.Adagrad(0.1))
+    params = psnb.jax.variables(given["strategy"], {"w": np.zeros(3, np.float32)}, psnb.Adam())
+    step = psnb.jax.step(loss, params=params, tables={"ads": ads})
+    run(given | {"jax_step": step, "batch": batch()}, "# The operations of a step")
+    assert "gradient" in capsys.readouterr().out
+
+
+def test_formats_and_device_workers_of_users(given: Namespace) -> None:
+    Path("points").mkdir()
+    for name in "ab":
+        np.arange(300, dtype="<f4").tofile(f"points/{name}.bin")
+    seen.clear()
+    given["step"] = count_rows
+    run(given, "# A format of fixed-size records")
+    assert sum(seen) == 200
+    whole = psnb.data.Dataset.from_files(given["Points"](7), ["points/a.bin"])
+    assert [each["label"] for each in whole] == list(range(2, 300, 3))
+    parts = [psnb.data.FileRange("points/a.bin", 0, 100), psnb.data.FileRange("points/a.bin", 108)]
+    cut = psnb.data.Dataset.from_files(given["Points"](2), parts)
+    assert [each["label"] for each in cut] == list(range(2, 300, 3))
+    seen.clear()
+    run(given, "# A device worker that takes several batches in a closure")
+    assert sum(seen) == 400
+    assert given["history"]["batches"] == [4, 4]
+
+
+def test_metrics_of_users(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    from dataclasses import dataclass
+
+    given |= {"np": np, "dataclass": dataclass}
+    run(given, "# A metric that is a weighted mean")
+    assert float(capsys.readouterr().out) == 2 * 2 / (2 * 2 + 1 + 1)
+    run(given, "# A function of another metric")
+    assert capsys.readouterr().out == "2.0\n"
+    f1 = given["f1"]
+    given["coordinator"].schedule(lambda: psnb.report(f1=f1([1, 0], [0.9, 0.9])))
+    given["coordinator"].join()
+    assert given["coordinator"].metrics["f1"].result() == 2 / 3
+
+
+def test_optimizers_of_users(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    given["np"] = np
+    run(given, "# An optimizer of your own")
+    assert capsys.readouterr().out == "[-0.01  0.01  0.  ]\n"
+    given["users"].push([3], np.ones((1, 8), np.float32))
+    given["manager"].save()
+    with pytest.raises(psnb.errors.ConfigurationError, match="cannot be made again"):
+        psnb.resume("checkpoints", given["strategy"].client)
+
+
+# Concepts, and coming from other systems.
+
+
+def test_two_writes_that_belong_together(
+    given: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(given | {"np": np}, "# Two writes that belong together")
+    assert capsys.readouterr().out == "6.0 4.0\n6.0 4.0\n"
+
+
+def test_update_modes(
+    given: Namespace, in_process: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given |= {"client": in_process}
+    given["strategy"].close()
+    run(given, "# In rounds, of as many closures")
+    with given["strategy"] as strategy:
+        given["coordinator"] = psnb.ClusterCoordinator(strategy)
+        variable = strategy.variable(np.zeros(1), optimizer=psnb.SGD(1.0))
+        run(given | {"step": lambda: variable.push(np.ones(1))}, "# Rounds of one")
+        assert variable.read() == [-5.0]  # three rounds of one, two of two
+        run(given, "# How stale updates are")
+    assert capsys.readouterr().out.startswith("0.0 0 ")
+
+
+def test_leases(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    run(given, "# An epoch with leases")
+    assert capsys.readouterr().out == "20\n"
+    run(given, "# The rest of an epoch")
+    assert given["rest"].progress().visits == 20
+    assert given["coordinator"].statistics().examples == 2000
+
+
+def test_replicas_and_rebalancing(capsys: pytest.CaptureFixture[str]) -> None:
+    with psnb.local_cluster(workers=1, servers=2, processes=False) as client:
+        given: Namespace = {"psnb": psnb, "client": client}
+        run(given, "# Each parameter on two servers")
+        assert capsys.readouterr().out.startswith("2 ")
+        with given["replicated"] as strategy:
+            run(given | {"strategy": strategy}, "# Spread the shards")
+
+
+def test_a_save_while_closures_run(given: Namespace) -> None:
+    run(given | {"np": np}, "# A save while closures run")
+    assert psnb.checkpoint.load(given["manager"].directory / "ckpt-000001")["users"].ids.size
+
+
+def test_closures(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    given["np"] = np
+    run(given, "# A closure and its result")
+    run(given, "# Captured when it is scheduled")
+    run(given, "# Cancel one, and hold the others")
+    assert capsys.readouterr().out.splitlines() == ["[0. 2. 4.]", "6.0", "512 1024", "True"]
+
+
+def test_several_steps_in_a_closure(given: Namespace) -> None:
+    users = given["strategy"].embedding("users", 4, optimizer=psnb.SGD(0.5))
+    run(given, "# What is busy")
+    run(given | {"np": np, "users": users}, "# Ten steps in a closure")
+    assert users.statistics().rows > 900
+
+
+@pytest.fixture
+def anew(given: Namespace, in_process: Client, monkeypatch: pytest.MonkeyPatch) -> Namespace:
+    """Give the arrays of 1,024 examples; a cluster is started by the examples themselves."""
+    given["strategy"].close()
+    monkeypatch.setattr(psnb, "local_cluster", lambda **_: in_process)
+    rng = np.random.default_rng(0)
+    ids, x = rng.integers(1000, size=1024), rng.normal(size=(1024, 3)).astype(np.float32)
+    labels = (ids % 2).astype(np.float32)
+    return given | {"np": np, "ids": ids, "x": x, "y": labels, "labels": labels}
+
+
+def test_from_tensorflow(anew: Namespace) -> None:
+    run(anew, "# From TensorFlow: a cluster")
+    with anew["strategy"] as strategy:
+        run(anew, "# From TensorFlow: parameters and data")
+        run(anew, "# From TensorFlow: a step, and the loop")
+        assert (strategy.parameters["items"].lookup([7]) != 0).any()
+        run(anew, "# From TensorFlow: a server that died")
+
+
+def test_from_tf_data(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    words("clicks.txt")
+    with psnb.data.TFRecordWriter("a.tfrecord") as writer:
+        for number in range(70):
+            writer.write(psnb.data.encode_example({"id": [number], "words": [1] * (number % 3)}))
+    given |= {"x": np.ones((640, 3)), "y": np.arange(640), "step": line_step}
+    seen.clear()
+    run(given, "# From tf.data: a chain from memory")
+    run(given, "# From tf.data: files")
+    run(given, "# From tf.data: on workers, and a place to go on from")
+    given["iterator"].close()  # it prefetches, in a thread
+    given["again"].close()
+    assert sum(seen) == 640
+    assert capsys.readouterr().out.startswith("(64, 3)\nRagged(")
+
+
+def test_from_paddle(anew: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path("clicks/part-0")
+    path.parent.mkdir()
+    path.write_text("".join(f"1 {n % 2} 2 {n} {n + 1} 1 {n % 7}\n" for n in range(300)))
+    anew |= {"days": ["monday"], "files_of": lambda day: "clicks/part-*"}
+    run(anew, "# From Paddle: roles")
+    with anew["strategy"]:
+        run(anew, "# From Paddle: data")
+        run(anew, "# From Paddle: network and optimizer")
+        run(anew, "# From Paddle: train")
+    assert 0 <= anew["trainer"].history["auc"][-1] <= 1
+
+
+def test_from_torch(anew: Namespace) -> None:
+    run(anew, "# From PyTorch, left: data")
+    run(anew, "# From PyTorch, right: data")
+    with anew["strategy"]:
+        run(anew, "# From PyTorch, left: model and loop")
+        run(anew, "# From PyTorch, right: model and loop")
+        before = anew["model"].state_dict()
+        run(anew, "# From PyTorch, right: save and evaluate")
+        for name, value in anew["plain"].state_dict().items():
+            assert (before[name] == value).all()
+        run(anew, "# From PyTorch, left: save and evaluate")
+        assert anew["scores"].shape == (1024,)
+
+
+def test_from_ray(anew: Namespace) -> None:
+    run(anew, "# From Ray: a server")
+    with anew["strategy"]:
+        run(anew, "# From Ray: steps")
+    assert anew["losses"][-1] < anew["losses"][0] == 1.0
+
+
+def test_from_torchrec(anew: Namespace) -> None:
+    words_of = [np.arange(n % 5 + 1) for n in range(200)]
+    lengths = np.array([len(each) for each in words_of])
+    bags = psnb.data.Ragged(np.concatenate(words_of), np.append(0, np.cumsum(lengths)))
+    anew["examples"] = {"words": bags, "y": (lengths > 2).astype(np.float32)}
+    run(anew, "# From TorchRec: the model")
+    run(anew, "# From TorchRec: distribute and train")
+    anew["strategy"].close()
+
+
+def test_saving_and_restoring(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    users = given["strategy"].embedding("users", 2)
+    row = users.lookup([3])
+    run(given, "# Save, and restore")
+    assert capsys.readouterr().out == "monday ckpt-000001\n"
+    assert (users.lookup([3]) == row).all()
+    run(given, "# Nine of ten saves are deltas")
+    assert given["deltas"].save().name == "ckpt-000001"
+
+
+def test_clusters_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    start = psnb.local_cluster
+    with start(workers=1, servers=2, processes=False) as client:
+        address = client.scheduler.address
+        with Client(address) as first, Client(address) as second, Client(address) as third:
+            clients = {
+                "tcp://host:8786": first,
+                "tcp://clicks-scheduler:8786": second,
+                "tcp://host-0:8786": third,
+                "tls://host:8786": first,
+            }
+            asked: list[Namespace] = []
+
+            def connect(address: str, **options: Any) -> Client:
+                asked.append(options)
+                return clients[address]
+
+            monkeypatch.setattr(psnb, "connect", connect)
+            monkeypatch.setattr(psnb, "local_cluster", lambda **_: first)
+            monkeypatch.setattr(Client, "wait_for_workers", lambda *_: None)
+            monkeypatch.setattr(Client, "shutdown", Client.close)
+            given: Namespace = {"__name__": "__main__", "psnb": psnb}
+            run(given, "# On a running cluster")
+            assert capsys.readouterr().out == "2 1\n"
+            given["strategy"].close()
+            run(given, "# A cluster on Kubernetes")
+            assert given["strategy"].name == "clicks"
+            given["strategy"].close()
+            run(given, "# Connect with certificates")
+            assert asked[-1]["security"].require_encryption
+            run(given, "# A cluster that only this notebook enters")
+            run(given, "# Dask's dashboard through Jupyter")
+            run(given, "# End the cluster")
+            assert third.status == "closed"
+
+
+def test_files_that_several_processes_need(
+    given: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words("clicks/part-0")
+    given["step"] = line_step
+    seen.clear()
+    run(given, "# The notebook lists the files")
+    assert sum(seen) == 40
+    Path("features.py").write_text("TWO = 2\n")
+    monkeypatch.syspath_prepend(".")
+    run(given, "# Send a module")
+
+
+def test_a_beginning(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    given |= {"client": given["strategy"].client, "step": numpy_step, "batches": batches()}
+    given["strategy"].close()
+    run(given, "# A beginning")
+    assert "compute" in capsys.readouterr().out
+    given["strategy"].close()
+
+
+def test_parameters_of_another_version(
+    given: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with psnb.ParameterServerStrategy(given["strategy"].client) as old:
+        old.variable(np.ones(3, np.float32), name="w")
+        old.embedding("users", 4).assign([3, 5], np.ones((2, 4), np.float32))
+        given["manager"] = psnb.CheckpointManager(psnb.ClusterCoordinator(old), "checkpoints")
+        given["manager"].save()
+    run(given, "# Which versions saved it")
+    assert psnb.__version__ in capsys.readouterr().out
+    run(given, "# With the old version")
+    run(given, "# With the new one")
+    assert given["w"].read().tolist() == [1, 1, 1]
+    assert given["users"].lookup([5]).tolist() == [[1, 1, 1, 1]]
