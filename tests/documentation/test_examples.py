@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client
@@ -370,7 +371,7 @@ def test_jax(given: Namespace) -> None:
     run(given, "# Predict with JAX")
     assert given["scores"].shape == (2,)
     run(given, "# An optimizer of optax")
-    given["lion"].push([3], np.ones((1, 8), np.float32))
+    given["items"].push([3], np.ones((1, 8), np.float32))
 
 
 def test_keras(given: Namespace) -> None:
@@ -581,7 +582,7 @@ def test_parameters(given: Namespace) -> None:
     run(given, "# Rates, live and scheduled")
     assert given["users"].optimizer.learning_rate == 0.05
     run(given, "# Rows for ids that come often, and decay")
-    run(given, "# Bags")
+    run(given, "# Several ids, one row")
     assert not given["rows"][1].any()
 
 
@@ -718,12 +719,12 @@ def anew(given: Namespace, in_process: Client, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_from_tensorflow(anew: Namespace) -> None:
-    run(anew, "# From TensorFlow: a cluster")
+    run(anew, "# A cluster on this machine, in place of TF_CONFIG")
     with anew["strategy"] as strategy:
-        run(anew, "# From TensorFlow: parameters and data")
-        run(anew, "# From TensorFlow: a step, and the loop")
+        run(anew, "# Rows for any id, and a dense variable")
+        run(anew, "# A loss, and an epoch of steps")
         assert (strategy.parameters["items"].lookup([7]) != 0).any()
-        run(anew, "# From TensorFlow: a server that died")
+        run(anew, "# Checkpoints, and a server that died")
 
 
 def test_from_tf_data(given: Namespace, capsys: pytest.CaptureFixture[str]) -> None:
@@ -733,9 +734,9 @@ def test_from_tf_data(given: Namespace, capsys: pytest.CaptureFixture[str]) -> N
             writer.write(psnb.data.encode_example({"id": [number], "words": [1] * (number % 3)}))
     given |= {"x": np.ones((640, 3)), "y": np.arange(640), "step": line_step}
     seen.clear()
-    run(given, "# From tf.data: a chain from memory")
-    run(given, "# From tf.data: files")
-    run(given, "# From tf.data: on workers, and a place to go on from")
+    run(given, "# A chain over arrays")
+    run(given, "# Records and lines")
+    run(given, "# An epoch on the workers, and a place to go on")
     given["iterator"].close()  # it prefetches, in a thread
     given["again"].close()
     assert sum(seen) == 640
@@ -747,32 +748,32 @@ def test_from_paddle(anew: Namespace, capsys: pytest.CaptureFixture[str]) -> Non
     path.parent.mkdir()
     path.write_text("".join(f"1 {n % 2} 2 {n} {n + 1} 1 {n % 7}\n" for n in range(300)))
     anew |= {"days": ["monday"], "files_of": lambda day: "clicks/part-*"}
-    run(anew, "# From Paddle: roles")
+    run(anew, "# Roles are Dask's")
     with anew["strategy"]:
-        run(anew, "# From Paddle: data")
-        run(anew, "# From Paddle: network and optimizer")
-        run(anew, "# From Paddle: train")
+        run(anew, "# Slots of MultiSlot files")
+        run(anew, "# Bags of ids, and a network")
+        run(anew, "# A day is an epoch")
     assert 0 <= anew["trainer"].history["auc"][-1] <= 1
 
 
 def test_from_torch(anew: Namespace) -> None:
-    run(anew, "# From PyTorch, left: data")
-    run(anew, "# From PyTorch, right: data")
+    run(anew, "# A loader of one process")
+    run(anew, "# A dataset that workers share")
     with anew["strategy"]:
-        run(anew, "# From PyTorch, left: model and loop")
-        run(anew, "# From PyTorch, right: model and loop")
+        run(anew, "# A module, and a loop")
+        run(anew, "# The same module, and a closure")
         before = anew["model"].state_dict()
-        run(anew, "# From PyTorch, right: save and evaluate")
+        run(anew, "# Save all parameters")
         for name, value in anew["plain"].state_dict().items():
             assert (before[name] == value).all()
-        run(anew, "# From PyTorch, left: save and evaluate")
+        run(anew, "# Save a module")
         assert anew["scores"].shape == (1024,)
 
 
 def test_from_ray(anew: Namespace) -> None:
-    run(anew, "# From Ray: a server")
+    run(anew, "# A table with an optimizer on a server")
     with anew["strategy"]:
-        run(anew, "# From Ray: steps")
+        run(anew, "# Steps as closures")
     assert anew["losses"][-1] < anew["losses"][0] == 1.0
 
 
@@ -781,8 +782,8 @@ def test_from_torchrec(anew: Namespace) -> None:
     lengths = np.array([len(each) for each in words_of])
     bags = psnb.data.Ragged(np.concatenate(words_of), np.append(0, np.cumsum(lengths)))
     anew["examples"] = {"words": bags, "y": (lengths > 2).astype(np.float32)}
-    run(anew, "# From TorchRec: the model")
-    run(anew, "# From TorchRec: distribute and train")
+    run(anew, "# A plain module with bags")
+    run(anew, "# Distribute it, and train")
     anew["strategy"].close()
 
 
@@ -830,7 +831,10 @@ def test_clusters_of_ones_own(
             run(given, "# Connect with certificates")
             assert asked[-1]["security"].require_encryption
             run(given, "# A cluster that only this notebook enters")
-            run(given, "# Dask's dashboard through Jupyter")
+            monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/ada/")
+            with dask.config.set({"distributed.dashboard.link": ""}):  # as before, after it
+                run(given, "# Dask's dashboard through Jupyter")
+            assert re.match(r"/user/ada/proxy/\d+/status\n", capsys.readouterr().out)
             run(given, "# End the cluster")
             assert third.status == "closed"
 
