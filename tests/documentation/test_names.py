@@ -43,7 +43,7 @@ CLASSES: dict[str, Any] = {
 }
 """Of which class what documents call by these names is."""
 
-TENSORFLOWS = {"strategy.scope"}
+TENSORFLOWS = {"strategy.scope", "coordinator.ClusterCoordinator"}
 """What others have by such names."""
 
 _NAME = re.compile(rf"\b(?:psnb|{'|'.join(CLASSES)})(?:\.(?!md\b)[A-Za-z_]\w*)+\b(?!-)")
