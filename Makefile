@@ -48,7 +48,7 @@ define debian
 }
 endef
 
-.PHONY: demo lab test test-all test-oldest lint bench profile accuracy fuzz model soak frontend node browser clean
+.PHONY: demo lab docs test test-all test-oldest lint bench profile accuracy fuzz model soak frontend node browser clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp
@@ -62,8 +62,15 @@ test: $(VENV)/test.stamp browser
 	npm --prefix extension test
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) 2
 
+# The site, from docs/ into docs/_build/html, in half a minute. Warnings and dead links in it are
+# errors; all pages are read each time, as Sphinx warns of a page only when it reads it.
+docs: $(VENV)/docs.stamp
+	$(BIN)/python -m sphinx --builder html --fresh-env --doctree-dir docs/_build/doctrees \
+		--fail-on-warning --keep-going --quiet docs docs/_build/html
+	@echo "the site is docs/_build/html/index.html"
+
 # All of it: every notebook, browser test, kind of cluster and backend, endurance, the oldest versions.
-test-all: $(VENV)/test.stamp browser test-oldest
+test-all: $(VENV)/test.stamp browser test-oldest docs
 	npm --prefix extension test
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) 3 -m 'not soak'
 
@@ -147,6 +154,11 @@ $(VENV)/test.stamp: pyproject.toml $(FRONTEND) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable ".[test]"
 	touch $@ $(VENV)/demo.stamp $(VENV)/lab.stamp
 
+$(VENV)/docs.stamp: $(VENV)/test.stamp
+	@echo "installing what builds the site into $(VENV): half a minute, once"
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	touch $@
+
 # Made anew for other bounds, so that no newer version stays.
 $(OLDEST)/test.stamp: pyproject.toml tests/oldest.py
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'psnb needs Python 3.11 or newer')"
@@ -175,5 +187,5 @@ browser:
 
 
 clean:
-	rm -rf $(VENV) $(OLDEST) psnb-demo .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) docs/_build psnb-demo .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	rm -rf extension/node_modules extension/lib extension/build psnb/labextension psnb/_src/monitor/static

@@ -137,4 +137,4 @@ class InternalError(PsnbError):
 
 
 class EndOfDataWarning(UserWarning):
-    """`fetch` returns None, because the closure found its iterator at its end and did nothing."""
+    """`RemoteValue.fetch` returns None: its closure found the data at their end and did nothing."""

@@ -1,6 +1,6 @@
 """Models in JAX on parameter servers: parameters as trees, training steps, predictions.
 
-Not imported with `psnb`; it needs JAX: ``pip install psnb[jax]``.
+Not imported with ``psnb``; it needs JAX: ``pip install psnb[jax]``.
 """
 
 try:

@@ -1,6 +1,6 @@
 """Models in Keras 3 on parameter servers: fit, evaluate and predict as Keras does.
 
-Not imported with `psnb`; it needs Keras with JAX or torch: ``pip install psnb[keras]``. Which of
+Not imported with ``psnb``; it needs Keras with JAX or torch: ``pip install psnb[keras]``. Which of
 them computes is Keras's setting: the environment variable KERAS_BACKEND, before Keras is imported.
 """
 

@@ -1,6 +1,6 @@
 """Models in PyTorch on parameter servers: distributed modules, hashed embeddings, tensors, stages.
 
-Not imported with `psnb`; it needs PyTorch: ``pip install psnb[torch]``.
+Not imported with ``psnb``; it needs PyTorch: ``pip install psnb[torch]``.
 """
 
 try:

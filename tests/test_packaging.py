@@ -126,7 +126,8 @@ def test_what_the_settings_start_with_is_what_the_panel_starts_with() -> None:
 
 
 def test_the_names_that_people_are_pointed_to_are_there() -> None:
-    text = (ROOT / "docs" / "coming_from.md").read_text()
+    pages = ("tensorflow", "paddle", "names")
+    text = "\n".join((ROOT / "docs" / "coming-from" / f"{page}.md").read_text() for page in pages)
     for line in text.splitlines():
         if line.startswith("|"):
             assert line.count("|") == 3, line  # two columns, without a hole

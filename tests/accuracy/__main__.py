@@ -1,8 +1,9 @@
 """Whether ways to train agree: ``python -m tests.accuracy [ROW ...] [--seeds N]``.
 
-It prints the table of ``docs/figures.md``: what the flights model reaches on parameter servers in
-one way, beside another way or one process, and what the difference may be. Its exit status is 1 if
-it is more anywhere. All rows with three seeds take a quarter of an hour on two cores.
+It prints the table of ``docs/performance/accuracy.md``: what the flights model reaches on parameter
+servers in one way, beside another way or one process, and what the difference may be.
+Its exit status is 1 if it is more anywhere. All rows with three seeds take a quarter of an hour on
+two cores.
 """
 
 from __future__ import annotations

@@ -1,12 +1,17 @@
-"""Takes the README's pictures of the widget: ``python -m tests.browser.screenshots DIRECTORY``.
+"""Takes the pictures of the widget: ``python -m tests.browser.screenshots DIRECTORY [KIND ...]``.
 
-The panel's is taken too, if JupyterLab has it.
+Kinds are ``widget`` (light, dark, narrow; the panel's too, if JupyterLab has it) and ``replaced``
+(a worker is killed and replaced: the README's). Without one, all are taken.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import tempfile
+from base64 import b64encode
+from collections.abc import Sequence
 from pathlib import Path
 
 from distributed import Client
@@ -17,6 +22,7 @@ from tests.browser.chromium import launch
 from tests.browser.dashboard import Dashboard
 from tests.browser.lab import Lab, running_lab
 from tests.browser.notebook import Notebook
+from tests.conftest import wait_until
 
 NARROW = 400
 
@@ -54,9 +60,30 @@ psnb.Trainer(coordinator, step).train_from_dataset(
     batches, epochs=8, validation=psnb.data.Dataset.range(900, 920).batch(1))
 """
 
+KILLED = "worker-1"
 
-def take(lab: Lab, page: Page, address: str, folder: Path) -> None:
+ONLY_WORKERS = """
+.psnb-controls, .psnb-checkpoint, .psnb-outcome, .psnb-section { display: none !important; }
+.psnb-section:has(.psnb-timeline), .psnb-section:has(tr[title*="worker-"]) {
+    display: block !important;
+}
+"""
+"""Styles that leave the header, the counters, the workers and their timeline."""
+
+STILLS = """
+<style>
+    body { margin: 0; background: white; font: 15px system-ui, sans-serif; }
+    #stills { width: 970px; }
+    p { margin: 14px 4px 6px; font-weight: 600; }
+    img { display: block; width: 970px; }
+</style>
+<div id="stills">
+"""
+
+
+def take_widget(lab: Lab, page: Page, client: Client, folder: Path) -> None:
     """Take all pictures of one run."""
+    address = client.scheduler.address
     path = lab.write("training.ipynb", [TRAIN.format(address=address), "coordinator", FIT])
     notebook = Notebook(lab, page, path).open()
     notebook.run(0, 1)
@@ -80,6 +107,46 @@ def take(lab: Lab, page: Page, address: str, folder: Path) -> None:
     picture(notebook, folder / "widget-narrow.png")
 
 
+def take_replaced(lab: Lab, page: Page, client: Client, folder: Path) -> None:
+    """Take three stills of a run in which a worker is killed, one below the other."""
+    address = client.scheduler.address
+    path = lab.write("training.ipynb", [TRAIN.format(address=address), "coordinator", FIT])
+    notebook = Notebook(lab, page, path).open()
+    notebook.run(0, 1)
+    notebook.start(2)
+    widget = Dashboard(notebook.output(1))
+    widget.wait_for_more("completed", 400, deadline=300)
+    page.add_style_tag(content=ONLY_WORKERS)
+    widget.root.locator(".psnb-top").scroll_into_view_if_needed()
+    page.wait_for_timeout(1000)  # for the charts to be drawn
+    row = widget.root.locator(f'tr[title^="{KILLED}"]').last
+    stills = []
+
+    def still(said: str) -> None:
+        # At once: a dead worker's place is taken within a second.
+        output = notebook.output(1).locator(".jp-OutputArea-output").first
+        stills.append((said, b64encode(output.screenshot()).decode()))
+
+    still("1. Two workers train.")
+    processes = client.run(os.getpid)
+    (killed,) = [
+        each
+        for each, worker in client.scheduler_info(n_workers=-1)["workers"].items()
+        if worker["name"] == KILLED
+    ]
+    os.kill(processes[killed], signal.SIGKILL)
+    wait_until(lambda: "lost" in row.inner_text(), f"{KILLED} is lost", 30)
+    still(f"2. {KILLED} is killed. What it had begun runs again on worker-0.")
+    wait_until(lambda: "ready" in row.inner_text(), f"{KILLED} is back", 60)
+    page.wait_for_timeout(6000)  # for the timeline to show that it works
+    still("3. A new process has taken its place. Every example counts once.")
+    page.set_content(
+        STILLS
+        + "".join(f'<p>{said}</p><img src="data:image/png;base64,{it}">' for said, it in stills)
+    )
+    page.locator("#stills").screenshot(path=folder / "worker-replaced.png")
+
+
 def picture(notebook: Notebook, path: Path) -> None:
     """Take a picture of the widget, all of it."""
     output = notebook.output(1).locator(".jp-OutputArea-output").first
@@ -97,20 +164,24 @@ def theme(page: Page, name: str) -> None:
     page.wait_for_function(f"() => document.body.dataset.jpThemeLight === '{dark}'")
 
 
-def main(folder: Path) -> None:
+KINDS = {"widget": take_widget, "replaced": take_replaced}
+
+
+def main(folder: Path, kinds: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    client: Client = psnb.local_cluster(2, 2)
-    with (
-        client,
-        tempfile.TemporaryDirectory() as home,
-        running_lab(Path(home)) as lab,
-        sync_playwright() as playwright,
-    ):
-        browser = launch(playwright)
-        page = browser.new_page(viewport={"width": 1400, "height": 1750})
-        take(lab, page, client.scheduler.address, folder)
-        browser.close()
+    for kind in kinds or KINDS:
+        client: Client = psnb.local_cluster(2, 2)
+        with (
+            client,
+            tempfile.TemporaryDirectory() as home,
+            running_lab(Path(home)) as lab,
+            sync_playwright() as playwright,
+        ):
+            browser = launch(playwright)
+            page = browser.new_page(viewport={"width": 1400, "height": 1750})
+            KINDS[kind](lab, page, client, folder)
+            browser.close()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,4 +1,4 @@
-"""The table of optimizers' defaults in docs/users.md has what psnb and the frameworks have."""
+"""The table in docs/coming-from/torch.md has the defaults of psnb and the frameworks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import psnb
 from tests.documentation.test_names import ROOT
 
-TEXT = (ROOT / "docs" / "users.md").read_text()
+TEXT = (ROOT / "docs" / "coming-from" / "torch.md").read_text()
 
 
 def default(function: Any, name: str) -> Any:

@@ -17,11 +17,16 @@ import psnb.data
 
 ROOT = Path(__file__).parents[2]
 
+PAGES = sorted((ROOT / "docs").glob("[!_]*/*.md")) + sorted((ROOT / "docs").glob("*.md"))
+"""The site's pages, but for those that are notebooks."""
+
 DOCUMENTS = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *PAGES,
     *sorted((ROOT / "notebooks").glob("*.ipynb")),
 ]
+
+NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 
 CLASSES: dict[str, Any] = {
     "coordinator": psnb.ClusterCoordinator,
@@ -38,7 +43,7 @@ CLASSES: dict[str, Any] = {
 }
 """Of which class what documents call by these names is."""
 
-TENSORFLOWS = {"strategy.scope"}
+TENSORFLOWS = {"strategy.scope", "coordinator.ClusterCoordinator"}
 """What others have by such names."""
 
 _NAME = re.compile(rf"\b(?:psnb|{'|'.join(CLASSES)})(?:\.(?!md\b)[A-Za-z_]\w*)+\b(?!-)")
@@ -66,7 +71,7 @@ def resolved(name: str) -> Any:
     return found
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
 def test_the_names_in_a_document_exist(path: Path) -> None:
     for name in set(_NAME.findall(text_of(path))) - TENSORFLOWS:
         try:
@@ -75,7 +80,7 @@ def test_the_names_in_a_document_exist(path: Path) -> None:
             raise AssertionError(f"{path.name} names {name}: {error}") from error
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
 def test_the_arguments_in_a_document_exist(path: Path) -> None:
     for code in re.findall(r"`([^`\n]+)`", text_of(path)):
         for name, arguments in _CALL.findall(code):
@@ -92,7 +97,9 @@ def test_the_arguments_in_a_document_exist(path: Path) -> None:
 
 
 def test_tests_that_show_what_survives_exist_and_with_a_star_start_processes_by_hand() -> None:
-    named = re.findall(r"`(test_\w+\.py)`(\*?)", (ROOT / "docs" / "failures.md").read_text())
+    named = re.findall(
+        r"`(test_\w+\.py)`(\*?)", (ROOT / "docs" / "concepts" / "failures.md").read_text()
+    )
     assert len(named) > 10
     for name, star in named:
         folders = [ROOT / "tests" / folder for folder in ("integration", "cluster")]

@@ -47,6 +47,12 @@ def printed(notebook: Any) -> str:
     )
 
 
+def named(stem: str) -> Path:
+    """Return a notebook's path."""
+    (path,) = [each for each in NOTEBOOKS if each.stem == stem]
+    return path
+
+
 def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
 
@@ -60,20 +66,19 @@ def test_notebooks_are_committed_as_they_ran_from_top_to_bottom(path: Path) -> N
     assert path.stat().st_size < 300_000
 
 
-def test_the_quickstart_trains_shows_the_widget_and_saves(tmp_path: Path) -> None:
+def test_the_quickstart_trains_and_shows_the_widget(tmp_path: Path) -> None:
     notebook = run(NOTEBOOKS[0], tmp_path)
     assert told(notebook) == told(nbformat.read(NOTEBOOKS[0], as_version=4)), _ANEW
     auc = re.search(r"held-out AUC ([\d.]+)", printed(notebook))
     assert auc is not None
-    assert float(auc[1]) > 0.80
+    assert float(auc[1]) > 0.78
     assert len(outputs(notebook, "image/png")) == 1
-    assert (tmp_path / "psnb-quickstart").is_dir()
 
     # The live view has made way for the final state, which nbconvert shows, too.
     assert outputs(notebook, WIDGET) == []
     (final,) = [html for html in outputs(notebook, "text/html") if "psnb-summary" in html]
     exported, _ = HTMLExporter().from_notebook_node(notebook)
-    for part in ("closed", "completed 519", "loss", "auc", "<svg"):
+    for part in ("closed", "completed 2,053", "loss", "<svg"):
         assert part in final
         assert part in exported
 
@@ -110,7 +115,7 @@ def test_the_notebooks_of_frameworks_train_and_end_in_a_figure(tmp_path: Path, n
 def test_the_notebook_from_paddle_trains_exports_restores_and_predicts_day_by_day(
     tmp_path: Path,
 ) -> None:
-    (path,) = [each for each in NOTEBOOKS if each.stem == "06_from_paddle"]
+    path = named("06_from_paddle")
     notebook = run(path, tmp_path)
     assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
     said = printed(notebook)
@@ -135,29 +140,76 @@ def test_the_notebook_from_paddle_trains_exports_restores_and_predicts_day_by_da
 
 
 @REST
-def test_the_notebook_of_a_first_day_uses_every_order_once_an_epoch_whatever_is_killed(
+def test_the_notebook_that_goes_on_uses_every_order_once_an_epoch_whatever_is_killed(
     tmp_path: Path,
 ) -> None:
-    (path,) = [each for each in NOTEBOOKS if each.stem == "08_first_day"]
+    path = named("08_save_kill_go_on")
     notebook = run(path, tmp_path)
     assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
     said = printed(notebook)
-    assert "False" not in said
     assert "workers lost: 1" in said
     epochs = re.findall(r"^orders of each epoch: (.*)$", said, re.MULTILINE)
     assert epochs == [" ".join(["50000"] * number) for number in (4, 6, 8)]
     auc = re.search(r"held-out AUC ([\d.]+)", said)
     assert auc is not None
-    assert float(auc[1]) > 0.85
-    assert (tmp_path / "models" / "returns").is_dir()
+    assert float(auc[1]) > 0.80
+
+
+@REST
+def test_the_notebook_of_embeddings_learns_of_any_id_and_forgets(tmp_path: Path) -> None:
+    path = named("09_embeddings")
+    notebook = run(path, tmp_path)
+    assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
+    said = printed(notebook)
+    assert re.findall(r"a row: (\w+)", said) == ["False", "False", "True"]
+    assert "100 rows removed, 3 left" in said
+    auc = re.search(r"AUC of other clicks ([\d.]+)", said)
+    assert auc is not None
+    assert float(auc[1]) > 0.75
+
+
+@REST
+def test_the_notebook_of_the_trainer_stops_early_and_predicts_every_flight(tmp_path: Path) -> None:
+    path = named("10_trainer")
+    notebook = run(path, tmp_path)
+    assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
+    said = printed(notebook)
+    auc = re.search(r"held-out AUC ([\d.]+) after epoch 1", said)
+    assert auc is not None
+    assert float(auc[1]) > 0.80
+    assert "65,469 predictions, of 65,469 flights" in said
+
+
+@REST
+def test_the_notebook_that_steers_a_run_holds_it_and_adds_a_worker(tmp_path: Path) -> None:
+    path = named("11_watch_and_steer")
+    notebook = run(path, tmp_path)
+    assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
+    said = printed(notebook)
+    assert "False" not in said
+    assert "workers: 3" in said
+    (final,) = [html for html in outputs(notebook, "text/html") if "psnb-summary" in html]
+    assert "completed 1,000" in final
+
+
+@REST
+def test_the_notebook_that_serves_predicts_in_other_processes_and_follows(tmp_path: Path) -> None:
+    path = named("12_serve")
+    notebook = run(path, tmp_path)
+    assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
+    said = printed(notebook)
+    assert "probabilities: (2,)" in said
+    assert "False" not in said
+    auc = re.search(r"AUC of other clicks ([\d.]+)", said)
+    assert auc is not None
+    assert float(auc[1]) > 0.80
 
 
 @pytest.fixture
 def surviving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The notebook of deaths, whose processes have the test's folder in their command lines."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    (path,) = [each for each in NOTEBOOKS if each.stem == "07_surviving"]
-    return path
+    return named("07_surviving")
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:

@@ -38,7 +38,7 @@ CLASSES: dict[str, type] = {
 }
 
 PAIRS = [(owner, name) for owner, names in FOREIGN.items() for name in names]
-PAGE = Path(__file__).parents[2] / "docs" / "coming_from.md"
+PAGE = Path(__file__).parents[2] / "docs" / "coming-from" / "names.md"
 
 
 def made(owner: str) -> Any:
@@ -125,5 +125,5 @@ def as_markdown() -> str:
 
 def test_the_page_for_newcomers_has_the_table() -> None:
     # To write it anew: replace what follows the heading by what `as_markdown` returns.
-    _, _, rest = PAGE.read_text().partition("## Names that an error explains\n\n")
+    _, _, rest = PAGE.read_text().partition("# Names that an error explains\n\n")
     assert rest.partition("\n\n")[2] == as_markdown()

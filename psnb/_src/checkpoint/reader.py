@@ -273,7 +273,7 @@ class SavedCheckpoint(Mapping[str, Any]):
 
     Parameters
     ----------
-    path : Path or RemotePath
+    path : pathlib.Path or RemotePath
         Its folder.
 
     Raises

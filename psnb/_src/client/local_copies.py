@@ -788,6 +788,11 @@ def prefetch(
     may not be seen, like those of other workers. So with the default, a worker may miss the last
     one of its own steps; with ``depth=0``, which fetches when a batch is due, it misses none.
 
+    Errors of ``batches``, of ``wanted`` and of the servers are raised when their batch is due,
+    after all batches before it. Leaving the loop, also by an error, waits for open requests and
+    ends the thread; if the iterator outlives the loop, its ``close`` does so. One thread uses an
+    iterator; there may be any number of iterators.
+
     Parameters
     ----------
     batches : iterable
@@ -806,11 +811,6 @@ def prefetch(
     ------
     ConfigurationError
         If ``depth`` is not such a number.
-
-    Errors of ``batches``, of ``wanted`` and of the servers are raised when their batch is due,
-    after all batches before it. Leaving the loop, also by an error, waits for open requests and
-    ends the thread; if the iterator outlives the loop, its ``close`` does so. One thread uses an
-    iterator; there may be any number of iterators.
     """
     return _fetched(iter(batches), wanted, integer("psnb.prefetch: depth", depth, 0))
 

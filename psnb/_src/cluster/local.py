@@ -531,7 +531,7 @@ def local_cluster(
         goes over TLS, only processes of this cluster and this client have its certificates, and
         without a dashboard nothing is served over HTTP. It needs ``psnb[security]``, and costs: in
         three runs on two busy cores wide & deep made 10 to 18 % fewer examples/s at batch 512, and
-        up to 8 % fewer at 4,096 (`tests/benchmarks/security.py`).
+        up to 8 % fewer at 4,096 (``tests/benchmarks/security.py``).
     dashboard : bool
         Whether there is Dask's own dashboard, on a free port of loopback unless
         ``dashboard_address`` says where; ``client.dashboard_link`` leads there. It needs

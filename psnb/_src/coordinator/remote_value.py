@@ -449,8 +449,8 @@ def as_completed(
     """Iterate over remote values in the order in which their closures end.
 
     Those that have ended already come first, in the order given. A closure that failed or was
-    cancelled has ended too: its `fetch` raises. Each value comes once. They may be of several
-    coordinators.
+    cancelled has ended too: `RemoteValue.fetch` raises. Each value comes once. They may be of
+    several coordinators.
 
     Parameters
     ----------

@@ -242,7 +242,8 @@ class FileSources:
         columns : sequence of str, optional
             Which; all by default.
         max_record_bytes : int
-            Limit of the memory for rows; see `psnb._src.data.formats.parquet.Parquet`.
+            What the rows read at a time may take, at most 2**30 bytes. What unpacks to more than
+            this, and to more than 256 times its size in the file, is refused.
         """
         return cls.from_files(Parquet(columns, max_record_bytes), list_files(files))
 
@@ -254,7 +255,12 @@ class FileSources:
         *,
         compression: str | None = INFER,
     ) -> Self:
-        """Return the rows of Criteo's Kaggle and Terabyte files; see `Criteo`.
+        """Return the rows of Criteo's click logs: of the Kaggle challenge, and of a terabyte.
+
+        They are dicts: ``label``, float32, shape (examples,); ``dense``, float32, shape
+        (examples, 13), NaN where empty; ``sparse``, uint64, shape (examples, 26). The same category
+        means something else in each column: for one table of all, make ids with
+        ``sparse + (numpy.arange(26, dtype="uint64") << 33)``.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Wide and deep model of `psnb._src.demo.flights`; import it only where gradients are computed.
+"""Wide and deep model of `psnb.demo.flights`; import it only where gradients are computed.
 
 After Cheng et al., *Wide & Deep Learning for Recommender Systems*, 2016. Pure functions of the
 network's layers, the rows of a batch, and the batch: `psnb.jax` makes training steps of them.

@@ -51,7 +51,7 @@ class EventKind(enum.Enum):
     CLOSURES_ABANDONED = "closures abandoned"
     """Closures had not ended when their coordinator was closed, or at the end of Python."""
     FAILURES_CLEARED = "failures cleared"
-    """Closures were cancelled with one whose error `fetch` has raised; later ones run."""
+    """Closures were cancelled with one whose error ``fetch`` has raised; later ones run."""
     SERVER_LOST = "server lost"
     """A parameter server has ended; the shards that only it held are lost."""
     SERVER_UNRESPONSIVE = "server unresponsive"

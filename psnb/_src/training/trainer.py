@@ -337,7 +337,7 @@ class Trainer(SaysWhatToUse):
             hold, by other names than those of `TrainingHistory.state`.
         debug : bool
             Print at the end where the time of the coordinator's closures has gone so far, by phase
-            and by stage of the dataset: `ClusterCoordinator.phases` and `stages`.
+            and by stage of the dataset: `ClusterCoordinator.phases` and ``stages``.
         resume : mapping, optional
             `TrainingHistory.state`, or what `CheckpointManager.restore` returned: go on from there,
             with the same dataset. (To train an earlier model further from the beginning of a

@@ -1,6 +1,6 @@
 """Names that people know from TensorFlow, Keras, PyTorch, Dask and Paddle, and what to use here.
 
-The table is for errors, and for docs/coming_from.md, which has it whole. Pure.
+The table is for errors, and for docs/coming-from/names.md, which has it whole. Pure.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _kind_of(dtype: Any) -> int:
 class FixedLen:
     """A feature with the same number of values in each example.
 
-    Its column is an array of shape (examples, *shape), of int64, float32 or bytes objects.
+    Its column is an array of shape ``(examples, *shape)``, of int64, float32 or bytes objects.
 
     Parameters
     ----------

@@ -462,7 +462,7 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
     Returns
     -------
     LoadedModel
-        Its `predict` takes batches.
+        `LoadedModel.predict` takes batches.
 
     Raises
     ------

@@ -307,7 +307,7 @@ _BACKENDS = ("jax", "torch")
 
 
 class DistributedKeras:
-    """A Keras model whose values are on parameter servers; made by `distribute`.
+    """A Keras model whose values are on parameter servers; made by `psnb.keras.distribute`.
 
     `compile`, `fit`, `evaluate`, `predict` and `save` are those of Keras, and so are callbacks,
     which run in the notebook, as batches end. Workers lease parts of the data and read them, and

@@ -137,7 +137,7 @@ _MOVING = {"to", "to_empty", "cpu", "cuda", "xpu", "mtia", "ipu"}
 
 
 class DistributedModel:
-    """A module on parameter servers; made by `distribute`.
+    """A module on parameter servers; made by `psnb.torch.distribute`.
 
     Travels with closures, and works in the notebook. Thread-safe: each thread has a module of its
     own, so `train` and `eval` are for the thread that calls them.
