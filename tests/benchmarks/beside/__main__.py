@@ -59,6 +59,7 @@ def main(given: Sequence[str] | None = None) -> None:
         rounds,
         seconds,
         (time.monotonic() - begin) / 60,
+        options.quick,
     )
     page.write(run, peers, about, options.to)
     print(f"see {options.to} and {options.to.with_suffix('.png')}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,17 @@ median of rounds in which one was measured right after the other. The command wr
 its picture.
 """
 
+NOT_TO_COMPARE = """```{warning}
+This was a quick run, or other work ran on the machine. It shows that the command works, not how
+fast anything is: the ratios may be off by several times.
+```
+"""
+
 WORKLOADS = """## The work
 
-Two processes work, of one core each. psnb, TensorFlow, Dask and Ray have one more as a server.
+Two processes work, of one core each. psnb, TensorFlow, Dask and Ray have one more as a server. All
+run on one machine. There psnb and Ray pass arrays through shared memory, TensorFlow and Dask
+through TCP. Over a network all wait for it.
 
 - Empty closures: 1,000 are scheduled, then waited for.
 - 16 MB: a closure reads a variable and adds a thousandth of it. Both ways count.
@@ -36,6 +45,13 @@ Two processes work, of one core each. psnb, TensorFlow, Dask and Ray have one mo
 psnb uses `psnb.jax` beside TensorFlow, Paddle and JAX, `psnb.torch` beside torch and TorchRec, and
 `psnb.keras` beside Keras. A step is a closure, and counts exactly once.
 """
+
+NEVER = {
+    "DeepRec itself, and Paddle's parameter servers": "no package of them installs.",
+    "Keras with TensorFlow's `ParameterServerStrategy`": "Keras 3 does not support it.",
+}
+IDLE = 1.0
+"""Load average before a run above which other work ran."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +72,8 @@ class About:
         How long each was, at least.
     minutes : float
         How long the run took.
+    quick : bool
+        Whether rounds were few and short.
     """
 
     command: str
@@ -65,6 +83,7 @@ class About:
     rounds: int
     seconds: float
     minutes: float
+    quick: bool
 
 
 def write(run: Run, peers: Sequence[Peer], about: About, to: Path) -> None:
@@ -76,6 +95,8 @@ def write(run: Run, peers: Sequence[Peer], about: About, to: Path) -> None:
 
 def _lines(run: Run, peers: Sequence[Peer], about: About, figure: str) -> Iterator[str]:
     yield HEAD
+    if about.quick or about.load[0] > IDLE:
+        yield NOT_TO_COMPARE
     yield f":Command: `{about.command}`, {about.minutes:.0f} minutes"
     yield f":Machine: {about.machine}"
     before, after = (f"{each:.1f}" for each in about.load)
@@ -100,14 +121,17 @@ def _lines(run: Run, peers: Sequence[Peer], about: About, figure: str) -> Iterat
     yield "trained longer, and psnb goes on from one peer to the next.\n"
     yield WORKLOADS
     yield "## What they do less, or otherwise\n"
-    yield from (f"- {peer.name}: {peer.less}" for peer in peers if peer.name not in run.left_out)
+    for peer in peers:
+        if peer.name not in run.left_out:
+            yield _item(peer.name, peer.less)
     yield "\n## Left out\n"
-    if run.left_out:
-        yield from (f"- {name}: {why}" for name, why in run.left_out.items())
-    else:
-        yield "None: all could be installed."
-    yield "- DeepRec itself, and Paddle's parameter servers: no package of them installs."
-    yield "- Keras with TensorFlow's `ParameterServerStrategy`: Keras 3 does not support it.\n"
+    for name, why in (run.left_out | NEVER).items():
+        yield _item(name, why)
+    yield ""
+
+
+def _item(name: str, text: str) -> str:
+    return textwrap.fill(f"- {name}: {text}", 100, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
@@ -143,7 +167,9 @@ def draw(rows: Sequence[Row], to: Path) -> None:
         [row.ratio.most - row.ratio.median for row in shown],
     ]
     colors = ["#2c7a51" if each >= 1 else "#b3541e" for each in medians]
-    labels = [f"{row.work.rpartition(',')[0] or row.work}: {row.peer}" for row in shown]
+    labels = [
+        f"{row.work.rpartition(',')[0] or row.work}: {row.peer.replace('`', '')}" for row in shown
+    ]
     axes.barh(labels, [each - 1 for each in medians], left=1, color=colors, height=0.6)
     axes.errorbar(medians, labels, xerr=errors, fmt="none", ecolor="#444444", elinewidth=1)
     for label, row in zip(labels, shown, strict=True):

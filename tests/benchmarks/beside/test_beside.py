@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.benchmarks.beside import __main__ as command
 from tests.benchmarks.beside import environments, measuring, page, plan
 from tests.benchmarks.beside.talking import Answer, PeerError, Process
 
-ABOUT = page.About("make bench", "2 cores", "2026-11-26", (1.0, 2.5), 3, 0.5, 9.4)
+ABOUT = page.About("make bench", "2 cores", "2026-11-26", (1.0, 2.5), 3, 0.5, 9.4, quick=False)
 BY_MODULE = {peer.module: peer for peer in plan.PEERS}
 
 
@@ -63,6 +64,17 @@ def test_the_page_has_the_table_the_load_and_who_is_left_out(
     assert "- Ray: ModuleNotFoundError: No module named 'ray'" in text
     assert "- Ray: Two actors" not in text
     assert (tmp_path / "peers.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("quick", "load", "warned"), [(False, 0.9, False), (True, 0.9, True), (False, 1.1, True)]
+)
+def test_a_run_that_says_little_is_marked(
+    run: measuring.Run, tmp_path: Path, quick: bool, load: float, warned: bool
+) -> None:
+    about = replace(ABOUT, quick=quick, load=(load, 2.0))
+    page.write(run, plan.PEERS, about, tmp_path / "peers.md")
+    assert ("{warning}" in (tmp_path / "peers.md").read_text()) == warned
 
 
 def test_rates_and_losses_are_short() -> None:

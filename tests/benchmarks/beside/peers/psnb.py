@@ -156,11 +156,16 @@ class Works:
 
     def _wide(self, framework: str, size: int) -> Some:
         make, data = FRAMEWORKS[framework]
-        if framework not in self._steps:
-            self._steps[framework] = make(self._strategy)
         batches = self._coordinator.create_per_worker_resource(data, (size,))
-        step = self._steps[framework]
-        return partial(self._some, step, (batches,), criteo.STEPS[size], size)
+        if new := framework not in self._steps:
+            self._steps[framework] = make(self._strategy)
+        count = criteo.STEPS[size]
+        some = partial(self._some, self._steps[framework], (batches,), count, size)
+        if new:
+            # Rows are made as ids come, those of others are there: first once through the examples.
+            for _ in range(criteo.EXAMPLES // (count * size)):
+                some()
+        return some
 
 
 def shuffled() -> Iterator[Any]:

@@ -46,7 +46,7 @@ class Worker:
 def main() -> None:
     """Start Ray on this machine, and answer."""
     ray.init(
-        num_cpus=4,  # two workers, the server, and one for tasks
+        num_cpus=2,  # for tasks: actors need none once they run
         include_dashboard=False,
         log_to_driver=False,
         _node_ip_address="127.0.0.1",
