@@ -48,7 +48,7 @@ define debian
 }
 endef
 
-.PHONY: demo lab docs test test-all test-oldest lint bench profile accuracy fuzz model soak frontend node browser clean
+.PHONY: demo lab docs test test-all test-oldest lint bench bench-all profile accuracy fuzz model soak frontend node browser clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp
@@ -89,14 +89,18 @@ test-oldest: export NUMBA_CACHE_DIR = $(CURDIR)/$(OLDEST)/numba
 test-oldest: $(OLDEST)/test.stamp
 	$(OLDEST)/bin/python -m pytest $(CORE) -k 'not demo and not cannot_start'
 
+# psnb beside each peer that installs: ten minutes for docs/performance/peers.md and its picture. The
+# first run also installs the peers into .peers, some minutes. Few and short rounds: QUICK=1.
 bench: $(VENV)/test.stamp
+	$(BIN)/python -m tests.benchmarks.beside $(if $(QUICK),--quick)
+
+# Parts of psnb by themselves, each with a table of its own: half an hour and more.
+bench-all: bench
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.benchmarks.many_workers
 	$(BIN)/python -m tests.benchmarks.commits
 	$(BIN)/python -m tests.benchmarks.failover
 	$(BIN)/python -m tests.benchmarks.writing
-	$(BIN)/python -m tests.benchmarks.wide_and_deep
-	$(BIN)/python -m tests.benchmarks.models
 	$(BIN)/python -m tests.benchmarks.security
 	$(BIN)/python -m tests.benchmarks.widget
 	$(BIN)/python -m tests.benchmarks.watching
@@ -105,6 +109,7 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m tests.benchmarks.counting
 	$(BIN)/python -m tests.benchmarks.formats
 	$(BIN)/python -m tests.benchmarks.in_memory
+	$(BIN)/python -m tests.benchmarks.files_to_model
 	$(BIN)/python -m tests.benchmarks.predicting
 	$(BIN)/python -m tests.benchmarks.costs
 	$(BIN)/python -m tests.benchmarks.network
@@ -187,5 +192,5 @@ browser:
 
 
 clean:
-	rm -rf $(VENV) $(OLDEST) docs/_build psnb-demo .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) .peers docs/_build psnb-demo .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	rm -rf extension/node_modules extension/lib extension/build psnb/labextension psnb/_src/monitor/static

@@ -1,7 +1,7 @@
-"""`make bench`: psnb beside plain Dask and TensorFlow, in one run; the ratios count.
+"""Closures and parameters by themselves, beside `Client.submit` and a plain copy of memory.
 
 Two workers of one thread, one server. Each figure is the median of several repetitions, of
-parameters and TensorFlow the best, beside what a plain copy of memory does in the same minute.
+parameters the best. Others than psnb, as ratios of one run: `tests.benchmarks.beside`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 import psnb
-from tests.benchmarks.peers import tensorflow
 
 ROWS, DIM, BATCH = 1_000_000, 16, 26 * 512
 DENSE_BYTES = 16_000_000
@@ -114,25 +113,16 @@ def parameters(
     read = coordinator.schedule(lambda: median_ms(small.read)).fetch()
     return [
         ("a plain copy of 16 MB, MB/s", f"{copy_rate:,.0f}", "", ""),
-        ("dense 16 MB pull + push, MB/s", f"{dense_rate:,.0f}", "dense", ""),
-        ("the same through assign_add, MB/s", f"{add_rate:,.0f}", "dense", ""),
-        ("embedding rows looked up + pushed, million/s", f"{sparse_rate:.2f}", "sparse", ""),
+        ("dense 16 MB pull + push, MB/s", f"{dense_rate:,.0f}", "", ""),
+        ("the same through assign_add, MB/s", f"{add_rate:,.0f}", "", ""),
+        ("embedding rows looked up + pushed, million/s", f"{sparse_rate:.2f}", "", ""),
         ("read of a small variable, ms", f"{read:.2f}", "", ""),
     ]
 
 
-def beside_tensorflow(what: str, ours: str, work: str) -> tuple[str, ...]:
-    """Return a row of the table with what TensorFlow does of some work; rates are in millions."""
-    theirs = tensorflow(work)
-    if theirs is None:
-        return what, ours, "TensorFlow is not installed", ""
-    ratio = float(ours.replace(",", "")) * 1e6 / theirs
-    return what, ours, f"{theirs / 1e6:,.2f}", f"{ratio:.1f}x"
-
-
 def main() -> None:
     """Run all and print a table."""
-    columns = "", "psnb", "Client.submit, or TensorFlow", "ratio"
+    columns = "", "psnb", "Client.submit", "ratio"
     table = Table(*columns, title="two workers, one server")
     with (
         psnb.local_cluster(workers=2, servers=1) as client,
@@ -140,11 +130,8 @@ def main() -> None:
     ):
         coordinator = psnb.ClusterCoordinator(strategy)
         rows = [*closures(client, coordinator), *parameters(strategy, coordinator)]
-    for what, ours, theirs, ratio in rows:
-        if theirs in ("dense", "sparse"):
-            table.add_row(*beside_tensorflow(what, ours, theirs))
-        else:
-            table.add_row(what, ours, theirs, ratio)
+    for row in rows:
+        table.add_row(*row)
     Console().print(table)
 
 

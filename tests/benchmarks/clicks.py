@@ -1,4 +1,4 @@
-"""The work that wide & deep is measured on: made-up clicks, and the model's gradients in JAX.
+"""The smaller wide & deep that parts of psnb are measured on: made-up clicks, and the model in JAX.
 
 26 categorical features, each with a range of ids of its own out of a million, a few of which are
 seen again and again; 13 numbers; a label from a known logistic model. The model is a linear part
@@ -8,9 +8,12 @@ over the ids (wide) and a perceptron of 256 and 128 units over embeddings and nu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import psnb  # an environment of a peer has none
 
 ROWS, FIELDS, NUMBERS, DIM = 1_000_000, 26, 13, 16
 EXAMPLES = 100_000
@@ -58,26 +61,30 @@ def initial_weights() -> list[np.ndarray]:
     ]
 
 
-def compiled() -> Callable[..., Any]:
-    """Return the function of embedding rows, wide rows, weights, numbers, labels for JAX.
-
-    It gives the loss and the gradients of the first three.
-    """
+def jax_step(strategy: psnb.ParameterServerStrategy) -> Callable[[Iterator[Batch]], float]:
+    """Return a step of the model in JAX on parameter servers."""
     import jax
     import jax.numpy as jnp
 
-    def loss(deep: Any, wide: Any, weights: Any, numbers: Any, labels: Any) -> Any:
-        hidden = jnp.concatenate([deep.reshape(-1, FIELDS * DIM), numbers], 1)
+    import psnb
+    import psnb.jax
+
+    def loss(weights: Any, rows: Any, batch: Any) -> Any:
+        _, numbers, labels = batch
+        hidden = jnp.concatenate([rows["deep"].reshape(-1, FIELDS * DIM), numbers], 1)
         hidden = jax.nn.relu(hidden @ weights[0] + weights[1])
         hidden = jax.nn.relu(hidden @ weights[2] + weights[3])
-        logit = (hidden @ weights[4] + weights[5])[:, 0] + wide.reshape(-1, FIELDS).sum(1)
-        return jnp.mean(jnp.maximum(logit, 0) - logit * labels + jnp.log1p(jnp.exp(-abs(logit))))
+        logit = (hidden @ weights[4] + weights[5])[:, 0] + rows["wide"].sum((1, 2))
+        return jnp.mean(jax.nn.softplus(logit) - logit * labels)
 
-    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))
+    adagrad = psnb.Adagrad(RATE)
+    tables = {
+        name: strategy.embedding(name, dim, ROWS, psnb.Normal(0, 0.01), optimizer=adagrad)
+        for name, dim in {"deep": DIM, "wide": 1}.items()
+    }
+    params = psnb.jax.variables(strategy, initial_weights(), adagrad)
+    return psnb.jax.step(loss, params=params, tables=tables, ids=_same_ids)
 
 
-def batch_with_parameters(size: int) -> tuple[Any, ...]:
-    """Return what the function of `compiled` takes, for a batch."""
-    _, numbers, labels = next(batches(size, 0))
-    rows = np.zeros((size, FIELDS, DIM), np.float32), np.zeros((size, FIELDS, 1), np.float32)
-    return *rows, initial_weights(), numbers, labels
+def _same_ids(batch: Batch) -> dict[str, np.ndarray]:
+    return {"deep": batch[0], "wide": batch[0]}

@@ -1,8 +1,8 @@
-"""Elements a second of `psnb.data` from memory, beside NumPy alone and tf.data.
+"""Elements a second of `psnb.data` from memory, by way of making batches, beside NumPy alone.
 
 Rows of 26 int32, 13 float32 and a label, shuffled, and put into batches of 512. NumPy alone copies
 the same rows together by an index that is there: the ceiling. All in one run; the best of some
-repetitions, by the clock on the wall.
+repetitions, by the clock on the wall. Others than psnb: `tests.benchmarks.beside`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from psnb.data import AUTOTUNE, Dataset
-from tests.benchmarks import peers
 from tests.benchmarks.rows import BATCH, BUFFER, COUNT, REPETITIONS, rows
-
-PEER = "tests.benchmarks.tensorflow_data_peer"
 
 
 def rate(work: Callable[[], Iterable[object]], count: int = COUNT) -> float:
@@ -45,29 +42,23 @@ def main() -> None:
     batches = source.shuffle(BUFFER).batch(BATCH)
     streamed = source.ignore_errors().shuffle(BUFFER).batch(BATCH)
     some = source.take(COUNT // 5)
-    shuffled, mapped, mapped_batches = (
-        peers.tensorflow(work, PEER) for work in ("shuffle", "map", "map batches")
-    )
-    table = Table("", "elements/s", "tf.data", "psnb / tf.data", title="psnb.data, from memory")
+    table = Table("", "elements/s", title="psnb.data, from memory")
 
-    def row(name: str, found: float, peer: float | None) -> None:
-        shown = ("not installed", "") if peer is None else (f"{peer:,.0f}", f"{found / peer:.1f}")
-        table.add_row(name, f"{found:,.0f}", *shown)
+    def row(name: str, found: float) -> None:
+        table.add_row(name, f"{found:,.0f}")
 
-    row("NumPy alone, batches by an index", rate(gathered), shuffled)
-    row("shuffle, batch", rate(lambda: batches), shuffled)
-    row("shuffle, batch, prefetch", rate(lambda: batches.prefetch(AUTOTUNE)), shuffled)
-    row("shuffle of all, batch", rate(lambda: source.shuffle(COUNT).batch(BATCH)), shuffled)
-    row("shuffle of a stream, batch", rate(lambda: streamed), shuffled)
+    row("NumPy alone, batches by an index", rate(gathered))
+    row("shuffle, batch", rate(lambda: batches))
+    row("shuffle, batch, prefetch", rate(lambda: batches.prefetch(AUTOTUNE)))
+    row("shuffle of all, batch", rate(lambda: source.shuffle(COUNT).batch(BATCH)))
+    row("shuffle of a stream, batch", rate(lambda: streamed))
     row(
         "map of whole batches, batch",
         rate(lambda: source.map(lambda a, b, c: (a + 1, b, c), batched=True).batch(BATCH)),
-        mapped_batches,
     )
     row(
         "map one by one, batch",
         rate(lambda: some.map(lambda a, b, c: (a + 1, b, c)).batch(BATCH), COUNT // 5),
-        mapped,
     )
     Console().print(table)
 

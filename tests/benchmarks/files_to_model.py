@@ -2,7 +2,7 @@
 
 ``python -m tests.benchmarks.files_to_model [512 4096]``. The network is that of `clicks`, with
 Adagrad; text is parsed in the same run. Paddle 3.3 trains with two Hogwild threads in one process,
-without a server, if ``PADDLE_PYTHON`` names an interpreter that has it; see `paddle_peer`. psnb
+without a server, in the environment that `tests.benchmarks.beside` makes; see `paddle_peer`. psnb
 has two workers and a server, and every batch counts exactly once. Both take each epoch's time by
 the clock on the wall, after an epoch to warm up; Paddle runs before and after psnb. Printed too:
 how long the CPUs of psnb's processes worked for an example, and on what closures spent their time.
@@ -10,7 +10,9 @@ how long the CPUs of psnb's processes worked for an example, and on what closure
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +27,9 @@ from rich.table import Table
 
 import psnb
 from psnb.data import QueueDataset, Slot
-from tests.benchmarks import clicks, peers
+from tests.benchmarks import clicks
+from tests.benchmarks.beside import environments, plan
+from tests.benchmarks.beside.talking import ROOT, PeerError
 
 SIZES = (512, 4096)
 FILES, EPOCHS = 4, 4
@@ -121,6 +125,25 @@ def ours(size: int, files: list[Path], threads: int, console: Console) -> float:
     return max(rates)
 
 
+def paddle(size: int, folder: str) -> float | None:
+    """Return examples a second of Paddle; None if it cannot be installed."""
+    packages = next(peer.packages for peer in plan.PEERS if peer.module == "paddle")
+    try:
+        python = environments.python("paddle", packages)
+    except PeerError:
+        return None
+    done = subprocess.run(
+        [python, "-m", "tests.benchmarks.paddle_peer", f"{size} {folder}"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        timeout=600,
+        env={key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"},
+    )
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
 def main() -> None:
     """Run all and print a table."""
     # A thread for each worker: two of them would take two cores from each other and the server.
@@ -131,11 +154,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = write(Path(folder))
         for size in sizes:
-            theirs = [peers.paddle(f"{size} {folder}")]
+            theirs = [paddle(size, folder)]
             begin = time.perf_counter()
             rate = max(ours(size, files, threads, console) for threads in (1, 2))
             console.print(f"  {time.perf_counter() - begin:.0f} s")
-            theirs.append(peers.paddle(f"{size} {folder}"))
+            theirs.append(paddle(size, folder))
             best = max((each for each in theirs if each is not None), default=None)
             table.add_row(
                 f"{size:,}",

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import psnb
-from tests.benchmarks import clicks, models
+from tests.benchmarks import clicks
 from tests.benchmarks.profiling import cpu_seconds, roles
 from tests.benchmarks.running import run_for
 from tests.conftest import DEADLINE
@@ -44,7 +44,7 @@ def measure(client: Client, size: int, wire_dtype: str | None) -> tuple[str, ...
         data = coordinator.create_per_worker_resource(
             lambda: clicks.batches(size, psnb.worker_index())
         )
-        step = models.jax_with_psnb(strategy)
+        step = clicks.jax_step(strategy)
 
         run_for(2, coordinator, step, data)  # compiles
         # The server's process has another number here than where it runs.

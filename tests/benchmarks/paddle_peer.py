@@ -1,8 +1,8 @@
 """Paddle on the wide & deep work of `clicks`, from MultiSlot files: two Hogwild threads, no server.
 
 ``python -m tests.benchmarks.paddle_peer "512 FOLDER"`` prints examples a second, as JSON: the best
-of some epochs after the first. Run by an interpreter that has paddlepaddle 3.3; see `peers`. PyPI's
-Paddle has no parameter servers: its threads train in the memory of one process.
+of some epochs after the first. Run by an interpreter that has paddlepaddle 3.3; see
+`files_to_model`. PyPI's Paddle has no parameter servers: its threads train in one process's memory.
 """
 
 from __future__ import annotations

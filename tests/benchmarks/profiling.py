@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import psnb
-from tests.benchmarks import clicks, models
+from tests.benchmarks import clicks
 from tests.benchmarks.running import run_for
 
 SIZES = (512, 4096)
@@ -94,7 +94,7 @@ def profile(size: int, console: Console) -> None:
         data = coordinator.create_per_worker_resource(
             lambda: clicks.batches(size, psnb.worker_index())
         )
-        step = models.jax_with_psnb(strategy)
+        step = clicks.jax_step(strategy)
 
         def train(seconds: float) -> int:
             return run_for(seconds, coordinator, step, data, together=40)

@@ -1,4 +1,4 @@
-"""The rows that `tests.benchmarks.data` and its peer read: as of a click log, in memory."""
+"""The rows that datasets in memory are measured on: as of a click log."""
 
 from __future__ import annotations
 

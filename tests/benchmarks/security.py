@@ -10,20 +10,24 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 import psnb
-from tests.benchmarks import wide_and_deep
+from tests.benchmarks import clicks
 from tests.benchmarks.__main__ import BATCH, DENSE_BYTES, DIM, ROWS, median_ms
 
 ROUNDS = 20
 CLOSURES = 20
 """Of those that only pull and push, in a run."""
+
+STEPS = {512: 200, 4096: 40}
+"""Of wide & deep in a run, by batch size."""
 
 
 class Work:
@@ -51,9 +55,25 @@ class Work:
             coordinator.join()
             return CLOSURES / (time.perf_counter() - begin)
 
-        jobs = {size: wide_and_deep.Job(coordinator, size) for size in wide_and_deep.SIZES}
+        train = clicks.jax_step(strategy)
+
+        def examples(size: int, data: object) -> float:
+            begin = time.perf_counter()
+            for _ in range(STEPS[size]):
+                coordinator.schedule(train, (data,))
+            coordinator.join()
+            return STEPS[size] * size / (time.perf_counter() - begin)
+
+        def batches(size: int) -> Iterator[clicks.Batch]:
+            return clicks.batches(size, psnb.worker_index())
+
         self.rates: dict[str, Callable[[], float]] = {
-            **{f"wide & deep, batch {size}, examples/s": job.train for size, job in jobs.items()},
+            **{
+                f"wide & deep, batch {size}, examples/s": partial(
+                    examples, size, coordinator.create_per_worker_resource(batches, (size,))
+                )
+                for size in STEPS
+            },
             "dense 16 MB pulls and pushes/s": lambda: closures(dense),
             f"{BATCH:,} rows looked up and pushed/s": lambda: closures(sparse),
             "reads of a small variable/s": lambda: (
