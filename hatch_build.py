@@ -15,7 +15,7 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _RELATIVE = r"(?![a-z][a-z0-9+.-]*:|#|//)"
 _PICTURE = re.compile(rf"!\[([^\]]*)\]\({_RELATIVE}([^)\s]+)\)")
-_IMG = re.compile(rf"<img\b[^>]*?\bsrc=\"{_RELATIVE}([^\"]+)\"[^>]*>")
+_IMG = re.compile(rf"(<(?:img|source)\b[^>]*?\bsrc(?:set)?=\"){_RELATIVE}([^\"]+\"[^>]*>)")
 _LINK = re.compile(rf"\[([^\]]*)\]\({_RELATIVE}([^)\s]+)\)")
 
 
@@ -37,13 +37,13 @@ def absolute(text: str, links: str, pictures: str) -> str:
     Parameters
     ----------
     text : str
-        In which links and pictures may be relative; those in HTML, if they are an ``<img>``.
+        In which links and pictures may be relative; of those in HTML, ``<img>`` and ``<source>``.
     links, pictures : str
         What comes before a relative address; if empty, the text of a link stays, and no picture.
     """
     if pictures:
         text = _PICTURE.sub(rf"![\1]({pictures}\2)", text)
-        text = _IMG.sub(lambda found: found[0].replace(found[1], pictures + found[1]), text)
+        text = _IMG.sub(rf"\1{pictures}\2", text)
     else:
         text = _IMG.sub("", _PICTURE.sub("", text))
     text = _LINK.sub(rf"[\1]({links}\2)" if links else r"\1", text)

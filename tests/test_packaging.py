@@ -110,7 +110,7 @@ def test_the_description_leads_nowhere_that_is_only_in_the_repository(
             "https://example.org/",
             "![p](https://example.org/p.png) [A guide](https://example.org/docs/a.md), "
             "[far](https://example.org), [here](#why). "
-            '<img src="https://example.org/q.png" alt="">',
+            '<img src="https://example.org/q.png" alt=""><source srcset="https://example.org/r.png">',
         ),
     ],
 )
@@ -118,7 +118,8 @@ def test_relative_links_and_pictures_get_the_address_that_there_is(
     address: str, expected: str
 ) -> None:
     text = "![p](p.png) [A guide](docs/a.md), [far](https://example.org), [here](#why)."
-    assert absolute(f'{text} <img src="q.png" alt="">', address, address) == expected
+    text += ' <img src="q.png" alt=""><source srcset="r.png">'
+    assert absolute(text, address, address) == expected
 
 
 @pytest.mark.parametrize(
