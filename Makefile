@@ -48,7 +48,8 @@ define debian
 }
 endef
 
-.PHONY: demo lab docs test test-all test-oldest lint bench bench-all profile accuracy fuzz model soak frontend node browser clean
+.PHONY: demo lab docs test test-all test-oldest lint coverage release bench bench-all profile accuracy fuzz model soak \
+	frontend node browser clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo.stamp
@@ -70,7 +71,7 @@ docs: $(VENV)/docs.stamp
 	@echo "the site is docs/_build/html/index.html"
 
 # All of it: every notebook, browser test, kind of cluster and backend, endurance, the oldest versions.
-test-all: $(VENV)/test.stamp browser test-oldest docs
+test-all: $(VENV)/release.stamp browser test-oldest docs
 	npm --prefix extension test
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) 3 -m 'not soak'
 
@@ -88,6 +89,18 @@ lint: $(VENV)/test.stamp
 test-oldest: export NUMBA_CACHE_DIR = $(CURDIR)/$(OLDEST)/numba
 test-oldest: $(OLDEST)/test.stamp
 	$(OLDEST)/bin/python -m pytest $(CORE) -k 'not demo and not cannot_start'
+
+# Which lines of psnb the tests of `make test` run in pytest's own processes; an error below the floor
+# in pyproject.toml. What runs in processes of clusters, and as machine code, is not counted.
+coverage: $(VENV)/coverage.stamp browser
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(SIDE_BY_SIDE) 2
+
+# Sdist and wheel, into dist/, checked; tests/test_release.py installs them.
+release: $(VENV)/release.stamp
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
 
 # psnb beside each peer that installs: ten minutes for docs/performance/peers.md and its picture. The
 # first run also installs the peers into .peers, some minutes. Few and short rounds: QUICK=1.
@@ -162,6 +175,10 @@ $(VENV)/test.stamp: pyproject.toml $(FRONTEND) | $(VENV)/bin/python
 $(VENV)/docs.stamp: $(VENV)/test.stamp
 	@echo "installing what builds the site into $(VENV): half a minute, once"
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	touch $@
+
+$(VENV)/coverage.stamp $(VENV)/release.stamp: $(VENV)/%.stamp: $(VENV)/test.stamp
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	touch $@
 
 # Made anew for other bounds, so that no newer version stays.

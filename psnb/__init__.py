@@ -4,8 +4,10 @@ Names are imported at their first use: the Jupyter server, which loads an extens
 package, does not need Dask and numba, which take a second and 90 MB.
 """
 
+import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from psnb import errors
@@ -242,6 +244,21 @@ _PLACES = {
 """Which public names are of which module of `psnb._src`, imported when one is asked for."""
 
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
+
+
+_NEEDED = {
+    "locks of files (fcntl)": find_spec("fcntl") is not None,
+    "care for forks (os.register_at_fork)": hasattr(os, "register_at_fork"),
+    "groups of processes (os.killpg)": hasattr(os, "killpg"),
+}
+"""What psnb needs of the system, and whether it is there; shared memory, it can do without."""
+
+if not all(_NEEDED.values()):
+    raise errors.PlatformError(
+        f"psnb does not run on {sys.platform}, which lacks "
+        f"{', '.join(what for what, there in _NEEDED.items() if not there)}. It is made for Linux: "
+        "on Windows install it in WSL, elsewhere in a container or on another host"
+    )
 
 
 def __getattr__(name: str) -> object:

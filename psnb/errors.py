@@ -22,6 +22,7 @@
     ├── CheckpointError             a checkpoint that cannot be written, found or loaded
     ├── DatasetError                a dataset's source
     ├── ExportError                 an exported model that cannot be written, found or loaded
+    ├── PlatformError               the system's: psnb does not run on it (also an ImportError)
     └── InternalError               ours: please report it
 
     EndOfDataWarning                a closure has returned nothing, as its data had ended
@@ -130,6 +131,10 @@ class DatasetError(PsnbError):
 
 class ExportError(PsnbError):
     """A model cannot be exported to a folder, or is not there, or is damaged."""
+
+
+class PlatformError(PsnbError, ImportError):
+    """The operating system lacks what psnb needs; ``import psnb`` raises this."""
 
 
 class InternalError(PsnbError):

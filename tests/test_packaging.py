@@ -5,20 +5,36 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
+from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import psnb
+from hatch_build import absolute
 
 ROOT = Path(__file__).parents[1]
 EXTENSION = ROOT / "extension"
+
+NOTEBOOK_ONLY = ("anywidget", "ipywidgets", "jupyterlab", "matplotlib", "rich")
+"""What psnb needs in a notebook, and not in a worker or a server."""
+
+
+def smaller_way() -> list[list[str]]:
+    """Return the commands of the documentation that install psnb on workers and servers."""
+    page = (ROOT / "docs" / "installation.md").read_text()
+    section = page.partition("## The machines of a cluster")[2]
+    block = section.partition("```sh\n")[2].partition("```")[0].replace("\\\n", " ")
+    return [shlex.split(line) for line in block.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +90,38 @@ def test_the_wheel_has_no_sources_of_the_front_end(wheel: zipfile.ZipFile) -> No
     ]
 
 
+def test_the_description_leads_nowhere_that_is_only_in_the_repository(
+    wheel: zipfile.ZipFile,
+) -> None:
+    metadata = message_from_bytes(wheel.read(f"psnb-{psnb.__version__}.dist-info/METADATA"))
+    description = metadata.get_payload()
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "psnb.ParameterServerStrategy(client)" in description
+    links = r"\]\(([^)\s]+)|\b(?:src|srcset|href)=\"([^\"]+)|^\[[^\]]+\]: (\S+)"
+    found = ["".join(each) for each in re.findall(links, description, re.MULTILINE)]
+    assert not [each for each in found if not each.startswith(("https://", "#"))]
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("", " A guide, [far](https://example.org), [here](#why). "),
+        (
+            "https://example.org/",
+            "![p](https://example.org/p.png) [A guide](https://example.org/docs/a.md), "
+            "[far](https://example.org), [here](#why). "
+            '<img src="https://example.org/q.png" alt=""><source srcset="https://example.org/r.png">',
+        ),
+    ],
+)
+def test_relative_links_and_pictures_get_the_address_that_there_is(
+    address: str, expected: str
+) -> None:
+    text = "![p](p.png) [A guide](docs/a.md), [far](https://example.org), [here](#why)."
+    text += ' <img src="q.png" alt=""><source srcset="r.png">'
+    assert absolute(text, address, address) == expected
+
+
 @pytest.mark.parametrize(
     ("node", "said"),
     [(None, "Node is not installed"), ("v18.20.4", "Node v18.20.4 is too old")],
@@ -82,7 +130,8 @@ def test_the_wheel_has_no_sources_of_the_front_end(wheel: zipfile.ZipFile) -> No
 def test_a_clone_without_node_says_what_to_install(
     tmp_path: Path, node: str | None, said: str
 ) -> None:
-    for name in ("pyproject.toml", "README.md", "LICENSE", "extension/build_front_end.py"):
+    names = ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py")
+    for name in (*names, "extension/build_front_end.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "psnb").mkdir()
@@ -105,6 +154,110 @@ def test_a_clone_without_node_says_what_to_install(
     assert done.stderr.splitlines()[-1].startswith(f"psnb: {said}")
     assert "Node 20.19 or newer" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+WITHOUT_A_NOTEBOOK = """
+import sys
+
+class Refuses:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Refuses())
+
+import psnb
+import psnb._src.worker.preload
+from psnb import *
+
+def step():
+    rows.push([7], rows.lookup([7]) - 1.0)
+    psnb.report(loss=1.0)
+
+client = psnb.local_cluster(workers=1, servers=1, processes=False)
+strategy = psnb.ParameterServerStrategy(client)
+rows = strategy.embedding("rows", dim=3, optimizer=psnb.SGD(1.0))
+coordinator = psnb.ClusterCoordinator(strategy)
+coordinator.schedule(step).fetch()
+print(rows.lookup([7]).min())
+strategy.close()
+client.close()
+"""
+"""Runs a closure with all that workers and servers load, in one process."""
+
+
+def test_workers_and_servers_import_nothing_of_a_notebook() -> None:
+    names = {*NOTEBOOK_ONLY, "IPython", "ipykernel", "jupyter_core", "jupyter_server", "traitlets"}
+    code = WITHOUT_A_NOTEBOOK.format(names=names)
+    assert _python(code).stdout == "1.0\n"
+
+
+def test_the_smaller_way_to_install_has_all_but_what_notebooks_need() -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    workers = [each for each in needed if not each.startswith(NOTEBOOK_ONLY)]
+    assert len(workers) == len(needed) - len(NOTEBOOK_ONLY)
+    first, last = smaller_way()
+    assert first == ["pip", "install", *sorted(workers)]
+    assert last == ["pip", "install", "--no-deps", "psnb"]
+
+
+@pytest.mark.parametrize(
+    ("there_is_none", "said"),
+    [
+        ("sys.modules['fcntl'] = None", "locks of files (fcntl)"),
+        ("del os.fork, os.register_at_fork", "care for forks (os.register_at_fork)"),
+        ("del os.killpg", "groups of processes (os.killpg)"),
+        (
+            "sys.modules.update(fcntl=None, resource=None)\n"
+            "del os.fork, os.register_at_fork, os.killpg, os.memfd_create",
+            "locks of files (fcntl), care for forks (os.register_at_fork), "
+            "groups of processes (os.killpg)",
+        ),
+    ],
+    ids=["locks", "forks", "groups", "as on Windows"],
+)
+def test_a_system_that_lacks_something_is_refused_at_once(there_is_none: str, said: str) -> None:
+    last = _python(f"import os, sys\n{there_is_none}\nimport psnb").stderr.splitlines()[-1]
+    assert last == (
+        f"psnb.errors.PlatformError: psnb does not run on {sys.platform}, which lacks {said}. It "
+        "is made for Linux: on Windows install it in WSL, elsewhere in a container or on another "
+        "host"
+    )
+
+
+def test_a_system_without_shared_memory_is_not_refused() -> None:
+    code = (
+        "import os\ndel os.memfd_create\n"
+        "from psnb._src.transport.shared_memory import can_see, probe\n"
+        "import psnb\nprint(probe(), can_see((1, 2, b'')))"
+    )
+    assert _python(code).stdout == "None False\n"
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+def test_workflows_run_what_make_has_on_each_version_of_python() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    versions: set[str] = set()
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        for job in yaml.safe_load(path.read_text())["jobs"].values():
+            commands = [step["run"] for step in job["steps"] if "run" in step]
+            assert commands
+            for command in commands:
+                program, *arguments = command.split()
+                assert program == "make"
+                assert set(arguments) <= targets
+            versions.update(job.get("strategy", {}).get("matrix", {}).get("python", ()))
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert versions == {*re.findall(r"Python :: (3\.\d+)", "\n".join(classifiers)), "3.14"}
+
+
+def test_a_citation_names_this_version() -> None:
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == psnb.__version__
 
 
 def test_the_front_end_has_the_version_of_the_package() -> None:
