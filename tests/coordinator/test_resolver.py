@@ -14,9 +14,9 @@ from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import exchange_writer
-from psnb._src.protocol.packing import dumps
+from psnb._src.protocol.packing import dumps, unpack_error
 from psnb._src.server.commit_log import Commit, CommitRecord
-from psnb._src.server.operations import FenceCommits
+from psnb._src.server.operations import ApplyCommit, EndWriter, FenceCommits
 from psnb.errors import InternalError, ServerLostError
 from tests.coordinator.queues import ClosureQueue, put
 
@@ -79,11 +79,50 @@ def test_a_closure_whose_own_commit_is_not_applied_runs_again() -> None:
     assert closure.execution.attempt == 2
 
 
-def test_one_that_was_cancelled_fails_if_it_cannot_be_found_out_what_it_wrote() -> None:
-    class Broken(Strategy):
-        async def ask(self, requests: Sequence[Request]) -> list[Any]:
-            return [InternalError("no sense")] * len(requests)
+class Broken(Strategy):
+    async def ask(self, requests: Sequence[Request]) -> list[Any]:
+        return [InternalError("no sense")] * len(requests)
 
+
+def test_who_asks_about_a_commit_without_a_closure_gets_the_error() -> None:
+    answers: list[bool] = []
+    errors: list[bytes] = []
+
+    async def resolve() -> None:
+        scheduler = ClosureQueue(10).scheduler
+        resolver = Resolver(scheduler, Broken(), exchanging=True)  # type: ignore[arg-type]
+        resolver.ask_about(("writer", 7), answers.append, errors.append)
+        await asyncio.gather(*resolver._tasks)
+
+    asyncio.run(resolve())
+    assert not answers
+    assert isinstance(unpack_error(errors[0]), InternalError)
+
+
+def test_commits_under_way_end_alike_before_a_closed_coordinator_is_forgotten() -> None:
+    operations: list[Any] = []
+    queue = ClosureQueue(10)
+
+    class Recording(Strategy):
+        async def ask(self, requests: Sequence[Request]) -> list[Any]:
+            operations.extend(each.operation for each in requests)
+            return await super().ask(requests)
+
+    async def end() -> None:
+        held = CommitRecord(Commit(queue.name, 7, shards=(SHARD,)), applied=False)
+        strategy = Recording(held)
+        resolver = Resolver(queue.scheduler, strategy, exchanging=False)  # type: ignore[arg-type]
+        resolver.end()
+        await asyncio.gather(*resolver._tasks)
+
+    asyncio.run(end())
+    fence, conclusion, forget = operations
+    assert fence.closed == [queue.name]
+    assert isinstance(conclusion, ApplyCommit)
+    assert forget == EndWriter(queue.name)
+
+
+def test_one_that_was_cancelled_fails_if_it_cannot_be_found_out_what_it_wrote() -> None:
     queue = ClosureQueue(10)
     closure = running(queue)
     assert queue.cancel(closure.remote, in_flight=True) is closure

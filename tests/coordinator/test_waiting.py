@@ -83,6 +83,20 @@ def test_a_function_that_chooses_may_use_the_queue() -> None:
     assert numbers(queue.take(up_to(1), worker)) == [0]
 
 
+def test_a_choosing_function_whose_repr_raises_too_fails_its_closures() -> None:
+    class Chooser:
+        def __call__(self, worker: WorkerStatistics) -> bool:
+            raise KeyboardInterrupt  # whatever it is: this is no thread of the user's
+
+        def __repr__(self) -> str:
+            raise ValueError("no name")
+
+    queue = ClosureQueue(10)
+    bad = put_one(queue, 0, pin=Chooser())
+    assert queue.take(up_to(1), worker) == []
+    assert bad.remote.status is ClosureStatus.FAILED
+
+
 def test_what_a_choosing_function_raises_fails_its_closures() -> None:
     queue = ClosureQueue(10)
     bad = put_one(queue, 0, pin=lambda w: 1 / 0)  # type: ignore[arg-type, return-value]

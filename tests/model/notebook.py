@@ -31,7 +31,12 @@ class _Resolver(Resolver):
         self._notebook = notebook
 
     def _find_out(
-        self, attempts: Any, closed: Any, settle: Callable[[Any], None], closures: Sequence[Closure]
+        self,
+        attempts: Any,
+        closed: Any,
+        settle: Callable[[Any], None],
+        closures: Sequence[Closure],
+        on_error: Callable[[bytes], None] = lambda error: None,
     ) -> None:
         notebook = self._notebook
 

@@ -30,6 +30,21 @@ def test_the_oldest_events_are_forgotten() -> None:
     assert log.count(EventKind.CLOSURE_FAILED) == 5
 
 
+def test_a_log_handler_that_raises_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    class Refusing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise ConnectionError("the log server is down")
+
+    logger, handler, log = logging.getLogger("psnb"), Refusing(), EventLog()
+    logger.addHandler(handler)
+    try:
+        log.add(EventKind.WORKER_LOST, "alice was lost")
+    finally:
+        logger.removeHandler(handler)
+    assert log.count(EventKind.WORKER_LOST) == 1
+    assert "the log server is down" in capsys.readouterr().err
+
+
 def test_of_many_closures_the_first_are_named() -> None:
     log = EventLog()
     log.add(EventKind.CLOSURES_CANCELLED, "all", closures=range(100_000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -54,6 +55,69 @@ def test_those_behind_a_command_that_fails_are_carried_out(
     inbox.post(fail)
     assert inbox.ask(lambda: 7) == 7
     assert "a command failed" in caplog.text
+
+
+class Refusing(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ConnectionError("the log server is down")
+
+
+def test_a_command_that_fails_is_not_repeated_if_that_cannot_be_logged(loop: LoopThread) -> None:
+    inbox, tried, handler = Inbox(loop, nullcontext), list[int](), Refusing()
+
+    def fail() -> None:
+        tried.append(1)
+        raise ValueError
+
+    logger = logging.getLogger("psnb")
+    logger.addHandler(handler)
+    try:
+        inbox.post(fail)
+        assert inbox.ask(lambda: 7) == 7
+    finally:
+        logger.removeHandler(handler)
+    assert tried == [1]
+
+
+def test_figures_wait_for_a_loop_that_waits_for_who_asks_only_for_a_moment(
+    loop: LoopThread,
+) -> None:
+    inbox, held, done = Inbox(loop, nullcontext), threading.Lock(), list[str]()
+
+    def blocked() -> None:
+        with held:
+            done.append("it")
+
+    with held:
+        inbox.post(blocked)
+        inbox.catch_up(0.01)
+        assert not done
+    inbox.catch_up(DEADLINE)
+    assert done == ["it"]
+
+
+def test_commands_go_on_after_an_exception_in_the_moment_of_waking(
+    loop: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, done = Inbox(loop, nullcontext), list[int]()
+
+    def alarm(*args: object) -> None:
+        monkeypatch.undo()
+        raise TimeoutError("of a signal handler")
+
+    monkeypatch.setattr(inbox, "_wake", alarm)
+    with pytest.raises(TimeoutError):
+        inbox.post(lambda: done.append(1))
+    inbox.post(lambda: done.append(2))
+    wait_until(lambda: done == [1, 2], "both are carried out")
+
+
+def test_the_loop_does_not_wait_for_itself(loop: LoopThread) -> None:
+    inbox = Inbox(loop, nullcontext)
+    assert inbox.ask(lambda: inbox.wait(lambda: "there")) == "there"
+    assert inbox.ask(lambda: inbox.wait(lambda: "", 0)) is None
+    with pytest.raises(RuntimeError, match="await the remote value"):
+        inbox.ask(lambda: inbox.wait(lambda: ""))
 
 
 def test_who_waits_gets_what_it_waits_for_or_nothing_in_time(loop: LoopThread) -> None:

@@ -45,6 +45,10 @@ _LOOK_AGAIN, _LOOK_AGAIN_ASYNC = 0.1, 1.0
 waits for all."""
 
 
+_CATCH_UP = 0.2
+"""Seconds that figures wait for the loop: it may wait for a lock that who asks for them holds."""
+
+
 class ClosureQueue:
     """The way of any thread to a scheduler.
 
@@ -308,9 +312,8 @@ class ClosureQueue:
         return self._scheduler.statistics.completed
 
     def statistics(self) -> QueueStatistics:
-        """Return a snapshot, in which what this thread has put is counted."""
-        if self.inbox:
-            self.inbox.ask(bool)
+        """Return a snapshot, in which what this thread has put is counted, if the loop responds."""
+        self.inbox.catch_up(_CATCH_UP)
         return self._scheduler.statistics
 
     def closed_attempts(self) -> tuple[int, dict[int, int]]:

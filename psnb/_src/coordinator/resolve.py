@@ -32,6 +32,9 @@ from psnb.errors import (
 
 Applied = Mapping[CommitKey, Commit]
 
+_AGAIN = 0.2
+"""Seconds until a server that does not respond is asked again: its error may come at once."""
+
 
 class Resolver:
     """Asks the servers whether commits are applied.
@@ -123,9 +126,18 @@ class Resolver:
         attempt = closure.execution.attempt if key[0] == self._scheduler.name else 1
         self._find_out({key[0]: {key[1]: attempt}}, (), settle, open_)
 
-    def ask_about(self, key: CommitKey, then: Callable[[bool], None]) -> None:
-        """Find out whether a commit without a closure is applied; calls ``then``."""
-        self._find_out({key[0]: {key[1]: 1}}, (), lambda applied: then(key in applied), ())
+    def ask_about(
+        self,
+        key: CommitKey,
+        then: Callable[[bool], None],
+        failed: Callable[[bytes], None] = lambda error: None,
+    ) -> None:
+        """Find out whether a commit without a closure is applied.
+
+        Calls ``then``, or ``failed`` with the pickled error if it cannot be found out.
+        """
+        attempts = {key[0]: {key[1]: 1}}
+        self._find_out(attempts, (), lambda applied: then(key in applied), (), failed)
 
     @property
     def layout(self) -> Layout:
@@ -151,6 +163,8 @@ class Resolver:
         # The strategy may be closed too: its servers have ended, or the client is closed.
         with contextlib.suppress(PsnbError, OSError):
             shards = await self._shards()
+            # A commit under way ends alike on all of its shards: to forget it would leave half.
+            await resolve_in_doubt(shards, {}, writers, self._strategy.ask, _give_up)
             requests = [Request(shard, EndWriter(writer)) for shard in shards for writer in writers]
             await self._strategy.ask(requests)
 
@@ -160,6 +174,7 @@ class Resolver:
         closed: Sequence[str],
         settle: Callable[[Applied], None],
         closures: Sequence[Closure],
+        on_error: Callable[[bytes], None] = lambda error: None,
     ) -> None:
         async def run() -> None:
             try:
@@ -172,6 +187,7 @@ class Resolver:
                 packed = pack_error(error, "raised while its outcome was resolved")
                 failed = [(each, False, packed, False) for each in closures]
                 self._scheduler.settle(failed, certain=False)
+                on_error(packed)
 
         start_task(run(), self._tasks, "psnb resolving commits")
 
@@ -193,7 +209,12 @@ class Resolver:
         try:
             return await self._strategy.ask(requests)
         except ServerUnresponsiveError as error:
+            await asyncio.sleep(_AGAIN)
             return [error] * len(requests)
+
+
+def _give_up(error: ServerUnresponsiveError) -> None:
+    raise error
 
 
 def lost_exchange() -> bytes:

@@ -31,7 +31,7 @@ from psnb._src.coordinator.remote_value import ClosureStatus, FailedClosures, Re
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.protocol.packing import pack_error
-from psnb._src.utils.text import counted
+from psnb._src.utils.text import counted, text_of
 from psnb._src.worker.context import split_outcome
 from psnb.errors import (
     CoordinatorClosedError,
@@ -353,8 +353,9 @@ class Scheduler:
             try:
                 if chooser(worker):
                     chosen.append(chooser)
-            except Exception as error:  # the users' functions may raise anything
-                packed = pack_error(error, f"raised by worker={chooser!r}, asked for {worker}")
+            except BaseException as error:  # the users' functions may raise anything
+                named = text_of(chooser, repr)
+                packed = pack_error(error, f"raised by worker={named}, asked for {worker}")
                 for closure in self.waiting.take_pinned(chooser):
                     self.fail(closure, packed)
         return chosen

@@ -382,7 +382,7 @@ class WorkerConnection:
                     self._records.staleness.add(message.staleness)
                 self._flushed(message.error)
             case messages.FlushUndecided():
-                self._resolver.ask_about(message.commit, self._decided)
+                self._resolver.ask_about(message.commit, self._decided, self._flushed)
             case messages.SignOfLife():
                 self._figures.memory = message.memory
                 self._figures.note_activity(message.activity, message.seconds)
@@ -393,11 +393,15 @@ class WorkerConnection:
             case messages.QuestionAsked():
                 answer = messages.TakeAnswer(message.number, self._answer(message.inquiry))
                 link.send(answer)
-        self._end_if_drained()
-        self.dispatch()
-        # Last: it wakes callers that wait for the outcomes, and they need the interpreter's lock.
+        try:
+            self._end_if_drained()
+            self.dispatch()
+        finally:
+            # Last: it wakes callers that wait for the outcomes, and they need the interpreter's
+            # lock. Whatever the rest has raised: only this knows of the outcomes.
+            if outcomes:
+                self._scheduler.settle(outcomes, self.name)
         if outcomes:
-            self._scheduler.settle(outcomes, self.name)
             self._records.merged.draw(time.time())
 
     def _note_results(self, message: messages.ClosureResults) -> list[_Outcome]:

@@ -160,7 +160,10 @@ class EventLog:
         with self._lock:
             self._events.append(event)
             self._counts[kind] += 1
-        logger.log(logging.WARNING if kind in _WARNED else logging.INFO, "%s", message)
+        try:
+            logger.log(logging.WARNING if kind in _WARNED else logging.INFO, "%s", message)
+        except Exception:  # of a user's handler or filter: what was to be recorded goes on
+            traceback.print_exc()
 
     def count(self, kind: EventKind) -> int:
         """Return how many there were of a kind, those that are forgotten included."""

@@ -573,6 +573,9 @@ class Inbox:
             if not self._woken or self._loop.is_closed():
                 self._woken = True
                 self._wake()
+        except BaseException:  # of a handler of another signal, perhaps before it was woken
+            self._woken = False
+            raise
         finally:
             if main:
                 uninterrupted.end()
@@ -586,8 +589,8 @@ class Inbox:
             with self._turn():
                 return command()
         answer: Answer[T] = Answer()
-        self.post(partial(answer.give, command))
         try:
+            self.post(partial(answer.give, command))
             self._result(answer, None)
         except BaseException:  # an interrupt
             if undo is not None:
@@ -600,13 +603,35 @@ class Inbox:
 
         It is called on the loop, at once and at the end of each turn, until it is true. What it
         raises is raised here.
+
+        Raises
+        ------
+        RuntimeError
+            If this is the loop's thread, which would wait for itself.
         """
+        if self.here():
+            if (found := ready()) or timeout == 0:
+                return found or None
+            raise RuntimeError(
+                "Dask's event loop cannot wait for a closure: await the remote value, or call from "
+                "another thread"
+            )
         answer: Answer[Any] = Answer()
         try:
             self.ask(partial(self.when, ready, answer))  # also if the time is over by then
             return answer.result() if self._result(answer, timeout) else None
         finally:
             answer.cancel()
+
+    def catch_up(self, timeout: float) -> None:
+        """Wait until all that this thread has posted is carried out, but not for longer.
+
+        For figures: the loop may wait for what this thread holds, as the lock of a log handler.
+        """
+        if self._commands and not self.here():
+            answer: Answer[Any] = Answer()
+            self.post(partial(answer.give, bool))
+            self._result(answer, timeout)
 
     def when(self, ready: Callable[[], object], waiter: Waiter) -> bool:
         """Give a waiter what ``ready`` returns as soon as that is true; on the loop.
@@ -656,9 +681,11 @@ class Inbox:
                     command = self._commands[0]
                     command() if callable(command) else self._take(command)
                 except BaseException:  # a fault: the other commands must not wait for ever
-                    logger.exception("psnb: a command failed")
-                self._unseen += 1
-                self._commands.popleft()
+                    with contextlib.suppress(Exception):  # of a user's handler or filter
+                        logger.exception("psnb: a command failed")
+                finally:
+                    self._unseen += 1
+                    self._commands.popleft()
         self._unseen = 0
 
     def _wake(self) -> None:
