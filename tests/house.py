@@ -69,7 +69,7 @@ def main() -> int:
     share = 100 * lines.imports / lines.code
     comments = 1000 * lines.comments / (lines.code + lines.comments)
     checks = [
-        ("files", len(lines.code_of), "at most", 190),
+        ("files", len(lines.code_of), "at most", 195),
         ("packages and modules at the top", len(top), "at most", 20),
         (f"files in a folder ({fullest.relative_to(PACKAGE)})", most, "at most", 24),
         ("lines of code", lines.code, "at most", 39_000),

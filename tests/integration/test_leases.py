@@ -36,6 +36,18 @@ def wait_until_left(client: Client) -> None:
     wait_until(lambda: len(identity(client)["workers"]) == 3, "the retired worker has left")
 
 
+def test_a_table_goes_to_each_worker_once_however_many_epochs_there_are(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    table = data.Dataset.from_table(np.zeros(100_000, [("x", "f8")])).batch(50_000)
+    dataset = coordinator.create_per_worker_dataset(table, sharding="dynamic", splits=2)
+    for _ in range(2):
+        iterator = iter(dataset)
+        coordinator.run_epoch(lambda rows: next(rows), iterator)
+        (call, _) = coordinator._resources.made_of(iterator)
+        assert len(call) < 10_000
+
+
 RETIRED = pytest.param(
     "retired",
     marks=pytest.mark.second_tier(

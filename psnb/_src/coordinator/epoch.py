@@ -269,11 +269,12 @@ class LeasedDataset(Epochs[LeasedIterator]):
         self._registry, self._leases, self._splits = registry, leases, splits
         # There may be more or fewer splits than asked for, and another number is cut elsewhere.
         self._known = {"splits": asked, "of": identity(splits)}
-        self._whole: PerWorkerValues | None = None
+        # Sent to each worker once, not with each epoch: arrays in memory may be large.
+        self._on_workers = PerWorkerValues(registry, list, (list(splits),))
 
     def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
         epoch = self._leases.open(len(self._splits), state, dataset=self._known)
-        arguments = make_leased_iterator, (list(self._splits),), partial(_spec, self._splits)
+        arguments = make_leased_iterator, (self._on_workers,), partial(_spec, self._splits)
         begun = LeasedIterator(self._registry, self._leases, epoch, *arguments)
         begun.length = _length(self._splits)
         return begun
@@ -285,9 +286,7 @@ class LeasedDataset(Epochs[LeasedIterator]):
 
     def whole_splits(self) -> WholeSplits:
         """Return the splits for closures that read one each; for psnb only."""
-        if self._whole is None:
-            self._whole = PerWorkerValues(self._registry, list, (self._splits,))
-        return WholeSplits(self._whole, [_anyone() for _ in self._splits])
+        return WholeSplits(self._on_workers, [_anyone() for _ in self._splits])
 
     def __repr__(self) -> str:
         return f"<psnb.LeasedDataset of {counted(len(self._splits), 'split')}>"

@@ -17,7 +17,8 @@ from psnb._src.data.block import Block, block_of, copied, read_only
 from psnb._src.data.formats.csv import Csv
 from psnb._src.data.formats.files import INFER, MAX_COLUMNS, MAX_RECORD_BYTES, list_files
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
-from psnb._src.data.formats.parquet import Parquet, with_columns
+from psnb._src.data.formats.parquet import Parquet
+from psnb._src.data.formats.tables import columns_of, with_columns
 from psnb._src.data.formats.text import Criteo, FixedLengthRecords, TextLines
 from psnb._src.data.formats.tf_example import FixedLen, VarLen
 from psnb._src.data.formats.tfrecord import TFRecords
@@ -35,6 +36,7 @@ from psnb._src.data.nodes.sources import (
     Npy,
     Range,
     Slices,
+    Table,
     Tensors,
     file_ranges,
 )
@@ -368,8 +370,8 @@ class DatasetSources(FileSources):
         Parameters
         ----------
         tensors : structure of array_like, Ragged or table
-            Arrays with the same number of rows. A table, which is a data frame of pandas or polars
-            or a table of pyarrow, counts as a dict of its columns.
+            Arrays with the same number of rows. A table (see `from_table`) counts as a dict of its
+            columns; but the rows of a structured array stay as they are.
 
         Raises
         ------
@@ -378,6 +380,34 @@ class DatasetSources(FileSources):
             mixed types, or lacks integers or booleans.
         """
         return cls(Slices(read_only(block_of(with_columns(tensors)))))
+
+    @classmethod
+    def from_table(cls, table: Any, columns: Sequence[str] | None = None) -> Self:
+        """Return the rows of a table in memory, as dicts by column.
+
+        The table is not copied where its columns have dtypes of NumPy; do not change it. The rules
+        are those of `csv` and `parquet`: missing floats are NaN, missing times NaT, missing texts
+        None; categories become their values. Workers get the table once.
+
+        Parameters
+        ----------
+        table : table
+            A data frame of pandas, without its index, or of polars; a ``pyarrow.Table``; a
+            ``datasets.Dataset`` of Hugging Face; a NumPy array with named fields; or a sparse
+            matrix of scipy, whose rows are ``indices`` and ``values`` of their entries: batch them
+            with `ragged_batch`.
+        columns : sequence of str, optional
+            Which, in this order; all by default.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no table, or has no such column.
+        DatasetError
+            If two columns have one name; or if a column has mixed types, or lacks integers or
+            booleans.
+        """
+        return cls(Table(read_only(block_of(columns_of(table, columns)))))
 
     @classmethod
     def from_generator(

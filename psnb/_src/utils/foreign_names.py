@@ -151,7 +151,7 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
         "counter": "`psnb.data.Dataset.range(start, stop)`",
         "from_list": "`psnb.data.Dataset.from_tensor_slices(items)`",
         "from_dict": "`psnb.data.Dataset.from_tensor_slices(arrays)`",
-        "from_pandas": "`psnb.data.Dataset.from_tensor_slices(frame)`",
+        "from_pandas": "`psnb.data.Dataset.from_table(frame)`",
         "from_csv": "`psnb.data.Dataset.csv(files)`",
         "from_parquet": "`psnb.data.Dataset.parquet(files)`",
         "get_single_element": "`next(iter(dataset))`",

@@ -26,7 +26,7 @@ from psnb._src.data.formats.files import (
     window_on,
     within,
 )
-from psnb._src.data.formats.parquet import first_missing, listed, pyarrow, to_columns
+from psnb._src.data.formats.tables import first_missing, listed, pyarrow, to_columns
 from psnb._src.utils.checks import dtype_of
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError

@@ -95,6 +95,13 @@ class Slices(Node):
 
 
 @dataclass(frozen=True, eq=False)
+class Table(Slices):
+    """The rows of a table, whose columns are arrays."""
+
+    name: ClassVar[str] = "from_table"
+
+
+@dataclass(frozen=True, eq=False)
 class Tensors(Slices):
     """One element, which is all of some arrays."""
 

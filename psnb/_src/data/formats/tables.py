@@ -1,0 +1,304 @@
+"""Tables in memory as columns of arrays: pandas, polars, Arrow, Hugging Face, NumPy, scipy.
+
+Parquet and CSV files come this way, too, so the rules are the same for all: missing floats are NaN,
+missing times NaT, missing texts None, and what no array can lack is refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import reprlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from psnb._src.data.ragged import Ragged
+from psnb._src.utils.text import shown, truncate, with_article
+from psnb.errors import ConfigurationError, DatasetError
+
+# pyarrow is imported when it is needed.
+
+
+def pyarrow(module: str = "pyarrow") -> Any:
+    """Return pyarrow, or a module of it.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(
+            "reading CSV and Parquet needs pyarrow: pip install 'psnb[data]'"
+        ) from error
+
+
+def listed(names: list[str]) -> str:
+    """Return names for people, the first ones of many."""
+    shown = reprlib.Repr()
+    shown.maxlist, shown.maxstring = 20, 60
+    return shown.repr(names)
+
+
+def to_columns(table: Any) -> dict[str, np.ndarray | Ragged]:
+    """Return the columns of a table or record batch.
+
+    Numbers become arrays of their dtype, decimals without fractions integers, missing floats NaN,
+    strings and bytes arrays of objects with None where missing, lists of one length arrays, other
+    lists `Ragged`.
+
+    Raises
+    ------
+    DatasetError
+        If a column is of a type that no array holds, or holds what is not of its type, as text that
+        is not UTF-8. (`first_missing` finds required values that are missing.)
+    """
+    return {
+        name: _column(name, column)
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+    }
+
+
+def with_columns(structure: Any) -> Any:
+    """Replace tables in nested tuples and dicts by dicts of their columns.
+
+    Raises
+    ------
+    DatasetError
+        As for `columns_of`.
+    """
+    if isinstance(structure, dict):
+        return {key: with_columns(each) for key, each in structure.items()}
+    if isinstance(structure, tuple):
+        parts = [with_columns(each) for each in structure]
+        return type(structure)(*parts) if hasattr(structure, "_fields") else tuple(parts)
+    # Rows of a structured array have been elements of their own kind before there were tables.
+    if isinstance(structure, np.ndarray) or _reader_of(structure) is None:
+        return structure
+    return columns_of(structure)
+
+
+Columns = dict[str, np.ndarray | Ragged]
+
+
+def columns_of(table: Any, columns: Sequence[str] | None = None) -> Columns:
+    """Return the columns of a table in memory, which share its memory where dtypes allow.
+
+    Tables are data frames of pandas (whose index is left out) and polars, tables of pyarrow,
+    datasets of Hugging Face, structured arrays, and sparse matrices of scipy: ``indices`` and
+    ``values`` of the entries of each row.
+
+    Parameters
+    ----------
+    table : table
+        What there is.
+    columns : sequence of str, optional
+        Which columns, in this order; all by default.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no table, or has no such column.
+    DatasetError
+        As for `to_columns`; or if two columns have one name, or integers or booleans are missing.
+    """
+    read = _reader_of(table)
+    if read is None:
+        raise ConfigurationError(f"{_not_a_table(table)}, found {shown(table)}")
+    if isinstance(columns, str):
+        raise ConfigurationError(f"columns is a list of names, found {columns!r}")
+    return read(table, None if columns is None else list(columns))
+
+
+def _not_a_table(table: Any) -> str:
+    if type(table).__module__.partition(".")[0] == "datasets":
+        if isinstance(table, dict):
+            return 'from_table takes one split, such as dataset["train"]'
+        return "from_table takes a datasets.Dataset in memory; for a stream use from_generator"
+    if isinstance(table, np.ndarray):
+        return "from_table takes arrays with named fields; for others use from_tensor_slices"
+    return (
+        "from_table takes a table of pandas, polars, pyarrow or datasets, a structured array, or a "
+        "sparse matrix of scipy"
+    )
+
+
+def _reader_of(table: Any) -> Callable[[Any, list[str] | None], Columns] | None:
+    """Return what reads a table of its kind; None if it is none. Imports no library."""
+    if isinstance(table, np.ndarray):
+        return _from_fields if table.dtype.names and table.ndim == 1 else None
+    if hasattr(table, "__arrow_c_stream__") and hasattr(table, "columns"):
+        return _from_frame
+    library = type(table).__module__.partition(".")[0]
+    if library == "datasets" and hasattr(table, "select_columns") and hasattr(table, "data"):
+        return None if isinstance(table, dict) else _from_hugging_face
+    if library == "scipy" and hasattr(table, "tocsr"):
+        return _from_sparse
+    return None
+
+
+def _chosen(names: Sequence[str], columns: list[str] | None) -> list[str]:
+    wanted = list(names) if columns is None else columns
+    if absent := set(wanted) - set(names):
+        raise ConfigurationError(f"the columns are {listed(list(names))}; no {absent}")
+    if double := {name for name in wanted if list(names).count(name) > 1}:
+        raise DatasetError(
+            f"two columns have one name: {listed(list(names))}; rename {double}, or choose others"
+        )
+    if not wanted:
+        raise ConfigurationError(f"columns names none of {listed(list(names))}")
+    return wanted
+
+
+def _from_frame(frame: Any, columns: list[str] | None) -> Columns:
+    if type(frame).__module__.partition(".")[0] == "pandas":
+        return _from_pandas(frame, columns)
+    pa = pyarrow()
+    try:
+        table = pa.table(frame)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise _not_arrows(frame, error) from error
+    return _from_arrow(table, columns)
+
+
+def _from_pandas(frame: Any, columns: list[str] | None) -> Columns:
+    names = [str(name) for name in frame.columns]
+    wanted = _chosen(names, columns)
+    found: Columns = {}
+    other = []
+    for name in wanted:
+        column = frame.iloc[:, names.index(name)]
+        if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biufmM":
+            found[name] = column.to_numpy()  # Arrow would copy it, to mark what is missing
+        else:
+            other.append(name)
+    if other:
+        pa = pyarrow()
+        rest = frame.iloc[:, [names.index(name) for name in other]].reset_index(drop=True)
+        try:
+            table = pa.table(rest)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise _not_arrows(frame, error) from error
+        found |= dict(zip(other, _from_arrow(table, None).values(), strict=True))
+    return {name: found[name] for name in wanted}
+
+
+def _not_arrows(frame: Any, error: Exception) -> DatasetError:
+    return DatasetError(
+        f"{with_article(type(frame).__name__)} has columns that Arrow does not hold: "
+        f"{truncate(str(error), 200)}"
+    )
+
+
+def _from_hugging_face(dataset: Any, columns: list[str] | None) -> Columns:
+    wanted = _chosen(dataset.column_names, columns)
+    return _from_arrow(dataset.select_columns(wanted).with_format("arrow")[:], wanted)
+
+
+def _from_arrow(table: Any, columns: list[str] | None) -> Columns:
+    wanted = _chosen(table.schema.names, columns)
+    table = table.select(wanted)
+    if (missing := first_missing(table)) is not None:
+        name, row = missing
+        raise DatasetError(
+            f"column {name!r} lacks a value in row {row}, and no array of its type can: fill it, "
+            "or convert it to floats, where NaN is one that is missing"
+        )
+    return to_columns(table)
+
+
+def _from_fields(array: np.ndarray, columns: list[str] | None) -> Columns:
+    return {name: array[name] for name in _chosen(array.dtype.names or (), columns)}
+
+
+def _from_sparse(matrix: Any, columns: list[str] | None) -> Columns:
+    if matrix.ndim != 2:
+        raise ConfigurationError(
+            f"from_table takes a sparse matrix with rows and columns, found one of shape "
+            f"{matrix.shape}"
+        )
+    rows = matrix.tocsr()
+    if not rows.has_canonical_format:  # an entry may be there twice, as a sum
+        rows = rows.copy() if rows is matrix else rows
+        rows.sum_duplicates()
+    entries = {"indices": rows.indices, "values": rows.data}
+    return {name: Ragged(entries[name], rows.indptr) for name in _chosen(list(entries), columns)}
+
+
+def first_missing(table: Any) -> tuple[str, int] | None:
+    """Return the first missing integer or boolean of a table: its column and row."""
+    found = [
+        (int(column.is_null().to_numpy(zero_copy_only=False).argmax()), name)
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+        if column.null_count and _cannot_miss(column.type)
+    ]
+    return None if not found else (min(found)[1], min(found)[0])
+
+
+def _cannot_miss(kind: Any) -> bool:
+    types = pyarrow().types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_fixed_size_list(kind)
+        or _is_whole(kind)
+    )
+
+
+def _is_whole(kind: Any) -> bool:
+    return bool(pyarrow().types.is_decimal(kind) and kind.scale <= 0)
+
+
+def _column(name: str, column: Any) -> np.ndarray | Ragged:
+    pa = pyarrow()
+    if isinstance(column, pa.ChunkedArray):
+        # Of a single chunk, too, `combine_chunks` makes a copy.
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks)
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        values = column.dictionary
+        if pa.types.is_string_view(values.type):  # of polars; Arrow has no `take` for it
+            values = values.cast(pa.large_string())
+        return _column(name, values.take(column.indices))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        offsets = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(column.value_lengths().fill_null(0).to_numpy(), out=offsets[1:])
+        values = _column(name, column.flatten())
+        if isinstance(values, Ragged):
+            raise DatasetError(f"column {name!r} holds lists of lists: flatten one of them")
+        return Ragged(values, offsets)
+    if pa.types.is_fixed_size_list(kind):
+        values = _column(name, column.flatten())
+        if isinstance(values, Ragged):
+            raise DatasetError(f"column {name!r} holds lists of lists: flatten one of them")
+        return values.reshape(len(column), kind.list_size, *values.shape[1:])
+    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+        raise DatasetError(f"column {name!r} is of Arrow's type {kind}: choose other columns")
+    if column.null_count and _cannot_miss(kind):
+        raise DatasetError(f"column {name!r} holds lists with missing values: fill them")
+    try:
+        if _is_whole(kind):
+            # The type decides, not what a chunk holds: with 20 digits databases write unsigned
+            # integers of 64 bits, and signed ones with 19, or with as many as they have.
+            column = column.cast(pa.uint64() if kind.precision == 20 else pa.int64())
+        elif pa.types.is_decimal(kind):
+            column = column.cast(pa.float64())
+        array: np.ndarray = column.to_numpy(zero_copy_only=False)
+    except pa.ArrowException as error:
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        problem = "text that is not UTF-8: write bytes" if text else truncate(str(error), 200)
+        if _is_whole(kind):
+            wanted = "uint64" if kind.precision == 20 else "int64"
+            problem = (
+                f"{with_article(str(kind))} that is no {wanted}: write integers, or "
+                "decimal(20, 0) for uint64"
+            )
+        raise DatasetError(f"column {name!r} holds {problem}") from error
+    return array
