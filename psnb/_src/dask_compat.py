@@ -17,8 +17,13 @@ from multiprocessing import spawn
 from typing import Any
 
 import dask
+from dask.base import compute, is_dask_collection
+from dask.core import flatten
+from dask.delayed import Delayed
+from dask.sizeof import sizeof
 from dask.utils import parse_timedelta
-from distributed import Client, Nanny, Scheduler, Security, SpecCluster, Worker
+from distributed import Client, Future, Nanny, Scheduler, Security, SpecCluster, Worker
+from distributed.client import futures_of
 from distributed.comm import Comm, connect, parse_host_port
 from distributed.core import ConnectionPool, Status, send_recv
 from distributed.deploy.cluster import Cluster
@@ -27,6 +32,7 @@ from distributed.protocol.pickle import dumps as cloudpickled
 from distributed.protocol.pickle import loads as unpickled
 from distributed.scheduler import WorkerState
 from distributed.utils import offload
+from distributed.utils_comm import gather_from_workers
 from distributed.worker import _worker_cvar
 from tornado.ioloop import PeriodicCallback
 from tornado.iostream import IOStream
@@ -156,6 +162,35 @@ async def scheduler_identity(client: Client) -> dict[str, Any]:
     return found
 
 
+async def task_value(worker: Worker, key: Any) -> tuple[str | None, Any, bool]:
+    """Return a task's state at the scheduler, its result, and whether that was fetched.
+
+    The result is there in the state ``memory`` only, None otherwise. What this worker holds is
+    returned as it is; what another holds is copied, and not kept. The state is None if the
+    scheduler does not have the task. Relies on ``Worker.data``, on the handlers ``get_task_status``
+    and ``who_has``, and on ``gather_from_workers``, which returns what it got first.
+    """
+    if key in worker.data:
+        return "memory", worker.data[key], False
+    states: dict[Any, str | None] = await ask_scheduler(worker, "get_task_status", keys=[key])
+    if states[key] != "memory":
+        return states[key], None, False
+    where = await holders(worker, [key])
+    found, *_ = await gather_from_workers(where, pool_of(worker), who=worker.address)
+    if key in found:
+        return "memory", found[key], True
+    return "processing", None, False  # whoever had it is gone
+
+
+async def holders(node: Client | Worker, keys: list[Any]) -> dict[Any, list[str]]:
+    """Return the addresses of the workers that have the results of tasks.
+
+    Relies on the handler ``who_has``; a task that the scheduler does not have has none.
+    """
+    found: dict[Any, list[str]] = await ask_scheduler(node, "who_has", keys=keys)
+    return found
+
+
 async def scheduler_has(client: Client, keys: list[Any]) -> bool:
     """Return whether the scheduler has all of some tasks; raises as others do.
 
@@ -216,12 +251,77 @@ def scales_itself(cluster: Any) -> bool:
 __all__ = [
     "Comm",
     "ConnectionPool",
+    "Delayed",
     "WorkerState",
     "cloudpickled",
+    "compute",
+    "futures_of",
+    "is_dask_collection",
     "offload",
     "parse_timedelta",
+    "sizeof",
     "unpickled",
 ]
+
+
+# The partitions of Dask's collections.
+
+
+def empty_frame(collection: Any) -> Any:
+    """Return a frame or series like a collection's partitions, without rows; None for others.
+
+    Relies on ``_meta``, and on ``divisions``, which frames and series alone have.
+    """
+    return getattr(collection, "_meta", None) if hasattr(collection, "divisions") else None
+
+
+def partitions_kept(collection: Any) -> list[Future] | None:
+    """Return the results that the partitions of a persisted collection are; None for others.
+
+    Relies on the protocol of collections, ``__dask_graph__`` and ``__dask_keys__``; on futures in
+    the graph; and on ``target``, which entries have that are another name for one.
+    """
+    if not futures_of(collection):
+        return None
+    graph = dict(collection.__dask_graph__())
+    found = []
+    for key in flatten(collection.__dask_keys__()):
+        value: Any = graph.get(key)
+        while hasattr(value, "target"):
+            value = graph.get(value.target)
+        if not isinstance(value, Future):
+            return None
+        found.append(value)
+    return found
+
+
+def partitions_delayed(collection: Any) -> list[Delayed]:
+    """Return the partitions of a collection as delayed objects; of an array in a row."""
+    delayed = collection.to_delayed()
+    return list(flatten(delayed.tolist() if hasattr(delayed, "tolist") else delayed))
+
+
+def tasks_of(delayed: Delayed) -> int:
+    """Return how many tasks a delayed object needs."""
+    return len(_needed(delayed))
+
+
+def tasks_together(several: Iterable[Delayed]) -> int:
+    """Return how many tasks some delayed objects need if what they share is computed once."""
+    return len(set().union(*map(_needed, several)))
+
+
+def _needed(delayed: Delayed) -> set[Any]:
+    # Relies on `HighLevelGraph.get_all_dependencies`; other graphs count as one task.
+    graph = delayed.dask
+    known = graph.get_all_dependencies() if hasattr(graph, "get_all_dependencies") else {}
+    waiting, found = [delayed.key], set()
+    while waiting:
+        key = waiting.pop()
+        if key not in found:
+            found.add(key)
+            waiting += known.get(key, ())
+    return found
 
 
 # What psnb adds to Dask's schedulers and workers while they run, and reads of them.

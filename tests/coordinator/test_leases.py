@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.leases import EpochLeases, Progress, SplitRange
+from psnb._src.coordinator.leases import HELD_SECONDS, EpochLeases, Progress, SplitRange
 from psnb.errors import ConfigurationError
 
 
@@ -208,3 +208,51 @@ def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]
         pytest.fail("the epoch does not end")
     assert used == [[1] * size for size in sizes]
     assert leases.progress().visits == sum(sizes)
+
+
+def test_workers_lease_the_splits_whose_data_they_have() -> None:
+    now = [0.0]
+    leases = EpochLeases(5, clock=lambda: now[0])
+    leases.place({0: {"b"}, 1: {"a", "b"}, 2: {"a"}, 4: {"gone"}})
+    present = {"a", "b", "c"}
+    taken = {"c": [3, 4], "a": [1, 2], "b": [0]}
+    for worker, splits in taken.items():
+        for split in splits:
+            found = leases.lease(worker, worker, present)
+            assert found is not None
+            assert found[1].split == split
+    assert leases.lease("c", "c", present) is None
+
+
+def test_data_is_moved_only_while_a_worker_that_has_it_is_busy() -> None:
+    now = [0.0]
+    leases = EpochLeases(4, clock=lambda: now[0])
+    leases.place({0: {"a"}, 1: {"a"}, 2: {"a"}, 3: {"b"}})
+    present = {"a", "b", "c"}
+    assert not leases.suits("c", present)  # nobody reads yet: each begins with its own
+    assert leases.lease("c", "c", present) is None
+    number, _ = leases.lease("a", "a", present) or (0, None)
+    assert leases.suits("c", present)
+    assert (leases.lease("c", "c", present) or (0, SplitRange(0)))[1].split == 2  # a's last
+    leases.take("a", number, 1, 0, None, None, ended=True)
+    leases.lose("c")
+    assert not leases.suits("c", present)  # between two splits
+    now[0] = HELD_SECONDS + 0.1
+    assert leases.suits("c", present)  # who reads nothing for so long does something else
+    assert (leases.lease("c", "c", present) or (0, SplitRange(0)))[1].split == 1
+
+
+def test_splits_whose_data_is_not_there_wait() -> None:
+    leases = EpochLeases(6, order=[5, 4, 3, 2, 1, 0])
+    assert leases.needed(3) == [5, 4, 3]
+    leases.place({}, {5, 4})
+    number, range_ = leases.lease("w") or (0, SplitRange(0))
+    assert range_.split == 5
+    leases.take("w", number, 7, 1, None, "after", ended=True)
+    assert leases.needed(2) == [5, 4, 3]  # closure 7 may run again
+    leases.end(7, succeeded=True)
+    assert leases.needed(2) == [4, 3]
+    assert leases.lease("w") is not None
+    assert leases.lease("w") is None
+    assert not leases.suits("v", {"w", "v"})
+    assert leases.unread()

@@ -184,3 +184,13 @@ def test_rounds_are_the_same_whatever_dies_or_fails_and_whenever_it_is_saved(
 ) -> None:
     undisturbed = _Epoch(slots, sizes, 0).run(saves=False, disturbed=False)
     assert _Epoch(slots, sizes, seed).run(saves=True, disturbed=True) == undisturbed
+
+
+def test_a_slot_is_read_by_a_worker_that_has_the_data_of_what_comes_next() -> None:
+    leases = OrderedLeases(2, 6)
+    leases.place({0: {"b"}, 1: {"c"}}, set())
+    present = {"a", "b"}
+    assert [leases.suits(worker, present, slot=0) for worker in "ab"] == [False, True]
+    assert [leases.suits(worker, present, slot=1) for worker in "ab"] == [False, True]  # c is gone
+    assert lease(leases, 0, closure=0) == (0, SplitRange(0))  # its order is that of the dataset
+    assert leases.needed(4) == [0, 2, 4, 1, 3]

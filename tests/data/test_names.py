@@ -24,7 +24,7 @@ METHODS = [
     "unique",
     *("batch", "cache", "cardinality", "concatenate", "element_spec", "enumerate", "filter"),
     *("flat_map", "from_files", "from_generator", "from_table", "from_tensor_slices"),
-    "from_tensors",
+    *("from_dask", "from_tensors"),
     *("ignore_errors", "interleave", "iterator", "list_files", "map", "merge_by", "node"),
     *("npy", "padded_batch", "prefetch", "ragged_batch", "range", "repeat", "sample_from_datasets"),
     *("criteo", "csv", "fixed_length_records", "multi_slot", "parquet", "text_lines", "tfrecords"),

@@ -69,7 +69,7 @@ from psnb._src.coordinator.values import (
     fetched,
 )
 from psnb._src.coordinator.view import CoordinatorView, Saving, Steps, gate_for
-from psnb._src.dask_compat import event_loop
+from psnb._src.dask_compat import event_loop, scheduler_identity
 from psnb._src.jupyter_compat import in_notebook
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.display import LiveView, ProgressLine, Share, wanted
@@ -503,7 +503,9 @@ class ClusterCoordinator(SaysWhatToUse):
             see `LeasedDataset` and `run_epoch`.
         splits : int, optional
             Into how many parts the dataset is cut, for ``"dynamic"`` and in memory; by default
-            eight for each worker, in mode `Sync` eight for each closure of a round.
+            eight for each worker, in mode `Sync` eight for each closure of a round. Of a Dask
+            collection each partition, or with fewer splits as many neighbours as it takes: then
+            `shuffle` mixes the rows of all that are in a split.
 
         Returns
         -------
@@ -975,7 +977,14 @@ class ClusterCoordinator(SaysWhatToUse):
             return self._schedule(fn, args, {}, how)
 
         pinned = BroadcastCalls(schedule, self.strategy.worker_names, self._queue)
-        return DatasetServices(self._resources, self._leases, schedule, pinned, self._progress)
+        client, core = self.strategy.client, core_of(self.strategy)
+
+        async def workers() -> dict[str, str]:
+            return core.closure_workers(await scheduler_identity(client))
+
+        return DatasetServices(
+            self._resources, self._leases, schedule, pinned, client, workers, self._progress
+        )
 
 
 def _note(

@@ -12,20 +12,26 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import cycle, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+from distributed import Client
+
 from psnb._src.coordinator.closures import DEFAULT_RETRIES, ScheduleOptions, WorkerPredicate
+from psnb._src.coordinator.dask_source import PartitionFeed
 from psnb._src.coordinator.leases import LeaseRegistry, Progress
 from psnb._src.coordinator.queue import BroadcastCalls
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues, ResourceRegistry
 from psnb._src.data.dataset import Dataset
+from psnb._src.data.node import Node
+from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.spec import Spec
-from psnb._src.data.splits import identity
+from psnb._src.data.splits import identity, partitions_of
 from psnb._src.monitor.display import Share
 from psnb._src.monitor.history import EpochCount, WorkerStatistics
 from psnb._src.utils.text import counted
@@ -47,6 +53,10 @@ class DatasetServices(NamedTuple):
         Schedules a function with arguments and options.
     pinned : BroadcastCalls
         Calls each worker.
+    client : distributed.Client
+        The cluster.
+    workers : callable
+        Returns name by address of the workers that may run closures; awaited on the client's loop.
     progress : callable
         Returns a context in which progress is shown: as its argument says, or where people look.
     """
@@ -55,6 +65,8 @@ class DatasetServices(NamedTuple):
     leases: LeaseRegistry
     schedule: Callable[[Callable[..., Any], tuple[Any, ...], ScheduleOptions], RemoteValue]
     pinned: BroadcastCalls
+    client: Client
+    workers: Callable[[], Awaitable[Mapping[str, str]]]
     progress: Callable[..., AbstractContextManager[None]]
 
 
@@ -144,6 +156,8 @@ class LeasedIterator(PerWorkerIterator):
         self.may_be_over = self.exhausted
         self.length: int | None = None
         """How many elements it has; None if that is unknown."""
+        self.feed: PartitionFeed | None = None
+        """Sees to the partitions of a Dask collection."""
 
     def require_rest(self) -> None:
         """Raise ConfigurationError if every example was used, and not by a call cut short."""
@@ -259,25 +273,43 @@ class LeasedDataset(Epochs[LeasedIterator]):
     Thread-safe.
     """
 
-    def __init__(
-        self,
-        registry: ResourceRegistry,
-        leases: LeaseRegistry,
-        splits: Sequence[Dataset],
-        asked: int,
-    ) -> None:
-        self._registry, self._leases, self._splits = registry, leases, splits
+    def __init__(self, services: DatasetServices, splits: Sequence[Dataset], asked: int) -> None:
+        self._registry, self._leases, self._splits = services.registry, services.leases, splits
+        self._cluster = services.client, services.workers
+        read = [partitions_of(split.node) for split in splits]
+        self._partitions = [each for each in read if each is not None]
+        self._source: Any = self._partitions[0].source if self._partitions else None
         # There may be more or fewer splits than asked for, and another number is cut elsewhere.
         self._known = {"splits": asked, "of": identity(splits)}
         # Sent to each worker once, not with each epoch: arrays in memory may be large.
-        self._on_workers = PerWorkerValues(registry, list, (list(splits),))
+        self._on_workers = PerWorkerValues(services.registry, list, (list(splits),))
 
     def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
-        epoch = self._leases.open(len(self._splits), state, dataset=self._known)
+        epoch = self._leases.open(
+            len(self._splits), state, dataset=self._known, order=self._order()
+        )
         arguments = make_leased_iterator, (self._on_workers,), partial(_spec, self._splits)
         begun = LeasedIterator(self._registry, self._leases, epoch, *arguments)
         begun.length = _length(self._splits)
+        if self._source is not None:
+            numbers = [[part.number for part in each.parts] for each in self._partitions]
+            feed = PartitionFeed(self._source, numbers, *self._cluster, self._leases, epoch)
+            begun.feed = feed
+            weakref.finalize(begun, feed.close)
+            feed.begin()
         return begun
+
+    def _order(self) -> list[int] | None:
+        """Return in which order splits are read; None if it is that of their numbers.
+
+        A shuffle mixes the rows of a split, and partitions may be sorted, by day for example.
+        """
+        node: Node | None = self._splits[0].node
+        while self._source is not None and node is not None:
+            if isinstance(node, Shuffle):
+                return np.random.default_rng(node.seed).permutation(len(self._splits)).tolist()
+            node = next(iter(node.inputs), None)
+        return None
 
     @property
     def element_spec(self) -> Spec:
@@ -286,6 +318,11 @@ class LeasedDataset(Epochs[LeasedIterator]):
 
     def whole_splits(self) -> WholeSplits:
         """Return the splits for closures that read one each; for psnb only."""
+        if self._source is not None and not self._source.persisted:
+            raise ConfigurationError(
+                "this reads each partition of a Dask collection as a whole, and the collection is "
+                "computed as an epoch goes on: persist() it first"
+            )
         return WholeSplits(self._on_workers, [_anyone() for _ in self._splits])
 
     def __repr__(self) -> str:

@@ -17,8 +17,9 @@ Thread-safe: the coordinator's event loop writes, any thread reads `progress`.
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Collection, Hashable, Mapping, Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -31,6 +32,9 @@ from psnb.errors import ConfigurationError, InternalError
 
 VERSION = 2
 """Version of the format of states."""
+
+HELD_SECONDS = 0.5
+"""Seconds for which a split waits for a worker that has its data and reads nothing yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,10 @@ class EpochLeases:
         By split, the worker that has its data: only that worker leases it, as long as it is there.
     dataset : mapping
         Tells it from other datasets, in JSON's types.
+    order : sequence of int, optional
+        In which splits are read; by their numbers by default.
+    clock : callable
+        Returns seconds.
 
     Raises
     ------
@@ -129,9 +137,11 @@ class EpochLeases:
         state: Mapping[str, Any] | None = None,
         owners: Mapping[int, str] | None = None,
         dataset: Mapping[str, Any] = MappingProxyType({}),
+        order: Sequence[int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lock = Lock()  # guards everything here, for a moment each
-        ranges = [SplitRange(index) for index in range(splits)]
+        ranges = [SplitRange(index) for index in (range(splits) if order is None else order)]
         visits = 0
         if state is not None:
             ranges, visits = _checked(splits, state, dataset)
@@ -146,6 +156,34 @@ class EpochLeases:
         self._closures: dict[int, list[SplitRange]] = {}
         self._number = 0
         self._visits = visits
+        self._holders: Mapping[int, Set[str]] = {}
+        self._there: Set[int] | None = None
+        self._clock, self._begun = clock, clock()
+        self._latest: dict[str, float] = {}  # when each worker leased something
+
+    def place(self, holders: Mapping[int, Set[str]], there: Set[int] | None = None) -> None:
+        """Note which workers have the data of splits, by their names: these lease them first.
+
+        Another worker leases such a split only while its holders are busy: they read another one,
+        or have leased nothing for `HELD_SECONDS`.
+
+        Parameters
+        ----------
+        holders : mapping of int to set of str
+            By split; one whose data no worker has is for any of them.
+        there : set of int, optional
+            The splits whose data is there or will be: no other is leased. None: all.
+        """
+        with self._lock:
+            self._holders, self._there = holders, there
+
+    def needed(self, ahead: int) -> list[int]:
+        """Return the splits that are read or used now, and those of the next free parts."""
+        with self._lock:
+            now = [lease.range_.split for lease in self._leases.values()]
+            used = [each.split for ranges in self._closures.values() for each in ranges]
+            free = list(dict.fromkeys(each.split for each in self._free))[:ahead]
+            return list(dict.fromkeys((*now, *used, *free)))
 
     def lease(
         self,
@@ -210,11 +248,14 @@ class EpochLeases:
             moved = {split for split, each in self._owners.items() if lost and each == owner}
             self._owners |= dict.fromkeys({range_.split, *moved}, worker)
         self._splits[range_.split].begun = True
+        self._latest[worker] = self._clock()
         number, self._number = self._number, self._number + 1
         self._leases[number] = _OpenLease(holder, worker, range_, range_.state, range_.count)
         return number, range_
 
     def _first_for(self, worker: str, present: Collection[str]) -> SplitRange | None:
+        if self._holders or self._there is not None:
+            return self._placed_for(worker, present)
         lost = None
         for range_ in self._free:
             owner = self._owners.get(range_.split, worker)
@@ -223,6 +264,37 @@ class EpochLeases:
             if lost is None and owner not in present:
                 lost = range_
         return lost
+
+    def _placed_for(self, worker: str, present: Collection[str]) -> SplitRange | None:
+        """Return the next part for a worker, by where the data of splits is: see `place`."""
+        nobodys, others = None, []
+        for range_ in self._free:
+            if self._there is not None and range_.split not in self._there:
+                continue
+            here = self._here(range_, present)
+            if worker in here:
+                return range_
+            if here:
+                others.append((min(here), range_))
+            elif nobodys is None:
+                nobodys = range_
+        if nobodys is not None:
+            return nobodys
+        # The last of whoever has most: what that one comes to last.
+        left = Counter(holder for holder, _ in others)
+        busy = [(left[holder], holder) for holder in left if self._busy(holder)]
+        if not busy:
+            return None
+        _, holder = max(busy)
+        return [range_ for other, range_ in others if other == holder][-1]
+
+    def _here(self, range_: SplitRange, present: Collection[str]) -> set[str]:
+        return set(self._holders.get(range_.split, ())).intersection(present)
+
+    def _busy(self, worker: str) -> bool:
+        if any(lease.worker == worker for lease in self._leases.values()):
+            return True
+        return self._clock() - self._latest.get(worker, self._begun) > HELD_SECONDS
 
     def take(
         self,
@@ -386,7 +458,7 @@ class OrderedLeases(EpochLeases):
     ----------
     slots : int
         How many.
-    splits, state, owners, dataset
+    splits, state, owners, dataset, order
         As for `EpochLeases`. If splits have owners, a closure takes from one split only: the next
         one may be another worker's.
     """
@@ -398,10 +470,27 @@ class OrderedLeases(EpochLeases):
         state: Mapping[str, Any] | None = None,
         owners: Mapping[int, str] | None = None,
         dataset: Mapping[str, Any] = MappingProxyType({}),
+        order: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(splits, state, owners, dataset)
+        super().__init__(splits, state, owners, dataset, order)
         self._count = slots
         self._turns: dict[int, _LatestTurn] = {}  # by slot
+
+    def place(self, holders: Mapping[int, Set[str]], there: Set[int] | None = None) -> None:
+        """Note where data is; a slot's order stays: who reads what is not there waits for it."""
+        super().place(holders)
+
+    def needed(self, ahead: int) -> list[int]:
+        """Return the splits that are read or used now, and the next of each slot."""
+        with self._lock:
+            free = [each.split for each in self._free]
+        count, each = self._count, max(1, ahead // self._count)
+        first = [
+            split
+            for slot in range(count)
+            for split in itertools.islice((n for n in free if n % count == slot), each)
+        ]
+        return list(dict.fromkeys((*super().needed(0), *first)))
 
     def lease(
         self,
@@ -449,6 +538,8 @@ class OrderedLeases(EpochLeases):
             owner = None if range_ is None else self._owners.get(range_.split)
             if owner in present:
                 return worker == owner
+            if range_ is not None and (here := self._here(range_, present)):
+                return worker in here
             names = sorted(present)
             return not names or worker == names[slot % len(names)]
 
@@ -505,6 +596,7 @@ class LeaseRegistry:
         self._over: WeakValueDictionary[int, Execution] = WeakValueDictionary()
         self._numbers = itertools.count(1)
         self._present: dict[Hashable, str] = {}  # workers' names by their sessions
+        self._watching: dict[int, Callable[[], object]] = {}  # by epoch
 
     def enter(self, holder: Hashable, worker: str) -> None:
         """Note that a worker's session has begun."""
@@ -522,6 +614,7 @@ class LeaseRegistry:
         state: Mapping[str, Any] | None = None,
         owners: Mapping[int, str] | None = None,
         dataset: Mapping[str, Any] = MappingProxyType({}),
+        order: Sequence[int] | None = None,
     ) -> int:
         """Begin an epoch over a number of splits, or go on with one; return the epoch's number.
 
@@ -531,9 +624,9 @@ class LeaseRegistry:
             If the state does not fit.
         """
         leases = (
-            EpochLeases(splits, state, owners, dataset)
+            EpochLeases(splits, state, owners, dataset, order)
             if self.round_size is None
-            else OrderedLeases(self.round_size, splits, state, owners, dataset)
+            else OrderedLeases(self.round_size, splits, state, owners, dataset, order)
         )
         with self._lock:
             number = next(self._numbers)
@@ -543,6 +636,23 @@ class LeaseRegistry:
     def close(self, epoch: int) -> None:
         """Forget an epoch; may be called in the middle of a garbage collection."""
         self._epochs.pop(epoch, None)  # atomic: the lock may be this very thread's
+        self._watching.pop(epoch, None)
+
+    def watch(self, epoch: int, asked: Callable[[], object]) -> None:
+        """Have a function called each time that a worker asks for a lease; on the event loop."""
+        self._watching[epoch] = asked
+
+    def place(
+        self, epoch: int, holders: Mapping[int, Set[str]], there: Set[int] | None = None
+    ) -> None:
+        """Note where the data of an epoch's splits is: see `EpochLeases.place`."""
+        if (leases := self._epochs.get(epoch)) is not None:
+            leases.place(holders, there)
+
+    def needed(self, epoch: int, ahead: int) -> list[int]:
+        """Return the splits of an epoch whose data is needed now: see `EpochLeases.needed`."""
+        leases = self._epochs.get(epoch)
+        return [] if leases is None else leases.needed(ahead)
 
     def state(self, epoch: int) -> dict[str, Any]:
         """Return the part of an epoch that is not used yet."""
@@ -578,6 +688,7 @@ class LeaseRegistry:
             leases = self._epochs.get(asked.epoch)
             if leases is None or asked.closure in self._over:
                 return None
+            self._watching.get(asked.epoch, bool)()
             worker = self._present.get(holder, "")
             turn = None if asked.slot is None else Turn(asked.slot, asked.closure)
             found = leases.lease(holder, worker, set(self._present.values()), turn)

@@ -21,8 +21,9 @@ from psnb._src.coordinator.values import PerWorkerDataset, PerWorkerValues
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.in_memory import Call, DatasetInMemory, InMemoryDataset, QueueDataset, Stores
 from psnb._src.data.memory import Memory, MemoryStatistics, StoreContents
+from psnb._src.data.nodes.partitions import Partitions
 from psnb._src.data.spec import Spec
-from psnb._src.data.splits import identity, sharded
+from psnb._src.data.splits import identity, partitions_of, sharded
 from psnb._src.data.splits import splits as cut
 from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.utils.checks import choice
@@ -178,6 +179,7 @@ class PartitionedDataset(DatasetInMemory, Epochs[LeasedIterator]):
         super().__init__()
         sources = cut(dataset.source, partitions)
         self._services = services
+        self._source = dataset.source  # what is lost is read again, so it must be there
         # Only their spec is used: what workers iterate over is in their memory.
         self._batches = dataset.source.ragged_batch(dataset.batch_size)
         arguments = dataset.seed, dataset.batch_size, dataset.memory_limit, uuid.uuid4().hex
@@ -259,15 +261,44 @@ class PartitionedDataset(DatasetInMemory, Epochs[LeasedIterator]):
 _SPLITS = 8
 """Splits for each worker, by default."""
 
+_PARTITIONS = 2
+"""The same of a Dask collection that has fewer partitions."""
+
+
+def _check_partitions(
+    found: Partitions, in_memory: bool, sharding: str, services: DatasetServices
+) -> None:
+    """Raise ConfigurationError if the partitions of a Dask collection cannot be read in a way."""
+    source: Any = found.source
+    source.require_of(services.client)
+    if in_memory and not source.persisted:
+        raise ConfigurationError(
+            "what is in the memory of workers is read again when one is lost: persist() the "
+            "collection first"
+        )
+    if not in_memory and sharding != "dynamic":
+        raise ConfigurationError(
+            f"sharding={sharding!r} reads parts by rows or all of them on each worker, and a Dask "
+            "collection has partitions with places: use sharding='dynamic'"
+        )
+
 
 def make_dataset_of(
     source: Any, sharding: str, splits: int | None, workers: int, services: DatasetServices
 ) -> PerWorkerDataset | LeasedDataset | PartitionedDataset:
     """Make a dataset on the workers; see `ClusterCoordinator.create_per_worker_dataset`."""
     choice("sharding", sharding, ("none", "static", "dynamic"))
-    wanted = _SPLITS * max(1, workers) if splits is None else splits
     if isinstance(source, QueueDataset):
         source = source.dataset
+    whole = source.source if isinstance(source, InMemoryDataset) else source
+    found = partitions_of(whole.node) if isinstance(whole, Dataset) else None
+    if found is not None:
+        _check_partitions(found, isinstance(source, InMemoryDataset), sharding, services)
+    # Partitions have places, and a part of one that is moved costs as much as the whole.
+    least = (_SPLITS if found is None else _PARTITIONS) * max(1, workers)
+    if found is not None:
+        least = max(least, len(found.parts))
+    wanted = least if splits is None else splits
     if isinstance(source, InMemoryDataset):
         if sharding == "static":
             raise ConfigurationError(
@@ -287,7 +318,7 @@ def make_dataset_of(
                 f"sharding={shown(sharding)} takes a psnb.data.Dataset, found {shown(source)}"
             )
         if sharding == "dynamic":
-            return LeasedDataset(services.registry, services.leases, cut(source, wanted), wanted)
+            return LeasedDataset(services, cut(source, wanted), wanted)
         sharded(source, 2, 0)  # raises here rather than on the workers
         whole = source
 

@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
@@ -408,6 +409,36 @@ class DatasetSources(FileSources):
             booleans.
         """
         return cls(Table(read_only(block_of(columns_of(table, columns)))))
+
+    @classmethod
+    def from_dask(cls, collection: Any, columns: Sequence[str] | None = None) -> Self:
+        """Return the rows of a Dask collection, which stay where Dask has them.
+
+        On a cluster, pass it to ``create_per_worker_dataset(..., sharding="dynamic")``: workers
+        read the partitions that they hold, and another's only while that one is busy; how many
+        bytes that moves is in ``coordinator.stages()``. A collection that is not persisted is
+        computed by Dask once an epoch, a few partitions ahead, on workers rather than servers. What
+        is lost with its worker is computed again by Dask: it must have the same rows then.
+
+        Parameters
+        ----------
+        collection : dask.dataframe.DataFrame, Series, dask.array.Array, dask.bag.Bag, Delayed
+            Rows of a frame are dicts by column, with the rules of `from_table`; of a series values;
+            of an array those along its first axis; of a bag its elements. A delayed object or a
+            future, or a list of them, is a partition each: a table, an array, or a list of
+            elements. Persisted by the client of the strategy, or not persisted.
+        columns : sequence of str, optional
+            Which columns of tables, in this order; all by default.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no such collection, has no such column, or is an array that is cut along other
+            axes, too.
+        """
+        # By name: nothing here knows Dask, whose part of this is in a higher layer.
+        source = import_module("psnb._src.coordinator.dask_source")
+        return cls(source.partitions_of(collection, columns))
 
     @classmethod
     def from_generator(

@@ -39,7 +39,7 @@ class _PlaceCounts:
     def __init__(self, stage: StageCounters) -> None:
         self.node = stage.node
         self.above = None if stage.above is None else stage.above.place
-        self.elements, self.seconds = 0, 0.0  # of stages that have ended
+        self.elements, self.seconds, self.moved = 0, 0.0, 0  # of stages that have ended
 
 
 class PipelineProfile:
@@ -74,6 +74,7 @@ class PipelineProfile:
                     each.seconds,
                     each.node.waits,
                     place=place,
+                    moved=each.moved,
                 )
                 for place, each in self._places.items()
             }
@@ -81,7 +82,12 @@ class PipelineProfile:
                 iterator = stage.iterator()
                 level, limit = (iterator.level() if iterator is not None else None) or (None, None)
                 here = StageStatistics(
-                    "", stage.elements, max(0.0, stage.seconds), level=level, limit=limit
+                    "",
+                    stage.elements,
+                    max(0.0, stage.seconds),
+                    level=level,
+                    limit=limit,
+                    moved=stage.moved,
                 )
                 now[stage.place] = now[stage.place].plus(here)
             return Stages(self._in_order(now, None, 0))
@@ -102,6 +108,7 @@ class PipelineProfile:
             place = self._places[stage.place]
             place.elements += stage.elements
             place.seconds += stage.seconds
+            place.moved += stage.moved
 
 
 class StageLog:
@@ -435,11 +442,21 @@ class StageCounters:
         Whether a thread of its own reads it: then its time is none of the stage above.
     """
 
-    __slots__ = ("_apart", "_inside", "above", "elements", "iterator", "node", "place", "seconds")
+    __slots__ = (
+        "_apart",
+        "_inside",
+        "above",
+        "elements",
+        "iterator",
+        "moved",
+        "node",
+        "place",
+        "seconds",
+    )
 
     def __init__(self, node: Node, place: int, above: StageCounters | None, apart: bool) -> None:
         self.node, self.place, self.above, self._apart = node.counted, place, above, apart
-        self.elements, self.seconds = 0, 0.0
+        self.elements, self.seconds, self.moved = 0, 0.0, 0
         self._inside = 0.0  # the time of its inputs
         self.iterator: weakref.ref[NodeIterator]
 

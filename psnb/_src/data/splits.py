@@ -14,6 +14,7 @@ from psnb._src.data.node import Node, short
 from psnb._src.data.nodes.batching import Batch, Buckets, PaddedBatch, RaggedBatch, Unbatch
 from psnb._src.data.nodes.combine import FlatMap, Interleave, Sample
 from psnb._src.data.nodes.parallel import Prefetch
+from psnb._src.data.nodes.partitions import Partitions
 from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.nodes.sources import FileRange, Files
 from psnb._src.data.nodes.transforms import (
@@ -109,6 +110,13 @@ def _check_order(node: Node) -> None:
         _check_order(each)
 
 
+def partitions_of(node: Node) -> Partitions | None:
+    """Return the partitions of another library that a chain reads; None if it reads none."""
+    if isinstance(node, Partitions):
+        return node
+    return next(filter(None, map(partitions_of, node.inputs)), None)
+
+
 def _cut(node: Node, count: int, quantum: int) -> list[Node]:
     # A part has whole batches, so that only the last one is smaller.
     if isinstance(node, Batch | RaggedBatch | PaddedBatch):
@@ -119,6 +127,8 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
     if isinstance(node, Files):
         ranges = _ranges(node, count)
         return [dataclasses.replace(node, files=(each,)) for each in ranges] or [node]
+    if isinstance(node, Partitions):
+        return list(node.cut(count))
     indexed = None if node.inputs else node.indexed()
     if indexed is None:
         raise _uncuttable(node)
@@ -150,6 +160,8 @@ def _sharded(node: Node, count: int, index: int) -> Node:
         return dataclasses.replace(node, source=_sharded(node.source, count, index))
     if isinstance(node, Files) and len(node.files) >= count:
         return dataclasses.replace(node, files=node.files[index::count])
+    if isinstance(node, Partitions) and len(node.parts) >= count:
+        return dataclasses.replace(node, parts=node.parts[index::count])
     if node.inputs:
         raise _uncuttable(node)
     return EveryNth(node, count, index)

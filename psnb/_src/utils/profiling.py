@@ -18,7 +18,7 @@ from itertools import groupby
 from time import perf_counter
 from typing import Any, ParamSpec, TypeVar
 
-from psnb._src.utils.text import text_table
+from psnb._src.utils.text import size_text, text_table
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -177,6 +177,8 @@ class StageStatistics:
         Which chain it is in, if there are several.
     place : int
         Its place in the chain: the same number for all datasets that are made in the same way.
+    moved : int
+        Bytes that came from other workers for it: of partitions that Dask holds elsewhere.
     """
 
     name: str
@@ -188,6 +190,7 @@ class StageStatistics:
     depth: int = 0
     chain: int = 0
     place: int = 0
+    moved: int = 0
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -202,6 +205,7 @@ class StageStatistics:
             seconds=self.seconds + other.seconds,
             level=_sum(self.level, other.level),
             limit=_sum(self.limit, other.limit),
+            moved=self.moved + other.moved,
         )
 
 
@@ -266,7 +270,8 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 def _table(rows: list[StageStatistics]) -> str:
     whole = sum(each.seconds for each in rows if not each.waits) or 1.0
-    head = ("stage", "elements", "own time", "", "buffer")
+    moved = any(each.moved for each in rows)
+    head = ("stage", "elements", "own time", "", "buffer", *(["moved"] if moved else []))
     return text_table(
         head,
         [
@@ -276,6 +281,7 @@ def _table(rows: list[StageStatistics]) -> str:
                 f"{each.seconds:,.3f} s",
                 "waits" if each.waits else f"{each.seconds / whole:.0%}",
                 "" if each.level is None else f"{each.level:,} of {each.limit:,}",
+                *([size_text(each.moved) if each.moved else ""] if moved else []),
             )
             for each in rows
         ],

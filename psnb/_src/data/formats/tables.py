@@ -113,6 +113,11 @@ def columns_of(table: Any, columns: Sequence[str] | None = None) -> Columns:
     return read(table, None if columns is None else list(columns))
 
 
+def is_table(value: Any) -> bool:
+    """Return whether `columns_of` reads a value; imports no library."""
+    return _reader_of(value) is not None
+
+
 def _not_a_table(table: Any) -> str:
     if type(table).__module__.partition(".")[0] == "datasets":
         if isinstance(table, dict):

@@ -1,0 +1,340 @@
+"""Dask collections as datasets: which partitions there are, where they lie, computing them in time.
+
+A persisted collection is read where it lies. Of another one Dask computes the partitions that are
+read now and a few ahead, on workers rather than servers, and lets them go when every closure that
+used them has ended: a closure whose worker dies reads its elements again. One task on the client's
+event loop sees to that for each epoch (`PartitionFeed`). What dies with its worker Dask computes
+again by itself, as the notebook's futures want it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from distributed import Client, Future
+from xxhash import xxh3_64
+
+from psnb._src.coordinator.leases import LeaseRegistry
+from psnb._src.dask_compat import (
+    Delayed,
+    compute,
+    empty_frame,
+    event_loop,
+    futures_of,
+    holders,
+    is_dask_collection,
+    offload,
+    partitions_delayed,
+    partitions_kept,
+    scheduler_address,
+    tasks_of,
+    tasks_together,
+)
+from psnb._src.data.block import Block, block_spec
+from psnb._src.data.nodes.partitions import Partitions, PartRange, rows_of_partition
+from psnb._src.data.spec import Spec
+from psnb._src.utils.text import shown
+from psnb._src.utils.threads import run_on_loop
+from psnb._src.worker.partitions import on_this_worker
+from psnb.errors import ConfigurationError, DatasetError
+
+logger = logging.getLogger("psnb")
+
+_AHEAD = 2
+"""Partitions that are computed ahead for each worker."""
+
+_LOOK = 0.25
+"""Seconds after which it is looked again where partitions are, if no worker asks for one."""
+
+_BEGIN_TIMEOUT = 60.0
+
+_WHAT = (
+    "from_dask takes a DataFrame, Series, Array or Bag of Dask, or a list of delayed objects or "
+    "futures, a partition each"
+)
+
+
+class _Partition(NamedTuple):
+    key: Any
+    future: Future | None  # of a persisted collection
+    delayed: Delayed | None  # of another
+
+
+class DaskPartitions:
+    """The partitions of a collection; pickled for a worker, it reads them there.
+
+    Parameters
+    ----------
+    partitions : sequence of _Partition
+        By number.
+    columns : list of str, optional
+        Which columns of tables.
+    known : Spec
+        That of the rows, if it is known.
+    wanted : sequence of distributed.Future
+        What the collection is made of that lives on a cluster.
+    """
+
+    def __init__(
+        self,
+        partitions: Sequence[_Partition],
+        columns: list[str] | None,
+        known: Spec,
+        wanted: Sequence[Future],
+    ) -> None:
+        self.partitions, self._columns, self._known = tuple(partitions), columns, known
+        self._wanted = tuple(wanted)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return on_this_worker, (self.keys, self._columns, self._known)
+
+    @property
+    def keys(self) -> tuple[Any, ...]:
+        """Dask's keys of the partitions."""
+        return tuple(each.key for each in self.partitions)
+
+    @property
+    def persisted(self) -> bool:
+        """Whether the partitions are results that Dask keeps."""
+        return all(each.future is not None for each in self.partitions)
+
+    def spec(self) -> Spec:
+        """Return that of the rows, if it is known."""
+        return self._known
+
+    def read(self, number: int) -> tuple[Block, int]:
+        """Return the rows of a partition, here in the notebook."""
+        part = self.partitions[number]
+        try:
+            if part.future is not None:
+                value = part.future.result()
+            else:
+                (value,) = compute(part.delayed)
+        except Exception as error:  # of the user's graph, or the cluster's
+            raise DatasetError(
+                f"from_dask, partition {number}: {type(error).__name__}: {error}"
+            ) from error
+        return rows_of_partition(value, self._columns), 0
+
+    def require_of(self, client: Client) -> None:
+        """Raise ConfigurationError if it lives on another client's cluster, or nowhere any more."""
+        for each in self._wanted:
+            if each.client is not client:
+                raise ConfigurationError(
+                    f"the collection was persisted by another client, {each.client.id} of "
+                    f"{scheduler_address(each.client) or 'none'}, and the strategy's is "
+                    f"{client.id} of {scheduler_address(client)}: persist it with that one, as in "
+                    "client.persist(collection)"
+                )
+            if each.status in ("cancelled", "lost"):
+                raise ConfigurationError(
+                    "the collection's partitions are not on the cluster any more: it was released "
+                    "or cancelled, or the cluster was restarted. Persist it again"
+                )
+
+    def submit(self, client: Client, numbers: Sequence[int], workers: list[str]) -> list[Future]:
+        """Have Dask compute partitions on some workers."""
+        delayed = [self.partitions[number].delayed for number in numbers]
+        futures: list[Future] = client.compute(delayed, workers=workers, allow_other_workers=False)
+        return futures
+
+
+def partitions_of(collection: Any, columns: Sequence[str] | None) -> Partitions:
+    """Return the node that reads a Dask collection; see `Dataset.from_dask`."""
+    if isinstance(columns, str):
+        raise ConfigurationError(f"columns is a list of names, found {columns!r}")
+    wanted = None if columns is None else list(columns)
+    found, known = _found(collection, wanted)
+    source = DaskPartitions(found, wanted, known, _futures(found))
+    if not found:
+        raise ConfigurationError(f"{_WHAT}; this has no partition")
+    if not source.persisted:
+        _warn_of_shared(found)
+    token = xxh3_64(repr(source.keys).encode()).hexdigest()
+    return Partitions(token, tuple(map(PartRange, range(len(found)))), source)
+
+
+def _found(collection: Any, columns: list[str] | None) -> tuple[list[_Partition], Spec]:
+    if isinstance(collection, Delayed | Future):
+        collection = [collection]
+    if isinstance(collection, list | tuple) and all(
+        isinstance(each, Delayed | Future) for each in collection
+    ):
+        return [_single(each) for each in collection], None
+    if not is_dask_collection(collection) or not hasattr(collection, "to_delayed"):
+        raise ConfigurationError(f"{_WHAT}; found {shown(collection)}")
+    kept, known = partitions_kept(collection), None
+    if (meta := empty_frame(collection)) is not None:
+        if columns is not None:
+            there = list(getattr(collection, "columns", ()))
+            if absent := [name for name in columns if name not in there]:
+                raise ConfigurationError(f"the columns are {there}; no {absent}")
+            if kept is None:
+                collection = collection[columns]  # files are read for these alone then
+        with contextlib.suppress(DatasetError):  # an empty column of objects may hold anything
+            known = block_spec(rows_of_partition(meta, columns))
+    elif columns is not None:
+        raise ConfigurationError(f"columns are those of a DataFrame, found {shown(collection)}")
+    elif any(len(chunks) > 1 for chunks in getattr(collection, "chunks", ())[1:]):
+        raise ConfigurationError(
+            "an array is read by rows, and this one is cut along other axes, too: "
+            "rechunk(dict.fromkeys(range(1, array.ndim), -1)) joins those"
+        )
+    if kept is not None:
+        return [_Partition(each.key, each, None) for each in kept], known
+    return [_Partition(each.key, None, each) for each in partitions_delayed(collection)], known
+
+
+def _single(each: Any) -> _Partition:
+    if isinstance(each, Future):
+        return _Partition(each.key, each, None)
+    kept = partitions_kept(each)
+    return (
+        _Partition(each.key, None, each) if kept is None else _Partition(kept[0].key, kept[0], None)
+    )
+
+
+def _futures(found: Sequence[_Partition]) -> list[Future]:
+    """Return what partitions are, or are made of, that lives on a cluster."""
+    several = [each.future for each in found if each.future is not None]
+    delayed = [each.delayed for each in found if each.delayed is not None]
+    return several + list(futures_of(delayed)) if delayed else several
+
+
+_LOOKED_AT = 20
+"""Partitions of which it is looked at what they share."""
+
+
+def _warn_of_shared(found: Sequence[_Partition]) -> None:
+    """Warn if partitions need the same tasks, which would be computed again for each of them."""
+    delayed = [each.delayed for each in found[:_LOOKED_AT] if each.delayed is not None]
+    if sum(map(tasks_of, delayed)) > 2 * tasks_together(delayed) + len(delayed):
+        warnings.warn(
+            "from_dask: partitions of this collection need the results of each other's tasks, as "
+            "after a shuffle, and Dask computes those again for every few of them: persist() it "
+            "first",
+            stacklevel=4,
+        )
+
+
+# PartitionFeed: where the partitions of an epoch are, and which are computed now.
+
+
+class PartitionFeed:
+    """Sees to the partitions of one epoch; `begin` once, and `close`.
+
+    Its task belongs to the client's event loop.
+
+    Parameters
+    ----------
+    source : DaskPartitions
+        What is read.
+    numbers : sequence of list of int
+        The partitions of each split.
+    client : distributed.Client
+        The strategy's.
+    workers : callable
+        Returns name by address of the workers that may run closures; awaited.
+    leases : LeaseRegistry
+        Knows what is read now and next.
+    epoch : int
+        The epoch's number there.
+    """
+
+    def __init__(
+        self,
+        source: DaskPartitions,
+        numbers: Sequence[Sequence[int]],
+        client: Client,
+        workers: Callable[[], Awaitable[Mapping[str, str]]],
+        leases: LeaseRegistry,
+        epoch: int,
+    ) -> None:
+        self._source, self._numbers, self._client = source, list(numbers), client
+        self._workers, self._leases, self._epoch = workers, leases, epoch
+        self._loop = event_loop(client)
+        self._held: dict[int, tuple[Future, frozenset[str]]] = {}  # with the workers that may
+        self._asked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Find out where partitions are, or have the first computed; not on the event loop."""
+
+        async def begin() -> None:
+            await self._tend()
+            self._leases.watch(self._epoch, self._asked.set)
+            run = _run(weakref.ref(self), self._asked)
+            self._task = asyncio.create_task(run, name="psnb partitions")
+
+        run_on_loop(self._loop, begin, _BEGIN_TIMEOUT)
+
+    def close(self) -> None:
+        """Let go of what was computed; any thread, also in the middle of a garbage collection."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and all has ended
+            self._loop.call_soon_threadsafe(_end, self._task, self._held)
+
+    async def _tend(self) -> None:
+        workers = await self._workers()
+        there = None
+        if not self._source.persisted:
+            await self._compute(frozenset(workers))
+            there = {n for n, split in enumerate(self._numbers) if self._held.keys() >= {*split}}
+        keys = self._source.keys
+        wanted = [n for n in range(len(keys)) if self._source.persisted or n in self._held]
+        where = await holders(self._client, [keys[number] for number in wanted])
+        names = {n: {workers[a] for a in where.get(keys[n], ()) if a in workers} for n in wanted}
+        found = {n: _most([names.get(p, set()) for p in of]) for n, of in enumerate(self._numbers)}
+        self._leases.place(self._epoch, {n: each for n, each in found.items() if each}, there)
+
+    async def _compute(self, workers: frozenset[str]) -> None:
+        """Have Dask compute what is needed now, and let go of all else."""
+        splits = self._leases.needed(self._epoch, _AHEAD * max(1, len(workers)))
+        needed = dict.fromkeys(number for split in splits for number in self._numbers[split])
+        for number, (future, allowed) in list(self._held.items()):
+            # Nobody is left who may compute it: Dask knows addresses, and started again a worker
+            # has another one.
+            stuck = not future.done() and not allowed & workers
+            if number not in needed or stuck:
+                future.release()
+                del self._held[number]
+        new = [number for number in needed if number not in self._held]
+        if new and workers:
+            await asyncio.sleep(0)  # what was released is told to Dask before
+            submit = partial(self._source.submit, self._client, new, sorted(workers))
+            futures = await offload(submit)
+            self._held |= {n: (each, workers) for n, each in zip(new, futures, strict=True)}
+
+
+def _most(names: Sequence[set[str]]) -> frozenset[str]:
+    """Return the workers that have the most of some partitions; none if nobody has one."""
+    counts = Counter(name for each in names for name in each)
+    return frozenset(name for name, count in counts.items() if count == max(counts.values()))
+
+
+async def _run(feed: weakref.ref[PartitionFeed], asked: asyncio.Event) -> None:
+    while (found := feed()) is not None:
+        try:
+            await found._tend()
+        except OSError as error:  # the scheduler cannot be reached at the moment
+            logger.debug("where partitions are is not known: %s", error)
+        del found
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK):
+                await asked.wait()
+        asked.clear()
+
+
+def _end(task: asyncio.Task[None] | None, held: dict[int, Any]) -> None:
+    if task is not None:
+        task.cancel()
+    for future, _ in held.values():
+        future.release()
+    held.clear()

@@ -1,0 +1,213 @@
+"""Partitions that another library holds or computes, such as Dask; read one after another.
+
+The library is behind `PartitionSource`: this room does not know it. A partition may be computed
+again where its worker was lost, so a state has a checksum of the partition whose rows were taken:
+going on in one that has other rows is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from xxhash import xxh3_64
+
+from psnb._src.data.block import Block, Stacker, block_of, read_only
+from psnb._src.data.formats.tables import columns_of, is_table
+from psnb._src.data.node import UNKNOWN, Context, Node, NodeIterator, State
+from psnb._src.data.nodes.base import first_spec
+from psnb._src.data.ragged import Ragged
+from psnb._src.data.spec import Spec, is_text
+from psnb._src.utils.text import shown
+from psnb.errors import DatasetError
+
+
+class PartitionSource(Protocol):
+    """The partitions of a collection, by number; pickled for a worker, it reads them there."""
+
+    def read(self, number: int) -> tuple[Block, int]:
+        """Return the rows of a partition, and how many bytes came from another process for it.
+
+        Raises
+        ------
+        DatasetError
+            If it cannot be had, or has no form that elements have.
+        """
+
+    def spec(self) -> Spec:
+        """Return that of its rows as far as it is known without reading; None if it is not."""
+
+
+class PartRange(NamedTuple):
+    """Part ``part`` of ``of`` equal ones of a partition."""
+
+    number: int
+    part: int = 0
+    of: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Partitions(Node):
+    """The rows of some partitions."""
+
+    name: ClassVar[str] = "from_dask"
+
+    token: str
+    """Tells the collection from others."""
+    parts: tuple[PartRange, ...]
+    source: PartitionSource = field(repr=False)
+    together: bool = False
+    """Whether all are read at the beginning: so that each state has all checksums."""
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        return _PartitionsIterator(self, context, state)
+
+    def spec(self, run: bool) -> Spec:
+        """Return what the source knows, or what the first row says."""
+        known = self.source.spec()
+        return first_spec(self) if known is None and run else known
+
+    def cardinality(self) -> int:
+        """Return that it is not known."""
+        return UNKNOWN
+
+    def brief(self) -> str:
+        """Return its name alone: partitions differ from part to part of a dataset."""
+        return self.name
+
+    def cut(self, count: int) -> list[Partitions]:
+        """Return about ``count`` splits: of some partitions each, or of equal parts of one."""
+        of = max(1, count // max(1, len(self.parts)))
+        parts = [
+            PartRange(each.number, each.part * of + part, each.of * of)
+            for each in self.parts
+            for part in range(of)
+        ]
+        size = -(-len(parts) // max(1, count))
+        return [
+            replace(self, parts=tuple(parts[start : start + size]), together=True)
+            for start in range(0, len(parts), size)
+        ]
+
+
+class _PartitionsIterator(NodeIterator):
+    """The state: which part, how many of its rows were taken, and what is known of partitions."""
+
+    def __init__(self, node: Partitions, context: Context, state: State) -> None:
+        self._node, self._stage = node, context.stage
+        self._index: int
+        self._row: int
+        self._index, self._row, known = state or (0, 0, [])
+        # Rows and checksum by number, of the partitions whose rows may have been used.
+        self._known: dict[int, tuple[int, str]] = {each[0]: (each[1], each[2]) for each in known}
+        self._blocks: dict[int, Block] = {}
+        if node.together:
+            begun = perf_counter()
+            for index in range(self._index, len(node.parts)):
+                self._blocks[index] = self._read(index)
+            if self._stage is not None:
+                self._stage.seconds += perf_counter() - begun
+
+    def next_block(self, limit: int) -> Block | None:
+        while self._index < len(self._node.parts):
+            if self._index not in self._blocks:
+                self._known.clear()
+                try:
+                    self._blocks[self._index] = self._read(self._index)
+                except DatasetError:
+                    self._next()
+                    raise
+            block = self._blocks[self._index]
+            if self._row < block.count:
+                found = block.part(self._row, self._row + limit)
+                self._row += found.count
+                return found
+            self._next()
+        return None
+
+    def state(self) -> State:
+        return [self._index, self._row, [[number, *known] for number, known in self._known.items()]]
+
+    def _next(self) -> None:
+        self._blocks.pop(self._index, None)
+        self._index, self._row = self._index + 1, 0
+
+    def _read(self, index: int) -> Block:
+        number, part, of = self._node.parts[index]
+        block, moved = self._node.source.read(number)
+        if self._stage is not None:
+            self._stage.moved += moved
+        found = block.count, checksum(block)
+        before = self._known.setdefault(number, found)
+        if before != found:
+            raise DatasetError(
+                f"{self._node.name}: partition {number} was computed again, and has other rows: "
+                f"{found[0]} rows with checksum {found[1]}, and some were used of one with "
+                f"{before[0]} rows and checksum {before[1]}. Its graph must give the same rows "
+                "each time: give samples a seed (random_state=), read files that do not change, "
+                "and persist() the collection or write it to files if it cannot. Begin another "
+                "epoch then"
+            )
+        return block.part(block.count * part // of, block.count * (part + 1) // of)
+
+
+def rows_of_partition(value: Any, columns: list[str] | None = None) -> Block:
+    """Return the rows of what a partition is: a table, an array, or an iterable of elements.
+
+    Raises
+    ------
+    DatasetError
+        If it has no such form, or as for `columns_of`.
+    """
+    if is_table(value):
+        return read_only(block_of(columns_of(value, columns)))
+    if hasattr(value, "to_frame") and hasattr(value, "dtype"):  # a series: of values
+        (column,) = columns_of(value.to_frame("value")).values()
+        return read_only(block_of(column))
+    if isinstance(value, np.ndarray) and value.ndim:
+        return read_only(block_of(value))
+    if isinstance(value, dict | str | bytes) or not isinstance(value, Iterable):
+        raise DatasetError(
+            "a partition is a table, an array or a list of elements, and this one is "
+            f"{shown(value)}"
+        )
+    stacker, elements = Stacker(), list(value)
+    for element in elements:
+        stacker.add(element)
+    return stacker.block() if elements else Block(None, (np.empty(0),), 0)
+
+
+def checksum(block: Block) -> str:
+    """Return a checksum of rows: of their values and dtypes, not of where they lie."""
+    digest = xxh3_64()
+    for column in block.columns:
+        for array in (column.values, column.offsets) if isinstance(column, Ragged) else (column,):
+            _add(digest, array)
+    return str(digest.hexdigest())
+
+
+def _add(digest: Any, array: Any) -> None:
+    if isinstance(array, Ragged):
+        _add(digest, array.values)
+        array = array.offsets
+    if not isinstance(array, np.ndarray) or array.dtype != object:
+        plain = np.ascontiguousarray(array)
+        digest.update(f"{plain.dtype} {plain.shape}".encode())
+        digest.update(plain.reshape(-1).view(np.uint8) if plain.size else b"")
+        return
+    leaves = array.tolist()
+    try:  # of texts, in a tenth of the time
+        texts = ["\1" if leaf is None else leaf for leaf in leaves]
+        digest.update("\0".join(texts).encode("utf-8", "surrogatepass"))
+    except TypeError:
+        for leaf in leaves:
+            digest.update(f"\0{type(leaf).__name__}".encode())
+            if not is_text(leaf):
+                _add(digest, leaf)
+            elif leaf is not None:
+                text = leaf.encode("utf-8", "surrogatepass") if isinstance(leaf, str) else leaf
+                digest.update(text)

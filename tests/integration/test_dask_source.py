@@ -1,0 +1,314 @@
+"""Dask collections as per-worker data: every row once an epoch, where Dask has it."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.bag as db
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, get_worker
+from distributed.client import futures_of
+
+import psnb
+from psnb.data import Dataset, InMemoryDataset
+from psnb.errors import ConfigurationError, DatasetError
+from tests.conftest import wait_until
+from tests.integration.test_leases import numbers, visits_of
+
+ROWS = 1000
+
+
+def frame() -> pd.DataFrame:
+    return pd.DataFrame({"id": range(ROWS), "text": [f"t{n % 7}" for n in range(ROWS)]})
+
+
+def collection(partitions: int = 8) -> Any:
+    return dd.from_pandas(frame(), npartitions=partitions)
+
+
+def workers_of(strategy: psnb.ParameterServerStrategy) -> list[str]:
+    return list(strategy._closure_workers())
+
+
+def persisted(strategy: psnb.ParameterServerStrategy, what: Any) -> Any:
+    (found,) = strategy.client.persist([what], workers=workers_of(strategy))
+    wait_until(lambda: all(each.done() for each in futures_of(found)), "persisted")
+    return found
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "frame": collection,
+    "array": lambda: da.from_array(np.arange(ROWS), chunks=100),
+    "bag": lambda: db.from_sequence(range(ROWS), npartitions=8),
+    "delayed": lambda: [dask.delayed(range)(n, n + 100) for n in range(0, ROWS, 100)],
+}
+
+
+def ids_of(batch: Any) -> Any:
+    return batch["id"] if isinstance(batch, dict) else batch
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["persisted", "computed"])
+def test_an_epoch_uses_every_row_once(
+    strategy: psnb.ParameterServerStrategy,
+    coordinator: psnb.ClusterCoordinator,
+    kind: str,
+    how: str,
+) -> None:
+    visits, rows = visits_of(strategy, ROWS), KINDS[kind]()
+    if how == "persisted":
+        several = rows if isinstance(rows, list) else [rows]
+        several = [persisted(strategy, each) for each in several]
+        rows = several if isinstance(rows, list) else several[0]
+    dataset = coordinator.create_per_worker_dataset(
+        Dataset.from_dask(rows).shuffle(50).batch(30), sharding="dynamic"
+    )
+
+    def step(iterator: Iterator[Any]) -> None:
+        ids = np.asarray(ids_of(next(iterator)), np.int64)
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+    for epoch in (1, 2):
+        coordinator.run_epoch(step, iter(dataset))
+        assert numbers(visits, ROWS) == [epoch] * ROWS
+    wait_until(lambda: gc.collect() >= 0 and not held(strategy.client, how), "nothing is held")
+
+
+def held(client: Client, how: str) -> int:
+    """Return how many of Dask's tasks the notebook wants that no collection here does."""
+    return 0 if how == "persisted" else len(client.futures) - servers(client)
+
+
+def servers(client: Client) -> int:
+    return sum("psnb" in str(key).lower() or "Parameter" in str(key) for key in client.futures)
+
+
+def test_partitions_are_read_where_they_lie_and_moved_only_from_one_that_is_busy(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    first, second = workers_of(strategy)
+    here = strategy.client.persist(collection(6), workers=[first])
+    wait_until(lambda: all(each.done() for each in futures_of(here)), "persisted")
+    (name, other) = (strategy._closure_workers()[each] for each in (first, second))
+    data = Dataset.from_dask(here, columns=["id"]).batch(10)
+    dataset = coordinator.create_per_worker_dataset(data, sharding="dynamic")
+    table = visits_of(strategy, 2 * ROWS)
+
+    def step(iterator: Iterator[Any]) -> None:
+        ids = next(iterator)["id"] + (ROWS if psnb.worker_context().worker_name == other else 0)
+        table.push(ids, -np.ones((len(ids), 1), np.float32))
+
+    def stage() -> Any:
+        return next(each for each in coordinator.stages() if each.name == "from_dask")
+
+    for _ in range(30):  # until the other worker has found the first one busy
+        coordinator.run_epoch(step, iter(dataset))
+        if stage().moved:
+            break
+    visits = np.array(numbers(table, 2 * ROWS)).reshape(2, ROWS)
+    assert set(visits.sum(0)) == {visits.sum() / ROWS}
+    assert visits[0].sum() > 0
+    size = sum(8 * ROWS // 6 for _ in range(1))
+    assert (stage().moved > size) == (visits[1].sum() > 0)
+    assert ("moved" in str(coordinator.stages())) == bool(stage().moved)
+    assert name != other
+
+
+def test_a_closure_that_waits_for_a_partition_leaves_dask_the_threads_to_compute_it(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    # Each partition is computed only when closures wait on both workers, which have a thread each.
+    first = dask.delayed(_when_waited)
+    dataset = coordinator.create_per_worker_dataset(
+        Dataset.from_dask([first(n) for n in range(4)]).batch(10), sharding="dynamic"
+    )
+    _waiting.clear()
+
+    def step(iterator: Iterator[Any]) -> None:
+        _note_waiting(psnb.worker_context().worker_name)
+        next(iterator)
+
+    progress = coordinator.run_epoch(step, iter(dataset))
+    assert progress.visits == 4
+
+
+_waiting: set[str] = set()
+
+
+def _note_waiting(name: str) -> None:
+    _waiting.add(name)
+
+
+def _when_waited(number: int) -> list[int]:
+    wait_until(lambda: len(_waiting) == 2, "closures wait on both workers")
+    return [number]
+
+
+def test_partitions_are_computed_on_workers_a_few_ahead_and_let_go(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    _places.clear()
+    delayed = [dask.delayed(_placed)(n) for n in range(40)]
+    dataset = coordinator.create_per_worker_dataset(
+        Dataset.from_dask(delayed).batch(5), sharding="dynamic"
+    )
+
+    def step(iterator: Iterator[Any]) -> None:
+        _note_read(int(next(iterator)[0]))
+
+    coordinator.run_epoch(step, iter(dataset))
+    assert sorted(_places) == list(range(40))
+    assert {place[0] for place in _places.values()} <= {*workers_of(strategy)}
+    assert max(ahead - number for number, (_, ahead) in _places.items()) <= 12
+
+
+_places: dict[int, Any] = {}
+
+
+def _note_read(number: int) -> None:
+    _places[number] = (*_places[number], max(_places))
+
+
+def _placed(number: int) -> list[int]:
+    _places[number] = (get_worker().address,)
+    return [number] * 5
+
+
+def test_an_epoch_goes_on_from_its_state_in_another_dataset_of_the_same_collection_only(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, ROWS)
+
+    def made(rows: Any) -> Any:
+        data = Dataset.from_dask(rows).shuffle(20, seed=1).batch(10)
+        return coordinator.create_per_worker_dataset(data, sharding="dynamic")
+
+    def step(iterator: Iterator[Any]) -> None:
+        ids = next(iterator)["id"]
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+    begun = iter(made(collection()))
+    for _ in range(17):
+        coordinator.schedule(step, (begun,))
+    coordinator.join()
+    state = json.loads(json.dumps(begun.state()))
+    with pytest.raises(ConfigurationError, match="the state is of an epoch over another dataset"):
+        made(collection(5)).iterator(state)
+    again = made(persisted(strategy, collection()))
+    coordinator.run_epoch(step, again.iterator(state))
+    assert numbers(visits, ROWS) == [1] * ROWS
+
+
+def test_rounds_have_the_same_rows_wherever_partitions_lie(cluster: Client) -> None:
+    found = []
+    for rows in (collection(), cluster.persist(collection())):
+        with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(2)) as strategy:
+            coordinator = psnb.ClusterCoordinator(strategy)
+            value = strategy.variable(np.zeros(1), optimizer=psnb.SGD(1.0))
+            data = Dataset.from_dask(rows).shuffle(20, seed=1).batch(10)
+            dataset = coordinator.create_per_worker_dataset(data, sharding="dynamic")
+
+            def step(iterator: Iterator[Any], value: psnb.Variable = value) -> None:
+                value.push(value.read() * 0.1 + float(next(iterator)["id"].sum()))
+
+            coordinator.run_epoch(step, iter(dataset))
+            found.append(value.read().tolist())
+    assert found[0] == found[1] != [0.0]
+
+
+def test_a_whole_collection_is_shuffled_in_the_workers_memory(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    rows = persisted(strategy, collection())
+    dataset = coordinator.create_per_worker_dataset(
+        InMemoryDataset.of(Dataset.from_dask(rows, ["id"]), 50)
+    )
+    dataset.load_into_memory()
+    dataset.global_shuffle(1)
+    visits = visits_of(strategy, ROWS)
+
+    def step(iterator: Iterator[Any]) -> None:
+        ids = next(iterator)["id"]
+        assert len(ids) < 10 or len({id_ // 125 for id_ in ids.tolist()}) > 1
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+    coordinator.run_epoch(step, iter(dataset))
+    assert numbers(visits, ROWS) == [1] * ROWS
+
+
+def test_what_the_notebook_reads_itself_it_computes_as_dask_does() -> None:
+    with dask.config.set(scheduler="synchronous"):
+        rows = list(Dataset.from_dask(collection().id, None))
+        assert rows == list(range(ROWS))
+        (first, *_) = Dataset.from_dask(collection(), ["text"])
+    assert first == {"text": "t0"}
+    spec = Dataset.from_dask(collection()).element_spec
+    assert (spec["id"].dtype, spec["text"].dtype) == (np.dtype(np.int64), np.dtype(object))
+
+
+def test_an_error_of_a_partition_is_that_of_its_graph(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    rows = [dask.delayed(range)(3), dask.delayed(int)("x")]
+    dataset = coordinator.create_per_worker_dataset(Dataset.from_dask(rows), sharding="dynamic")
+    with pytest.raises(DatasetError, match=r"could not compute partition 1: ValueError: .*'x'"):
+        coordinator.run_epoch(next, iter(dataset))
+
+
+def test_what_cannot_be_read_is_refused_with_what_to_do(
+    cluster: Client, strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    def make(rows: Any, sharding: Any = "dynamic", of: Callable[[Any], Any] = lambda d: d) -> None:
+        coordinator.create_per_worker_dataset(of(Dataset.from_dask(rows)), sharding=sharding)
+
+    with Client(cluster.scheduler.address, set_as_default=False) as other:
+        theirs = other.persist(collection())
+        with pytest.raises(ConfigurationError, match=f"another client, .*{other.id}.*{cluster.id}"):
+            make(theirs)
+    for sharding in ("none", "static"):
+        with pytest.raises(ConfigurationError, match="use sharding='dynamic'"):
+            make(persisted(strategy, collection()), sharding)
+    with pytest.raises(ConfigurationError, match=r"persist\(\) the collection first"):
+        make(collection(), "none", lambda data: InMemoryDataset.of(data, 10))
+    gone = persisted(strategy, collection())
+    cluster.cancel(futures_of(gone))
+    wait_until(lambda: all(each.cancelled() for each in futures_of(gone)), "cancelled")
+    with pytest.raises(ConfigurationError, match="not on the cluster any more"):
+        make(gone)
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        (frame(), "from_dask takes a DataFrame, Series, Array or Bag of Dask"),
+        ([], "this has no partition"),
+        ([1, 2], "a list of delayed objects"),
+        (da.zeros((4, 4), chunks=(2, 2)), "cut along other axes, too"),
+    ],
+)
+def test_what_is_no_collection_of_rows_is_refused(rows: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        Dataset.from_dask(rows)
+
+
+def test_columns_that_are_not_there_are_refused() -> None:
+    for columns in ("id", ["id", "x"]):
+        with pytest.raises(ConfigurationError, match="columns"):
+            Dataset.from_dask(collection(), columns)
+    with pytest.raises(ConfigurationError, match="columns are those of a DataFrame"):
+        Dataset.from_dask(da.zeros(3), ["x"])
+
+
+def test_partitions_that_share_tasks_are_warned_of() -> None:
+    shuffled = collection(10).shuffle("text", shuffle_method="tasks", npartitions=10)
+    with pytest.warns(UserWarning, match=r"persist\(\) it first"):
+        Dataset.from_dask(shuffled)
