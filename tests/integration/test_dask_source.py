@@ -18,6 +18,7 @@ from distributed import Client, get_worker
 from distributed.client import futures_of
 
 import psnb
+from psnb._src.worker import partitions
 from psnb.data import Dataset, InMemoryDataset
 from psnb.errors import ConfigurationError, DatasetError
 from tests.conftest import wait_until
@@ -312,3 +313,18 @@ def test_partitions_that_share_tasks_are_warned_of() -> None:
     shuffled = collection(10).shuffle("text", shuffle_method="tasks", npartitions=10)
     with pytest.warns(UserWarning, match=r"persist\(\) it first"):
         Dataset.from_dask(shuffled)
+
+
+def test_a_collection_that_is_cancelled_meanwhile_ends_the_waiting(
+    strategy: psnb.ParameterServerStrategy,
+    coordinator: psnb.ClusterCoordinator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partitions, "GONE_SECONDS", 0.1)
+    rows = persisted(strategy, collection())
+    dataset = coordinator.create_per_worker_dataset(Dataset.from_dask(rows), sharding="dynamic")
+    futures = futures_of(rows)
+    strategy.client.cancel(futures)
+    wait_until(lambda: all(each.cancelled() for each in futures), "it is gone")
+    with pytest.raises(DatasetError, match=r"no partition \d any more.*Persist it again"):
+        coordinator.run_epoch(next, iter(dataset))

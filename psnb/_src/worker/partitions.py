@@ -28,6 +28,21 @@ MOVE_TIMEOUT = 300.0
 GONE_SECONDS = 30.0
 """Seconds for which Dask may not know a partition: a graph may arrive after what asks for it."""
 
+_RELEASED = (
+    "Dask has no partition {} any more: the collection was released, or its client was closed. "
+    "Persist it again, and make the dataset of that"
+)
+_GONE = {
+    None: _RELEASED,
+    "released": _RELEASED,
+    "forgotten": _RELEASED,
+    "no-worker": (
+        "no worker is there that may compute partition {} again: persist the collection without "
+        "workers=, or with allow_other_workers=True"
+    ),
+}
+"""What is wrong if a partition is in such a state for long."""
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 
 
@@ -83,13 +98,9 @@ class WorkerPartitions:
             if context is not None and context.cancelled:
                 raise ClosureCancelledError("the closure was cancelled while it waited for data")
             now = time.monotonic()
-            gone_since = (gone_since or now) if state in (None, "released", "forgotten") else None
+            gone_since = (gone_since or now) if state in _GONE else None
             if gone_since is not None and now - gone_since > GONE_SECONDS:
-                raise DatasetError(
-                    f"from_dask: Dask has no partition {number} any more: the collection was "
-                    "released, or its client was closed. Persist it again, and make the dataset "
-                    "of that"
-                )
+                raise DatasetError(f"from_dask: {_GONE[state].format(number)}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
