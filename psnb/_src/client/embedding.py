@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,6 +22,7 @@ from psnb._src.server.kernels import read_only
 from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.states import Admission
 from psnb._src.server.table import CountSkipped, DescribeRows, ShrinkTable
+from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.profiling import PULL, PUSH, counted_as
 from psnb._src.utils.text import shown
@@ -307,6 +309,44 @@ class Embedding(SaysWhatToUse):
         return self._shards.reading(ids, training=training).fetch()
 
     @counted_as(PULL)
+    def to_dask(self, ids: ArrayLike | None = None, *, partition_rows: int = 65_536) -> Any:
+        """Return rows as a Dask DataFrame, by id: for evaluation with the tools that it has.
+
+        Nothing is read yet. Each partition is read when it is computed, as it is then: drain the
+        coordinator before if all are to be of one moment. Servers make no rows for it.
+
+        Parameters
+        ----------
+        ids : array_like, optional
+            Whose rows, integers ``(n,)``. By default all of a table with fixed ``rows``; one of any
+            ids needs them.
+        partition_rows : int
+            Rows a partition.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            Indexed by ``id``, in the order of the ids, with columns ``"0"`` to ``str(dim - 1)``.
+
+        Raises
+        ------
+        ConfigurationError
+            If ids are needed or no integers, or without dask[dataframe].
+        IdOutOfRangeError
+            When it is computed: if an id is outside the rows.
+        """
+        # By name: nothing here knows Dask's collections.
+        source = import_module("psnb._src.coordinator.dask_source")
+        size = integer("to_dask: partition_rows", partition_rows, 1)
+        if ids is None and self.rows is None:
+            raise ConfigurationError(
+                f"to_dask: table {self.name!r} has any ids, so say which: to_dask(ids)"
+            )
+        wanted = None if ids is None else np.asarray(ids)
+        if wanted is not None and (wanted.ndim != 1 or wanted.dtype.kind not in "iu"):
+            raise ConfigurationError(f"to_dask: ids are integers (n,), found {shown(wanted)}")
+        return source.frame_of_rows(self, wanted, size)
+
     def lookup_bags(
         self,
         values: ArrayLike | Ragged,

@@ -12,16 +12,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import uuid
 import warnings
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple
 
+import numpy as np
 from distributed import Client, Future
 from xxhash import xxh3_64
 
+from psnb._src.client.embedding import Embedding
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.dask_compat import (
     Delayed,
@@ -338,3 +343,49 @@ def _end(task: asyncio.Task[None] | None, held: dict[int, Any]) -> None:
     for future, _ in held.values():
         future.release()
     held.clear()
+
+
+# frame_of_rows: rows of a table as a Dask DataFrame, which is read in Dask's tasks.
+
+
+def frame_of_rows(table: Embedding, ids: np.ndarray | None, partition_rows: int) -> Any:
+    """Return a Dask DataFrame; see `Embedding.to_dask`."""
+    try:
+        frames: Any = import_module("dask.dataframe")
+        pandas: Any = import_module("pandas")
+    except ImportError as error:
+        raise ConfigurationError(
+            "to_dask makes a Dask DataFrame: pip install 'dask[dataframe]'"
+        ) from error
+    count = (table.rows or 0) if ids is None else len(ids)
+    parts = [
+        range(start, min(start + partition_rows, count))
+        if ids is None
+        else ids[start : start + partition_rows]
+        for start in range(0, max(1, count), partition_rows)
+    ]
+    index = pandas.Index(np.empty(0, np.int64 if ids is None else ids.dtype), name="id")
+    columns = {str(n): np.empty(0, table.dtype) for n in range(table.dim)}
+    read = _RowReader(table, uuid.uuid4().hex)
+    return frames.from_map(read, parts, meta=pandas.DataFrame(columns, index=index))
+
+
+@dataclass(frozen=True)
+class _RowReader:
+    """Reads rows of a table as a frame of pandas.
+
+    No two are equal for Dask: it would take the rows of an earlier moment for those of a later one.
+    """
+
+    table: Embedding
+    moment: str
+
+    def __dask_tokenize__(self) -> str:
+        return self.moment
+
+    def __call__(self, ids: Any) -> Any:
+        pandas: Any = import_module("pandas")
+        wanted = np.asarray(ids)
+        rows = self.table.lookup(wanted, training=False)
+        names = [str(number) for number in range(self.table.dim)]
+        return pandas.DataFrame(rows, index=pandas.Index(wanted, name="id"), columns=names)

@@ -10,8 +10,10 @@ import logging
 import os
 import threading
 import time
+import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +25,7 @@ from safetensors.numpy import load_file
 
 from psnb._src.checkpoint.manager import SaveSchedule
 from psnb._src.checkpoint.reader import NewerCheckpoint, WantedParameter, newer_checkpoint
+from psnb._src.data.formats.tables import columns_of
 from psnb._src.models.export.manifest import (
     DENSE,
     Computation,
@@ -35,9 +38,9 @@ from psnb._src.models.export.manifest import (
 )
 from psnb._src.models.export.tables import StoredRows, StoredTable, check_index, mapped, place_dtype
 from psnb._src.models.export.writing import nested
-from psnb._src.utils.checks import path_text, period
+from psnb._src.utils.checks import integer, path_text, period
 from psnb._src.utils.files import AnyPath, as_path
-from psnb._src.utils.text import truncate
+from psnb._src.utils.text import shown, truncate
 from psnb._src.utils.threads import Lock, uninterrupted
 from psnb.errors import ConfigurationError, ExportError
 
@@ -428,6 +431,61 @@ class LoadedModel:
         state = self._state  # read once: all of it is of one checkpoint
         return state.computation(taken, state.tables)
 
+    def predict_dask(
+        self,
+        frame: Any,
+        features: Callable[[dict[str, Any]], Any] | None = None,
+        batch_size: int = 4096,
+    ) -> Any:
+        """Return predictions for the rows of a Dask DataFrame, as one with its partitions.
+
+        Nothing is computed yet. The model is loaded once in each process that computes some of it,
+        from its folder, which must be there.
+
+        Parameters
+        ----------
+        frame : dask.dataframe.DataFrame
+            Whose columns are the `feeds`; what else it has is left out.
+        features : callable, optional
+            Takes a dict of columns of some rows and returns a batch for `predict`: where the feeds
+            are not columns themselves.
+        batch_size : int
+            How many rows are predicted for at a time.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            With the index of ``frame``: a column for each of the `fetches`, by its name in what the
+            model returns, or ``prediction`` if that is all; one with further axes has a column for
+            each of its numbers, ``name_0`` and so on.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no Dask DataFrame or lacks a feed, if what the model returns has no fixed
+            number of columns, or if this follows a checkpoint, which the folder does not have.
+        """
+        size = integer("predict_dask: batch_size", batch_size, 1)
+        if not hasattr(frame, "map_partitions") or not hasattr(frame, "columns"):
+            raise ConfigurationError(
+                f"predict_dask takes a Dask DataFrame, found {shown(frame)}: predict takes arrays"
+            )
+        if self._state.checkpoint is not None:
+            raise ConfigurationError(
+                f"{self!r} predicts with a checkpoint, and processes of Dask load what was "
+                "exported: export it again, and load that"
+            )
+        names = [feed.name for feed in self.feeds]
+        if features is None:
+            if missing := [name for name in names if name not in list(frame.columns)]:
+                raise ConfigurationError(
+                    f"the frame lacks {missing}; it has {list(map(str, frame.columns))}"
+                )
+            frame = frame[names]
+        made = _FramePredictions(str(self._path), self._manifest, features, size)
+        # Not by what it is made of: Dask would take a result of another export for this one's.
+        return frame.map_partitions(made, meta=made.without_rows(), token=uuid.uuid4().hex)
+
     def _values(self, batch: Any) -> list[Any]:
         names = [feed.name for feed in self.feeds]
         if isinstance(batch, Mapping):
@@ -444,6 +502,85 @@ class LoadedModel:
             f"a batch is a mapping with {names}, or as many arrays in this order; found "
             f"{type(batch).__name__}"
         )
+
+
+@dataclass(frozen=True)
+class _FramePredictions:
+    """Predicts for a partition, in whichever process it is."""
+
+    path: str
+    manifest: ModelManifest
+    features: Callable[[dict[str, Any]], Any] | None
+    batch_size: int
+
+    def without_rows(self) -> Any:
+        """Return a frame without rows, with the columns of predictions."""
+        columns: dict[str, np.ndarray] = {}
+        for fetch, name in zip(self.manifest.fetches, self._names(), strict=True):
+            if not fetch.shape or fetch.shape[0] is not None or None in fetch.shape[1:]:
+                raise ConfigurationError(
+                    f"{name!r} of shape {fetch.shape} has not one row of numbers for each example"
+                )
+            dtype = "float32" if fetch.dtype == "bfloat16" else fetch.dtype
+            columns |= _flat(name, np.empty((0, *map(int, fetch.shape[1:])), dtype))  # type: ignore[arg-type]
+        return _frame(columns, None)
+
+    def _names(self) -> list[str]:
+        form = nested(self.manifest.outputs, list(range(len(self.manifest.fetches))))
+        if isinstance(form, dict) and all(isinstance(each, int) for each in form.values()):
+            by_number = {number: name for name, number in form.items()}
+            return [by_number[number] for number in range(len(self.manifest.fetches))]
+        several = [fetch.name for fetch in self.manifest.fetches]
+        return ["prediction"] if len(several) == 1 else several
+
+    def __call__(self, frame: Any) -> Any:
+        """Return the predictions for a frame of pandas."""
+        if not len(frame):
+            return self.without_rows().reindex(frame.index)
+        model = _loaded(self.path, self.manifest)
+        rows, parts = columns_of(frame), []
+        for start in range(0, len(frame), self.batch_size):
+            part = slice(start, start + self.batch_size)
+            batch: Any = {name: column[part] for name, column in rows.items()}
+            batch = batch if self.features is None else self.features(batch)
+            flat: dict[str, np.ndarray] = {}
+            for name, array in zip(self._names(), model.predict_flat(batch), strict=True):
+                plain = array.astype(np.float32) if array.dtype.kind == "V" else array
+                flat |= _flat(name, plain)
+            parts.append(flat)
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return _frame(columns, frame.index)
+
+
+def _flat(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
+    if array.ndim == 1:
+        return {name: array}
+    rows = array.reshape(len(array), int(np.prod(array.shape[1:])))
+    return {f"{name}_{number}": column for number, column in enumerate(rows.T)}
+
+
+def _frame(columns: dict[str, np.ndarray], index: Any) -> Any:
+    return import_module("pandas").DataFrame(columns, index=index)  # where there are frames, it is
+
+
+_MOST_LOADED = 4
+
+_loading = Lock()  # one thread at a time loads a model that others want, too
+_models: OrderedDict[str, LoadedModel] = OrderedDict()
+
+
+def _loaded(path: str, manifest: ModelManifest) -> LoadedModel:
+    """Return the model of a folder, loaded once in this process, if it is the one that is meant."""
+    with _loading:
+        model = _models.pop(path, None)
+        if model is None or model._manifest != manifest:
+            model = load_model(path)
+        if model._manifest != manifest:
+            raise ExportError(f"the model in {path!r} is not the one that predictions began with")
+        _models[path] = model
+        while len(_models) > _MOST_LOADED:
+            _models.popitem(last=False)
+        return model
 
 
 def load_model(path: str | os.PathLike[str]) -> LoadedModel:
