@@ -301,27 +301,36 @@ def partitions_delayed(collection: Any) -> list[Delayed]:
     return list(flatten(delayed.tolist() if hasattr(delayed, "tolist") else delayed))
 
 
-def tasks_of(delayed: Delayed) -> int:
-    """Return how many tasks a delayed object needs."""
-    return len(_needed(delayed))
+def with_own_tasks(several: Iterable[Delayed]) -> list[Delayed]:
+    """Return delayed objects that have the tasks which they need, and no others.
+
+    Those of a collection have all of its tasks, which would be gone through for each of them.
+    Relies on ``HighLevelGraph.get_all_dependencies``, and on `Delayed` taking a dict.
+    """
+    known: dict[int, tuple[Any, dict[Any, Any], Any]] = {}
+    return [_culled(each, known) for each in several]
 
 
-def tasks_together(several: Iterable[Delayed]) -> int:
-    """Return how many tasks some delayed objects need if what they share is computed once."""
-    return len(set().union(*map(_needed, several)))
-
-
-def _needed(delayed: Delayed) -> set[Any]:
-    # Relies on `HighLevelGraph.get_all_dependencies`; other graphs count as one task.
+def _culled(delayed: Delayed, known: dict[int, tuple[Any, dict[Any, Any], Any]]) -> Delayed:
     graph = delayed.dask
-    known = graph.get_all_dependencies() if hasattr(graph, "get_all_dependencies") else {}
-    waiting, found = [delayed.key], set()
+    if not hasattr(graph, "get_all_dependencies"):
+        return delayed
+    if id(graph) not in known:  # with the graph: its id is its own as long as it lives
+        known[id(graph)] = graph, dict(graph), graph.get_all_dependencies()
+    _, tasks, dependencies = known[id(graph)]
+    waiting: list[Any] = [delayed.key]
+    found: dict[Any, Any] = {}
     while waiting:
         key = waiting.pop()
         if key not in found:
-            found.add(key)
-            waiting += known.get(key, ())
-    return found
+            found[key] = tasks[key]
+            waiting += dependencies[key]
+    return Delayed(delayed.key, found)
+
+
+def tasks_of(delayed: Delayed) -> set[Any]:
+    """Return the keys of the tasks that a delayed object has."""
+    return set(delayed.dask)
 
 
 # What psnb adds to Dask's schedulers and workers while they run, and reads of them.

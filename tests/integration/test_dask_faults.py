@@ -74,7 +74,7 @@ def test_every_row_is_used_once_though_a_worker_is_killed(
         rows: Any = [dask.delayed(rows_of)(number, folder) for number in range(PARTITIONS)]
         if persisted:
             # All on one worker, so that the other fetches some.
-            first = next(iter(strategy._closure_workers()))
+            first = strategy.worker_addresses[0]
             rows = whole.persist(rows, workers=[first], allow_other_workers=True)
             if when != "computes":
                 wait_until(lambda: all(each.done() for each in futures_of(rows)), "persisted")

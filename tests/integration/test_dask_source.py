@@ -35,19 +35,15 @@ def collection(partitions: int = 8) -> Any:
     return dd.from_pandas(frame(), npartitions=partitions)
 
 
-def workers_of(strategy: psnb.ParameterServerStrategy) -> list[str]:
-    return list(strategy._closure_workers())
-
-
 def persisted(strategy: psnb.ParameterServerStrategy, what: Any) -> Any:
-    (found,) = strategy.client.persist([what], workers=workers_of(strategy))
+    (found,) = strategy.client.persist([what], workers=strategy.worker_addresses)
     wait_until(lambda: all(each.done() for each in futures_of(found)), "persisted")
     return found
 
 
 KINDS: dict[str, Callable[[], Any]] = {
     "frame": collection,
-    "array": lambda: da.from_array(np.arange(ROWS), chunks=100),
+    "array": lambda: collection().id.to_dask_array(),  # of chunks of unknown length
     "bag": lambda: db.from_sequence(range(ROWS), npartitions=8),
     "delayed": lambda: [dask.delayed(range)(n, n + 100) for n in range(0, ROWS, 100)],
 }
@@ -73,6 +69,7 @@ def test_an_epoch_uses_every_row_once(
     dataset = coordinator.create_per_worker_dataset(
         Dataset.from_dask(rows).shuffle(50).batch(30), sharding="dynamic"
     )
+    several = rows = None  # the dataset holds what it reads
 
     def step(iterator: Iterator[Any]) -> None:
         ids = np.asarray(ids_of(next(iterator)), np.int64)
@@ -96,7 +93,7 @@ def servers(client: Client) -> int:
 def test_partitions_are_read_where_they_lie_and_moved_only_from_one_that_is_busy(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:
-    first, second = workers_of(strategy)
+    first, second = strategy.worker_addresses
     here = strategy.client.persist(collection(6), workers=[first])
     wait_until(lambda: all(each.done() for each in futures_of(here)), "persisted")
     (name, other) = (strategy._closure_workers()[each] for each in (first, second))
@@ -168,7 +165,7 @@ def test_partitions_are_computed_on_workers_a_few_ahead_and_let_go(
 
     coordinator.run_epoch(step, iter(dataset))
     assert sorted(_places) == list(range(40))
-    assert {place[0] for place in _places.values()} <= {*workers_of(strategy)}
+    assert {place[0] for place in _places.values()} <= {*strategy.worker_addresses}
     assert max(ahead - number for number, (_, ahead) in _places.items()) <= 12
 
 
@@ -328,3 +325,14 @@ def test_a_collection_that_is_cancelled_meanwhile_ends_the_waiting(
     wait_until(lambda: all(each.cancelled() for each in futures), "it is gone")
     with pytest.raises(DatasetError, match=r"no partition \d any more.*Persist it again"):
         coordinator.run_epoch(next, iter(dataset))
+
+
+def test_predictions_for_a_persisted_collection_come_in_its_order(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    trainer = psnb.Trainer(coordinator, print, predict=lambda batch: batch["id"] * 2)
+    rows = collection()
+    with pytest.raises(ConfigurationError, match=r"persist\(\) it first"):
+        trainer.infer_from_dataset(Dataset.from_dask(rows).batch(30))
+    found = trainer.infer_from_dataset(Dataset.from_dask(persisted(strategy, rows)).batch(30))
+    assert found.tolist() == list(range(0, 2 * ROWS, 2))

@@ -41,12 +41,12 @@ from psnb._src.dask_compat import (
     partitions_kept,
     scheduler_address,
     tasks_of,
-    tasks_together,
+    with_own_tasks,
 )
 from psnb._src.data.block import Block, block_spec
 from psnb._src.data.nodes.partitions import Partitions, PartRange, rows_of_partition
 from psnb._src.data.spec import Spec
-from psnb._src.utils.text import shown
+from psnb._src.utils.text import error_text, shown
 from psnb._src.utils.threads import run_on_loop
 from psnb._src.worker.partitions import on_this_worker
 from psnb.errors import ConfigurationError, DatasetError
@@ -173,7 +173,7 @@ def _found(collection: Any, columns: list[str] | None) -> tuple[list[_Partition]
     if isinstance(collection, list | tuple) and all(
         isinstance(each, Delayed | Future) for each in collection
     ):
-        return [_single(each) for each in collection], None
+        return _singles(collection), None
     if not is_dask_collection(collection) or not hasattr(collection, "to_delayed"):
         raise ConfigurationError(f"{_WHAT}; found {shown(collection)}")
     kept, known = partitions_kept(collection), None
@@ -195,16 +195,21 @@ def _found(collection: Any, columns: list[str] | None) -> tuple[list[_Partition]
         )
     if kept is not None:
         return [_Partition(each.key, each, None) for each in kept], known
-    return [_Partition(each.key, None, each) for each in partitions_delayed(collection)], known
+    delayed = with_own_tasks(partitions_delayed(collection))
+    return [_Partition(each.key, None, each) for each in delayed], known
 
 
-def _single(each: Any) -> _Partition:
-    if isinstance(each, Future):
-        return _Partition(each.key, each, None)
-    kept = partitions_kept(each)
-    return (
-        _Partition(each.key, None, each) if kept is None else _Partition(kept[0].key, kept[0], None)
-    )
+def _singles(several: Sequence[Any]) -> list[_Partition]:
+    """Return delayed objects and futures as partitions."""
+    kept = [[each] if isinstance(each, Future) else partitions_kept(each) for each in several]
+    delayed = with_own_tasks(each for each, held in zip(several, kept, strict=True) if held is None)
+    others = iter(delayed)
+    return [
+        _Partition((each := next(others)).key, None, each)
+        if held is None
+        else _Partition(held[0].key, held[0], None)
+        for held in kept
+    ]
 
 
 def _futures(found: Sequence[_Partition]) -> list[Future]:
@@ -220,8 +225,8 @@ _LOOKED_AT = 20
 
 def _warn_of_shared(found: Sequence[_Partition]) -> None:
     """Warn if partitions need the same tasks, which would be computed again for each of them."""
-    delayed = [each.delayed for each in found[:_LOOKED_AT] if each.delayed is not None]
-    if sum(map(tasks_of, delayed)) > 2 * tasks_together(delayed) + len(delayed):
+    tasks = [tasks_of(each.delayed) for each in found[:_LOOKED_AT] if each.delayed is not None]
+    if sum(map(len, tasks)) > 2 * len(set().union(*tasks)) + len(tasks):
         warnings.warn(
             "from_dask: partitions of this collection need the results of each other's tasks, as "
             "after a shuffle, and Dask computes those again for every few of them: persist() it "
@@ -330,6 +335,10 @@ async def _run(feed: weakref.ref[PartitionFeed], asked: asyncio.Event) -> None:
             await found._tend()
         except OSError as error:  # the scheduler cannot be reached at the moment
             logger.debug("where partitions are is not known: %s", error)
+        except AttributeError:  # the client was closed
+            return
+        except Exception as error:  # of a graph, which the user has made
+            logger.warning("from_dask: partitions cannot be computed: %s", error_text(error))
         del found
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK):

@@ -332,6 +332,15 @@ class ParameterServerStrategy(SaysWhatToUse):
         return set(self._closure_workers().values())
 
     @property
+    def worker_addresses(self) -> tuple[str, ...]:
+        """Dask addresses of the workers that can run closures now; asks the scheduler.
+
+        For Dask's own work, to keep it off the servers: ``frame.persist(workers=
+        strategy.worker_addresses, allow_other_workers=True)``.
+        """
+        return tuple(self._closure_workers())
+
+    @property
     def server_addresses(self) -> tuple[str, ...]:
         """Dask addresses of the servers."""
         return tuple(server.address for server in self._core.servers.running)
