@@ -14,7 +14,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, get_worker
+from distributed import Client, LocalCluster, get_worker
 from distributed.client import futures_of
 
 import psnb
@@ -336,3 +336,55 @@ def test_predictions_for_a_persisted_collection_come_in_its_order(
         trainer.infer_from_dataset(Dataset.from_dask(rows).batch(30))
     found = trainer.infer_from_dataset(Dataset.from_dask(persisted(strategy, rows)).batch(30))
     assert found.tolist() == list(range(0, 2 * ROWS, 2))
+
+
+def test_partitions_that_dask_has_spilled_to_disk_are_read_once_as_well() -> None:
+    # The process itself is larger than its limit: that pauses nothing here.
+    off = {f"distributed.worker.memory.{each}": False for each in ("spill", "pause", "terminate")}
+    with (
+        dask.config.set({**off, "distributed.worker.memory.target": 0.5}),
+        LocalCluster(
+            n_workers=3,
+            threads_per_worker=1,
+            processes=False,
+            memory_limit="2MB",
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as client,
+        psnb.ParameterServerStrategy(client, num_servers=1) as strategy,
+    ):
+        coordinator = psnb.ClusterCoordinator(strategy)
+        visits = visits_of(strategy, ROWS)
+        wide = da.from_array(np.arange(ROWS), chunks=50)[:, None] + da.zeros((ROWS, 1000))
+        rows = persisted(strategy, wide.rechunk((50, 1000)))
+        spilled = sum(len(worker.data.slow) for worker in cluster.workers.values())
+        assert spilled > 0
+
+        def step(iterator: Iterator[Any]) -> None:
+            ids = next(iterator)[:, 0].astype(np.int64)
+            visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+        dataset = coordinator.create_per_worker_dataset(
+            Dataset.from_dask(rows).batch(10), sharding="dynamic"
+        )
+        coordinator.run_epoch(step, iter(dataset))
+        assert numbers(visits, ROWS) == [1] * ROWS
+
+
+@pytest.mark.parametrize("how", ["persisted", "computed"])
+def test_with_fewer_splits_the_rows_of_several_partitions_are_mixed(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, how: str
+) -> None:
+    visits, rows = visits_of(strategy, ROWS), collection()
+    data = Dataset.from_dask(persisted(strategy, rows) if how == "persisted" else rows)
+    dataset = coordinator.create_per_worker_dataset(
+        data.shuffle(ROWS).batch(30), sharding="dynamic", splits=3
+    )
+
+    def step(iterator: Iterator[Any]) -> None:
+        ids = next(iterator)["id"]
+        assert len(ids) < 10 or len({id_ // 125 for id_ in ids.tolist()}) > 1
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+    coordinator.run_epoch(step, iter(dataset))
+    assert numbers(visits, ROWS) == [1] * ROWS
