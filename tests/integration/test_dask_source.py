@@ -163,7 +163,11 @@ def test_partitions_are_computed_on_workers_a_few_ahead_and_let_go(
     def step(iterator: Iterator[Any]) -> None:
         _note_read(int(next(iterator)[0]))
 
-    coordinator.run_epoch(step, iter(dataset))
+    before, held = len(strategy.client.futures), []
+    coordinator.run_epoch(
+        step, iter(dataset), watch=lambda: held.append(len(strategy.client.futures))
+    )
+    assert max(held) - before <= 20  # leased, in closures that may run again, and a few ahead
     assert sorted(_places) == list(range(40))
     assert {place[0] for place in _places.values()} <= {*strategy.worker_addresses}
     assert max(ahead - number for number, (_, ahead) in _places.items()) <= 12
