@@ -205,6 +205,22 @@ def test_the_notebook_that_serves_predicts_in_other_processes_and_follows(tmp_pa
     assert float(auc[1]) > 0.80
 
 
+@REST
+def test_the_notebook_of_dask_uses_every_flight_once_though_a_worker_is_killed(
+    tmp_path: Path,
+) -> None:
+    (path,) = [each for each in NOTEBOOKS if each.stem == "09_dask_dataframe"]
+    notebook = run(path, tmp_path)
+    assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
+    said = printed(notebook)
+    assert "workers lost: 1" in said
+    assert "each flight used once: True" in said
+    auc = re.search(r"held-out AUC ([\d.]+)", said)
+    assert auc is not None
+    assert float(auc[1]) > 0.81
+    assert len(outputs(notebook, "image/png")) == 1
+
+
 @pytest.fixture
 def surviving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The notebook of deaths, whose processes have the test's folder in their command lines."""
