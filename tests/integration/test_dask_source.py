@@ -392,3 +392,17 @@ def test_with_fewer_splits_the_rows_of_several_partitions_are_mixed(
 
     coordinator.run_epoch(step, iter(dataset))
     assert numbers(visits, ROWS) == [1] * ROWS
+
+
+def test_a_trainer_reads_it_ahead_in_threads_of_its_own(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, ROWS)
+
+    def step(iterator: Iterator[Any]) -> None:
+        ids = next(iterator)["id"]
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+    trainer = psnb.Trainer(coordinator, step, worker=psnb.Downpour())
+    trainer.train_from_dataset(Dataset.from_dask(collection()).batch(10).prefetch(2), epochs=2)
+    assert numbers(visits, ROWS) == [2] * ROWS
