@@ -24,6 +24,8 @@ PARTITIONS, EACH = 8, 50
 ROWS = PARTITIONS * EACH
 PROCESSES = True
 
+AGAIN = pytest.mark.second_tier("the same deaths, of the other kind of collection")
+
 
 class Rows(list[int]):
     """Kill, once, the worker that sends them to another."""
@@ -62,7 +64,13 @@ def counting_step(visits: psnb.Embedding, folder: str) -> Callable[[Iterator[Any
 
 @pytest.mark.parametrize(
     ("when", "persisted"),
-    [("computes", False), ("computes", True), ("sends", True), ("steps", True), ("steps", False)],
+    [
+        ("computes", False),
+        ("sends", True),
+        ("steps", True),
+        pytest.param("computes", True, marks=AGAIN),
+        pytest.param("steps", False, marks=AGAIN),
+    ],
 )
 def test_every_row_is_used_once_though_a_worker_is_killed(
     whole: Client, tmp_path: Path, when: str, persisted: bool
