@@ -89,7 +89,17 @@ def test_every_row_is_used_once_though_a_worker_is_killed(
         data = Dataset.from_dask(rows).shuffle(10).batch(20)
         dataset = coordinator.create_per_worker_dataset(data, sharding="dynamic")
         (tmp_path / when).touch()
-        coordinator.run_epoch(counting_step(visits, folder), iter(dataset))
+        step, iterator = counting_step(visits, folder), iter(dataset)
+        if when == "sends":  # the other worker finds it busy, and fetches
+            other = list(strategy._closure_workers().values())[1]
+
+            def sent() -> bool:
+                coordinator.schedule(step, (iterator,), worker=other)
+                coordinator.join()
+                return (tmp_path / "killed").exists()
+
+            wait_until(sent, "a worker was killed that sends a partition")
+        coordinator.run_epoch(step, iterator)
         assert (tmp_path / "killed").exists()
         assert numbers(visits, ROWS) == [1] * ROWS
 
