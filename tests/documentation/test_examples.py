@@ -91,13 +91,18 @@ def words(name: str, lines: int = 40) -> None:
 
 
 seen: list[int] = []
-"""How many lines each closure of `line_step` had: the workers are of this process."""
+"""What closures have noted: the workers are of this process."""
 
 
 def line_step(iterator: Iterator[Any]) -> None:
     """Note how many lines a batch has."""
     taken = next(iterator)
     seen.append(len(taken["id"] if isinstance(taken, dict) else taken))
+
+
+def delay_step(iterator: Iterator[Any]) -> None:
+    """Note the delays of a batch."""
+    seen.extend(next(iterator)["dep_delay"].tolist())
 
 
 def loss(params: Any, rows: Any, batch: Any) -> Any:
@@ -125,6 +130,46 @@ def daily_step(iterator: Iterator[Any]) -> None:
     """Report what `numpy_step` reports, of numbers."""
     taken = next(iterator)
     psnb.report(loss=0.4, auc=psnb.metrics.AUC()(taken % 2, taken / 100), examples=len(taken))
+
+
+def test_dask_collections(given: Namespace) -> None:
+    import pandas as pd
+
+    numbers = np.arange(400)
+    rows = pd.DataFrame({"origin": "JFK", "dest": "BOS", "dep_delay": numbers})
+    Path("flights").mkdir()
+    for number in range(4):
+        rows[number * 100 : number * 100 + 100].to_parquet(f"flights/{number}.parquet")
+    seen.clear()
+    given["step"] = delay_step
+    run(given, "import dask.dataframe as dd\n\nflights")
+    assert sorted(seen) == numbers[:300].tolist()
+    run(given, "windows = data.shuffle")
+    given["coordinator"].run_epoch(delay_step, iter(given["dataset"]))
+    run(given, "memory = psnb.data.InMemoryDataset.of")
+    given["coordinator"].run_epoch(delay_step, iter(given["in_memory"]))
+    assert sorted(seen) == sorted([*range(300)] * 3)
+
+
+def test_predictions_and_rows_for_dask(given: Namespace) -> None:
+    import dask.dataframe as dd
+    import pandas as pd
+
+    import psnb.jax
+
+    table = given["table"] = given["strategy"].embedding("ads", 2, rows=IDS)
+    forward = psnb.jax.forward(
+        lambda params, rows, batch: {"score": rows["ads"].sum(1)}, tables={"ads": table}
+    )
+    psnb.export("model", forward, example={"ads": np.arange(8)})
+    frame = pd.DataFrame({"ads": np.arange(IDS)})
+    given["flights"] = dd.from_pandas(frame, npartitions=2)
+    run(given, "predicted = psnb.load_model")
+    given["ids"] = [3, 4]
+    run(given, "frame = table.to_dask()")
+    with dask.config.set(scheduler="synchronous"):
+        assert len(given["predicted"].compute()) == IDS
+        assert given["frame"].compute().index.tolist() == [3, 4]
 
 
 def test_each_example_has_a_test() -> None:

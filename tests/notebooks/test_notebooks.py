@@ -157,7 +157,7 @@ def test_the_notebook_that_goes_on_uses_every_order_once_an_epoch_whatever_is_ki
 
 @REST
 def test_the_notebook_of_embeddings_learns_of_any_id_and_forgets(tmp_path: Path) -> None:
-    path = named("09_embeddings")
+    path = named("13_embeddings")
     notebook = run(path, tmp_path)
     assert told(notebook) == told(nbformat.read(path, as_version=4)), _ANEW
     said = printed(notebook)
