@@ -618,8 +618,11 @@ class Inbox:
             )
         answer: Answer[Any] = Answer()
         try:
-            self.ask(partial(self.when, ready, answer))  # also if the time is over by then
-            return answer.result() if self._result(answer, timeout) else None
+            # Not `ask`, whose answer would wake this thread once more: a fetch took a fifth longer.
+            self.post(partial(self._look_for, ready, answer))
+            if not self._result(answer, timeout):
+                self.ask(bool)  # it is looked at once, also if the time is over by then
+            return answer.result() if answer.done() else None
         finally:
             answer.cancel()
 
@@ -645,6 +648,12 @@ class Inbox:
         else:
             self._waiters.append((ready, waiter))
         return bool(found)
+
+    def _look_for(self, ready: Callable[[], object], answer: Answer[Any]) -> None:
+        try:
+            self.when(ready, answer)
+        except BaseException as error:  # `wait` raises it
+            answer.set_exception(error)
 
     def look(self) -> bool:
         """See who has what it waits for; on the loop, at the end of each turn.
