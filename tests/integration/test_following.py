@@ -98,7 +98,8 @@ def test_a_predictor_in_another_process_picks_up_what_is_trained_and_mixes_nothi
             follower.kill()
     known = {0: (np.full((40, 2), 0.5, np.float32), np.zeros(3, np.float32))}
     known |= {number_of(each): saved(each) for each in manager.checkpoints}
-    seen = np.load(found)
+    with np.load(found) as file:
+        seen = dict(file)
     assert len({*seen["first"].tolist()}) > 3  # it followed while there was training
     for first, rows, w, later in zip(
         *(seen[k] for k in ("first", "rows", "w", "last")), strict=True
