@@ -179,7 +179,7 @@ async def task_value(worker: Worker, key: Any) -> tuple[str | None, Any, bool]:
     found, *_ = await gather_from_workers(where, pool_of(worker), who=worker.address)
     if key in found:
         return "memory", found[key], True
-    return "processing", None, False  # whoever had it is gone
+    return "processing", None, False  # the worker that had it is gone
 
 
 async def holders(node: Client | Worker, keys: list[Any]) -> dict[Any, list[str]]:

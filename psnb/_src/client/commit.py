@@ -53,7 +53,7 @@ _UNKNOWN = (ServerUnresponsiveError, CoordinatorClosedError)
 
 
 class Asked:
-    """What `ask` waits for where whoever drives a coroutine makes its requests."""
+    """What `ask` waits for where the driver of a coroutine makes its requests."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = requests
@@ -152,7 +152,7 @@ async def commit(
             return staleness
     holds = await ask([Request(shard, PreparePart(of, parts[shard])) for shard in shards])
     if failed := _errors(holds):
-        # Not all have prepared it, so none will apply it; those that have are told to give it up.
+        # Not all have prepared it, so none will apply it; those that have must give it up.
         held = [s for s, each in zip(shards, holds, strict=True) if not isinstance(each, Exception)]
         await ask([Request(shard, GiveUpCommit(of)) for shard in held])
         raise failed[0]

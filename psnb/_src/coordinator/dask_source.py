@@ -317,7 +317,7 @@ class PartitionFeed:
                 del self._held[number]
         new = [number for number in needed if number not in self._held]
         if new and workers:
-            await asyncio.sleep(0)  # what was released is told to Dask before
+            await asyncio.sleep(0)  # Dask hears first of what was released
             submit = partial(self._source.submit, self._client, new, sorted(workers))
             futures = await offload(submit)
             self._held |= {n: (each, workers) for n, each in zip(new, futures, strict=True)}

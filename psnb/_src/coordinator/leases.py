@@ -280,7 +280,7 @@ class EpochLeases:
                 nobodys = range_
         if nobodys is not None:
             return nobodys
-        # The last of whoever has most: what that one comes to last.
+        # The last of the worker that has most: what it comes to last.
         left = Counter(holder for holder, _ in others)
         busy = [(left[holder], holder) for holder in left if self._busy(holder)]
         if not busy:
