@@ -19,7 +19,6 @@ take an error that is then lost.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,13 +39,15 @@ from psnb._src.utils.text import counted, timed_out
 from psnb._src.utils.threads import Inbox, uninterrupted
 from psnb._src.worker.context import worker_index
 
-_LOOK_AGAIN, _LOOK_AGAIN_ASYNC = 0.1, 1.0
-"""Seconds between two calls of what looks after something else while a thread, and a coroutine,
-waits for all."""
-
+_LOOK_AGAIN = 1.0
+"""Seconds between two calls of what looks after something else while a coroutine waits."""
 
 _CATCH_UP = 0.2
 """Seconds that figures wait for the loop: it may wait for a lock that who asks for them holds."""
+
+
+_Ended = tuple[list[RemoteValue]]
+"""What waiting has ended with: the closures whose errors are to be raised. Never false."""
 
 
 class ClosureQueue:
@@ -103,31 +104,26 @@ class ClosureQueue:
 
     @uninterrupted
     def _wait_for_room(self, closure: Closure) -> None:
-        failed: list[RemoteValue] = []
-        try:
-            self.inbox.wait(partial(self._put, closure, failed))
-        except BaseException:  # an interrupt
-            self.inbox.post(partial(self._scheduler.errors.restore, failed))
-            raise
-        if failed:
-            raise_failed(failed)
+        _raise_first(self.inbox.wait(partial(self._put, closure), None, self._restore))
         if closure.remote.status is ClosureStatus.CANCELLED:
             self.check_open()
 
-    def _put(self, closure: Closure, failed: list[RemoteValue]) -> bool:
+    def _put(self, closure: Closure) -> _Ended | None:
         """Put a closure if there is room, or take the errors that are to be raised; on the loop."""
         scheduler = self._scheduler
         if scheduler.errors and not scheduler.closed:
             if not scheduler.may_raise():
-                return False
+                return None
             if not scheduler.errors.fetched():
-                failed += scheduler.errors.take()
-                return True
+                return (scheduler.errors.take(),)
             scheduler.clear_errors()
         if not scheduler.closed and scheduler.queued() >= self._max_size:
-            return False
+            return None
         scheduler.add(closure)
-        return True
+        return ([],)
+
+    def _restore(self, ended: _Ended) -> None:
+        self._scheduler.errors.restore(ended[0])
 
     def pause(self, then: Callable[[], object] = bool) -> None:
         """Hand out no closures until `resume`, and call a function on the loop; idempotent.
@@ -220,32 +216,20 @@ class ClosureQueue:
         CoordinatorClosedError
             If the queue is closed, before or meanwhile.
         """
-        end = math.inf if timeout is None else time.monotonic() + timeout
-        while True:
-            look()
-            left = end - time.monotonic()
-            if self.inbox.wait(self._scheduler.over, max(0.0, min(left, _LOOK_AGAIN))):
-                if self._raise_what_there_is():
-                    return
-            elif left <= _LOOK_AGAIN:
-                break
+        look()
+        # One question, which also takes the errors: to ask for them once all is over took as much
+        # of the notebook's time as ten closures.
+        if _raise_first(self.inbox.wait(self._take_if_over, timeout, self._restore, look)):
+            return
         found = self.statistics()
         rest = f"{counted(found.queued, 'closure')} queued and {found.in_flight} in flight"
         if not found.queued and not found.in_flight:
             rest = "what closures pushed is not applied yet"
         raise timed_out(f"after {timeout} s: {rest}; all goes on")
 
-    def _raise_what_there_is(self) -> bool:
-        """Raise the pending error, if all is over; return whether it is."""
+    def _take_if_over(self) -> _Ended | None:
         scheduler = self._scheduler
-
-        def take() -> list[RemoteValue] | None:
-            return scheduler.take_errors() if scheduler.over() else None
-
-        failed = self.inbox.ask(take, scheduler.errors.restore)
-        if failed:
-            raise_failed(failed)
-        return failed is not None
+        return (scheduler.take_errors(),) if scheduler.over() else None
 
     async def join_async(
         self, timeout: float | None = None, look: Callable[[], object] = bool
@@ -263,7 +247,7 @@ class ClosureQueue:
                     if signal.done():
                         signal = Signal()
                         self.inbox.post(partial(self.inbox.when, self._scheduler.over, signal))
-                    await signal.wait(_LOOK_AGAIN_ASYNC)
+                    await signal.wait(_LOOK_AGAIN)
                     look()
         except TimeoutError:
             if not limit.expired():
@@ -288,7 +272,7 @@ class ClosureQueue:
         # What was posted and not carried out may be closures that this thread has put.
         if self.inbox or self._scheduler.busy:
             return False
-        return self._raise_what_there_is()
+        return _raise_first(self.inbox.wait(self._take_if_over, 0.0, self._restore))
 
     def close(self) -> None:
         """Have all cancelled that waits or runs, and more refused; idempotent.
@@ -319,6 +303,13 @@ class ClosureQueue:
     def closed_attempts(self) -> tuple[int, dict[int, int]]:
         """Do what `Scheduler.closed_attempts` does, in any thread."""
         return self.inbox.ask(self._scheduler.closed_attempts)
+
+
+def _raise_first(ended: _Ended | None) -> bool:
+    """Raise the first error, if there is one; return whether the waiting has ended."""
+    if ended and ended[0]:
+        raise_failed(ended[0])
+    return bool(ended)
 
 
 # BroadcastCalls: calls to given workers, before all queued closures, each once at most.

@@ -555,9 +555,9 @@ class FailedClosures:
         failed, self._failed, self.cancelled = self._failed, [], 0
         return failed
 
-    def restore(self, failed: list[RemoteValue] | None) -> None:
+    def restore(self, failed: list[RemoteValue]) -> None:
         """Undo `take`: they were not raised."""
-        self._failed[:0] = failed or ()
+        self._failed[:0] = failed
 
 
 def raise_failed(failed: Sequence[RemoteValue]) -> NoReturn:

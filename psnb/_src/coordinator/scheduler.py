@@ -21,9 +21,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Dependents, Pin, WorkerPredicate
 from psnb._src.coordinator.in_flight import Gate, InFlight, Step, Waiting
@@ -42,8 +41,7 @@ from psnb.errors import (
 # QueueStatistics: what statistics say of the queue. Pure.
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStatistics:
+class QueueStatistics(NamedTuple):
     """A queue at one moment: numbers of closures, and whether an error waits to be raised."""
 
     queued: int

@@ -513,6 +513,9 @@ _MOST_COMMANDS = 1024
 _LOOP_MAY_END = 1.0
 """Seconds after which a waiting thread sees whether the loop runs."""
 
+_LOOK_AGAIN = 0.1
+"""Seconds between two calls of what looks after something else while a thread waits."""
+
 
 class Waiter(Protocol):
     """Who waits: an `Answer`, for example."""
@@ -598,11 +601,18 @@ class Inbox:
             raise
         return answer.result()
 
-    def wait(self, ready: Callable[[], T], timeout: float | None = None) -> T | None:
+    def wait(
+        self,
+        ready: Callable[[], T | None],
+        timeout: float | None = None,
+        undo: Callable[[T], object] = bool,
+        look: Callable[[], object] | None = None,
+    ) -> T | None:
         """Wait until ``ready`` returns something true, and return that; None after a timeout.
 
         It is called on the loop, at once and at the end of each turn, until it is true. What it
-        raises is raised here.
+        raises is raised here. If an interrupt ends the waiting, ``undo`` is called on the loop with
+        what it has returned. ``look`` is called here meanwhile, ten times a second.
 
         Raises
         ------
@@ -620,11 +630,14 @@ class Inbox:
         try:
             # Not `ask`, whose answer would wake this thread once more: a fetch took a fifth longer.
             self.post(partial(self._look_for, ready, answer))
-            if not self._result(answer, timeout):
-                self.ask(bool)  # it is looked at once, also if the time is over by then
-            return answer.result() if answer.done() else None
-        finally:
-            answer.cancel()
+            if not self._result(answer, timeout, look):
+                # On the loop, where nothing is found at the same moment. It is looked at once, also
+                # if the time is over by then.
+                self.ask(partial(answer.set_result, None))
+        except BaseException:  # an interrupt
+            self.post(partial(_take_back, answer, undo))
+            raise
+        return cast("T | None", answer.result())
 
     def catch_up(self, timeout: float) -> None:
         """Wait until all that this thread has posted is carried out, but not for longer.
@@ -703,18 +716,27 @@ class Inbox:
         except RuntimeError:  # the loop is closed: nothing else runs it
             self._run_here()
 
-    def _result(self, answer: Answer[Any], timeout: float | None) -> bool:
+    def _result(
+        self,
+        answer: Answer[Any],
+        timeout: float | None,
+        look: Callable[[], object] | None = None,
+    ) -> bool:
         """Wait for an answer, in whatever way the loop ends; return whether it is there."""
         end = None if timeout is None else time.monotonic() + timeout
+        longest = _LOOP_MAY_END if look is None else _LOOK_AGAIN
         with uninterrupted:
             while not answer.done():
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
                     return False
-                limit = _LOOP_MAY_END if left is None else min(left, _LOOP_MAY_END)
-                uninterrupted.sleep(answer.ended, limit)
-                if not answer.done() and (self._commands or self._loop.is_closed()):
+                uninterrupted.sleep(answer.ended, longest if left is None else min(left, longest))
+                if answer.done():
+                    break
+                if self._commands or self._loop.is_closed():
                     self._wake()  # it was closed, or a signal handler came between post and wake
+                if look is not None:
+                    look()
         return True
 
     def _run_here(self) -> None:
@@ -728,6 +750,11 @@ class Inbox:
                     self._carry_out()
             finally:
                 self._orphan = 0
+
+
+def _take_back(answer: Answer[Any], undo: Callable[[Any], object]) -> None:
+    answer.set_result(None)
+    answer.pass_on(lambda found: found and undo(found))
 
 
 def start_task(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]], name: str) -> None:
