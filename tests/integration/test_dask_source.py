@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -340,6 +341,42 @@ def test_predictions_for_a_persisted_collection_come_in_its_order(
         trainer.infer_from_dataset(Dataset.from_dask(rows).batch(30))
     found = trainer.infer_from_dataset(Dataset.from_dask(persisted(strategy, rows)).batch(30))
     assert found.tolist() == list(range(0, 2 * ROWS, 2))
+
+
+def test_predictions_are_a_frame_with_partitions_and_index_of_their_input(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    trainer = psnb.Trainer(coordinator, print, predict=lambda batch: batch["id"] * 2)
+    rows = collection()
+    few = rows[(rows.id % 3 == 0) & (rows.id > 200)]
+    few = few.map_partitions(lambda part: part.set_index("text", drop=False))
+    for frame in (persisted(strategy, rows), persisted(strategy, few)):
+        data = Dataset.from_dask(frame, columns=["id"])
+        found = trainer.infer_dask(data.batch(30), str(tmp_path / "p" / "*.parquet"))
+        both = frame.assign(twice=found.prediction)
+        assert (found.npartitions, found.divisions) == (frame.npartitions, frame.divisions)
+        assert (both.twice == 2 * both.id).compute().all()
+        assert len(both) == len(found) == len(frame)
+
+
+def test_predictions_beside_what_is_no_whole_frame_are_refused(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    to, rows = str(tmp_path / "*.parquet"), persisted(strategy, collection())
+    trainer = psnb.Trainer(coordinator, print, predict=lambda batch: batch["id"])
+    for wrong in (Dataset.range(3), Dataset.from_dask(persisted(strategy, KINDS["bag"]()))):
+        with pytest.raises(ConfigurationError, match="of a DataFrame or Series"):
+            trainer.infer_dask(wrong.batch(2), to)
+    batches = Dataset.from_dask(rows).batch(30)
+    with pytest.raises(ConfigurationError, match=r"\.parquet files"):
+        trainer.infer_dask(batches, str(tmp_path / "*.csv"))
+    with pytest.raises(ConfigurationError, match="order"):
+        trainer.infer_dask(batches.shuffle(3), to)
+    with pytest.raises(DatasetError, match="no row"):
+        trainer.infer_dask(Dataset.from_dask(persisted(strategy, rows[rows.id < 0])).batch(3), to)
+    odd = Dataset.from_dask(rows).filter(lambda row: row["id"] % 2 == 1).batch(30)
+    with pytest.raises(DatasetError, match=r"125 rows has 6[23] predictions.*before from_dask"):
+        trainer.infer_dask(odd, to).compute()
 
 
 def test_partitions_that_dask_has_spilled_to_disk_are_read_once_as_well() -> None:

@@ -23,6 +23,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
+from dask.delayed import delayed
 from distributed import Client, Future
 from xxhash import xxh3_64
 
@@ -46,7 +47,7 @@ from psnb._src.dask_compat import (
 from psnb._src.data.block import Block, block_spec
 from psnb._src.data.nodes.partitions import Partitions, PartRange, rows_of_partition
 from psnb._src.data.spec import Spec
-from psnb._src.utils.text import error_text, shown
+from psnb._src.utils.text import counted, error_text, shown
 from psnb._src.utils.threads import run_on_loop
 from psnb._src.worker.partitions import on_this_worker
 from psnb.errors import ConfigurationError, DatasetError
@@ -86,6 +87,8 @@ class DaskPartitions:
         That of the rows, if it is known.
     wanted : sequence of distributed.Future
         What the collection is made of that lives on a cluster.
+    frame : dask.dataframe.DataFrame or Series, optional
+        The collection, if it is one of these.
     """
 
     def __init__(
@@ -94,8 +97,10 @@ class DaskPartitions:
         columns: list[str] | None,
         known: Spec,
         wanted: Sequence[Future],
+        frame: Any = None,
     ) -> None:
         self.partitions, self._columns, self._known = tuple(partitions), columns, known
+        self.frame = frame
         self._wanted = tuple(wanted)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -158,7 +163,8 @@ def partitions_of(collection: Any, columns: Sequence[str] | None) -> Partitions:
         raise ConfigurationError(f"columns is a list of names, found {columns!r}")
     wanted = None if columns is None else list(columns)
     found, known = _found(collection, wanted)
-    source = DaskPartitions(found, wanted, known, _futures(found))
+    frame = None if empty_frame(collection) is None else collection
+    source = DaskPartitions(found, wanted, known, _futures(found), frame)
     if not found:
         raise ConfigurationError(f"{_WHAT}; this has no partition")
     if not source.persisted:
@@ -359,13 +365,7 @@ def _end(task: asyncio.Task[None] | None, held: dict[int, Any]) -> None:
 
 def frame_of_rows(table: Embedding, ids: np.ndarray | None, partition_rows: int) -> Any:
     """Return a Dask DataFrame; see `Embedding.to_dask`."""
-    try:
-        frames: Any = import_module("dask.dataframe")
-        pandas: Any = import_module("pandas")
-    except ImportError as error:
-        raise ConfigurationError(
-            "to_dask makes a Dask DataFrame: pip install 'dask[dataframe]'"
-        ) from error
+    frames, pandas = _frames("to_dask")
     count = (table.rows or 0) if ids is None else len(ids)
     parts = [
         range(start, min(start + partition_rows, count))
@@ -377,6 +377,16 @@ def frame_of_rows(table: Embedding, ids: np.ndarray | None, partition_rows: int)
     columns = {str(n): np.empty(0, table.dtype) for n in range(table.dim)}
     read = _RowReader(table, uuid.uuid4().hex)
     return frames.from_map(read, parts, meta=pandas.DataFrame(columns, index=index))
+
+
+def _frames(what: str) -> tuple[Any, Any]:
+    """Return the modules of Dask's DataFrames and of pandas."""
+    try:
+        return import_module("dask.dataframe"), import_module("pandas")
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{what} makes a Dask DataFrame: pip install 'dask[dataframe]'"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -398,3 +408,42 @@ class _RowReader:
         rows = self.table.lookup(wanted, training=False)
         names = [str(number) for number in range(self.table.dim)]
         return pandas.DataFrame(rows, index=pandas.Index(wanted, name="id"), columns=names)
+
+
+# frame_beside: Parquet files, one for each partition of a frame, as a frame with its index.
+
+
+def frame_beside(frame: Any, paths: Sequence[str | None]) -> Any:
+    """Return a Dask DataFrame of what files have, with the partitions and the index of a frame.
+
+    Parameters
+    ----------
+    frame : dask.dataframe.DataFrame or Series
+        What the files belong to.
+    paths : sequence of str or None
+        The file of each partition; None for one without rows.
+    """
+    frames, pandas = _frames("infer_dask")
+    there = next(filter(None, paths), None)
+    if there is None:
+        raise DatasetError("infer_dask: the collection has no row, so nothing was predicted")
+    columns = pandas.read_parquet(there).iloc[:0]
+    parts = [
+        delayed(_beside)(part.index, path, columns)
+        for part, path in zip(frame.to_delayed(), paths, strict=True)
+    ]
+    meta = columns.set_axis(empty_frame(frame).index)
+    return frames.from_delayed(parts, meta=meta, divisions=frame.divisions, verify_meta=False)
+
+
+def _beside(index: Any, path: str | None, columns: Any) -> Any:
+    """Return the rows of a file with an index."""
+    found = columns if path is None else import_module("pandas").read_parquet(path)
+    if len(found) != len(index):
+        raise DatasetError(
+            f"infer_dask: a partition of {counted(len(index), 'row')} has "
+            f"{counted(len(found), 'prediction')}, in {path}: a dataset that leaves rows out, or "
+            "whose collection has changed, has no prediction for each. Filter the collection "
+            "before from_dask"
+        )
+    return found.set_axis(index)

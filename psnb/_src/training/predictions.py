@@ -222,22 +222,23 @@ class PredictionFiles:
         with uninterrupted:
             for number, has_rows in enumerate(written):
                 if has_rows:
-                    os.replace(self._hidden(number), self._part(number))
+                    os.replace(self._hidden(number), self.path(number))
                 else:
-                    self._part(number).unlink(missing_ok=True)
-        return [str(self._part(number)) for number, has_rows in enumerate(written) if has_rows]
+                    self.path(number).unlink(missing_ok=True)
+        return [str(self.path(number)) for number, has_rows in enumerate(written) if has_rows]
 
     def clear(self) -> None:
         """Remove what was not published, also of calls whose process died."""
         for name, _ in self._numbered(r"\.", r"\..*"):
             name.unlink(missing_ok=True)
 
-    def _part(self, number: int) -> Path:
+    def path(self, number: int) -> Path:
+        """Return the file of a part."""
         pattern = Path(self.pattern)
         return pattern.with_name(pattern.name.replace(_PLACE, f"{number:05d}"))
 
     def _hidden(self, number: int) -> Path:
-        part = self._part(number)
+        part = self.path(number)
         return part.with_name(f".{part.name}.{self.call}")
 
     def _numbered(self, before: str = "", after: str = "") -> list[tuple[Path, int]]:

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from psnb._src.checkpoint.manager import latest_full
 from psnb._src.client.updates import writing_nothing
 from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from, map_whole_splits
+from psnb._src.coordinator.dask_source import DaskPartitions, frame_beside
 from psnb._src.coordinator.resume import CheckpointManager, training_shown
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.splits import check_order
+from psnb._src.data.splits import check_order, partitions_of
 from psnb._src.metrics.metric import MetricState
 from psnb._src.monitor.history import EXAMPLES, NO_METRICS
 from psnb._src.training.callbacks import Callback, CountedRows, TrainingHistory, rows_of
@@ -508,6 +509,63 @@ class Trainer(SaysWhatToUse):
                 files.clear()
         columns = joined(iter(found))
         return columns[ALONE] if columns is not None and list(columns) == [ALONE] else columns
+
+    def infer_dask(self, dataset: Dataset, to: str) -> Any:
+        """Predict for every row of a Dask DataFrame; return a frame that lies beside it.
+
+        As `infer_from_dataset` does, now, into files; so predictions are not lost with the workers.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            Batches of `psnb.data.Dataset.from_dask` of a persisted DataFrame or Series. It must
+            have an order, and an element for each row.
+        to : str
+            Files for the predictions, as for `infer_from_dataset`: ``"predictions/*.parquet"``.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            With the partitions and the index of the collection; a column for each thing that
+            ``predict`` returns by name, or ``prediction``. Of several numbers a row, a cell is an
+            array. The files are read when it is computed.
+
+        Raises
+        ------
+        ConfigurationError
+            As for `infer_from_dataset`; or if the dataset reads something else, or a part of it.
+        DatasetError
+            If no partition has a row. Or when the frame is computed: if there is not one prediction
+            for each row, as the dataset filters.
+
+        Examples
+        --------
+        >>> flights = flights.persist(workers=strategy.worker_addresses)  # doctest: +SKIP
+        >>> batches = psnb.data.Dataset.from_dask(flights).batch(512)  # doctest: +SKIP
+        >>> found = trainer.infer_dask(batches, "predictions/*.parquet")  # doctest: +SKIP
+        >>> flights.assign(late=found.prediction)  # doctest: +SKIP
+        """
+        found = partitions_of(dataset.node) if isinstance(dataset, Dataset) else None
+        frame = None if found is None else cast(DaskPartitions, found.source).frame
+        if found is None or frame is None:
+            raise ConfigurationError(
+                "infer_dask takes a psnb.data.Dataset.from_dask of a DataFrame or Series, found "
+                f"{shown(dataset)}: infer_from_dataset takes any dataset"
+            )
+        count = len(found.parts)
+        if count != frame.npartitions:
+            raise ConfigurationError(
+                f"infer_dask predicts for all {frame.npartitions} partitions, and the dataset "
+                f"reads {count}: choose some of the collection instead"
+            )
+        check_order(dataset)
+        files = PredictionFiles(to)
+        if files.path(0).suffix != ".parquet":
+            raise ConfigurationError(f"infer_dask writes .parquet files, found {shown(to)}")
+        made = self.coordinator.create_per_worker_dataset(dataset, sharding="dynamic", splits=count)
+        written = set(self.infer_from_dataset(made, to))
+        paths = [str(files.path(number)) for number in range(count)]
+        return frame_beside(frame, [each if each in written else None for each in paths])
 
     def _evaluator(self, source: EpochSource) -> Callable[[], dict[str, float]]:
         if self._evaluate is None:
