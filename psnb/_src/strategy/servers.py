@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distributed import Client, Future
+from distributed import Client, Future, SchedulerPlugin, WorkerPlugin
 
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.connection import ControlConnection
@@ -522,17 +522,20 @@ def extend(client: Client) -> None:
     Raises
     ------
     ClusterError
-        If the scheduler cannot import psnb.
+        If a worker or the scheduler cannot import psnb.
     """
-    client.register_plugin(Runtime())
+    _register(client, Runtime(), "a Dask worker")
+    for plugin in (LayoutRegistry(), ServerProtection(), ClosureScaling()):
+        _register(client, plugin, "the Dask scheduler")
+
+
+def _register(client: Client, plugin: WorkerPlugin | SchedulerPlugin, where: str) -> None:
     try:
-        client.register_plugin(LayoutRegistry())
-        client.register_plugin(ServerProtection())
-        client.register_plugin(ClosureScaling())
+        client.register_plugin(plugin)
     except ImportError as error:
         raise ClusterError(
-            f"the Dask scheduler cannot import psnb ({error}): install it beside the scheduler "
-            "too, in the same version as here and on the workers"
+            f"{where} cannot import psnb ({error}): install it there too, in the same version as "
+            "here. All of a cluster's processes need it"
         ) from error
 
 

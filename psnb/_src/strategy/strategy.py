@@ -218,7 +218,7 @@ class ParameterServerStrategy(SaysWhatToUse):
     wire_dtype : {"float16"}, optional
         How float32 parameters and their gradients travel between workers and servers: rounded to 16
         bits, which halves the bytes and costs 0.8 s of CPU time a GB, so it is for networks below
-        5 Gbit/s. Each pull or push of a table is multiplied by a power of two first, so every
+        10 Gbit/s. Each pull or push of a table is multiplied by a power of two first, so every
         number arrives with a relative error of at most 2**-11, or with an absolute one of 2**-39 of
         the largest. Servers and optimizers keep 32 bits, and what is assigned or saved is exact. On
         one host they are rounded as well: results do not depend on where workers are. By default

@@ -339,7 +339,8 @@ class CacheFiles:
             kept = cls(folder, listed) if same else None
         if kept is None:
             raise DatasetError(
-                f"cache: {folder} was written by another dataset; delete it or use another folder"
+                f"cache: {folder} was written by another dataset, or another version of psnb; "
+                "delete it or use another folder"
             )
         return kept
 
