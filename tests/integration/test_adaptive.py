@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from psnb import EventKind
 from psnb._src.cluster.local import identity
 from psnb._src.cluster.scaling import cannot_add
 from tests.conftest import DEADLINE, wait_until
-from tests.integration.helpers import Steps
+from tests.integration.helpers import Steps, wait_for_file
 
 QUICK = {"interval": "100ms", "wait_count": 2, "target_duration": "1s"}
 
@@ -195,6 +196,24 @@ def test_the_target_counts_closures_by_the_time_they_need(
     steps.end()
     coordinator.fetch(remotes)
     wait_until(lambda: _target(cluster, 0.01) == servers, "nothing is to be done any more")
+
+
+def test_the_target_is_the_larger_of_what_tasks_and_closures_need(
+    cluster: Client, coordinator: psnb.ClusterCoordinator, steps: Steps, tmp_path: Path
+) -> None:
+    servers, end = coordinator.strategy.num_servers, tmp_path / "end"
+    tasks = cluster.map(wait_for_file, [end] * 30, pure=False)
+    wait_until(lambda: _target(cluster, 0.5) >= servers + 20, "tasks need more than closures")
+    alone = _target(cluster, 0.5)
+    remotes = coordinator.map(lambda _: steps(), range(12))
+    wait_until(lambda: _target(cluster, 1000) == servers + 2, "closures run, and Dask knows")
+    assert _target(cluster, 0.5) == alone
+    end.touch()
+    cluster.gather(tasks)
+    wait_until(lambda: _target(cluster, 0.01) == servers + 12, "closures alone")
+    wait_until(lambda: not _closable(cluster), "those that run closures stay")
+    steps.end()
+    coordinator.fetch(remotes)
 
 
 def test_closures_keep_a_scheduler_from_ending_for_idleness(

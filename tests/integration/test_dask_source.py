@@ -15,7 +15,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, LocalCluster, get_worker
+from distributed import Client, LocalCluster, Status, get_worker
 from distributed.client import futures_of
 
 import psnb
@@ -410,6 +410,41 @@ def test_partitions_that_dask_has_spilled_to_disk_are_read_once_as_well() -> Non
         )
         coordinator.run_epoch(step, iter(dataset))
         assert numbers(visits, ROWS) == [1] * ROWS
+
+
+@pytest.mark.parametrize("how", ["persisted", "computed"])
+def test_a_worker_that_dask_has_paused_for_memory_loses_nothing(
+    strategy: psnb.ParameterServerStrategy,
+    coordinator: psnb.ClusterCoordinator,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+) -> None:
+    visits, rows = visits_of(strategy, ROWS), KINDS["delayed"]()
+    if how == "persisted":
+        rows = [persisted(strategy, each) for each in rows]
+    workers = strategy.client.cluster.workers.values()
+    paused = next(each for each in workers if each.address == strategy.worker_addresses[0])
+    monkeypatch.setattr(paused.memory_manager, "memory_pause_fraction", False)  # it would go on
+    data = Dataset.from_dask(rows).batch(10)
+    dataset = coordinator.create_per_worker_dataset(data, sharding="dynamic")
+
+    def set_status(status: Status) -> None:
+        async def set_() -> None:
+            paused.status = status
+
+        strategy.client.sync(set_)
+
+    def step(iterator: Iterator[Any]) -> None:
+        ids = np.asarray(next(iterator), np.int64)
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+    set_status(Status.paused)
+    try:
+        coordinator.run_epoch(step, iter(dataset))
+        assert paused.status is Status.paused
+    finally:
+        set_status(Status.running)
+    assert numbers(visits, ROWS) == [1] * ROWS
 
 
 @pytest.mark.parametrize("how", ["persisted", "computed"])
