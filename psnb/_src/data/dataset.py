@@ -422,8 +422,9 @@ class DatasetSources(FileSources):
 
         Parameters
         ----------
-        collection : dask.dataframe.DataFrame, Series, dask.array.Array, dask.bag.Bag, Delayed
-            Rows of a frame are dicts by column, with the rules of `from_table`; of a series values;
+        collection : object
+            A DataFrame or Series, an Array or a Bag of Dask, or delayed objects or futures. Rows of
+            a frame are dicts by column, with the rules of `from_table`; of a series values;
             of an array those along its first axis; of a bag its elements. A delayed object or a
             future, or a list of them, is a partition each: a table, an array, or a list of
             elements. Persisted by the client of the strategy, or not persisted.
