@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from distributed import Client
 
@@ -34,6 +36,19 @@ def numbers(table: psnb.Embedding, rows: int) -> list[float]:
 def wait_until_left(client: Client) -> None:
     """Wait until a retired worker of `whole` has left, before another test uses the cluster."""
     wait_until(lambda: len(identity(client)["workers"]) == 3, "the retired worker has left")
+
+
+def test_fewer_parts_than_workers_are_told(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "part.parquet")
+    table = pyarrow.table({"x": np.random.default_rng(0).random(200_000)})
+    pyarrow.parquet.write_table(table, path)
+    batches = data.Dataset.parquet(path).batch(100)
+    with pytest.warns(UserWarning, match="1 part for 2 workers: 1 of them will have nothing to do"):
+        coordinator.create_per_worker_dataset(batches, sharding="dynamic")
+    pyarrow.parquet.write_table(table, path, row_group_size=50_000)
+    coordinator.create_per_worker_dataset(batches, sharding="dynamic")  # would raise a warning
 
 
 def test_a_table_goes_to_each_worker_once_however_many_epochs_there_are(

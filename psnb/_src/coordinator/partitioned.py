@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from psnb._src.data.in_memory import Call, DatasetInMemory, InMemoryDataset, Que
 from psnb._src.data.memory import Memory, MemoryStatistics, StoreContents
 from psnb._src.data.nodes.partitions import Partitions
 from psnb._src.data.spec import Spec
-from psnb._src.data.splits import identity, partitions_of, sharded
+from psnb._src.data.splits import file_bytes, identity, partitions_of, sharded
 from psnb._src.data.splits import splits as cut
 from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.utils.checks import choice
@@ -283,6 +284,21 @@ def _check_partitions(
         )
 
 
+_WORTH_SHARING = 1 << 20
+"""Bytes of files from which it matters that all workers read."""
+
+
+def _warn_of_idle_workers(source: Dataset, parts: int, workers: int) -> None:
+    if parts < workers and file_bytes(source.node) >= _WORTH_SHARING:
+        warnings.warn(
+            f"the dataset has {counted(parts, 'part')} for {counted(workers, 'worker')}: "
+            f"{workers - parts} of them will have nothing to do. Compressed files are not cut, and "
+            "Parquet is by its row groups only: write more files, or smaller row groups "
+            "(row_group_size= of pandas and pyarrow)",
+            stacklevel=4,
+        )
+
+
 def make_dataset_of(
     source: Any, sharding: str, splits: int | None, workers: int, services: DatasetServices
 ) -> PerWorkerDataset | LeasedDataset | PartitionedDataset:
@@ -318,7 +334,9 @@ def make_dataset_of(
                 f"sharding={shown(sharding)} takes a psnb.data.Dataset, found {shown(source)}"
             )
         if sharding == "dynamic":
-            return LeasedDataset(services, cut(source, wanted), wanted)
+            parts = cut(source, wanted)
+            _warn_of_idle_workers(source, len(parts), workers)
+            return LeasedDataset(services, parts, wanted)
         sharded(source, 2, 0)  # raises here rather than on the workers
         whole = source
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ from psnb._src.data.nodes.transforms import (
     WithOptions,
 )
 from psnb._src.utils.text import truncate
-from psnb.errors import ConfigurationError
+from psnb.errors import ConfigurationError, DatasetError
 
 _LOCAL = (
     Batch,
@@ -59,7 +60,9 @@ def splits(dataset: Dataset, count: int) -> list[Dataset]:
     dataset : Dataset
         The dataset to cut.
     count : int
-        The number of parts; there are fewer if the source has fewer elements or files.
+        The number of parts. There are fewer if the source has fewer elements, and of fewer files
+        if these cannot be cut: compressed ones cannot, and Parquet is by its row groups only. So
+        take no part for held-out rows without a look at how many there are.
 
     Raises
     ------
@@ -68,6 +71,15 @@ def splits(dataset: Dataset, count: int) -> list[Dataset]:
         cut.
     """
     return [Dataset(node) for node in _cut(dataset.node, count, 1)]
+
+
+def file_bytes(node: Node) -> int:
+    """Return how large the files are that a chain reads; 0 where they cannot be seen."""
+    if isinstance(node, Files):
+        with contextlib.suppress(OSError, DatasetError):
+            return sum(map(size_of, {each.path for each in node.files}))
+        return 0
+    return sum(map(file_bytes, node.inputs))
 
 
 def sharded(dataset: Dataset, count: int, index: int) -> Dataset:

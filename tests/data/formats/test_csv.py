@@ -154,6 +154,32 @@ def test_what_python_writes_is_read(
     assert [list(row.values()) for row in found] == rows
 
 
+@given(
+    st.lists(st.tuples(fields, fields).map(lambda pair: ["".join(f) for f in pair]), min_size=1),
+    st.integers(1, 60),
+    st.sampled_from(["", "\ufeff"]),
+)
+def test_parts_begin_where_records_do(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]], size: int, mark: str
+) -> None:
+    out = io.StringIO()
+    csv.writer(out).writerows([["a", "b"], *rows])
+    path = write(tmp_path_factory.getbasetemp(), (mark + out.getvalue()).encode())
+    form = Csv(dtypes={"a": str, "b": str})
+    parts = form.splits(path, size)
+    found = [row for begin, end in parts for row in records(form.read(path, begin, end=end))]
+    assert found == records(form.read(path))
+    assert len(parts) > len(out.getvalue()) // (size + 200)
+
+
+def test_a_quote_that_never_closes_is_found_where_it_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a,b\n1,2\n3,4\n" + b'5,"6\n7,8\n' * 3)
+    *good, last = Csv().splits(path, 4)
+    assert [records(Csv().read(path, begin, end=end)) for begin, end in good if begin]
+    with pytest.raises(DatasetError, match="never closed"):
+        records(Csv().read(path, last[0]))
+
+
 @given(st.lists(st.sampled_from(list(b'1x,"\n\r \xff')), max_size=60).map(bytes))
 def test_any_bytes_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

@@ -109,7 +109,7 @@ def test_splits_hold_each_record_once(sample: Sample, tmp_path: Path) -> None:
 
 
 def test_formats_that_can_be_cut_are_cut_to_size(tmp_path: Path) -> None:
-    for make in (samples.text, samples.fixed, samples.criteo, samples.multi_slot):
+    for make in (samples.text, samples.csv, samples.fixed, samples.criteo, samples.multi_slot):
         sample = _made(make)
         parts = sample.format.splits(write(tmp_path, sample.content), len(sample.content) // 4)
         assert len(parts) in (4, 5)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,9 @@ from psnb._src.data.formats.files import (
     Chunk,
     FilePosition,
     check_reading,
+    compression_of,
     reading,
+    size_of,
     too_long,
     window_on,
     within,
@@ -181,8 +185,34 @@ class Csv:
             yield from self._read(window, schema, place, end)
 
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
-        """Return one range, the whole file: what is quoted is known from its start only."""
-        return [(0, None)]
+        """Return ranges of about ``size`` bytes that begin where records do.
+
+        Of a compressed file there is only one. Another one is read once, some two seconds a GB:
+        what is quoted is known from its start only.
+
+        Raises
+        ------
+        DatasetError
+            If the file cannot be read.
+        """
+        if compression_of(path, self.compression) is not None or size >= size_of(path):
+            return [(0, None)]
+        place, cuts = FilePosition(path, 0, 0), [0]
+        with (
+            window_on(path, self.compression, 0, self.max_record_bytes) as window,
+            contextlib.suppress(DatasetError),  # of a record: who reads it says so
+        ):
+            if window.data[: len(_MARK)].tobytes() == _MARK:
+                window.skip(len(_MARK))
+            while True:
+                starts, count = _records(window, self.delimiter, place, 0)
+                if not count:
+                    break
+                begins = window.offset + starts[:count]
+                while (found := int(np.searchsorted(begins, cuts[-1] + size))) < count:
+                    cuts.append(int(begins[found]))
+                window.skip(int(starts[count]))
+        return list(pairwise([*cuts, None]))  # type: ignore[list-item]
 
     def _read(
         self, window: ByteWindow, schema: _Schema, place: FilePosition, end: int | None
@@ -353,7 +383,7 @@ def _arrow_type(name: str, dtype: Any) -> Any:
         return pa.from_numpy_dtype(np.dtype(dtype))
     except (TypeError, pa.ArrowException) as error:
         raise ConfigurationError(
-            f"column {name!r} has the dtype {shown(dtype)}: not one"
+            f"column {name!r} has the dtype {shown(dtype)}: a number's of NumPy, bool, str or bytes"
         ) from error
 
 
