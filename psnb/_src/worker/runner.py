@@ -199,8 +199,10 @@ class ClosureAttempt:
         given = self.assignment
         if given.payload:
             self._args, self._kwargs = loads(given.payload, resources.get, given.inputs)
-        function = self._function.get()
         self.clock.turn(COMPUTE)
+        # Among it: the first call imports what the function needs, such as a framework. As reading
+        # it would say that workers wait for data.
+        function = self._function.get()
         try:
             return function(*self._args, **self._kwargs)
         except StopIteration:
