@@ -20,6 +20,7 @@ import dask
 from dask.base import compute, is_dask_collection
 from dask.core import flatten
 from dask.delayed import Delayed
+from dask.delayed import delayed as make_delayed
 from dask.sizeof import sizeof
 from dask.utils import parse_timedelta
 from distributed import Client, Future, Nanny, Scheduler, Security, SpecCluster, Worker
@@ -257,6 +258,7 @@ __all__ = [
     "compute",
     "futures_of",
     "is_dask_collection",
+    "make_delayed",
     "offload",
     "parse_timedelta",
     "sizeof",

@@ -13,6 +13,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import Client
 
@@ -133,8 +134,6 @@ def daily_step(iterator: Iterator[Any]) -> None:
 
 
 def test_dask_collections(given: Namespace) -> None:
-    import pandas as pd
-
     numbers = np.arange(400)
     rows = pd.DataFrame({"origin": "JFK", "dest": "BOS", "dep_delay": numbers})
     Path("flights").mkdir()
@@ -149,11 +148,13 @@ def test_dask_collections(given: Namespace) -> None:
     run(given, "memory = psnb.data.InMemoryDataset.of")
     given["coordinator"].run_epoch(delay_step, iter(given["in_memory"]))
     assert sorted(seen) == sorted([*range(300)] * 3)
+    given["predict"] = lambda batch: np.ones(len(batch["origin"]))
+    run(given, "trainer = psnb.Trainer(coordinator, step, predict=predict)\nbatches")
+    assert given["late"].compute().late.tolist() == [1.0] * 300
 
 
 def test_predictions_and_rows_for_dask(given: Namespace) -> None:
     import dask.dataframe as dd
-    import pandas as pd
 
     import psnb.jax
 
@@ -286,7 +287,7 @@ def test_what_is_slow(given: Namespace, capsys: pytest.CaptureFixture[str]) -> N
     given["coordinator"].run_epoch(numpy_step, iter(data))
     run(given, "# Where the time of closures went")
     run(given, "# Where the time of the datasets went")
-    run(given | {"examples": batches()}, "# A dataset on its own")
+    run(given | {"batches": batches()}, "# A dataset on its own")
     shown = capsys.readouterr().out
     assert all(phase in shown for phase in ("read", "pull", "compute", "push", "commit"))
     assert shown.count("map(") >= 2
@@ -459,6 +460,18 @@ def test_lines_of_files(given: Namespace) -> None:
     assert next(given["iterator"])["x"].tolist() == list(range(20, 40))
 
 
+def test_rows_are_held_out_of_one_file(given: Namespace) -> None:
+    rows = "".join(f"u{number % 20},{number}\n" for number in range(200))
+    Path("clicks.csv").write_text("user,item\n" + rows)
+    given["pd"] = pd
+    run(given, "# A fifth of the users is held out")
+    parts = [[(row["user"], row["item"]) for row in given[name]] for name in ("train", "held_out")]
+    assert sorted(item for part in parts for _, item in part) == list(range(200))
+    users = [{user for user, _ in part} for part in parts]
+    assert all(users)
+    assert not users[0] & users[1]
+
+
 def test_examples_in_memory(given: Namespace) -> None:
     path = Path("clicks/part-0")
     path.parent.mkdir()
@@ -491,7 +504,7 @@ def test_the_trainer(given: Namespace, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_script_that_can_be_killed(given: Namespace) -> None:
-    given |= {"step": numpy_step, "dataset": batches(12)}
+    given |= {"step": numpy_step, "dataset": batches(12), "predict": len}
     run(given, "# A script that can be killed")
     assert given["manager"].latest_checkpoint is not None
     assert len(given["history"]["auc"]) == 3

@@ -23,7 +23,6 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
-from dask.delayed import delayed
 from distributed import Client, Future
 from xxhash import xxh3_64
 
@@ -37,6 +36,7 @@ from psnb._src.dask_compat import (
     futures_of,
     holders,
     is_dask_collection,
+    make_delayed,
     offload,
     partitions_delayed,
     partitions_kept,
@@ -429,7 +429,7 @@ def frame_beside(frame: Any, paths: Sequence[str | None]) -> Any:
         raise DatasetError("infer_dask: the collection has no row, so nothing was predicted")
     columns = pandas.read_parquet(there).iloc[:0]
     parts = [
-        delayed(_beside)(part.index, path, columns)
+        make_delayed(_beside)(part.index, path, columns)
         for part, path in zip(frame.to_delayed(), paths, strict=True)
     ]
     meta = columns.set_axis(empty_frame(frame).index)

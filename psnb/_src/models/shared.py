@@ -806,6 +806,7 @@ def local_value(dtype: object, shape: Sequence[int], value: np.ndarray) -> str:
 def no_ids(what: str) -> InvalidArrayError:
     """Return what to raise for ids that are not integers; ``what`` says of which dtype they are."""
     return InvalidArrayError(
-        f"{what}: ids are integers. A column that lost its type on the way (missing values make "
-        "floats) is converted where it is read"
+        f"{what}: ids are integers. Texts become such by pandas.util.hash_array, not by Python's "
+        "hash, which differs between processes. A column that lost its type on the way (missing "
+        "values make floats) is converted where it is read"
     )

@@ -488,7 +488,8 @@ class Trainer(SaysWhatToUse):
         if self._predict is None:
             raise ConfigurationError(
                 "infer_from_dataset needs a function of a batch: "
-                "psnb.Trainer(..., predict=psnb.jax.forward(...)), for example"
+                "psnb.Trainer(..., predict=predict), where predict(batch) returns an array; "
+                "psnb.jax.forward makes one"
             )
         plain = getattr(dataset, "dataset", dataset)
         if isinstance(plain, Dataset):

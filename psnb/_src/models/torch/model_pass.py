@@ -516,6 +516,8 @@ def _joined(path: Path) -> str:
 
 
 def _as_array(name: str, ids: Tensor) -> np.ndarray:
+    if not isinstance(ids, Tensor):
+        raise no_ids(f"the ids for {name!r} are an array of {np.asarray(ids).dtype}")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise no_ids(f"the ids for {name!r} are a tensor of {ids.dtype}")
     return ids.detach().cpu().numpy()
