@@ -231,7 +231,9 @@ def test_a_cache_in_files_is_for_its_user_alone(tmp_path: Path) -> None:
 def test_a_cache_of_another_chain_is_refused(tmp_path: Path) -> None:
     folder = str(tmp_path / "kept")
     values(D.range(5).cache(folder))
-    with pytest.raises(DatasetError, match="another dataset; delete it"):
+    with pytest.raises(
+        DatasetError, match="another dataset, or another version of psnb; delete it"
+    ):
         values(D.range(6).cache(folder))
     (tmp_path / "kept" / "00000.npz").write_bytes(b"nonsense")
     with pytest.raises(DatasetError, match=r"0\.npz cannot be read"):
