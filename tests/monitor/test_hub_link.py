@@ -136,7 +136,7 @@ def test_a_process_that_is_killed_is_gone_and_its_history_stays(server: Jupyter)
             panel.hear("update", coordinator="process", full=True)
 
 
-# httpcore leaves a Unix socket that refuses to the garbage collector; the server may not listen yet.
+# The server may not listen yet, and httpcore leaves a socket that it refused to be collected.
 @pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
 def test_a_server_on_a_unix_socket_that_wants_no_token_is_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
