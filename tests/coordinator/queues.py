@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -22,9 +22,11 @@ from psnb._src.coordinator.closures import (
     pack_call,
 )
 from psnb._src.coordinator.in_flight import Gate
+from psnb._src.coordinator.leases import EpochLeases
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.scheduler import Scheduler
 from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.protocol.messages import Taken
 from psnb._src.protocol.packing import dumps, pack_error
 from psnb._src.utils.threads import runs_here
 from tests.conftest import DEADLINE, wait_until
@@ -203,3 +205,18 @@ def opened(count: int = 1, gate: Gate | None = None) -> tuple[ClosureQueue, list
     lost = queue.take(up_to(count))
     assert queue.lose(lost) == lost
     return queue, lost
+
+
+def take(
+    leases: EpochLeases,
+    holder: Hashable,
+    lease: int,
+    closure: int,
+    count: int,
+    after: Any,
+    ended: bool,
+) -> None:
+    """Note that a closure has taken the next elements of a lease."""
+    known = leases._leases.get(lease)
+    at = 0 if known is None else known.at
+    leases.take(holder, Taken(1, lease, closure, at, count, after, ended))

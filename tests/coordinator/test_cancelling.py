@@ -12,7 +12,7 @@ from psnb._src.coordinator.closures import Closure, Execution
 from psnb._src.coordinator.in_flight import RoundGate
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.remote_value import ClosureStatus
-from psnb._src.protocol.messages import AskLease, TakeElements
+from psnb._src.protocol.messages import AskLease, Taken
 from psnb._src.protocol.packing import pack_error
 from tests.coordinator.queues import (
     TIMEOUT,
@@ -196,12 +196,13 @@ def test_what_it_takes_of_a_leased_dataset_is_free_again() -> None:
     epoch = leases.open(1)
     lease = leases.lease("session", AskLease(epoch, 5, None))
     assert lease is not None
-    leases.take("session", TakeElements(epoch, lease.number, 5, 1, 0, 1, False))
+    leases.take("session", Taken(epoch, lease.number, 5, 0, 1, 1, False))
     closure = taken_closure(5)
     leases.end(closure, succeeded=False)
-    assert not leases.take("session", TakeElements(epoch, lease.number, 5, 1, 1, 2, False))
+    leases.take("session", Taken(epoch, lease.number, 5, 1, 1, 2, False))
     state = leases.state(epoch)
-    assert sorted(state["ranges"], key=str) == sorted([[0, 0, 1], [0, 1, 1], [0, 2, None]], key=str)
+    ranges = [[0, None, 1], [0, 1, 1], [0, 2, None]]
+    assert sorted(state["ranges"], key=str) == sorted(ranges, key=str)
 
 
 def test_what_it_takes_at_the_very_moment_of_its_end_is_free_again_too() -> None:
@@ -224,9 +225,9 @@ def test_what_it_takes_at_the_very_moment_of_its_end_is_free_again_too() -> None
             return found
 
     leases._over = EndsWhenAsked()
-    leases.take("session", TakeElements(epoch, lease.number, 5, 1, 0, 1, False))
+    leases.take("session", Taken(epoch, lease.number, 5, 0, 1, 1, False))
     enders[0].join(TIMEOUT)
     assert leases.ranges(5) == ()
     ranges = leases.state(epoch)["ranges"]
-    assert sorted(ranges, key=str) == sorted([[0, 0, 1], [0, 1, None]], key=str)
+    assert sorted(ranges, key=str) == sorted([[0, None, 1], [0, 1, None]], key=str)
     assert leases.lease("other", AskLease(epoch, 6, None)) is not None

@@ -11,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.coordinator.leases import HELD_SECONDS, EpochLeases, Progress, SplitRange
+from psnb._src.protocol.messages import Taken
 from psnb.errors import ConfigurationError
+from tests.coordinator.queues import take
 
 
 def test_splits_are_leased_in_order_and_done_when_their_closures_have_ended() -> None:
     leases = EpochLeases(2)
     assert leases.lease("a") == (0, SplitRange(0))
-    assert leases.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)
+    take(leases, "a", 0, closure=7, count=3, after={"at": 3}, ended=True)
     assert (leases.progress().done, leases.progress().leased, leases.progress().left) == (0, 1, 1)
     leases.end(7, succeeded=True)
     assert (leases.progress().done, leases.progress().visits) == (1, 3)
@@ -26,7 +28,7 @@ def test_splits_are_leased_in_order_and_done_when_their_closures_have_ended() ->
 def test_the_rest_of_a_dead_workers_lease_goes_to_the_next() -> None:
     leases = EpochLeases(1)
     leases.lease("a")
-    leases.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=False)
+    take(leases, "a", 0, closure=7, count=3, after={"at": 3}, ended=False)
     leases.lose("a")
     assert leases.lease("b") == (1, SplitRange(0, {"at": 3}))
 
@@ -34,8 +36,8 @@ def test_the_rest_of_a_dead_workers_lease_goes_to_the_next() -> None:
 def test_a_closure_that_runs_again_uses_what_it_had_taken() -> None:
     leases = EpochLeases(1)
     leases.lease("a")
-    leases.take("a", 0, closure=6, count=1, before={"at": 0}, after={"at": 1}, ended=False)
-    leases.take("a", 0, closure=7, count=3, before={"at": 1}, after={"at": 4}, ended=False)
+    take(leases, "a", 0, closure=6, count=1, after={"at": 1}, ended=False)
+    take(leases, "a", 0, closure=7, count=3, after={"at": 4}, ended=False)
     leases.lose("a")
     assert leases.ranges(7) == (SplitRange(0, {"at": 1}, 3),)
 
@@ -43,7 +45,7 @@ def test_a_closure_that_runs_again_uses_what_it_had_taken() -> None:
 def test_what_a_failed_closure_had_taken_is_leased_again() -> None:
     leases = EpochLeases(1)
     leases.lease("a")
-    leases.take("a", 0, closure=7, count=3, before=None, after={"at": 3}, ended=True)
+    take(leases, "a", 0, closure=7, count=3, after={"at": 3}, ended=True)
     assert leases.lease("a") is None
     leases.end(7, succeeded=False)
     assert leases.lease("b") == (1, SplitRange(0, None, 3))
@@ -54,24 +56,64 @@ def test_who_was_given_up_cannot_take_any_more() -> None:
     leases = EpochLeases(1)
     leases.lease("a")
     leases.lose("a")
-    assert not leases.take("a", 0, closure=7, count=1, before=None, after=None, ended=False)
+    take(leases, "a", 0, closure=7, count=1, after=None, ended=False)
+    assert leases.ranges(7) == ()
+
+
+def test_what_servers_say_is_used_of_a_lost_lease_is_not_leased_again() -> None:
+    leases = EpochLeases(1)
+    leases.lease("a")
+    take(leases, "a", 0, closure=6, count=2, after=2, ended=False)
+    for closure, at in ((8, 5), (7, 3)):
+        leases.note_used(Taken(1, 0, closure, at, 1, at + 1, False))
+        leases.note_used(Taken(1, 0, closure, at, 1, at + 1, False))  # another task asked too
+    leases.lose("a")
+    found = [leases.lease("b") for _ in range(4)]
+    assert [each and each[1] for each in found] == [
+        SplitRange(0, 2, 1),
+        SplitRange(0, 4, 1),
+        SplitRange(0, 6),
+        None,
+    ]
+    assert leases.progress().visits == 2
+
+
+def test_what_servers_say_is_used_counts_once_though_the_worker_reports_it_later() -> None:
+    leases = EpochLeases(1)
+    leases.lease("a")
+    leases.note_used(Taken(1, 0, 7, 1, 1, 2, False))
+    assert leases.state()["ranges"] == [[0, None, 1], [0, 2, None]]
+    take(leases, "a", 0, closure=6, count=1, after=1, ended=False)
+    take(leases, "a", 0, closure=7, count=1, after=2, ended=False)
+    assert leases.ranges(7) == ()
+    leases.end(6, succeeded=True)
+    assert leases.progress().visits == 2
+    assert leases.state()["ranges"] == [[0, 2, None]]
+
+
+def test_the_last_of_a_lost_lease_that_servers_say_is_used_leaves_nothing() -> None:
+    leases = EpochLeases(1)
+    leases.lease("a")
+    leases.note_used(Taken(1, 0, 7, 0, 1, None, True))
+    leases.lose("a")
+    assert leases.progress() == Progress(1, 0, 0, 1)
 
 
 def test_an_empty_split_is_done_when_its_end_is_found() -> None:
     leases = EpochLeases(1)
     leases.lease("a")
-    assert leases.take("a", 0, closure=7, count=0, before=None, after=None, ended=True)
+    take(leases, "a", 0, closure=7, count=0, after=None, ended=True)
     assert leases.progress().over
 
 
 def test_a_returned_portion_ends_after_its_count() -> None:
     leases = EpochLeases(1)
     leases.lease("a")
-    leases.take("a", 0, closure=7, count=2, before=None, after=2, ended=True)
+    take(leases, "a", 0, closure=7, count=2, after=2, ended=True)
     leases.end(7, succeeded=False)
     number, range_ = leases.lease("b") or pytest.fail("it is free again")
     assert range_.count == 2
-    leases.take("b", number, closure=8, count=2, before=None, after=2, ended=False)
+    take(leases, "b", number, closure=8, count=2, after=2, ended=False)
     leases.end(8, succeeded=True)
     assert leases.progress().over
 
@@ -102,7 +144,7 @@ def test_closures_suit_workers_that_have_something_to_read() -> None:
     assert leases.suits("a", everyone)  # it reads that
     assert leases.suits("b", everyone)
     assert not leases.suits("c", {*everyone, "c"})
-    leases.take("A", number, closure=1, count=1, before=None, after=1, ended=True)
+    take(leases, "A", number, closure=1, count=1, after=1, ended=True)
     assert not leases.suits("a", everyone)
     assert leases.suits("a", {"a"})  # what b had
     assert leases.unread()
@@ -111,7 +153,7 @@ def test_closures_suit_workers_that_have_something_to_read() -> None:
 def test_where_nothing_is_left_to_read_closures_may_go_anywhere_to_run_again() -> None:
     leases = EpochLeases(1, owners={0: "a"})
     number, _ = leases.lease("A", "a", {"a"}) or pytest.fail("it is its own")
-    leases.take("A", number, closure=1, count=1, before=None, after=1, ended=True)
+    take(leases, "A", number, closure=1, count=1, after=1, ended=True)
     assert not leases.unread()
     assert leases.suits("b", {"b"})
     assert not leases.progress().over
@@ -120,7 +162,7 @@ def test_where_nothing_is_left_to_read_closures_may_go_anywhere_to_run_again() -
 def test_an_epoch_goes_on_where_its_state_was_taken() -> None:
     leases = EpochLeases(3)
     leases.lease("a")
-    leases.take("a", 0, closure=7, count=2, before={"at": 0}, after={"at": 2}, ended=False)
+    take(leases, "a", 0, closure=7, count=2, after={"at": 2}, ended=False)
     leases.end(7, succeeded=True)
     state = json.loads(json.dumps(leases.state()))
     again = EpochLeases(3, state)
@@ -136,7 +178,7 @@ def test_an_epoch_goes_on_where_its_state_was_taken() -> None:
 def test_a_state_of_an_epoch_that_was_over_has_nothing_left() -> None:
     leases = EpochLeases(1)
     leases.lease("a")
-    leases.take("a", 0, closure=7, count=2, before=None, after=None, ended=True)
+    take(leases, "a", 0, closure=7, count=2, after=None, ended=True)
     leases.end(7, succeeded=True)
     again = EpochLeases(1, leases.state())
     assert again.progress() == Progress(done=1, leased=0, left=0, visits=2)
@@ -145,9 +187,9 @@ def test_a_state_of_an_epoch_that_was_over_has_nothing_left() -> None:
 def test_what_runs_when_a_state_is_taken_is_done_again() -> None:
     leases = EpochLeases(1)
     leases.lease("a")
-    leases.take("a", 0, closure=7, count=2, before=0, after=2, ended=True)
+    take(leases, "a", 0, closure=7, count=2, after=2, ended=True)
     again = EpochLeases(1, leases.state())
-    assert again.lease("b") == (0, SplitRange(0, 0, 2))
+    assert again.lease("b") == (0, SplitRange(0, None, 2))
 
 
 @pytest.mark.parametrize(
@@ -165,23 +207,29 @@ def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]
     leases = EpochLeases(len(sizes))
     used = [[0] * size for size in sizes]  # by closures that have ended well
     holders = {f"w{i}": None for i in range(3)}  # type: dict[str, tuple[int, SplitRange, int] | None]
-    running: dict[int, str] = {}
+    unreported: dict[str, list[Taken]] = {holder: [] for holder in holders}
+    running: dict[int, tuple[str, list[tuple[int, int]]]] = {}  # and what they have taken
+    lost: dict[int, None] = {}  # run again, on what they are known to have taken
     closures = 0
 
-    def use(ranges: tuple[SplitRange, ...]) -> None:
-        for range_ in ranges:
-            start = range_.state or 0
-            for position in range(start, start + (range_.count or 0)):
-                used[range_.split][position] += 1
+    def report(holder: str) -> None:
+        for taken in unreported[holder]:
+            leases.take(holder, taken)
+        unreported[holder] = []
+
+    def use(taken: list[tuple[int, int]]) -> None:
+        for split, position in taken:
+            used[split][position] += 1
 
     for _ in range(5000):
-        if leases.progress().over and not running:
+        if leases.progress().over and not running and not lost:
             break
         holder = random_.choice(list(holders))
-        match random_.choice(["step", "step", "step", "end", "fail", "die"]):
+        match random_.choice(["step", "step", "step", "report", "end", "fail", "again", "die"]):
             case "step":
                 lease = holders[holder]
                 if lease is None:
+                    report(holder)
                     found = leases.lease(holder)
                     if found is None:
                         continue
@@ -191,19 +239,49 @@ def test_every_element_is_used_once_whatever_happens(seed: int, sizes: list[int]
                 end = sizes[range_.split] if range_.count is None else first + range_.count
                 count = min(random_.randint(1, 4), end - at)
                 ended = at + count == end
-                assert leases.take(holder, number, closures, count, at, at + count, ended)
-                running[closures] = holder
+                taken = Taken(1, number, closures, at - first, count, at + count, ended)
+                unreported[holder].append(taken)
+                running[closures] = holder, [(range_.split, each) for each in range(at, at + count)]
                 closures += 1
                 holders[holder] = None if ended else (number, range_, at + count)
+            case "report":
+                report(holder)
             case "end" | "fail" as how if running:
                 closure = random_.choice(list(running))
-                del running[closure]
+                holder, taken_there = running.pop(closure)
+                report(holder)
                 if how == "end":
-                    use(leases.ranges(closure))
+                    use(taken_there)
                 leases.end(closure, succeeded=how == "end")
+            case "again" if lost:
+                closure, _ = lost.popitem()
+                use(
+                    [
+                        (range_.split, position)
+                        for range_ in leases.ranges(closure)
+                        for position in range(
+                            range_.state or 0, (range_.state or 0) + (range_.count or 0)
+                        )
+                    ]
+                )
+                leases.end(closure, succeeded=True)
             case "die":
+                effective = []
+                for closure, (where, taken_there) in list(running.items()):
+                    if where == holder:
+                        del running[closure]
+                        if random_.random() < 0.5:  # its effect is on the servers
+                            use(taken_there)
+                            effective.append(closure)
+                        else:
+                            lost[closure] = None
+                for each in unreported[holder]:
+                    if each.closure in effective:
+                        leases.note_used(each)
                 leases.lose(holder)
-                holders[holder] = None  # its closures run again elsewhere, on their ranges
+                for closure in effective:
+                    leases.end(closure, succeeded=True)
+                holders[holder], unreported[holder] = None, []
     else:
         pytest.fail("the epoch does not end")
     assert used == [[1] * size for size in sizes]

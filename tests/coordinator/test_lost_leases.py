@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.protocol.messages import AskLease, TakeElements
+from psnb._src.protocol.messages import AskLease, Taken
 from tests.coordinator.queues import (
     ClosureQueue,
     closure,
@@ -28,7 +28,7 @@ class _World:
     def __init__(self, seed: int, sizes: list[int]) -> None:
         self.chance = random.Random(seed)
         self.sizes, self.visits = sizes, [[0] * size for size in sizes]
-        self.committed: set[int] = set()
+        self.committed: dict[int, list[Taken]] = {}  # and what servers remember beside it
         self.leases = LeaseRegistry()
         self.queue = ClosureQueue(100, on_end=self.leases.end)
         self.epoch = self.leases.open(len(sizes))
@@ -51,16 +51,20 @@ class _World:
         with contextlib.suppress(ValueError):
             self.queue.done()
 
-    def commit(self, closure: Closure, used: list[tuple[int, int]]) -> None:
+    def commit(self, closure: Closure, used: list[tuple[int, int]], taken: list[Taken]) -> None:
         assert closure.execution.commit not in self.committed
-        self.committed.add(closure.execution.commit)
+        self.committed[closure.execution.commit] = taken
         for split, position in used:
             self.visits[split][position] += 1
 
-    def lose(self, closures: list[Closure]) -> None:
-        """Find out what became of closures whose worker was lost."""
+    def lose(self, closures: list[Closure], worker: str) -> None:
+        """Find out what became of closures whose worker was lost, and its leases."""
         again = []
-        for each in self.queue.lose(closures):
+        lost = self.queue.lose(closures)
+        for each in closures:
+            self.leases.note_used(self.committed.get(each.execution.commit, ()))
+        self.leases.lose(worker)
+        for each in lost:
             if each.execution.commit in self.committed:
                 succeed(self.queue, each)
             else:
@@ -79,6 +83,7 @@ class _Worker:
         self.lease: tuple[int, int, int, int] | None = None  # number, split, from, to
         self.begun: list[Closure] = []
         self.ended: list[Closure] = []  # and the coordinator has not heard of it
+        self.unreported: list[Taken] = []
 
     def take(self) -> None:
         self.begun += self.world.queue.take(up_to(self.world.chance.randint(1, 2)))
@@ -92,42 +97,55 @@ class _Worker:
             for range_ in world.leases.ranges(each.id)
             for position in range(range_.state or 0, (range_.state or 0) + range_.count)
         ]
-        used = used or self.read(each.id)
+        taken: list[Taken] = []
+        used = used or self.read(each.id, taken)
         if used:  # else it has nothing to write
-            world.commit(each, used)
+            world.commit(each, used, taken)
+        if world.chance.random() < 0.2:
+            self.report()
         self.ended.append(each)
 
-    def read(self, closure: int) -> list[tuple[int, int]]:
+    def read(self, closure: int, noted: list[Taken]) -> list[tuple[int, int]]:
         world = self.world
         if self.lease is None:
+            self.report()
             found = world.leases.lease(self.name, AskLease(world.epoch, closure, None))
             if found is None:
                 return []
             first = found.state or 0
             end = first + found.count if found.count else world.sizes[found.split]
             self.lease = found.number, found.split, first, end
+            self.at = 0
         number, split, first, end = self.lease
         last = min(end, first + world.chance.randint(1, 3))
         self.lease = (number, split, last, end) if last < end else None
         count, ended = last - first, last == end
-        taken = TakeElements(world.epoch, number, closure, count, first, last, ended)
-        assert world.leases.take(self.name, taken)
+        taken = Taken(world.epoch, number, closure, self.at, count, last, ended)
+        self.at += count
+        self.unreported.append(taken)
+        noted.append(taken)
         return [(split, position) for position in range(first, last)]
 
+    def report(self) -> None:
+        for taken in self.unreported:
+            self.world.leases.take(self.name, taken)
+        self.unreported = []
+
     def answer(self) -> None:
+        self.report()
         for each in self.ended:
             succeed(self.world.queue, each)
         self.ended = []
 
     def fail(self) -> None:
         if self.begun:
-            self.read(self.begun[0].id)
+            self.read(self.begun[0].id, [])
+            self.report()
             fail(self.world.queue, self.begun.pop(0), ValueError("boo"))
 
     def die(self) -> None:
         if self.world.chance.random() < 0.3:
-            self.world.leases.lose(self.name)
-            self.world.lose([*self.ended, *self.begun])
+            self.world.lose([*self.ended, *self.begun], self.name)
             self.live()
 
 

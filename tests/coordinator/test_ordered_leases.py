@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.coordinator.leases import OrderedLeases, SplitRange, Turn
+from tests.coordinator.queues import take
 
 
 def lease(
@@ -23,14 +24,14 @@ def test_a_closure_takes_the_splits_of_its_lane_in_their_order() -> None:
     leases = OrderedLeases(2, 4)
     assert lease(leases, 1, closure=0) == (0, SplitRange(1))
     assert lease(leases, 0, closure=1) == (1, SplitRange(0))
-    assert leases.take("A", 0, 0, count=1, before=None, after=1, ended=True)
+    take(leases, "A", 0, 0, count=1, after=1, ended=True)
     assert lease(leases, 1, closure=0) == (2, SplitRange(3))
 
 
 def test_it_goes_on_where_the_one_before_it_has_stopped() -> None:
     leases = OrderedLeases(2, 4)
     number, _ = lease(leases, 0, closure=0)
-    leases.take("A", number, 0, count=3, before=None, after=3, ended=False)
+    take(leases, "A", number, 0, count=3, after=3, ended=False)
     leases.end(0, succeeded=True)
     assert lease(leases, 0, closure=1) == (number, SplitRange(0, 3))
 
@@ -38,32 +39,32 @@ def test_it_goes_on_where_the_one_before_it_has_stopped() -> None:
 def test_another_worker_gets_the_rest_and_the_first_one_cannot_take_any_more() -> None:
     leases = OrderedLeases(2, 4)
     number, _ = lease(leases, 0, closure=0)
-    leases.take("A", number, 0, count=3, before=None, after=3, ended=False)
+    take(leases, "A", number, 0, count=3, after=3, ended=False)
     leases.end(0, succeeded=True)
     assert lease(leases, 0, closure=1, holder="B") == (1, SplitRange(0, 3))
-    assert not leases.take("A", number, 2, count=1, before=3, after=4, ended=False)
+    take(leases, "A", number, 2, count=1, after=4, ended=False)
     assert lease(leases, 0, closure=2) == (2, SplitRange(0, 3))  # anew: A is not where it was
 
 
 def test_what_a_failed_closure_had_taken_comes_next_in_its_lane() -> None:
     leases = OrderedLeases(2, 4)
     number, _ = lease(leases, 0, closure=0)
-    leases.take("A", number, 0, count=1, before=None, after=1, ended=False)
-    leases.take("A", number, 0, count=1, before=1, after=2, ended=False)
+    take(leases, "A", number, 0, count=1, after=1, ended=False)
+    take(leases, "A", number, 0, count=1, after=2, ended=False)
     leases.end(0, succeeded=False)
     found = []
     for count in (1, 1, None):
         number, part = lease(leases, 0, closure=1)
         found.append(part)
         if count:
-            leases.take("A", number, 1, count, part.state, None, ended=False)
+            take(leases, "A", number, 1, count, None, ended=False)
     assert found == [SplitRange(0, None, 1), SplitRange(0, 1, 1), SplitRange(0, 2)]
 
 
 def test_the_rest_of_a_lost_worker_comes_next_in_its_lane() -> None:
     leases = OrderedLeases(2, 4)
     number, _ = lease(leases, 0, closure=0)
-    leases.take("A", number, 0, count=1, before=None, after=1, ended=False)
+    take(leases, "A", number, 0, count=1, after=1, ended=False)
     leases.lose("A")
     assert leases.ranges(0) == (SplitRange(0, None, 1),)
     assert lease(leases, 0, closure=0, holder="B") == (1, SplitRange(0, 1))
@@ -74,7 +75,7 @@ def test_only_lanes_with_something_to_read_are_named() -> None:
     assert leases.slots() == [0, 1, 2]
     number, _ = lease(leases, 2, closure=0)
     assert leases.slots() == [0, 1, 2]
-    leases.take("A", number, 0, count=0, before=None, after=None, ended=True)
+    take(leases, "A", number, 0, count=0, after=None, ended=True)
     assert leases.slots() == [0, 1]
     assert leases.lease("A", turn=Turn(2, 0)) is None
     assert OrderedLeases(3, 1).slots() == [0]
@@ -94,7 +95,7 @@ def test_a_lane_suits_who_has_what_comes_next_in_memory() -> None:
     assert leases.suits("a", everyone, 1)
     assert not leases.suits("b", everyone, 0)
     number, _ = leases.lease("A", "a", everyone, Turn(0, 0)) or pytest.fail("it is its own")
-    leases.take("A", number, 0, count=1, before=None, after=1, ended=True)
+    take(leases, "A", number, 0, count=1, after=1, ended=True)
     assert leases.suits("b", everyone, 0)
     assert leases.suits("a", {"a", "c"}, 0)  # what b had
 
@@ -102,7 +103,7 @@ def test_a_lane_suits_who_has_what_comes_next_in_memory() -> None:
 def test_a_closure_does_not_go_on_to_what_another_worker_may_have_in_memory() -> None:
     leases = OrderedLeases(1, 2, owners={0: "a", 1: "a"})
     number, _ = leases.lease("A", "a", {"a"}, Turn(0, 7)) or pytest.fail("it is its own")
-    leases.take("A", number, 7, count=1, before=None, after=1, ended=True)
+    take(leases, "A", number, 7, count=1, after=1, ended=True)
     assert leases.lease("A", "a", {"a"}, Turn(0, 7)) is None
     assert leases.lease("A", "a", {"a"}, Turn(0, 8)) == (1, SplitRange(1))
 
@@ -173,7 +174,7 @@ class _Epoch:
         at = part.state or 0
         end = self.sizes[part.split] if part.count is None else at + part.count
         count = int(at < end)
-        assert self.leases.take(holder, number, turn.closure, count, at, at + count, not count)
+        take(self.leases, holder, number, turn.closure, count, at + count, not count)
         found += [(part.split, at)] * count
         return True
 

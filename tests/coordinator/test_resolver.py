@@ -10,6 +10,7 @@ import pytest
 
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.placement.layout import ShardId
@@ -50,7 +51,7 @@ def asked(queue: ClosureQueue, closure: Closure, writer: str, *facts: CommitReco
     strategy = Strategy(*facts)
 
     async def resolve() -> None:
-        resolver = Resolver(queue.scheduler, strategy, exchanging=True)  # type: ignore[arg-type]
+        resolver = Resolver(queue.scheduler, strategy, LeaseRegistry(), True)  # type: ignore[arg-type]
         resolver.ask(closure, (writer, 7), RESULT, pushed=False, worker="a")
         await asyncio.gather(*resolver._tasks)
 
@@ -129,7 +130,7 @@ def test_one_that_was_cancelled_fails_if_it_cannot_be_found_out_what_it_wrote() 
 
     async def resolve() -> None:
         strategy = Broken()
-        resolver = Resolver(queue.scheduler, strategy, exchanging=False)  # type: ignore[arg-type]
+        resolver = Resolver(queue.scheduler, strategy, LeaseRegistry(), False)  # type: ignore[arg-type]
         resolver.revoke(closure)
         await asyncio.gather(*resolver._tasks)
 

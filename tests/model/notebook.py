@@ -12,6 +12,7 @@ import numpy as np
 from psnb._src.client.commit import UndecidedError, ask, end_round, resolve_in_doubt
 from psnb._src.coordinator.closures import Closure, ScheduleOptions
 from psnb._src.coordinator.in_flight import ApplyRound, FlushGate, Gate, RoundGate, Step
+from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.placement.layout import ShardId
@@ -27,7 +28,8 @@ class _Resolver(Resolver):
     """Asks over the simulated network instead of in a thread."""
 
     def __init__(self, notebook: Notebook, exchanging: bool) -> None:
-        super().__init__(notebook.queue.scheduler, notebook, exchanging)  # type: ignore[arg-type]
+        leases = LeaseRegistry()
+        super().__init__(notebook.queue.scheduler, notebook, leases, exchanging)  # type: ignore[arg-type]
         self._notebook = notebook
 
     def _find_out(
@@ -159,7 +161,7 @@ class Notebook(Reconciler):
             load, worker.load = worker.load, []
             self.workers.remove(worker)
             self._start_worker()
-            self.resolver.lose(load, len(load), "it was lost", worker.name, worker.session)
+            self.resolver.lose(load, len(load), "it was lost", worker.name, worker.session, worker)
             self._flushed(worker)
 
     def _start_worker(self) -> None:

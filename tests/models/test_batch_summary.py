@@ -29,7 +29,7 @@ def test_the_element_that_the_closure_took_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("1\n2\n3\n4\n5\n")
     dataset = Dataset.text_lines(tmp_path / "a.txt").map(float).batch(2)
     taken = SharedIterator(iter(dataset))
-    requests = LeaseRequests(0, Future, ())
+    requests = LeaseRequests(0, Future, bool, ())
     with entered(WorkerContext(0, 1, "w", 1, lambda *_: None, lease_requests=requests)):
         assert batch_summary([("y", next(taken))]) == (
             "y [2] 1 to 2; it is element 0 (its first example is of "

@@ -14,6 +14,7 @@ from psnb._src.protocol.messages import (
     AnnounceStrategies,
     AskLease,
     Assignment,
+    BeginLease,
     CancelClosures,
     ChainsRead,
     ClosureResult,
@@ -33,7 +34,7 @@ from psnb._src.protocol.messages import (
     SessionOpening,
     SignOfLife,
     TakeAnswer,
-    TakeElements,
+    Taken,
     TakenRange,
     WorkerLeaves,
 )
@@ -57,9 +58,12 @@ MESSAGES = [
     ReleaseResources([1]),
     TakeAnswer(1, Lease(0, 2, None, None, [2])),
     ClosureResults(
-        [(1.0, {"loss": 0.5})], [0.1] * 5, [ClosureResult(7, True, b"value", 0.1, True, 3)] * 2
+        [Taken(2, 0, 7, 1, 1, {"at": 2}, False)],
+        [(1.0, {"loss": 0.5})],
+        [0.1] * 5,
+        [ClosureResult(7, True, b"value", 0.1, True, 3)] * 2,
     ),
-    ClosureResults([], [0.0] * 5, []),
+    ClosureResults([], [], [0.0] * 5, []),
     ClosureUndecided(7, b"value", 0.1, [0.02] * 5, True, ("writer", 5)),
     ClosuresReturned([7]),
     CopiesFlushed(b"", 2),
@@ -68,7 +72,7 @@ MESSAGES = [
     ChainsRead({"range>map": Stages([STAGE])}),
     WorkerLeaves(),
     QuestionAsked(1, AskLease(2, 7, None)),
-    QuestionAsked(1, TakeElements(2, 0, 7, 1, None, {"at": 1}, False)),
+    QuestionAsked(1, BeginLease(2, 0, {"at": 0})),
     QuestionAsked(1, KeepResult(7, 2, b"value")),
     QuestionAsked(1, AnnounceStrategies(["other"])),
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.protocol.messages import AskLease, TakeElements
+from psnb._src.protocol.messages import AskLease, BeginLease, Taken
 from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests
 from psnb.data import Dataset, splits
 from psnb.errors import ClosureCancelledError, DatasetError
@@ -28,16 +28,20 @@ class Worker:
 
     def begin(self, closure: int, slot: int | None = None) -> LeaseRequests:
         """Begin an attempt at a closure."""
-        self.requests = LeaseRequests(closure, self.ask, self.leases.ranges(closure), slot)
+        ranges = self.leases.ranges(closure)
+        self.requests = LeaseRequests(closure, self.ask, self.report, ranges, slot)
         return self.requests
 
-    def ask(self, question: AskLease | TakeElements) -> Future[Any]:
+    def ask(self, question: AskLease | BeginLease) -> Future[Any]:
         future: Future[Any] = Future()
         if isinstance(question, AskLease):
             future.set_result(self.leases.lease(self, question))
         else:
-            future.set_result(self.leases.take(self, question))
+            future.set_result(self.leases.begin(self, question))
         return future
+
+    def report(self, taken: Taken) -> None:
+        self.leases.take(self, taken)
 
 
 @pytest.fixture
@@ -69,7 +73,6 @@ def taken(worker: Worker, closure: int, slot: int, count: int) -> list[int]:
     """Return what a closure takes that succeeds."""
     worker.begin(closure, slot)
     found = [int(each) for _, each in zip(range(count), worker.iterator, strict=False)]
-    worker.requests.settle()
     return found
 
 
@@ -83,7 +86,6 @@ def test_a_worker_alone_reads_everything(leases: LeaseRegistry) -> None:
     (worker,) = workers(leases, Dataset.range(10), 1)
     assert [int(each) for each in worker.iterator] == list(range(10))
     assert worker.requests.ended
-    worker.requests.settle()
 
 
 def test_a_closure_that_runs_again_gets_the_very_same(leases: LeaseRegistry) -> None:
@@ -118,15 +120,33 @@ def test_a_closure_knows_which_element_it_took_last_also_when_it_runs_again(
     assert again.latest == told
 
 
-def test_what_is_taken_after_a_worker_was_given_up_does_not_count(leases: LeaseRegistry) -> None:
-    (worker,) = workers(leases, Dataset.range(10), 1)
+def test_what_a_closure_uses_goes_with_its_commit_too(leases: LeaseRegistry) -> None:
+    worker, other = workers(leases, Dataset.range(10), 2, parts=1)
     next(worker.iterator)
-    worker.requests.settle()
-    leases.lose(worker)
     requests = worker.begin(1)
-    next(worker.iterator)
+    assert [int(next(worker.iterator)) for _ in range(2)] == [1, 2]
+    assert [(each.at, each.size, each.ended) for each in requests.used] == [
+        (1, 1, False),
+        (2, 1, False),
+    ]
+    leases.note_used(requests.used)  # no news
+    leases.lose(worker)
+    assert [int(each) for each in other.iterator] == [*range(3, 10)]
+
+
+def test_who_was_given_up_begins_nothing(leases: LeaseRegistry) -> None:
+    (worker,) = workers(leases, Dataset.range(10), 1)
+    ask = worker.ask
+
+    def given_up(question: AskLease | BeginLease) -> Future[Any]:
+        if isinstance(question, BeginLease):
+            leases.lose(worker)
+        return ask(question)
+
+    worker.ask = given_up  # type: ignore[method-assign]
+    worker.begin(1)
     with pytest.raises(ClosureCancelledError, match="given this worker up"):
-        requests.settle()
+        next(worker.iterator)
 
 
 def test_threads_share_what_is_leased(leases: LeaseRegistry) -> None:
@@ -136,7 +156,7 @@ def test_threads_share_what_is_leased(leases: LeaseRegistry) -> None:
     worker.iterator._lease_requests = lambda: own.requests
 
     def run(closure: int) -> None:
-        own.requests = LeaseRequests(closure, worker.ask, ())
+        own.requests = LeaseRequests(closure, worker.ask, worker.report, ())
         found.extend(int(each) for each in worker.iterator)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
@@ -177,7 +197,6 @@ def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(leases: LeaseR
         with pytest.raises(OSError, match=what):
             next(worker.iterator)
     assert [int(each) for each in worker.iterator] == list(range(6))
-    worker.requests.settle()
     leases.end(closure(ClosureQueue(1)), succeeded=True)
     assert leases.progress(epoch).over
 
@@ -188,7 +207,7 @@ def test_threads_wait_for_what_another_prepares(leases: LeaseRegistry) -> None:
     worker = Worker(leases, cut, epoch)
     asked, begun, go_on = [], threading.Event(), threading.Event()
 
-    def ask(question: AskLease | TakeElements) -> Future[Any]:
+    def ask(question: AskLease | BeginLease) -> Future[Any]:
         asked.append(type(question))
         return worker.ask(question)
 
@@ -200,7 +219,7 @@ def test_threads_wait_for_what_another_prepares(leases: LeaseRegistry) -> None:
 
     def requests() -> LeaseRequests:
         if not hasattr(own, "requests"):
-            own.requests = LeaseRequests(threading.get_ident(), ask, [])
+            own.requests = LeaseRequests(threading.get_ident(), ask, worker.report, [])
         return own.requests  # type: ignore[no-any-return]
 
     iterator = LeasedSplitReader(cut, epoch, requests, prepare)
@@ -239,7 +258,7 @@ def test_threads_read_several_lanes() -> None:
     worker.iterator._lease_requests = lambda: own.requests
 
     def run(slot: int) -> None:
-        own.requests = LeaseRequests(slot, worker.ask, (), slot)
+        own.requests = LeaseRequests(slot, worker.ask, worker.report, (), slot)
         found[slot] = [int(each) for each in worker.iterator]
 
     threads = [threading.Thread(target=run, args=(slot,)) for slot in range(4)]
@@ -293,7 +312,7 @@ def test_who_prepares_for_a_lane_holds_up_no_other_lane() -> None:
     found: list[int] = []
 
     def read(slot: int) -> None:
-        own.requests = LeaseRequests(slot, worker.ask, (), slot)
+        own.requests = LeaseRequests(slot, worker.ask, worker.report, (), slot)
         found.append(int(next(iterator)))
 
     thread = threading.Thread(target=read, args=(0,))
@@ -348,7 +367,7 @@ class Slow:
 def test_who_reads_in_a_lane_holds_up_no_other_lane() -> None:
     leases, slow = LeaseRegistry(2), Slow(0)
     worker = Worker(leases, slow.parts, leases.open(2))
-    first, other = (LeaseRequests(slot, worker.ask, (), slot) for slot in range(2))
+    first, other = (LeaseRequests(slot, worker.ask, worker.report, (), slot) for slot in range(2))
     assert slow.read_meanwhile(worker, first, other) == [2, 2, 0]
 
 
@@ -359,6 +378,6 @@ def test_a_closure_that_runs_again_waits_for_no_other_that_reads() -> None:
     lost.begin(7)
     assert int(next(lost.iterator)) == 0
     leases.lose(lost)
-    first = LeaseRequests(8, worker.ask, ())
-    again = LeaseRequests(7, worker.ask, leases.ranges(7))
+    first = LeaseRequests(8, worker.ask, worker.report, ())
+    again = LeaseRequests(7, worker.ask, worker.report, leases.ranges(7))
     assert slow.read_meanwhile(worker, first, again) == [0, 0, 1]

@@ -37,7 +37,7 @@ def test_a_lone_result_leaves_without_waiting_for_the_clock() -> None:
         sender = ResultSender(asyncio.get_running_loop(), {}, sent)
         sender.add_result(result(1), NONE)
         await asyncio.sleep(0)  # one turn of the loop
-        assert sent.messages == [ClosureResults([], NONE, [result(1)])]
+        assert sent.messages == [ClosureResults([], [], NONE, [result(1)])]
 
     asyncio.run(run())
 
@@ -53,7 +53,9 @@ def test_results_gather_while_more_closures_wait() -> None:
         assert sent.messages == []
         sender.add_result(result(2), NONE)
         await asyncio.sleep(0)
-        assert sent.messages == [ClosureResults([], NONE, [result(number) for number in range(3)])]
+        assert sent.messages == [
+            ClosureResults([], [], NONE, [result(number) for number in range(3)])
+        ]
 
     asyncio.run(run())
 
@@ -65,7 +67,7 @@ def test_a_result_does_not_wait_for_a_closure_that_takes_long() -> None:
         sender.expect(2)
         sender.add_result(result(1), NONE)
         await sent.wait()
-        assert sent.messages == [ClosureResults([], NONE, [result(1)])]
+        assert sent.messages == [ClosureResults([], [], NONE, [result(1)])]
 
     asyncio.run(run())
 
@@ -77,7 +79,7 @@ def test_reports_leave_while_their_closure_runs() -> None:
         sender.expect(1)
         sender.add_report(0.0, {"loss": 1.0})
         await sent.wait()
-        assert sent.messages == [ClosureResults([(0.0, {"loss": 1.0})], NONE, [])]
+        assert sent.messages == [ClosureResults([], [(0.0, {"loss": 1.0})], NONE, [])]
 
     asyncio.run(run())
 

@@ -217,7 +217,7 @@ class ClusterCoordinator(SaysWhatToUse):
             ended=core.ended,
         )
         self._queue = ClosureQueue(settings.max_queue_size, scheduler, event_loop(strategy.client))
-        self._resolver = Resolver(scheduler, core, isinstance(strategy.mode, Geo))
+        self._resolver = Resolver(scheduler, core, self._leases, isinstance(strategy.mode, Geo))
         services = Services(
             scheduler,
             self._resources,

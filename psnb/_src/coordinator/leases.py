@@ -1,12 +1,14 @@
 """Leases: which worker reads which part of a dataset, each example once per epoch. Pure.
 
-A dataset is cut into splits. A worker leases a split, and reports what each closure takes from it
-*before* the closure's effect can reach a server. So when a worker dies, `EpochLeases` knows what
-every closure in flight may have used, and the rest of the split is leased to another worker. If
-the closure has had its effect (`psnb._src.coordinator.resolve` finds that out), its ranges
-were used; if not, it runs again on them. A closure that raised, was cancelled or was lost too often
-has had no effect, and its ranges are leased again. A split is done when all of it was used by
-closures that have ended well, and the epoch is over when all splits are.
+A dataset is cut into splits. A worker leases a split, and reports what each closure takes from it,
+before the closure's result, but not before its effect: a message for each step would be half of
+what the step costs the notebook. So that goes to the servers, too, beside the closure's commit.
+When a worker dies, its leases wait until the servers have said which closures have had their effect
+(`psnb._src.coordinator.resolve`) and what these have used. The rest is leased to another worker:
+what lies between and what comes after. A closure without an effect runs again, on what it is known
+to have taken, and else on whatever comes next. One that raised, was cancelled or was lost too often
+has had no effect either, and its ranges are leased again. A split is done when all of it was used
+by closures that have ended well, and the epoch is over when all splits are.
 
 After the data service of TensorFlow (``tf.data.service``, dynamic sharding), which hands out splits
 too, but at most once: what a dead worker had begun is not visited again.
@@ -19,8 +21,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -97,8 +99,14 @@ class _OpenLease:
     holder: Hashable
     worker: str
     range_: SplitRange
-    state: Any
-    left: int | None
+    state: Any  # after what is known to be taken
+    at: int = 0  # how many elements that is
+    # What servers have said to be used beyond that: the worker's reports of it are to come, or not.
+    used: list[messages.Taken] = field(default_factory=list)
+
+    @property
+    def left(self) -> int | None:
+        return None if self.range_.count is None else self.range_.count - self.at
 
 
 @dataclass
@@ -250,7 +258,7 @@ class EpochLeases:
         self._splits[range_.split].begun = True
         self._latest[worker] = self._clock()
         number, self._number = self._number, self._number + 1
-        self._leases[number] = _OpenLease(holder, worker, range_, range_.state, range_.count)
+        self._leases[number] = _OpenLease(holder, worker, range_, range_.state)
         return number, range_
 
     def _first_for(self, worker: str, present: Collection[str]) -> SplitRange | None:
@@ -296,54 +304,51 @@ class EpochLeases:
             return True
         return self._clock() - self._latest.get(worker, self._begun) > HELD_SECONDS
 
-    def take(
-        self,
-        holder: Hashable,
-        number: int,
-        closure: int,
-        count: int,
-        before: Any,
-        after: Any,
-        ended: bool,
-    ) -> bool:
-        """Note that a closure is going to use the next elements of a lease.
-
-        Parameters
-        ----------
-        holder : hashable
-            Whose lease it is.
-        number : int
-            The lease's number.
-        closure : int
-            The closure's id, the same for all its attempts.
-        count : int
-            How many elements; 0 if only the end was found.
-        before, after : object
-            The iterator's state before and after them.
-        ended : bool
-            Whether the part has no elements after them.
-
-        Returns
-        -------
-        bool
-            False if the holder does not have the lease (any more): the closure must not go on.
-        """
+    def begin(self, holder: Hashable, number: int, state: Any) -> bool:
+        """Note where a lease begins; return whether the holder has it."""
         with self._lock:
             lease = self._leases.get(number)
             if lease is None or lease.holder != holder:
                 return False
-            split = self._splits[lease.range_.split]
-            if count:
-                range_ = SplitRange(lease.range_.split, before, count)
-                self._closures.setdefault(closure, []).append(range_)
-                split.open += 1
-            lease.state = after
-            if lease.left is not None:
-                lease.left -= count
-            if ended or lease.left == 0:
-                del self._leases[number]
-                split.open -= 1
+            lease.state = state
             return True
+
+    def take(self, holder: Hashable, taken: messages.Taken) -> None:
+        """Note what a closure has taken; in the order in which that was taken from the lease.
+
+        Parameters
+        ----------
+        holder : hashable
+            Whose lease it is. Nothing happens if it does not have it any more.
+        taken : Taken
+            The closure's id in it is the same for all its attempts.
+        """
+        with self._lock:
+            lease = self._leases.get(taken.lease)
+            if lease is None or lease.holder != holder:
+                return
+            split = self._splits[lease.range_.split]
+            # If servers have said before that it is used, it is counted already.
+            if taken.size and all(each.closure != taken.closure for each in lease.used):
+                range_ = SplitRange(lease.range_.split, lease.state, taken.size)
+                self._closures.setdefault(taken.closure, []).append(range_)
+                split.open += 1
+            lease.at += taken.size
+            if taken.ended or lease.left == 0:
+                del self._leases[taken.lease]
+                split.open -= 1
+            else:
+                lease.state = taken.after
+
+    def note_used(self, taken: messages.Taken) -> None:
+        """Note what a closure has used that has had its effect; its worker may not have said so."""
+        with self._lock:
+            lease = self._leases.get(taken.lease)
+            if lease is None or taken in lease.used:
+                return
+            if (new := taken.at + taken.size - lease.at) > 0:
+                lease.used.append(taken)
+                self._visits += min(new, taken.size)
 
     def ranges(self, closure: int) -> tuple[SplitRange, ...]:
         """Return what a closure has taken before, in order: it uses the same if it runs again."""
@@ -376,9 +381,11 @@ class EpochLeases:
         self._free.extend(ranges)
 
     def _close(self, number: int) -> None:
-        """Have the rest of a lease leased again, before all others."""
+        """Have what is left of a lease leased again, before all others."""
         lease = self._leases.pop(number)
-        self._free.appendleft(SplitRange(lease.range_.split, lease.state, lease.left))
+        left = _left_of(lease)
+        self._free.extendleft(reversed(left))
+        self._splits[lease.range_.split].open += len(left) - 1
 
     def state(self) -> dict[str, Any]:
         """Return the parts that are not used yet, in JSON's types.
@@ -388,10 +395,7 @@ class EpochLeases:
         with self._lock:
             ranges = [  # of each split in the order in which they are read
                 *(range_ for ranges in self._closures.values() for range_ in ranges),
-                *(
-                    SplitRange(each.range_.split, each.state, each.left)
-                    for each in self._leases.values()
-                ),
+                *(range_ for lease in self._leases.values() for range_ in _left_of(lease)),
                 *self._free,
             ]
             return {
@@ -409,6 +413,22 @@ class EpochLeases:
             if any(split.open < 0 for split in self._splits):
                 raise InternalError("a split was done more often than it was begun")
             return Progress(done, len(self._splits) - done - left, left, self._visits)
+
+
+def _left_of(lease: _OpenLease) -> list[SplitRange]:
+    """Return what is not taken of a lease, in order."""
+    split, at, state, ended = lease.range_.split, lease.at, lease.state, False
+    left: list[SplitRange] = []
+    for each in sorted(lease.used, key=lambda used: used.at):
+        if each.at + each.size <= at:
+            continue
+        if each.at > at:
+            left.append(SplitRange(split, state, each.at - at))
+        at, state, ended = each.at + each.size, each.after, each.ended
+    count = None if lease.range_.count is None else lease.range_.count - at
+    if not ended and count != 0:
+        left.append(SplitRange(split, state, count))
+    return left
 
 
 def _checked(splits: int, state: Any, dataset: Mapping[str, Any]) -> tuple[list[SplitRange], int]:
@@ -698,35 +718,31 @@ class LeaseRegistry:
             owned = leases.owned(worker)
             return messages.Lease(number, part.split, part.state, part.count, owned)
 
-    def take(self, holder: Hashable, elements: messages.TakeElements) -> bool:
-        """Note that a closure is going to use elements of a lease.
-
-        Returns
-        -------
-        bool
-            False if the worker's session does not have the lease (any more), or the closure was
-            cancelled: it must not go on.
-        """
+    def begin(self, holder: Hashable, asked: messages.BeginLease) -> bool:
+        """Note where a lease of a worker's session begins; return whether it has it."""
         with self._lock:
-            leases = self._epochs.get(elements.epoch)
+            leases = self._epochs.get(asked.epoch)
+            return leases is not None and leases.begin(holder, asked.lease, asked.state)
+
+    def take(self, holder: Hashable, taken: messages.Taken) -> None:
+        """Note what a closure has taken from a lease of a worker's session."""
+        with self._lock:
+            leases = self._epochs.get(taken.epoch)
             if leases is None:
-                return False
-            taken = leases.take(
-                holder,
-                elements.lease,
-                elements.closure,
-                elements.count,
-                elements.before,
-                elements.after,
-                elements.ended,
-            )
-            if taken and elements.closure in self._over:
+                return
+            leases.take(holder, taken)
+            if taken.closure in self._over:
                 # It was cancelled while it ran: what it takes is free again.
-                leases.end(elements.closure, succeeded=False)
-                return False
-            if taken:
-                self._users.setdefault(elements.closure, set()).add(elements.epoch)
-            return taken
+                leases.end(taken.closure, succeeded=False)
+            else:
+                self._users.setdefault(taken.closure, set()).add(taken.epoch)
+
+    def note_used(self, used: Iterable[messages.Taken]) -> None:
+        """Note what a closure has taken that has had its effect, as servers say."""
+        with self._lock:
+            for taken in used:
+                if taken.epoch in self._epochs:
+                    self._epochs[taken.epoch].note_used(taken)
 
     def ranges(self, closure: int) -> Sequence[messages.TakenRange]:
         """Return what a closure has taken before."""
@@ -753,9 +769,13 @@ class LeaseRegistry:
                 if epoch in self._epochs:
                     self._epochs[epoch].end(number, succeeded=succeeded)
 
-    def lose(self, holder: Hashable) -> None:
-        """Note that a worker's session is over."""
+    def leave(self, holder: Hashable) -> None:
+        """Note that a worker's session is over; its leases stay, until `lose`."""
         with self._lock:
             self._present.pop(holder, None)
+
+    def lose(self, holder: Hashable) -> None:
+        """Note that all is known that a session's closures have used, which is over."""
+        with self._lock:
             for leases in list(self._epochs.values()):
                 leases.lose(holder)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from psnb._src.client.commit import CommitKey, resolve_in_doubt
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.scheduler import Scheduler
 from psnb._src.placement.layout import Layout, ShardId
 from psnb._src.protocol.messages import exchange_writer
@@ -23,6 +24,7 @@ from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import EndWriter, FenceCommits
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.threads import start_task
+from psnb._src.worker.context import split_taken
 from psnb.errors import (
     CoordinatorClosedError,
     PsnbError,
@@ -45,26 +47,40 @@ class Resolver:
         Whose closures they are.
     strategy : StrategyCore
         The way to the servers.
+    leases : LeaseRegistry
+        What closures have taken.
     exchanging : bool
         Whether workers commit the updates of several closures together.
     """
 
-    def __init__(self, scheduler: Scheduler, strategy: StrategyCore, exchanging: bool) -> None:
-        self._scheduler, self._strategy, self._exchanging = scheduler, strategy, exchanging
+    def __init__(
+        self, scheduler: Scheduler, strategy: StrategyCore, leases: LeaseRegistry, exchanging: bool
+    ) -> None:
+        self._scheduler, self._strategy, self._leases = scheduler, strategy, leases
+        self._exchanging = exchanging
         self._others: dict[str, None] = {}
         # The event loop adds to it, and another thread may copy it, which is atomic.
         self._ended_sessions: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def lose(
-        self, closures: Sequence[Closure], executing: int, lost: str, worker: str, session: int
+        self,
+        closures: Sequence[Closure],
+        executing: int,
+        lost: str,
+        worker: str,
+        session: int,
+        holder: Hashable,
     ) -> None:
-        """Take over closures whose worker was lost; see `Scheduler.put_back`."""
+        """Take over closures whose worker was lost, and its leases; see `Scheduler.put_back`."""
         name = self._scheduler.name
         closed = [exchange_writer(name, session)] if self._exchanging else []
         self._ended_sessions += closed
         open_ = self._scheduler.lose(closures)
-        if not open_ and not closed:
+        # Those that were cancelled, too: the worker's leases go on behind what they have used.
+        asked = [each for each in closures if not each.remote.done()]
+        if not asked and not closed:
+            self._leases.lose(holder)
             return
         running = [each for each in closures[:executing] if each in open_]
 
@@ -75,21 +91,20 @@ class Resolver:
                 if commit.coordinator == name
                 for number, result in commit.closures
             }
-            absent = []
-            for each in open_:
-                result, pushed = results.get(each.execution.commit, (None, False))
-                kept = each.execution.kept
-                if result is None and each.execution.commit in results:
-                    result = kept[1] if kept is not None else b""
-                if result is None:
-                    absent.append(each)
-                else:
-                    self._scheduler.settle([(each, True, result, pushed)], worker)
+            settled = []
+            for each in asked:
+                if each.execution.commit in results:
+                    result, pushed = results[each.execution.commit]
+                    settled.append((each, True, self._outcome(each, result), pushed))
+            self._leases.lose(holder)
+            effective = {each for each, *_ in settled}
+            absent = [each for each in open_ if each not in effective]
+            self._scheduler.settle([each for each in settled if each[0] in open_], worker)
             executed = sum(each in absent for each in running)
             self._scheduler.put_back(absent, executed, lost, worker)
 
-        attempts = {name: {each.execution.commit: each.execution.attempt for each in open_}}
-        self._find_out(attempts, closed, settle, open_)
+        attempts = {name: {each.execution.commit: each.execution.attempt for each in asked}}
+        self._find_out(attempts, closed, settle, open_, lambda error: self._leases.lose(holder))
 
     def revoke(self, closure: Closure) -> None:
         """Have servers accept no commit of an open closure, and find out whether they have one."""
@@ -100,9 +115,7 @@ class Resolver:
             if commit is None:
                 self._scheduler.put_back([closure], 0, "it was cancelled")
                 return
-            result = dict(commit.closures)[execution.commit]
-            if result is None:
-                result = execution.kept[1] if execution.kept is not None else b""
+            result = self._outcome(closure, dict(commit.closures)[execution.commit])
             self._scheduler.settle([(closure, True, result, commit.pushed)])
 
         self._find_out({name: {execution.commit: execution.attempt}}, (), settle, [closure])
@@ -168,6 +181,15 @@ class Resolver:
             requests = [Request(shard, EndWriter(writer)) for shard in shards for writer in writers]
             await self._strategy.ask(requests)
 
+    def _outcome(self, closure: Closure, remembered: bytes | None) -> bytes:
+        """Return the outcome of a closure that has had its effect; note what it has taken."""
+        if remembered is None:  # it was too large for servers
+            kept = closure.execution.kept
+            remembered = kept[1] if kept is not None else b""
+        outcome, used = split_taken(remembered)
+        self._leases.note_used(used)
+        return outcome
+
     def _find_out(
         self,
         attempts: Mapping[str, Mapping[int, int]],
@@ -185,9 +207,9 @@ class Resolver:
                 )
             except Exception as error:  # otherwise callers would wait for ever
                 packed = pack_error(error, "raised while its outcome was resolved")
+                on_error(packed)
                 failed = [(each, False, packed, False) for each in closures]
                 self._scheduler.settle(failed, certain=False)
-                on_error(packed)
 
         start_task(run(), self._tasks, "psnb resolving commits")
 

@@ -221,11 +221,11 @@ class WorkerConnection:
             kind, text = ended or (None, "the connection was ended")
             if kind is not None:
                 self._note(kind, text, closures)
-            self._leases.lose(self)
+            self._leases.leave(self)
             lost = f"worker {self.name!r} at {self.address}: {text}"
             if self.was_ready:
                 self._resolver.lose(
-                    closures, self._load.threads, lost, self.name, self._opening.session
+                    closures, self._load.threads, lost, self.name, self._opening.session, self
                 )
 
     def drain(self, why: str) -> None:
@@ -405,6 +405,8 @@ class WorkerConnection:
             self._records.merged.draw(time.time())
 
     def _note_results(self, message: messages.ClosureResults) -> list[_Outcome]:
+        for taken in message.taken:
+            self._leases.take(self, taken)
         for when, values in message.reports:
             self._records.history.add(when, values)
         outcomes, completed = [], 0
@@ -437,8 +439,8 @@ class WorkerConnection:
         match inquiry:
             case messages.AskLease():
                 return self._leases.lease(self, inquiry)
-            case messages.TakeElements():
-                return self._leases.take(self, inquiry)
+            case messages.BeginLease():
+                return self._leases.begin(self, inquiry)
             case messages.KeepResult():
                 return self._load.keep(inquiry.closure, inquiry.attempt, inquiry.result)
             case messages.AnnounceStrategies():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from msgspec import Struct
 
@@ -141,11 +141,28 @@ class ClosureResult(Struct, frozen=True, gc=False):
     staleness: int | None  # of its update, if there is one
 
 
+class Taken(NamedTuple):
+    """What a closure has taken next from a lease.
+
+    A worker reports it in the order in which it was taken, and before the closure's result. Before
+    that, the closure may have had its effect: so the servers have it, too, beside the commit.
+    """
+
+    epoch: int
+    lease: int  # its number
+    closure: int
+    at: int  # how many elements of the lease were taken before these
+    size: int  # how many these are; 0 if only the end was found
+    after: Any  # the state of the split's iterator after them
+    ended: bool  # the lease has no elements after them
+
+
 class ClosureResults(ToNotebook, frozen=True):
-    """Closures have ended, or have reported."""
+    """Closures have taken elements, have reported or have ended."""
 
     batch: ClassVar = ClosureResult
 
+    taken: list[Taken]
     reports: list[tuple[float, dict[str, float]]]  # when, and values by name
     phases: list[float]  # seconds that these closures were in each of `PHASES`
     results: list[ClosureResult]
@@ -233,16 +250,16 @@ class Lease(Struct, frozen=True, gc=False):
     owned: Sequence[int]  # the splits that this worker must have, if they are in workers' memory
 
 
-class TakeElements(Inquiry, frozen=True):
-    """May a closure take the next elements of a lease? False if the worker was given up."""
+class BeginLease(Inquiry, frozen=True):
+    """May a closure take from a lease, from the split's beginning? False if it was given up.
+
+    Asked once, before anything is taken: the order of elements may be drawn by lot, and then this
+    state alone says which are left.
+    """
 
     epoch: int
-    lease: int  # its number
-    closure: int
-    count: int  # 0 if only the end was found
-    before: Any  # the state of the split's iterator before and after them
-    after: Any
-    ended: bool  # the lease has no elements after them
+    lease: int
+    state: Any  # of the split's iterator
 
 
 class KeepResult(Inquiry, frozen=True):

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +33,7 @@ from psnb._src.dask_compat import (
     pool_of,
 )
 from psnb._src.metrics.metric import MetricState
+from psnb._src.protocol.messages import Taken
 from psnb._src.protocol.packing import PROTOCOL, dumps
 from psnb._src.transport.stream import connect
 from psnb._src.utils.text import NAME, printable, truncate
@@ -307,6 +308,26 @@ def split_outcome(outcome: bytes) -> tuple[bytes, bytes]:
     start = len(_MARK) + _LENGTH
     end = start + int.from_bytes(outcome[len(_MARK) : start], "little")
     return outcome[end:], outcome[start:end]
+
+
+_TAKEN = b"T"
+
+
+def with_taken(packed: bytes, used: Sequence[Taken]) -> bytes:
+    """Return an outcome as servers remember it: with what the closure has taken in front of it."""
+    if not used:
+        return packed
+    front = pickle.dumps([tuple(each) for each in used], PROTOCOL)
+    return b"".join((_TAKEN, len(front).to_bytes(_LENGTH, "little"), front, packed))
+
+
+def split_taken(remembered: bytes) -> tuple[bytes, list[Taken]]:
+    """Return the outcome, and what was in front of it."""
+    if not remembered.startswith(_TAKEN):
+        return remembered, []
+    start = len(_TAKEN) + _LENGTH
+    end = start + int.from_bytes(remembered[len(_TAKEN) : start], "little")
+    return remembered[end:], [Taken(*each) for each in pickle.loads(remembered[start:end])]
 
 
 @dataclass(frozen=True, slots=True)

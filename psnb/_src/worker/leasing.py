@@ -1,8 +1,8 @@
 """Leased datasets inside a worker: iterators that ask the coordinator which part to read.
 
-Closure threads share an iterator. It tells the coordinator at once what a closure takes, and waits
-for the answers only before the closure's effect leaves the worker (`LeaseRequests.settle`). So the
-round trip hides behind the closure's own work.
+Closure threads share an iterator. What a closure takes is reported to the coordinator in its order,
+with results or within `HELD_SECONDS`, and travels with the closure's commit: so when this worker
+dies, either the coordinator knows of it, or the servers do, or it has had no effect.
 
 In an epoch that has an order, each closure takes from a slot, and there is an iterator for each
 slot that was read here. The closure asks first whether that is where the slot is, as another worker
@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from psnb._src.protocol.messages import AskLease, Lease, TakeElements, TakenRange
+from psnb._src.protocol.messages import AskLease, BeginLease, Lease, Taken, TakenRange
 from psnb._src.protocol.packing import dumps
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import counted
@@ -169,8 +169,11 @@ class LeaseRequests:
     closure : int
         The closure.
     ask : callable
-        Sends a question to the coordinator, and returns the answer's future.
-    ranges : sequence of Portion
+        Sends a question to the coordinator, after all that was reported before, and returns the
+        answer's future.
+    report : callable
+        Takes what is to be reported to the coordinator; does not wait.
+    ranges : sequence of TakenRange
         What earlier attempts have taken: this one begins with it.
     slot : int, optional
         Where it takes from, in an epoch that has an order.
@@ -183,6 +186,8 @@ class LeaseRequests:
         Whether some dataset had nothing to take.
     latest : str
         Which element was taken last, from any dataset, for messages; empty if none was.
+    used : list of Taken
+        What was taken from leases that is not being taken again.
     taken : TakenElements
         What was taken, from leased and from other iterators.
     replays : dict of int to _Replay
@@ -192,14 +197,15 @@ class LeaseRequests:
     def __init__(
         self,
         closure: int,
-        ask: Callable[[AskLease | TakeElements], Future[Any]],
+        ask: Callable[[AskLease | BeginLease], Future[Any]],
+        report: Callable[[Taken], object],
         ranges: Iterable[TakenRange],
         slot: int | None = None,
     ) -> None:
-        self._closure, self._ask, self.slot = closure, ask, slot
+        self._closure, self._ask, self._report, self.slot = closure, ask, report, slot
         self._again = deque(ranges)
         self._given: set[tuple[int, int]] = set()  # epochs and numbers of leases
-        self._answers: list[Future[Any]] = []
+        self.used: list[Taken] = []
         self.ended = False
         self.latest = ""
         self.taken = TakenElements()
@@ -221,28 +227,26 @@ class LeaseRequests:
             self._given.add((epoch, found.number))
         return found
 
-    def may_read(self, epoch: int, lease: int) -> bool:
-        """Return whether this may take from a lease: one of a slot only if it was given to it."""
-        return self.slot is None or (epoch, lease) in self._given
-
-    def take(
-        self, epoch: int, lease: int, count: int, before: Any, after: Any, ended: bool
-    ) -> None:
-        """Report that the next elements of a lease are taken; does not wait."""
-        elements = TakeElements(epoch, lease, self._closure, count, before, after, ended)
-        self._answers.append(self._ask(elements))
-
-    def settle(self) -> None:
-        """Wait until the coordinator has confirmed everything.
+    def begin(self, epoch: int, lease: int, state: Any) -> None:
+        """Say where a lease begins.
 
         Raises
         ------
         ClosureCancelledError
-            If it has given this worker up.
+            If the coordinator has given this worker up.
         """
-        for answer in self._answers:
-            if not answer.result(ASK_TIMEOUT):
-                raise ClosureCancelledError("the coordinator has given this worker up")
+        if not self._ask(BeginLease(epoch, lease, state)).result(ASK_TIMEOUT):
+            raise ClosureCancelledError("the coordinator has given this worker up")
+
+    def may_read(self, epoch: int, lease: int) -> bool:
+        """Return whether this may take from a lease: one of a slot only if it was given to it."""
+        return self.slot is None or (epoch, lease) in self._given
+
+    def take(self, epoch: int, lease: int, at: int, size: int, after: Any, ended: bool) -> None:
+        """Note that the next elements of a lease are taken; see `Taken`."""
+        taken = Taken(epoch, lease, self._closure, at, size, after, ended)
+        self.used.append(taken)
+        self._report(taken)
 
 
 class Iterated(Protocol):
@@ -276,7 +280,7 @@ class _OpenLease:
     split: int
     iterator: Iterated
     left: int | None
-    before: Any  # the iterator's state
+    at: int = 0  # how many elements were taken
 
 
 @dataclass
@@ -360,7 +364,9 @@ class LeasedSplitReader:
             slot.unread = lease
         self._prepare(lease.owned)
         iterator = self._splits[lease.split].iterator(lease.state)
-        slot.lease = _OpenLease(lease.number, lease.split, iterator, lease.count, iterator.state())
+        if lease.state is None:
+            requests.begin(self._epoch, lease.number, iterator.state())
+        slot.lease = _OpenLease(lease.number, lease.split, iterator, lease.count)
         slot.unread = None
 
     def _replay(self, requests: LeaseRequests) -> _Replay | None:
@@ -390,27 +396,24 @@ class LeasedSplitReader:
         lease = slot.lease
         if lease is None or not requests.may_read(self._epoch, lease.number):
             return None
-        before = lease.before
+        number, at = lease.number, lease.at
         try:
             element = next(lease.iterator)
         except StopIteration:
             self._end_lease(slot, lease)
-            requests.take(self._epoch, lease.number, 0, before, before, True)
+            requests.take(self._epoch, number, at, 0, None, True)
             return None
-        except Exception:  # a dataset may raise anything; what was taken before counts
-            after = lease.iterator.state()
-            requests.take(self._epoch, lease.number, 0, before, after, False)
+        except Exception:  # a dataset may raise anything; the next element comes after this one
+            requests.take(self._epoch, number, at, 0, lease.iterator.state(), False)
             raise
-        finally:
-            # Also where an element could not be had: the next one comes after it.
-            lease.before = lease.iterator.state()
-        requests.latest = self._name(lease)
+        requests.latest, after = self._name(lease), lease.iterator.state()
+        lease.at += 1
         if lease.left is not None:
             lease.left -= 1
         ended = lease.left == 0
         if ended:
             self._end_lease(slot, lease)
-        requests.take(self._epoch, lease.number, 1, before, lease.before, ended)
+        requests.take(self._epoch, number, at, 1, after, ended)
         return (element,)
 
     def _name(self, read: _OpenLease | _Replay) -> str:

@@ -30,6 +30,7 @@ from psnb._src.protocol.messages import (
     AnnounceStrategies,
     AskLease,
     Assignment,
+    BeginLease,
     ClosureResult,
     ClosureResults,
     ClosureUndecided,
@@ -42,7 +43,7 @@ from psnb._src.protocol.messages import (
     QuestionAsked,
     SessionOpening,
     TakeAnswer,
-    TakeElements,
+    Taken,
     ToNotebook,
     ToWorker,
     exchange_writer,
@@ -60,6 +61,7 @@ from psnb._src.worker.context import (
     WorkerContext,
     end_printed_lines,
     entered,
+    with_taken,
 )
 from psnb._src.worker.leasing import ASK_TIMEOUT, LeaseRequests
 from psnb._src.worker.resources import Resources
@@ -158,6 +160,8 @@ class ClosureAttempt:
         Takes its writes.
     ask : callable
         Asks the coordinator for what it reads.
+    report : callable
+        Takes what it has read.
 
     Attributes
     ----------
@@ -182,11 +186,14 @@ class ClosureAttempt:
         function: LoadedFunction,
         assignment: Assignment,
         updates: Updates,
-        ask: Callable[[AskLease | TakeElements], Future[Any]],
+        ask: Callable[[AskLease | BeginLease], Future[Any]],
+        report: Callable[[Taken], object],
     ) -> None:
         self.clock = start_clock(READ)
         self.assignment, self.updates = assignment, updates
-        self.requests = LeaseRequests(assignment.closure, ask, assignment.ranges, assignment.slot)
+        self.requests = LeaseRequests(
+            assignment.closure, ask, report, assignment.ranges, assignment.slot
+        )
         self.states = ReportedStates()
         self.succeeded, self.packed = True, b""
         self.staleness: int | None = None
@@ -278,7 +285,11 @@ class ResultSender:
         send: Callable[[ClosureResults], None],
     ) -> None:
         self._loop, self._unstarted, self._send = loop, unstarted, send
-        self._lock = threading.Lock()  # guards the next four, used by several threads
+        # Keeps messages in order. While it is held, a message is pickled, and a socket is written
+        # that does not block.
+        self._sending = threading.Lock()
+        self._lock = threading.Lock()  # guards the next five, used by several threads
+        self._taken: list[Taken] = []
         self._results: list[ClosureResult] = []
         self._reports: list[tuple[float, dict[str, float]]] = []
         self._phases: list[list[float]] = [_NO_TIME]  # of these results, in seconds
@@ -313,15 +324,22 @@ class ResultSender:
         with self._lock:
             self._reports.append((when, values))
 
+    def add_taken(self, taken: Taken) -> None:
+        """Hand over what a closure has taken, likewise."""
+        with self._lock:
+            self._taken.append(taken)
+
     def flush(self) -> None:
         """Send all there is, if there is anything; any thread."""
-        with self._lock:
-            results, self._results = self._results, []
-            reports, self._reports = self._reports, []
-            phases, self._phases = self._phases, [_NO_TIME]
-        if results or reports:
-            together = [float(sum(each)) for each in zip(*phases, strict=True)]
-            self._send(ClosureResults(reports, together, results))
+        with self._sending:
+            with self._lock:
+                taken, self._taken = self._taken, []
+                results, self._results = self._results, []
+                reports, self._reports = self._reports, []
+                phases, self._phases = self._phases, [_NO_TIME]
+            if taken or results or reports:
+                together = [float(sum(each)) for each in zip(*phases, strict=True)]
+                self._send(ClosureResults(taken, reports, together, results))
 
     def _tick(self) -> None:
         with self._lock:
@@ -502,7 +520,9 @@ class ClosureRunner:
         updates = Updates(
             counted=self._copies is None, sync_round=in_round, server_client=self._copies
         )
-        attempt = ClosureAttempt(function, assignment, updates, self._link.ask)
+        attempt = ClosureAttempt(
+            function, assignment, updates, self._ask_lease, self._results.add_taken
+        )
         under_way = False
         try:
             context = self._context(self._cancellations[assignment.closure], attempt)
@@ -514,7 +534,6 @@ class ClosureRunner:
             ):
                 value = attempt.call(self._resources)
             attempt.pack(value)
-            attempt.requests.settle()
             if not updates:
                 self._require_unrevoked(assignment.closure)
             elif self._copies is None:
@@ -568,6 +587,7 @@ class ClosureRunner:
         result = attempt.result()
         if isinstance(error, UndecidedError):
             self._results.expect_fewer(1)
+            self._results.flush()  # what it has taken comes first
             self._link.send(
                 ClosureUndecided(
                     closure,
@@ -630,7 +650,8 @@ class ClosureRunner:
         if self._link.closed:
             raise out_of_reach()
         assignment, updates = attempt.assignment, attempt.updates
-        small = self._announce(assignment, updates, attempt.packed)
+        remembered = with_taken(attempt.packed, attempt.requests.used)
+        small = self._announce(assignment, updates, remembered)
         # Only now: what servers are not asked to refuse, as the coordinator did not know of them
         # when it was cancelled, is written to after this answer.
         self._require_unrevoked(assignment.closure)
@@ -648,6 +669,10 @@ class ClosureRunner:
             shards=updates.shards,
         )
         return commit, updates.parts()
+
+    def _ask_lease(self, question: AskLease | BeginLease) -> Future[Any]:
+        self._results.flush()  # what was taken before: the answer depends on it
+        return self._link.ask(question)
 
     def _require_unrevoked(self, closure: int) -> None:
         if self._cancellations[closure].revoked:
