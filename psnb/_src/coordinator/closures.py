@@ -31,7 +31,7 @@ from psnb._src.protocol.packing import (
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.checks import integer, is_integer
 from psnb._src.utils.text import NAME, error_text, hide_internal_frames, shown, truncate
-from psnb._src.utils.threads import Inbox
+from psnb._src.utils.threads import Inbox, Lock
 from psnb._src.worker.context import InputContext, ReportedStates, WorkerContext, entered
 from psnb._src.worker.leasing import NotReplayable, ReplayedInputs
 from psnb.errors import ClosureInputError, ConfigurationError, CoordinatorClosedError
@@ -187,6 +187,9 @@ class ScheduleOptions:
         it. It changes no parameters, so it may begin in any update mode.
     slot : int, optional
         The slot of an ordered epoch that it takes from; see `OrderedLeases`.
+    steps : int, optional
+        It is a run, of so many steps at most: the function is called again and again, each time
+        with a commit of its own, and what it returns is dropped.
 
     Raises
     ------
@@ -199,6 +202,7 @@ class ScheduleOptions:
     worker: Pin | None = None
     detached: bool = False
     slot: int | None = None
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         integer("retries", self.retries, 0)
@@ -368,7 +372,8 @@ class Execution:
     ----------
     commit : int
         The number under which its writes are applied, once, whatever the attempt. Not the closure's
-        id: a closure that waits for long would make servers remember all that ended meanwhile.
+        id: a closure that waits for long would make servers remember all that ended meanwhile. Of
+        a run, that of the next step that is not done.
     attempt : int
         1 for the first one, one more after each worker that was lost with the closure.
     deaths : int
@@ -378,10 +383,12 @@ class Execution:
         not run again.
     round : int or None
         The round that it belongs to, if there are rounds.
-    kept : tuple of int and bytes, or None
-        An attempt and its pickled result, if a worker has sent that before the commit.
+    kept : dict of int to bytes
+        By commit, a pickled result that a worker has sent before it.
     taken : tuple of InputContext and bytes, or None
         Where it has failed, and what it had taken from iterators there, pickled; if that is known.
+    done : int
+        How many steps of a run are done.
     """
 
     commit: int
@@ -389,8 +396,9 @@ class Execution:
     deaths: int = 0
     revoked: bool = False
     round: int | None = None
-    kept: tuple[int, bytes] | None = None
+    kept: dict[int, bytes] = field(default_factory=dict)
     taken: tuple[InputContext, bytes] | None = None
+    done: int = 0
 
 
 NOT_TAKEN = Execution(-1)
@@ -422,6 +430,12 @@ class Closure:
 
     __slots__ = ("call", "execution", "function", "id", "options", "remote")
 
+    steps = 1
+    """How many steps were granted."""
+
+    is_run = False
+    """Whether it may have several."""
+
     def __init__(
         self,
         closure_id: int,
@@ -437,8 +451,64 @@ class Closure:
         self.execution = NOT_TAKEN
         self.remote = remote
 
+    @property
+    def left(self) -> int:
+        """How many steps are granted and not done."""
+        return self.steps - self.execution.done
+
+    @property
+    def number(self) -> int:
+        """The number of the closure, or of the next step of a run."""
+        return self.id + self.execution.done
+
+    @property
+    def commits(self) -> range:
+        """The numbers of the commits of what is not done."""
+        return range(self.execution.commit, self.execution.commit + self.left)
+
     def __str__(self) -> str:
-        return f"{self.function.name} #{self.id}"
+        return f"{self.function.name} #{self.number}"
+
+
+class Run(Closure):
+    """A function that its worker calls again and again; see `ScheduleOptions.steps`.
+
+    Its id is the number of its first step. Those of the others follow, and one that no step has.
+    How many it has is decided when a worker takes it: as many as keep that busy for a while.
+    """
+
+    __slots__ = ("_granted",)
+
+    is_run = True
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        """How many steps were granted."""
+        return getattr(self, "_granted", 1)
+
+    def grant(self, steps: int) -> None:
+        """Give it so many steps; before it is taken for the first time."""
+        self._granted = steps
+
+
+class Numbers:
+    """Numbers for closures, and in a row for the steps of a run. Thread-safe.
+
+    Parameters
+    ----------
+    first : int
+        The first one.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self._lock = Lock()  # guards the next one, for a moment each
+        self._next = first
+
+    def take(self, count: int = 1) -> int:
+        """Return the first of so many numbers in a row that nothing else gets."""
+        with self._lock:
+            first, self._next = self._next, self._next + count
+        return first
 
 
 # Dependents: closures that wait for remote values among their arguments. Pure, without locks.
@@ -628,7 +698,7 @@ def pickled_call(
     add((*function.references, *closure.call.references))
     place, taken = execution.taken or (InputContext(1, 0), None)
     return PickledCall(
-        closure.id,
+        closure.number,
         function.payload,
         closure.call.payload,
         tuple(each for each in closure.call.inputs if isinstance(each, bytes)),

@@ -11,7 +11,6 @@ core, may hold each other and be held by the event loop, but none of them holds 
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 import weakref
@@ -29,7 +28,9 @@ from psnb._src.coordinator.closures import (
     NO_ARGUMENTS,
     Closure,
     FunctionRegistry,
+    Numbers,
     Pin,
+    Run,
     ScheduleOptions,
     WorkerPredicate,
     keyword,
@@ -39,6 +40,7 @@ from psnb._src.coordinator.closures import (
     positional,
 )
 from psnb._src.coordinator.epoch import (
+    MOST_STEPS,
     DatasetServices,
     Epochs,
     EpochServices,
@@ -213,6 +215,7 @@ class ClusterCoordinator(SaysWhatToUse):
             # Weakly: failures are the user's, who may keep one for longer than the strategy.
             on_failure=partial(_note, records.failures, self._resources, weakref.ref(core)),
             on_end=self._leases.end,
+            on_step_done=self._leases.end_step,
             on_states=records.merged.add,
             ended=core.ended,
         )
@@ -233,9 +236,10 @@ class ClusterCoordinator(SaysWhatToUse):
         self._cancel = self._membership.cancel  # one object for all remote values
         core.servers.on_end = self._membership.give_up
         scheduler.on_work = self._membership.wake
+        scheduler.on_hold = self._membership.end_runs
         scheduler.on_step = Steps(scheduler, self._membership, core).begin
         self._resources.attach(self._membership.wake_all)
-        self._ids, self._ended_before = itertools.count(), 0
+        self._ids, self._ended_before = Numbers(), 0
         label = _labels.take(settings.name or strategy.name, self)
         self._saving = Saving(records.events, self._queue)
         self._view = CoordinatorView(
@@ -342,7 +346,11 @@ class ClusterCoordinator(SaysWhatToUse):
             self._resources.require_own(call.references, f"a per-worker value that {name} is given")
             futures.await_tasks()
         remote = RemoteValue(inbox, self._cancel)
-        self._queue.put(Closure(next(self._ids), function, call, options, remote))
+        if options.steps is None:
+            closure = Closure(self._ids.take(), function, call, options, remote)
+        else:
+            closure = Run(self._ids.take(options.steps + 1), function, call, options, remote)
+        self._queue.put(closure)
         return remote
 
     def map(
@@ -639,7 +647,8 @@ class ClusterCoordinator(SaysWhatToUse):
                 f"sharding='dynamic')), or of one in memory, found {shown(iterator)}"
             )
         iterator.require_rest()
-        schedule = _scheduling(self, fn, (iterator, *positional(args)), keyword(kwargs))
+        steps = MOST_STEPS if iterator.round_size is None else None
+        schedule = _scheduling(self, fn, (iterator, *positional(args)), keyword(kwargs), steps)
         # After an error, a call goes on with the epoch, and with its metrics.
         earlier = None if iterator.may_be_over else MetricStates({})
         iterator.may_be_over = True
@@ -1024,13 +1033,17 @@ def _scheduling(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
+    steps: int | None = None,
 ) -> Callable[[WorkerPredicate, int | None], RemoteValue]:
-    """Return what schedules a function on the workers that are chosen, to take from a slot."""
+    """Return what schedules a function on the workers that are chosen, to take from a slot.
+
+    With ``steps``, it schedules runs of so many at most.
+    """
     if not callable(fn):
         raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
 
     def schedule(chooser: WorkerPredicate, slot: int | None) -> RemoteValue:
-        how = ScheduleOptions(worker=chooser, slot=slot)
+        how = ScheduleOptions(worker=chooser, slot=slot, steps=steps)
         return coordinator._schedule(fn, args, kwargs, how)
 
     return schedule
@@ -1061,8 +1074,8 @@ def go_on_from(coordinator: ClusterCoordinator, closures: int) -> None:
 
     To be called when none is scheduled.
     """
-    number = next(coordinator._ids)
-    coordinator._ids = itertools.count(max(number, closures))
+    number = coordinator._ids.take()
+    coordinator._ids = Numbers(max(number, closures))
     coordinator._ended_before += max(0, closures - number)
 
 

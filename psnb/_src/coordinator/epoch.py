@@ -1,6 +1,8 @@
 """Scheduling closures until an epoch of a leased dataset is over.
 
-Without rounds a few are scheduled ahead for each worker. With rounds, of synchronous updates, they
+Without rounds a few runs are scheduled ahead for each worker. A run is a closure that the worker
+calls again and again, each time with a commit of its own: so what the notebook does for a step is
+shared by all that a worker does in `AHEAD_SECONDS`. With rounds, of synchronous updates, they
 are scheduled round by round, each when all closures of the one before have ended: their numbers,
 their slots and how many there are depend on the dataset alone. While the closures of a round are
 put, it must not be ended early. That costs no time, as servers apply a round meanwhile.
@@ -350,6 +352,9 @@ def _anyone() -> WorkerPredicate:
 
 _AHEAD = 4
 """Closures that are scheduled for each worker, so that it never waits for the notebook."""
+
+MOST_STEPS = 256
+"""Steps of a run, at most."""
 
 _LOOK_AGAIN = 0.1
 """Seconds after which idle workers look again: the data of a lost worker may be free by now."""

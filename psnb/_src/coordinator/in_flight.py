@@ -7,7 +7,6 @@ never block others. A worker takes from all queues that suit it, in the same ord
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -229,7 +228,7 @@ class InFlight:
         self.blocked_by = ""
         self._running: dict[int, Closure] = {}
         self._open: dict[int, Closure] = {}
-        self._commits = itertools.count()
+        self._commits = 0  # that have a number
         self._watermark = Watermark()  # of the commits
 
     def __len__(self) -> int:
@@ -244,10 +243,24 @@ class InFlight:
         return len(self._open)
 
     def begin(self, closure: Closure) -> None:
-        """Add a closure that a worker has got; the first time, its commit gets a number."""
+        """Add a closure that a worker has got; the first time, its commits get numbers."""
         self._running[closure.id] = closure
         if closure.execution is NOT_TAKEN:
-            closure.execution = Execution(next(self._commits))
+            closure.execution = Execution(self._commits)
+            self._commits += closure.steps
+
+    def runs(self, closure: Closure) -> bool:
+        """Return whether a closure runs or is open."""
+        return closure.id in self._running or closure.id in self._open
+
+    def advance(self, closure: Closure) -> None:
+        """Note that the next step of a run is done."""
+        execution = closure.execution
+        self._watermark.end(execution.commit)
+        execution.kept.pop(execution.commit, None)
+        execution.commit += 1
+        execution.done += 1
+        execution.deaths = 0
 
     def find(self, remote: RemoteValue) -> tuple[Closure, bool] | None:
         """Return the closure of a remote value, and whether it runs, if it is here."""
@@ -292,7 +305,8 @@ class InFlight:
 
     def end(self, closure: Closure) -> None:
         """Note that a closure that was begun at least once has ended for good."""
-        self._watermark.end(closure.execution.commit)
+        for commit in closure.commits:
+            self._watermark.end(commit)
 
     def settled_below(self) -> int:
         """Return the commit number below which every closure has ended, in whatever order."""
@@ -309,9 +323,9 @@ class InFlight:
         attempts = dict.fromkeys(self._watermark.ended(), ENDED)
         for closure in waiting:
             if closure.execution is not NOT_TAKEN:
-                attempts[closure.execution.commit] = closure.execution.attempt - 1
+                attempts |= dict.fromkeys(closure.commits, closure.execution.attempt - 1)
         for closure in self._open.values():
-            attempts[closure.execution.commit] = closure.execution.attempt
+            attempts |= dict.fromkeys(closure.commits, closure.execution.attempt)
         return attempts
 
 

@@ -329,7 +329,9 @@ class EpochLeases:
                 return
             split = self._splits[lease.range_.split]
             # If servers have said before that it is used, it is counted already.
-            if taken.size and all(each.closure != taken.closure for each in lease.used):
+            if taken.closure == messages.EFFECTIVE:
+                self._visits += taken.size
+            elif taken.size and all(each.closure != taken.closure for each in lease.used):
                 range_ = SplitRange(lease.range_.split, lease.state, taken.size)
                 self._closures.setdefault(taken.closure, []).append(range_)
                 split.open += 1
@@ -731,6 +733,8 @@ class LeaseRegistry:
             if leases is None:
                 return
             leases.take(holder, taken)
+            if taken.closure == messages.EFFECTIVE:
+                return
             if taken.closure in self._over:
                 # It was cancelled while it ran: what it takes is free again.
                 leases.end(taken.closure, succeeded=False)
@@ -750,24 +754,37 @@ class LeaseRegistry:
             return ()
         with self._lock:
             return [
-                messages.TakenRange(epoch, part.split, part.state, part.count or 0)
+                messages.TakenRange(closure, epoch, part.split, part.state, part.count or 0)
                 for epoch in sorted(self._users.get(closure, ()))
                 if epoch in self._epochs
                 for part in self._epochs[epoch].ranges(closure)
             ]
 
     def end(self, closure: Closure, succeeded: bool) -> None:
-        """Note that a closure has ended for good; cheap for those that took nothing."""
+        """Note that a closure has ended for good; cheap for those that took nothing.
+
+        Steps of a run that are not done by then have no effect.
+        """
         # One that has returned takes nothing any more; another may be taking at this moment.
-        number = closure.id
-        if succeeded and number not in self._users:
+        succeeded = succeeded and not closure.is_run
+        if succeeded and closure.id not in self._users:
             return
         with self._lock:
-            if not succeeded:
-                self._over[number] = closure.execution
-            for epoch in self._users.pop(number, ()):
-                if epoch in self._epochs:
-                    self._epochs[epoch].end(number, succeeded=succeeded)
+            for number in range(closure.number, closure.number + closure.left):
+                if not succeeded:
+                    self._over[number] = closure.execution
+                self._end(number, succeeded)
+
+    def end_step(self, run: Closure) -> None:
+        """Note that the next step of a run has had its effect; cheap, likewise."""
+        if run.number in self._users:
+            with self._lock:
+                self._end(run.number, True)
+
+    def _end(self, number: int, succeeded: bool) -> None:
+        for epoch in self._users.pop(number, ()):
+            if epoch in self._epochs:
+                self._epochs[epoch].end(number, succeeded=succeeded)
 
     def leave(self, holder: Hashable) -> None:
         """Note that a worker's session is over; its leases stay, until `lose`."""

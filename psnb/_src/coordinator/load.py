@@ -18,7 +18,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from psnb._src.cluster.scaling import Demand
-from psnb._src.coordinator.closures import Closure, Duration
+from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Duration, Run
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.coordinator.scheduler import QueueStatistics, Scheduler
@@ -35,6 +35,13 @@ from psnb.errors import InternalError
 
 AHEAD_SECONDS = 0.1
 """Seconds of work that waits on a worker behind each thread's; a longer closure counts as long."""
+
+RUN_SECONDS = 0.25
+"""The same for runs, and how long one of them is: its steps need nothing of the notebook, and it
+can be ended with any of them."""
+
+RUN_SECONDS_PER_WORKER = 2.5 * messages.HELD_SECONDS_PER_WORKER
+"""Of many workers, times their number: each asks less often, so that the notebook does no more."""
 
 SPREAD_SECONDS = 0.001
 """The same while other workers are idle: less work is not worth messages to more of them."""
@@ -63,7 +70,7 @@ class Load:
         self._long = 0
         self.refused = False  # there was no room for a closure that waits
         self.stuck = False  # closures sent as short are long: send nothing ahead
-        self.ahead = AHEAD_SECONDS
+        self.ahead, self.run_seconds = AHEAD_SECONDS, RUN_SECONDS
         self._moved = 0.0  # when closures last came or went
         self._latency = Duration()  # of an answer beyond the time that its closure took
 
@@ -78,11 +85,20 @@ class Load:
         return isinstance(closure, Closure) and closure.id in self._closures
 
     def add(self, closure: Closure) -> bool:
-        """Add a closure if there is room for it, and return whether there was."""
-        expected = closure.function.duration.mean
+        """Add a closure if there is room for it, and return whether there was.
+
+        A run that is new gets as many steps as are expected to take `RUN_SECONDS`, or longer if
+        there are many workers.
+        """
+        expected, ahead = closure.function.duration.mean, self.ahead
         if expected is None or expected > AHEAD_SECONDS:
             expected = math.inf
-        if len(self._closures) >= self.threads and not self._ahead(expected):
+        elif isinstance(closure, Run) and ahead > 0.0:  # else there is a gate
+            if closure.execution is NOT_TAKEN:
+                closure.grant(self._steps(expected, closure.options.steps or 1))
+            expected *= closure.left
+            ahead = self.run_seconds if ahead == AHEAD_SECONDS else ahead
+        if len(self._closures) >= self.threads and not self._ahead(expected, ahead):
             self.refused = True
             return False
         self._closures[closure.id] = closure, expected
@@ -91,6 +107,18 @@ class Load:
         else:
             self._seconds += expected
         return True
+
+    def find(self, closure_id: int) -> Closure:
+        """Return a closure that is here."""
+        return self._closures[closure_id][0]
+
+    def advance(self, closure_id: int, steps: int) -> None:
+        """Note that the next steps of a run are done; before its closure is changed."""
+        run, expected = self._closures[closure_id]
+        if expected is not math.inf and run.left:
+            less = expected * steps / run.left
+            self._closures[closure_id] = run, expected - less
+            self._seconds -= less
 
     def remove(self, closure_id: int) -> Closure:
         """Remove a closure that came back, in whatever way."""
@@ -102,12 +130,12 @@ class Load:
             self._seconds = self._seconds - expected if self._closures else 0.0
         return closure
 
-    def keep(self, closure_id: int, attempt: int, result: bytes) -> bool:
+    def keep(self, closure_id: int, attempt: int, commit: int, result: bytes) -> bool:
         """Keep the result that a closure is going to return; False if that attempt is not here."""
         closure, _ = self._closures.get(closure_id, (None, 0.0))
         if closure is None or closure.execution.attempt != attempt:
             return False
-        closure.execution.kept = attempt, result
+        closure.execution.kept[commit] = result
         return True
 
     def note_taken(self, closure_id: int, place: InputContext, elements: bytes) -> None:
@@ -118,6 +146,10 @@ class Load:
     def waiting(self) -> list[int]:
         """Return the ids of the closures that should wait behind those on the worker's threads."""
         return list(islice(self._closures, self.threads, None))
+
+    def runs(self) -> list[int]:
+        """Return the ids of the runs."""
+        return [closure.id for closure in self if closure.is_run]
 
     def sent(self, now: float) -> None:
         """Note that closures were sent, at a time in seconds."""
@@ -146,7 +178,10 @@ class Load:
         """Remove all closures and return them in the order in which they were sent."""
         return [self.remove(closure_id) for closure_id in list(self._closures)]
 
-    def _ahead(self, expected: float) -> bool:
+    def _steps(self, expected: float, most: int) -> int:
+        return max(1, min(most, int(self.run_seconds / max(expected, 1e-6))))
+
+    def _ahead(self, expected: float, ahead: float) -> bool:
         # Work that waits must not wait behind something long.
         free = self.threads - self._long
         first = islice(self._closures.values(), self.threads)
@@ -155,7 +190,7 @@ class Load:
             not self.stuck
             and len(self._closures) < self.threads + MOST_AHEAD
             # What runs counts if it takes longer than what may wait.
-            and self._seconds - min(run, self.ahead * self.threads) + expected <= self.ahead * free
+            and self._seconds - min(run, ahead * self.threads) + expected <= ahead * free
         )
 
 
@@ -401,21 +436,32 @@ class WorkerKnowledge:
         )
 
     def _assignments(self, closures: list[Closure]) -> list[messages.Assignment]:
-        ranges, make = self._services.leases.ranges, messages.Assignment
+        make = messages.Assignment
         return [
             make(
                 each.id,
                 each.function.id,
+                each.left if each.is_run else None,
+                each.execution.done,
                 each.execution.attempt,
                 each.execution.commit,
                 each.execution.round,
                 each.call.payload,
                 each.call.inputs,  # type: ignore[arg-type]  # all are there, or it would wait
-                ranges(each.id),
+                self._ranges(each),
                 each.options.slot,
             )
             for each in closures
         ]
+
+    def _ranges(self, closure: Closure) -> Sequence[messages.TakenRange]:
+        ranges = self._services.leases.ranges
+        if not closure.is_run:
+            return ranges(closure.id)
+        if closure.execution.attempt == 1:
+            return ()
+        numbers = range(closure.number, closure.number + closure.left)
+        return [each for number in numbers for each in ranges(number)]
 
     def _new_layout(self) -> Layout | None:
         # A server that was taken for lost but lives answers as before until it knows that:

@@ -93,9 +93,16 @@ class Resolver:
             }
             settled = []
             for each in asked:
-                if each.execution.commit in results:
-                    result, pushed = results[each.execution.commit]
-                    settled.append((each, True, self._outcome(each, result), pushed))
+                for commit in each.commits:
+                    if commit not in results:
+                        break  # the steps of a run come one after the other
+                    result, pushed = results[commit]
+                    outcome = self._outcome(each, commit, result)
+                    if each.is_run:
+                        self._scheduler.advance(each, 1, outcome)
+                        outcome = b""
+                    if not each.is_run or not each.left:
+                        settled.append((each, True, outcome, pushed))
             self._leases.lose(holder)
             effective = {each for each, *_ in settled}
             absent = [each for each in open_ if each not in effective]
@@ -103,7 +110,9 @@ class Resolver:
             executed = sum(each in absent for each in running)
             self._scheduler.put_back(absent, executed, lost, worker)
 
-        attempts = {name: {each.execution.commit: each.execution.attempt for each in asked}}
+        attempts = {
+            name: {commit: each.execution.attempt for each in asked for commit in each.commits}
+        }
         self._find_out(attempts, closed, settle, open_, lambda error: self._leases.lose(holder))
 
     def revoke(self, closure: Closure) -> None:
@@ -115,7 +124,8 @@ class Resolver:
             if commit is None:
                 self._scheduler.put_back([closure], 0, "it was cancelled")
                 return
-            result = self._outcome(closure, dict(commit.closures)[execution.commit])
+            result = dict(commit.closures)[execution.commit]
+            result = self._outcome(closure, execution.commit, result)
             self._scheduler.settle([(closure, True, result, commit.pushed)])
 
         self._find_out({name: {execution.commit: execution.attempt}}, (), settle, [closure])
@@ -127,7 +137,10 @@ class Resolver:
         open_ = self._scheduler.lose([closure])
 
         def settle(applied: Applied) -> None:
-            if key in applied:
+            if key in applied and closure.is_run:  # it ends with this step
+                self._scheduler.advance(closure, 1, result)
+                self._scheduler.settle([(closure, True, b"", pushed)], worker)
+            elif key in applied:
                 self._scheduler.settle([(closure, True, result, pushed)], worker)
             elif key[0] != self._scheduler.name:
                 # Updates of several closures: the others have returned, and do not run again.
@@ -181,11 +194,10 @@ class Resolver:
             requests = [Request(shard, EndWriter(writer)) for shard in shards for writer in writers]
             await self._strategy.ask(requests)
 
-    def _outcome(self, closure: Closure, remembered: bytes | None) -> bytes:
+    def _outcome(self, closure: Closure, commit: int, remembered: bytes | None) -> bytes:
         """Return the outcome of a closure that has had its effect; note what it has taken."""
         if remembered is None:  # it was too large for servers
-            kept = closure.execution.kept
-            remembered = kept[1] if kept is not None else b""
+            remembered = closure.execution.kept.get(commit, b"")
         outcome, used = split_taken(remembered)
         self._leases.note_used(used)
         return outcome

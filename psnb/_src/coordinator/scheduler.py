@@ -68,6 +68,8 @@ class Scheduler:
         Called with worker, closure and pickled exception of each failure.
     on_end : callable, optional
         Called with each closure that has ended for good, and whether it returned.
+    on_step_done : callable, optional
+        Called with a run before its next step counts as done.
     on_states : callable, optional
         Called with the packed metrics of each closure that has returned, if it reported any.
     ended : callable, optional
@@ -79,6 +81,8 @@ class Scheduler:
         Unique: the writer of its closures' commits.
     on_work : callable
         Called at the end of a turn when a connection that got too few closures may take more.
+    on_hold : callable
+        Called when dispatch is held: those who wait must not wait for whole runs.
     on_step : callable
         Called with a step that the gate asks for: it must neither block nor raise.
     on_turn : callable
@@ -110,11 +114,13 @@ class Scheduler:
         gate: Gate | None = None,
         on_failure: Callable[[str, Closure, bytes], None] = lambda worker, closure, error: None,
         on_end: Callable[[Closure, bool], None] = lambda closure, succeeded: None,
+        on_step_done: Callable[[Closure], None] = lambda closure: None,
         on_states: Callable[[bytes], None] = lambda packed: None,
         ended: Callable[[], CoordinatorClosedError | None] = lambda: None,
     ) -> None:
         self.name = uuid.uuid4().hex
         self.on_work: Callable[[], object] = bool
+        self.on_hold: Callable[[], object] = bool
         self.on_step: Callable[[Step], object] = bool
         self.on_turn: Callable[[], object] = bool
         self.gate = Gate() if gate is None else gate
@@ -123,7 +129,7 @@ class Scheduler:
         self.holds = self.filling = 0
         self._events = EventLog() if events is None else events
         self._on_failure, self._on_end, self._on_states = on_failure, on_end, on_states
-        self._ended = ended
+        self._on_step_done, self._ended = on_step_done, ended
         self._dependents = Dependents()
         self._hungry = False  # a connection got fewer closures than it had room for
         self._wake = False  # the connections are to be woken at the end of the turn
@@ -284,6 +290,7 @@ class Scheduler:
     def hold(self) -> None:
         """Begin nothing until as many calls of `let_go`, but for the rest of a round."""
         self.holds += 1
+        self.on_hold()
 
     def fill(self, more: int) -> None:
         """Note that one more puts the closures of a round, or one less."""
@@ -388,6 +395,29 @@ class Scheduler:
                 else:
                     self.fail(closure, outcome, worker, certain)
 
+    def advance(self, run: Closure, steps: int, outcome: bytes) -> None:
+        """Note that the next steps of a run have had their effect.
+
+        Parameters
+        ----------
+        run : Closure
+            It runs or is open; else (the coordinator was closed) nothing happens.
+        steps : int
+            How many.
+        outcome : bytes
+            The metrics that they have reported, in front of nothing.
+        """
+        with self.turn():
+            if not self.in_flight.runs(run):
+                return
+            for _ in range(steps):
+                self._on_step_done(run)
+                self.in_flight.advance(run)
+            self._completed += steps
+            _, states = split_outcome(outcome)
+            if states:
+                self._on_states(states)
+
     def lose(self, closures: Iterable[Closure]) -> list[Closure]:
         """Note that the outcome of running closures is unknown; return those that were running."""
         with self.turn():
@@ -404,7 +434,7 @@ class Scheduler:
 
     def _complete(self, closure: Closure, outcome: bytes, pushed: bool) -> None:
         """Note that a closure has returned and had its effect, and whether it pushed gradients."""
-        self._completed += 1
+        self._completed += not closure.is_run  # whose steps are counted as they are done
         outcome, states = split_outcome(outcome)
         if states:
             self._on_states(states)

@@ -21,6 +21,8 @@ from msgspec.structs import asdict
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.load import (
     AHEAD_SECONDS,
+    RUN_SECONDS,
+    RUN_SECONDS_PER_WORKER,
     SPREAD_SECONDS,
     ConnectionState,
     Load,
@@ -250,6 +252,7 @@ class WorkerConnection:
             self._load.ahead = 0.0
         else:
             self._load.ahead = SPREAD_SECONDS if self._others_starve() else AHEAD_SECONDS
+            self._load.run_seconds = max(RUN_SECONDS, self.num_workers * RUN_SECONDS_PER_WORKER)
         if self.state is ConnectionState.READY:
             closures = self._scheduler.take(self._load.add, self.statistics)
         else:
@@ -266,9 +269,15 @@ class WorkerConnection:
             self._on_idle(self)
 
     def call_back(self) -> None:
-        """Ask the worker to return all closures that it has not begun; on the event loop only."""
-        if self._link is not None and (waiting := self._load.waiting()):
-            self._link.send(messages.RecallClosures(waiting))
+        """Ask the worker to return all closures that it has not begun, and to end its runs.
+
+        On the event loop only.
+        """
+        self._recall(list(dict.fromkeys([*self._load.waiting(), *self._load.runs()])))
+
+    def end_runs(self) -> None:
+        """Ask the worker to end its runs; on the event loop only."""
+        self._recall(self._load.runs())
 
     def revoke(self, closure: Closure) -> None:
         """Have the worker drop a closure, if it has it; on the event loop only."""
@@ -299,9 +308,12 @@ class WorkerConnection:
         """
         if self._link is None or not self._load.waiting():
             return False
-        if overdue := self._load.overdue(self._loop.time()):
-            self._link.send(messages.RecallClosures(overdue))
+        self._recall(self._load.overdue(self._loop.time()))
         return True
+
+    def _recall(self, closures: list[int]) -> None:
+        if self._link is not None and closures:
+            self._link.send(messages.RecallClosures(closures))
 
     def _enter(self, state: ConnectionState) -> None:
         check_connection_transition(self.state, state)
@@ -407,20 +419,30 @@ class WorkerConnection:
     def _note_results(self, message: messages.ClosureResults) -> list[_Outcome]:
         for taken in message.taken:
             self._leases.take(self, taken)
-        for when, values in message.reports:
-            self._records.history.add(when, values)
-        outcomes, completed = [], 0
+        if message.reports:
+            self._records.history.add_all(message.reports)
+        outcomes: list[_Outcome] = []
+        seconds: list[float] = []
+        failed = 0
         for each in message.results:
-            closure = self._load.remove(each.closure)
-            closure.function.duration.add(each.seconds)
-            outcomes.append((closure, each.succeeded, each.payload, each.pushed))
-            completed += each.succeeded
-            if each.staleness is not None:
-                self._records.staleness.add(each.staleness)
-        if outcomes:
-            seconds = [each.seconds for each in message.results]
+            closure, payload = self._load.find(each.closure), each.payload
+            count = each.steps if closure.is_run and each.succeeded else 1
+            if count:
+                closure.function.duration.add(each.seconds / count)
+                seconds += [each.seconds / count] * count
+            if closure.is_run and each.succeeded:
+                self._load.advance(closure.id, count)
+                self._scheduler.advance(closure, count, payload)
+                payload = b""
+            if each.ended:
+                self._load.remove(closure.id)
+                outcomes.append((closure, each.succeeded, payload, each.pushed))
+            failed += not each.succeeded
+            for staleness in each.staleness:
+                self._records.staleness.add(staleness)
+        if seconds:
             self._figures.add_phases(message.phases)
-            self._measure(seconds, completed, len(outcomes) - completed)
+            self._measure(seconds, len(seconds) - failed, failed)
         return outcomes
 
     def _ask_about(self, message: messages.ClosureUndecided) -> None:
@@ -442,7 +464,9 @@ class WorkerConnection:
             case messages.BeginLease():
                 return self._leases.begin(self, inquiry)
             case messages.KeepResult():
-                return self._load.keep(inquiry.closure, inquiry.attempt, inquiry.result)
+                return self._load.keep(
+                    inquiry.closure, inquiry.attempt, inquiry.commit, inquiry.result
+                )
             case messages.AnnounceStrategies():
                 self._resolver.writes_to(inquiry.strategies)
                 return True

@@ -38,9 +38,14 @@ class SessionOpening(Struct, frozen=True):
     session: int  # unique among the coordinator's sessions
 
 
+HELD_SECONDS_PER_WORKER = 0.001
+"""Of many workers, times their number: for how long each holds back what its runs have done."""
+
+
 class TakenRange(Struct, frozen=True, gc=False):
     """Elements of a leased dataset that a closure takes."""
 
+    closure: int  # of a run, the step's number
     epoch: int
     split: int
     state: Any  # of the split's iterator, before them
@@ -52,13 +57,20 @@ class Assignment(Struct, frozen=True, gc=False):
 
     closure: int  # the same for all its attempts, as is `commit`
     function: str  # its id
+    steps: int | None  # if it is a run: how many it may do
+    done: int  # how many of a run were done before
     attempt: int  # from 1
-    commit: int  # the number of its commit
+    commit: int  # the number of its commit; of a run, of its next step, and the others follow
     round: int | None  # the round that it takes part in, if the mode has rounds
     payload: bytes  # its pickled arguments; empty if there are none
     inputs: Sequence[bytes]  # the pickled values of other closures among them
     ranges: Sequence[TakenRange]  # what earlier attempts have taken: this one takes the same
     slot: int | None  # of an ordered epoch: it takes from this one
+
+    @property
+    def number(self) -> int:
+        """The closure's number, or of a run that of its next step."""
+        return self.closure + self.done
 
 
 class ToWorker(Message, frozen=True):
@@ -79,7 +91,7 @@ class RunClosures(ToWorker, frozen=True):
 
 
 class RecallClosures(ToWorker, frozen=True):
-    """Return those of these closures that are not begun."""
+    """Return those of these closures that are not begun, and end runs with the step they do."""
 
     closures: Sequence[int]
 
@@ -131,14 +143,20 @@ class ToNotebook(Message, frozen=True):
 
 
 class ClosureResult(Struct, frozen=True, gc=False):
-    """The outcome of a closure."""
+    """The outcome of a closure, or of the next steps of a run."""
 
     closure: int
+    ended: bool  # else it is a run that goes on
+    steps: int  # of a run, how many are done
     succeeded: bool  # it returned; else it raised
     payload: bytes  # its pickled value, after the metrics that it reported; or its exception
-    seconds: float  # how long it took
+    seconds: float  # how long it took; of a run, the steps together
     pushed: bool  # it has pushed gradients
-    staleness: int | None  # of its update, if there is one
+    staleness: Sequence[int]  # of its updates, if there are any
+
+
+EFFECTIVE = -1
+"""In place of a closure in `Taken`: steps of a run that have had their effect."""
 
 
 class Taken(NamedTuple):
@@ -270,6 +288,7 @@ class KeepResult(Inquiry, frozen=True):
 
     closure: int
     attempt: int
+    commit: int
     result: bytes
 
 

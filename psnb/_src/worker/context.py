@@ -283,6 +283,15 @@ class ReportedStates:
                     not_finite += 1
                 self._numbers[name] = total, weights + weight, not_finite
 
+    def absorb(self, other: ReportedStates) -> None:
+        """Add what another closure has reported; raises if states do not fit, and adds nothing."""
+        self.add(other.merged())
+        with self._lock:
+            for name, added in other._numbers.items():
+                before = self._numbers.get(name, (0.0, 0.0, 0))
+                total, weights, not_finite = (a + b for a, b in zip(before, added, strict=True))
+                self._numbers[name] = total, weights, int(not_finite)
+
     def merged(self) -> dict[str, MetricState]:
         """Return the states by name."""
         with self._lock:
@@ -349,9 +358,10 @@ class InputContext:
 class Cancellation:
     """Tells one closure that its result is not wanted any more; set once, by any thread."""
 
-    __slots__ = ("requested", "revoked")
+    __slots__ = ("recalled", "requested", "revoked")
 
     def __init__(self) -> None:
+        self.recalled = False  # if it is a run: to end with the step that it does
         self.requested = False
         self.revoked = False  # likewise, and it must write nothing
 

@@ -18,7 +18,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from psnb._src.protocol.messages import AskLease, BeginLease, Lease, Taken, TakenRange
+from psnb._src.protocol.messages import (
+    EFFECTIVE,
+    AskLease,
+    BeginLease,
+    Lease,
+    Taken,
+    TakenRange,
+)
 from psnb._src.protocol.packing import dumps
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import counted
@@ -247,6 +254,27 @@ class LeaseRequests:
         taken = Taken(epoch, lease, self._closure, at, size, after, ended)
         self.used.append(taken)
         self._report(taken)
+
+
+def joined(taken: list[Taken], effective: set[int]) -> list[Taken]:
+    """Join what steps of runs have taken side by side, those that have had their effect."""
+    if not effective:
+        return taken
+    found: list[Taken] = []
+    for each in taken:
+        if each.closure in effective:
+            each = each._replace(closure=EFFECTIVE)
+            last = found[-1] if found else None
+            if (
+                last is not None
+                and last[:3] == each[:3]
+                and last.at + last.size == each.at
+                and not last.ended
+            ):
+                found[-1] = each._replace(at=last.at, size=last.size + each.size)
+                continue
+        found.append(each)
+    return found
 
 
 class Iterated(Protocol):

@@ -15,9 +15,13 @@ import asyncio
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sized
+import time
+from collections.abc import Callable, Iterable, Sequence, Sized
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.commit import UndecidedError
@@ -27,6 +31,7 @@ from psnb._src.client.updates import Round, Updates, buffered
 from psnb._src.dask_compat import Comm
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import (
+    HELD_SECONDS_PER_WORKER,
     AnnounceStrategies,
     AskLease,
     Assignment,
@@ -63,7 +68,7 @@ from psnb._src.worker.context import (
     entered,
     with_taken,
 )
-from psnb._src.worker.leasing import ASK_TIMEOUT, LeaseRequests
+from psnb._src.worker.leasing import ASK_TIMEOUT, LeaseRequests, joined
 from psnb._src.worker.resources import Resources
 from psnb.errors import ClosureCancelledError
 
@@ -191,9 +196,9 @@ class ClosureAttempt:
     ) -> None:
         self.clock = start_clock(READ)
         self.assignment, self.updates = assignment, updates
-        self.requests = LeaseRequests(
-            assignment.closure, ask, report, assignment.ranges, assignment.slot
-        )
+        number = assignment.number
+        ranges = [each for each in assignment.ranges if each.closure == number]
+        self.requests = LeaseRequests(number, ask, report, ranges, assignment.slot)
         self.states = ReportedStates()
         self.succeeded, self.packed = True, b""
         self.staleness: int | None = None
@@ -245,22 +250,104 @@ class ClosureAttempt:
         """Return the outcome."""
         return ClosureResult(
             self.assignment.closure,
+            True,
+            1,
             self.succeeded,
             self.packed,
             sum(self.clock.seconds),
             self.pushed,
-            self.staleness,
+            () if self.staleness is None else (self.staleness,),
         )
+
+
+# Run: a run that is under way in a closure thread.
+
+
+class Run:
+    """Ends when its thread has, and the commits of its steps; thread-safe.
+
+    Parameters
+    ----------
+    cancellation : Cancellation
+        Says when it must not go on.
+    end : callable
+        Called once, with the run, when it has ended.
+
+    Attributes
+    ----------
+    found_end : bool
+        Whether a step has found nothing to take.
+    last : sequence of ToNotebook
+        If a step had no effect, or it is not known: what says so. Then no later one has any.
+    """
+
+    def __init__(self, cancellation: Cancellation, end: Callable[[Run], None]) -> None:
+        self.found_end = False
+        self.last: Sequence[ToNotebook | ClosureResult] = ()
+        self._cancellation, self._end = cancellation, end
+        self._lock = threading.Lock()  # guards the number, for a moment each
+        self._parts = 1  # its thread, and the steps whose outcome is to come
+
+    def goes_on(self) -> bool:
+        """Return whether it may do another step."""
+        stop = self._cancellation.requested or self._cancellation.recalled
+        return not (stop or self.found_end or self.last)
+
+    def begin_part(self) -> None:
+        """Note that a step begins."""
+        with self._lock:
+            self._parts += 1
+
+    def end_part(self) -> None:
+        """Note that a step's outcome is handed over, or that the thread does no more of them."""
+        with self._lock:
+            self._parts -= 1
+            over = not self._parts
+        if over:
+            self._end(self)
+
+
+class _StepsDone:
+    """The steps of a run that were done since they were last sent."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.seconds = 0.0
+        self.pushed = self.ended = False
+        self.staleness: list[int] = []
+        self._attempts: list[ClosureAttempt] = []
+
+    def add(self, attempt: ClosureAttempt) -> None:
+        self.numbers.append(attempt.assignment.number)
+        self.seconds += sum(attempt.clock.seconds)
+        self.pushed |= attempt.pushed
+        if attempt.staleness is not None:
+            self.staleness.append(attempt.staleness)
+        self._attempts.append(attempt)
+
+    def results(self, run: int) -> list[ClosureResult]:
+        """Return them as results of a run; may run what users have written."""
+        states, results = ReportedStates(), list[ClosureResult]()
+        for each in self._attempts:
+            try:
+                states.absorb(each.states)
+            except Exception:  # of another metric by the same name, or a user's that fails
+                results.append(ClosureResult(run, False, 0, True, each.packed, 0.0, False, ()))
+        done = len(self.numbers), True, states.attach(b""), self.seconds, self.pushed
+        return [*results, ClosureResult(run, self.ended, *done, self.staleness)]
 
 
 # ResultSender: results and reports on their way from the closure threads to the coordinator.
 #
 # A result is sent at once if no more closures wait. Otherwise results are gathered until they are
 # as many as the closures that still wait, so that the coordinator can send more in time, or for
-# `HELD_SECONDS`.
+# `HELD_SECONDS`. What steps of runs have done and reported is held for `RUN_SECONDS`.
 
 HELD_SECONDS = 0.015
 """Seconds that a result waits at most for others to be sent with it."""
+
+RUN_SECONDS = 0.1
+"""The same for what is of steps of a run, if there are not many workers."""
 
 _NO_TIME = [0.0] * len(PHASES)
 
@@ -288,7 +375,11 @@ class ResultSender:
         # Keeps messages in order. While it is held, a message is pickled, and a socket is written
         # that does not block.
         self._sending = threading.Lock()
-        self._lock = threading.Lock()  # guards the next five, used by several threads
+        self._lock = threading.Lock()  # guards the next eight, used by several threads
+        self._steps: dict[int, _StepsDone] = {}  # by run
+        self.workers = 1  # of the coordinator
+        self._hurry = False  # something is here that is not of a run's step
+        self._sent_at = time.monotonic()
         self._taken: list[Taken] = []
         self._results: list[ClosureResult] = []
         self._reports: list[tuple[float, dict[str, float]]] = []
@@ -316,18 +407,40 @@ class ResultSender:
             self._phases.append(phases)
             self._results.append(result)
             enough = len(self._results) >= len(self._unstarted)
+            self._hurry = True
         if enough:
             self.flush()
 
-    def add_report(self, when: float, values: dict[str, float]) -> None:
-        """Hand metrics over; they go with the next results, or after `HELD_SECONDS`."""
+    def add_step(self, attempt: ClosureAttempt) -> None:
+        """Hand over a step of a run that has had its effect; any thread."""
+        with self._lock:
+            run = attempt.assignment.closure
+            self._steps.setdefault(run, _StepsDone()).add(attempt)
+            self._phases.append(attempt.clock.seconds)
+
+    def end_run(self, run: int) -> None:
+        """Note that a run has ended well: no more steps of it come."""
+        with self._lock:
+            self._expected -= 1
+            self._steps.setdefault(run, _StepsDone()).ended = True
+            idle = not self._unstarted
+        if idle:
+            self.flush()
+
+    def add_report(self, when: float, values: dict[str, float], *, hurry: bool = True) -> None:
+        """Hand metrics over; they go with the next results, or after `HELD_SECONDS`.
+
+        Without hurry: after `RUN_SECONDS`.
+        """
         with self._lock:
             self._reports.append((when, values))
+            self._hurry |= hurry
 
-    def add_taken(self, taken: Taken) -> None:
+    def add_taken(self, taken: Taken, *, hurry: bool = True) -> None:
         """Hand over what a closure has taken, likewise."""
         with self._lock:
             self._taken.append(taken)
+            self._hurry |= hurry
 
     def flush(self) -> None:
         """Send all there is, if there is anything; any thread."""
@@ -337,14 +450,22 @@ class ResultSender:
                 results, self._results = self._results, []
                 reports, self._reports = self._reports, []
                 phases, self._phases = self._phases, [_NO_TIME]
-            if taken or results or reports:
+                steps, self._steps = self._steps, {}
+                self._hurry, self._sent_at = False, time.monotonic()
+            if taken or results or reports or steps:
                 together = [float(sum(each)) for each in zip(*phases, strict=True)]
-                self._send(ClosureResults(taken, reports, together, results))
+                done = [result for run, each in steps.items() for result in each.results(run)]
+                effective = {number for each in steps.values() for number in each.numbers}
+                taken = joined(taken, effective)
+                self._send(ClosureResults(taken, reports, together, [*done, *results]))
 
     def _tick(self) -> None:
         with self._lock:
             self._ticking = self._expected > 0
-        self.flush()
+            hold = max(RUN_SECONDS, self.workers * HELD_SECONDS_PER_WORKER)
+            due = self._hurry or time.monotonic() - self._sent_at >= hold
+        if due or not self._ticking:
+            self.flush()
         if self._ticking:
             self._loop.call_later(HELD_SECONDS, self._tick)
 
@@ -480,7 +601,7 @@ class ClosureRunner:
 
     def learn(self, settled_below: int, workers: int) -> None:
         """Note below which number all closures have ended, and how many workers there are."""
-        self._settled_below = settled_below
+        self._settled_below, self._results.workers = settled_below, workers
         if self._copies is not None:
             self._copies.workers, self._copies.ended_below = workers, settled_below
 
@@ -503,6 +624,12 @@ class ClosureRunner:
             if (cancellation := self._cancellations.get(closure)) is not None:
                 cancellation.requested = True
 
+    def recall(self, closures: Iterable[int]) -> None:
+        """Have those of these closures that are runs end with the step that they do."""
+        for closure in closures:
+            if (cancellation := self._cancellations.get(closure)) is not None:
+                cancellation.recalled = True
+
     def revoke(self, closure: int) -> None:
         """Ask a closure to stop early, and have it write nothing any more."""
         if (cancellation := self._cancellations.get(closure)) is not None:
@@ -515,17 +642,31 @@ class ClosureRunner:
 
     def run(self, function: LoadedFunction, assignment: Assignment) -> None:
         """Run a closure that is expected; its result is handed over when its writes are made."""
+        if assignment.steps is None:
+            self._run_once(function, assignment, None)
+            return
+        closure = assignment.closure
+        run = Run(self._cancellations[closure], partial(self._end_run, closure))
+        for step in range(assignment.steps):
+            run.begin_part()
+            done, commit = assignment.done + step, assignment.commit + step
+            self._run_once(function, replace(assignment, done=done, commit=commit), run)
+            if not run.goes_on():
+                break
+        run.end_part()
+
+    def _run_once(self, function: LoadedFunction, assignment: Assignment, run: Run | None) -> None:
+        """Run a closure, or a step of a run."""
         number = assignment.round
         in_round = None if number is None else Round(self._opening.strategy, number)
         updates = Updates(
             counted=self._copies is None, sync_round=in_round, server_client=self._copies
         )
-        attempt = ClosureAttempt(
-            function, assignment, updates, self._ask_lease, self._results.add_taken
-        )
+        report = partial(self._results.add_taken, hurry=run is None)
+        attempt = ClosureAttempt(function, assignment, updates, self._ask_lease, report)
         under_way = False
         try:
-            context = self._context(self._cancellations[assignment.closure], attempt)
+            context = self._context(self._cancellations[assignment.closure], attempt, run)
             with (
                 Activity(function.activity),
                 entered(context),
@@ -533,11 +674,13 @@ class ClosureRunner:
                 buffered(updates),
             ):
                 value = attempt.call(self._resources)
-            attempt.pack(value)
+            if run is not None and isinstance(value, Nothing):
+                run.found_end = True
+            attempt.pack(value if run is None else None)
             if not updates:
                 self._require_unrevoked(assignment.closure)
             elif self._copies is None:
-                self._begin_commit(attempt)
+                self._begin_commit(attempt, run)
                 under_way = True
             else:
                 self._copies.commit(*self._commit_of(attempt))
@@ -545,61 +688,101 @@ class ClosureRunner:
                 # Not without the coordinator: what runs again would count twice.
                 attempt.staleness = self._copies.closure_ended()
         except BaseException as error:  # a boundary: every exception goes to the notebook
-            self._end(attempt, error)
+            self._end_in_turn(attempt, run, error)
         else:
             if not under_way:
-                self._end(attempt)
+                self._end_in_turn(attempt, run)
         stop_clock()
 
-    def _begin_commit(self, attempt: ClosureAttempt) -> None:
+    def _begin_commit(self, attempt: ClosureAttempt, run: Run | None) -> None:
         """Send a closure's writes; the closure ends when the servers have answered.
 
         Meanwhile this thread runs the next one, which waits here for the end of this one.
         """
         commit, parts = self._commit_of(attempt)
-        before: Answer[None] | None = getattr(self._last, "commit", None)
-        if before is not None:
-            before.result()  # ends, as every commit does
+        self._await_last()
+        if run is not None and run.last:
+            raise ClosureCancelledError("a step before it had no effect")
         answered = Answer[None]()
 
         def ended(outcome: int | Exception | None) -> None:
             try:
                 if isinstance(outcome, Exception):
-                    self._end(attempt, outcome)
+                    self._end(attempt, run, outcome)
                 else:
                     attempt.staleness = outcome
-                    self._end(attempt)
+                    self._end(attempt, run)
             finally:
                 answered.set_result(None)
 
         self._server_client.commit_soon(commit, parts, ended)
         self._last.commit = answered
 
-    def _end(self, attempt: ClosureAttempt, error: BaseException | None = None) -> None:
-        """Hand over the outcome of a closure; any thread."""
-        closure, clock = attempt.assignment.closure, attempt.clock
+    def _await_last(self) -> None:
+        """Wait for the end of this thread's last commit."""
+        before: Answer[None] | None = getattr(self._last, "commit", None)
+        if before is not None:
+            before.result()  # ends, as every commit does
+
+    def _end_in_turn(
+        self, attempt: ClosureAttempt, run: Run | None, error: BaseException | None = None
+    ) -> None:
+        """Hand over an outcome here; that of a run's step after the one before it."""
+        if run is not None:
+            self._await_last()
+        self._end(attempt, run, error)
+
+    def _end(
+        self, attempt: ClosureAttempt, run: Run | None, error: BaseException | None = None
+    ) -> None:
+        """Hand over the outcome of a closure, or of a step; any thread."""
+        clock = attempt.clock
         clock.turn(COMMIT)
-        if error is not None and not isinstance(error, UndecidedError):
+        if run is None:
+            del self._cancellations[attempt.assignment.closure]
+            if error is None:
+                self._results.add_result(attempt.result(), clock.seconds)
+            else:
+                self._hand_over(self._without_effect(attempt, error), clock.seconds)
+            return
+        if not run.last:
+            if error is None:
+                self._results.add_step(attempt)
+            else:
+                run.last = self._without_effect(attempt, error)
+        run.end_part()
+
+    def _without_effect(
+        self, attempt: ClosureAttempt, error: BaseException
+    ) -> Sequence[ToNotebook | ClosureResult]:
+        """Return what says that a closure or step has had no effect, or may have had none."""
+        closure = attempt.assignment.closure
+        if not isinstance(error, UndecidedError):
             attempt.fail(error, self._worker)
             taken = attempt.requests.taken.packed(self._resources.number_of)
-            self._link.send(ElementsTaken(closure, taken))
+            return ElementsTaken(closure, taken), attempt.result()
+        result, seconds = attempt.result(), attempt.clock.seconds
+        undecided = result.payload, result.seconds, seconds, result.pushed, error.commit[:2]
+        return (ClosureUndecided(closure, *undecided),)
+
+    def _hand_over(
+        self, messages: Sequence[ToNotebook | ClosureResult], seconds: list[float]
+    ) -> None:
+        for each in messages:
+            if isinstance(each, ClosureResult):
+                self._results.add_result(each, seconds)
+                continue
+            if isinstance(each, ClosureUndecided):
+                self._results.expect_fewer(1)
+                self._results.flush()  # what it has taken comes first
+            self._link.send(each)
+
+    def _end_run(self, closure: int, run: Run) -> None:
         del self._cancellations[closure]
-        result = attempt.result()
-        if isinstance(error, UndecidedError):
-            self._results.expect_fewer(1)
-            self._results.flush()  # what it has taken comes first
-            self._link.send(
-                ClosureUndecided(
-                    closure,
-                    result.payload,
-                    result.seconds,
-                    clock.seconds,
-                    result.pushed,
-                    error.commit[:2],
-                )
-            )
+        if run.last:
+            self._hand_over(run.last, _NO_TIME)
         else:
-            self._results.add_result(result, clock.seconds)
+            self._results.end_run(closure)
 
     def make(self, definition: DefineResource) -> None:
         """Make a per-worker value."""
@@ -630,18 +813,22 @@ class ClosureRunner:
         self._link.send(CopiesFlushed(error, staleness))
 
     def _context(
-        self, cancellation: Cancellation, attempt: ClosureAttempt | None = None
+        self,
+        cancellation: Cancellation,
+        attempt: ClosureAttempt | None = None,
+        run: Run | None = None,
     ) -> WorkerContext:
+        report = self._results.add_report
         return WorkerContext(
             self._opening.worker_index,
             self._opening.num_workers,
             self._worker,
             1 if attempt is None else attempt.assignment.attempt,
-            self._results.add_report,
+            report if run is None else partial(report, hurry=False),
             cancellation,
             None if attempt is None else attempt.requests,
             self._mail,
-            -1 if attempt is None else attempt.assignment.closure,
+            -1 if attempt is None else attempt.assignment.number,
             None if attempt is None else attempt.states,
         )
 
@@ -686,7 +873,8 @@ class ClosureRunner:
         if others:
             asked.append(self._link.ask(AnnounceStrategies(sorted(others))))
         if large:
-            asked.append(self._link.ask(KeepResult(assignment.closure, assignment.attempt, packed)))
+            kept = KeepResult(assignment.closure, assignment.attempt, assignment.commit, packed)
+            asked.append(self._link.ask(kept))
         for answer in asked:
             if not answer.result(ASK_TIMEOUT):
                 raise out_of_reach()

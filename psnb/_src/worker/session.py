@@ -200,6 +200,7 @@ class Session:
                 self._take(message)
             case RecallClosures():
                 self._return(message.closures)
+                self._runner.recall(message.closures)
             case CancelClosures():
                 self._return(message.closures)
                 self._runner.cancel(message.closures)

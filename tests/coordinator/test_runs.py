@@ -1,0 +1,370 @@
+"""Runs: a function that a worker calls again and again, each time with a commit of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psnb._src.client.requests import Request
+from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Numbers, Run, ScheduleOptions
+from psnb._src.coordinator.leases import LeaseRegistry
+from psnb._src.coordinator.load import AHEAD_SECONDS, RUN_SECONDS, Load
+from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.resolve import Resolver
+from psnb._src.placement.layout import ShardId
+from psnb._src.protocol.messages import EFFECTIVE, AskLease, Taken
+from psnb._src.server.commit_log import Commit, CommitRecord
+from psnb._src.server.operations import FenceCommits
+from psnb._src.worker.context import ReportedStates, with_taken
+from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS, ClosureQueue, fail, put_back, up_to
+from tests.coordinator.test_load import closures
+
+SHARD = ShardId("s", 0)
+
+
+def put_run(queue: ClosureQueue, most: int = 10, number: int = 0) -> Run:
+    how = ScheduleOptions(steps=most)
+    run = Run(number, FUNCTION, NO_ARGUMENTS, how, RemoteValue(queue.inbox))
+    queue.put(run)
+    return run
+
+
+def taken_run(queue: ClosureQueue, steps: int, number: int = 0) -> Run:
+    """Return a run that a worker has taken."""
+    run = put_run(queue, steps, number)
+
+    def admit(closure: Closure) -> bool:
+        assert isinstance(closure, Run)
+        closure.grant(steps)
+        return True
+
+    assert queue.take(admit) == [run]
+    return run
+
+
+def run_like(closure: Closure, most: int) -> Run:
+    how = ScheduleOptions(steps=most)
+    return Run(closure.id, closure.function, NO_ARGUMENTS, how, closure.remote)
+
+
+def test_a_run_has_as_many_steps_as_take_its_time() -> None:
+    short, *_ = closures(1, RUN_SECONDS / 20)
+    run = run_like(short, 256)
+    assert Load().add(run)
+    assert run.steps == 20
+    few = run_like(short, 7)
+    assert Load().add(few)
+    assert few.steps == 7
+
+
+@pytest.mark.parametrize("seconds", [(), (2 * AHEAD_SECONDS,)])
+def test_a_run_of_unknown_or_long_steps_has_one(seconds: tuple[float, ...]) -> None:
+    run = run_like(*closures(1, *seconds), 256)
+    assert Load().add(run)
+    assert run.steps == 1
+
+
+def test_where_a_gate_decides_a_run_has_one_step() -> None:
+    load, run = Load(), run_like(*closures(1, RUN_SECONDS / 20), 256)
+    load.ahead = 0.0
+    assert load.add(run)
+    assert run.steps == 1
+
+
+def test_another_run_is_sent_before_the_first_one_ends() -> None:
+    load = Load()
+    first, second, third = (run_like(each, 256) for each in closures(3, RUN_SECONDS / 20))
+    assert [load.add(each) for each in (first, second, third)] == [True, True, False]
+    load.advance(first.id, 20)
+    load.remove(first.id)
+    assert load.add(third)
+
+
+def test_steps_count_as_they_are_done_and_the_run_ends_with_the_last() -> None:
+    done: list[int] = []
+    queue = ClosureQueue(10, on_step_done=lambda run: done.append(run.number))
+    run = taken_run(queue, 3, number=7)
+    queue.advance(run, 2, b"")
+    assert (done, run.number, run.left, queue.statistics().completed) == ([7, 8], 9, 1, 2)
+    assert queue.settled_below() == 2
+    queue.advance(run, 1, b"")
+    queue.settle([(run, True, b"", True)])
+    assert queue.statistics().completed == 3
+    assert run.remote.status is ClosureStatus.COMPLETED
+    assert queue.settled_below() == 3
+
+
+def test_a_run_that_ends_early_leaves_no_commit_open() -> None:
+    queue = ClosureQueue(10)
+    run, after = taken_run(queue, 5), taken_run(queue, 1, number=6)
+    assert after.execution.commit == 5
+    queue.advance(run, 2, b"")
+    queue.settle([(run, True, b"", True)])
+    assert queue.settled_below() == 5
+
+
+def test_a_step_that_fails_fails_its_run() -> None:
+    queue = ClosureQueue(10)
+    run = taken_run(queue, 5, number=3)
+    queue.advance(run, 2, b"")
+    fail(queue, run, ValueError("boo"))
+    assert str(run).endswith("#5")
+    assert queue.statistics().completed == 2
+    with pytest.raises(ValueError, match="boo"):
+        queue.join(5)
+
+
+def test_deaths_of_steps_count_in_a_row_only() -> None:
+    queue = ClosureQueue(10)
+    run = taken_run(queue, 5)
+    for _ in range(3):
+        queue.advance(run, 1, b"")
+        queue.lose([run])
+        put_back(queue, run)
+        assert run.execution.deaths == 1
+        assert queue.take(up_to(1)) == [run]
+
+
+def test_numbers_come_in_rows() -> None:
+    numbers = Numbers(5)
+    assert [numbers.take(), numbers.take(3), numbers.take()] == [5, 6, 9]
+
+
+def lost(queue: ClosureQueue, leases: LeaseRegistry, run: Closure, *facts: CommitRecord) -> None:
+    """Lose the worker of a run, of which servers know some commits."""
+
+    class Strategy:
+        shards = (SHARD,)
+
+        async def ask(self, requests: Sequence[Request]) -> list[Any]:
+            return [
+                list(facts) if isinstance(each.operation, FenceCommits) else None
+                for each in requests
+            ]
+
+    async def resolve() -> None:
+        resolver = Resolver(queue.scheduler, Strategy(), leases, False)  # type: ignore[arg-type]
+        resolver.lose([run], 1, "it was lost", "a", 1, "holder")
+        await asyncio.gather(*resolver._tasks)
+
+    asyncio.run(resolve())
+
+
+def applied(queue: ClosureQueue, number: int, remembered: bytes) -> CommitRecord:
+    known = ((number, remembered),)
+    commit = Commit(queue.name, number, shards=(SHARD,), closures=known, coordinator=queue.name)
+    return CommitRecord(commit, applied=True)
+
+
+def test_of_a_lost_run_the_steps_that_servers_have_are_done_and_the_rest_runs_again() -> None:
+    leases, metrics = LeaseRegistry(), list[bytes]()
+    queue = ClosureQueue(10, on_step_done=leases.end_step, on_states=metrics.append)
+    epoch = leases.open(1)
+    assert leases.lease("holder", AskLease(epoch, 0, None)) is not None
+    run = taken_run(queue, 5)
+    leases.take("holder", Taken(epoch, 0, EFFECTIVE, 0, 1, 1, False))
+    leases.take("holder", Taken(epoch, 0, 1, 1, 1, 2, False))
+    queue.advance(run, 1, b"")
+    reported = ReportedStates()
+    reported.add_numbers({"loss": 1.0})
+    facts = [
+        applied(queue, number, with_taken(reported.attach(b""), used))
+        for number in (1, 2)
+        for used in ([Taken(epoch, 0, number, number, 1, number + 1, False)],)
+    ]
+    lost(queue, leases, run, *facts)
+    assert (run.execution.done, run.execution.commit, run.execution.attempt) == (3, 3, 2)
+    assert len(metrics) == 2
+    assert leases.progress(epoch).visits == 3
+    assert leases.state(epoch)["ranges"] == [[0, 3, None]]
+    assert queue.take(up_to(1)) == [run]
+
+
+def test_a_lost_run_whose_steps_servers_all_have_has_ended() -> None:
+    queue = ClosureQueue(10)
+    run = taken_run(queue, 2)
+    lost(queue, LeaseRegistry(), run, *(applied(queue, number, b"") for number in (0, 1)))
+    assert run.remote.status is ClosureStatus.COMPLETED
+    assert queue.statistics().completed == 2
+
+
+def test_what_steps_have_taken_that_are_not_done_is_free_when_their_run_ends() -> None:
+    leases = LeaseRegistry()
+    queue = ClosureQueue(10, on_end=leases.end, on_step_done=leases.end_step)
+    epoch = leases.open(1)
+    assert leases.lease("holder", AskLease(epoch, 0, None)) is not None
+    run = taken_run(queue, 5)
+    for step in range(3):
+        leases.take("holder", Taken(epoch, 0, step, step, 1, step + 1, False))
+    queue.advance(run, 1, b"")
+    queue.settle([(run, True, b"", True)])
+    leases.take("holder", Taken(epoch, 0, 3, 3, 1, 4, False))  # it comes late
+    assert leases.progress(epoch).visits == 1
+    leases.lose("holder")
+    ranges = leases.state(epoch)["ranges"]
+    assert sorted(ranges, key=str) == sorted(
+        [[0, 1, 1], [0, 2, 1], [0, 3, 1], [0, 4, None]], key=str
+    )
+
+
+class _World:
+    """Workers that do runs on leased splits, report now and then, fail and die, by chance."""
+
+    def __init__(self, seed: int, sizes: list[int]) -> None:
+        self.chance, self.sizes = random.Random(seed), sizes
+        self.visits = [[0] * size for size in sizes]
+        self.leases = LeaseRegistry()
+        self.queue = ClosureQueue(100, on_end=self.leases.end, on_step_done=self.leases.end_step)
+        self.epoch, self.numbers = self.leases.open(len(sizes)), Numbers()
+        self.known: dict[int, list[Taken]] = {}  # what servers remember, by commit
+        self.lives = 0
+        self.workers = [_Worker(self) for _ in range(3)]
+
+    def step(self) -> None:
+        worker = self.chance.choice(self.workers)
+        if not self.queue.failing() and self.queue.statistics().queued < 3:
+            how = ScheduleOptions(retries=10_000, steps=8)
+            number, remote = self.numbers.take(9), RemoteValue(self.queue.inbox)
+            self.queue.put(Run(number, FUNCTION, NO_ARGUMENTS, how, remote))
+        getattr(
+            worker, self.chance.choice(["take", "work", "work", "work", "report", "fail", "die"])
+        )()
+        with contextlib.suppress(ValueError):
+            self.queue.done()
+
+
+class _Worker:
+    """One with two threads: two runs at a time, on one iterator."""
+
+    def __init__(self, world: _World) -> None:
+        self.world = world
+        self.live()
+
+    def live(self) -> None:
+        self.world.lives += 1
+        self.name = f"life {self.world.lives}"
+        self.lease: tuple[int, int, int, int, int] | None = None
+        self.runs: dict[Closure, list[int]] = {}  # and the steps that are done and not reported
+        self.ended: list[Closure] = []
+        self.taken: list[Taken] = []
+
+    def take(self) -> None:
+        if len(self.runs) < 2:
+
+            def admit(run: Closure) -> bool:
+                if isinstance(run, Run) and run.execution is NOT_TAKEN:
+                    run.grant(self.world.chance.randint(1, 8))
+                return next(left, None) is not None
+
+            left = iter(range(1))
+            self.runs |= {run: [] for run in self.world.queue.take(admit)}
+
+    def work(self) -> None:
+        """Do a step of a run."""
+        world = self.world
+        going = [run for run in self.runs if run not in self.ended]
+        if not going:
+            return
+        run = world.chance.choice(going)
+        done = self.runs[run]
+        number, commit = run.number + len(done), run.execution.commit + len(done)
+        used, taken = self.read(number)
+        if used:
+            assert commit not in world.known
+            world.known[commit] = taken
+            for split, position in used:
+                world.visits[split][position] += 1
+        done.append(number)
+        if not used or len(done) == run.left or world.chance.random() < 0.05:
+            self.ended.append(run)
+
+    def read(self, number: int) -> tuple[list[tuple[int, int]], list[Taken]]:
+        world = self.world
+        again = world.leases.ranges(number)
+        if again:
+            return [
+                (each.split, position)
+                for each in again
+                for position in range(each.state or 0, (each.state or 0) + each.count)
+            ], []
+        if self.lease is None:
+            self.send()
+            found = world.leases.lease(self.name, AskLease(world.epoch, number, None))
+            if found is None:
+                return [], []
+            first = found.state or 0
+            end = first + found.count if found.count else world.sizes[found.split]
+            self.lease = found.number, found.split, first, first, end
+        lease, split, first, at, end = self.lease
+        last = min(end, at + world.chance.randint(1, 2))
+        self.lease = (lease, split, first, last, end) if last < end else None
+        taken = Taken(world.epoch, lease, number, at - first, last - at, last, last == end)
+        self.taken.append(taken)
+        return [(split, position) for position in range(at, last)], [taken]
+
+    def send(self) -> None:
+        """Report what is taken alone, of steps that are done or not."""
+        for taken in self.taken:
+            self.world.leases.take(self.name, taken)
+        self.taken = []
+
+    def report(self) -> None:
+        effective = {number for done in self.runs.values() for number in done}
+        self.taken = [
+            each._replace(closure=EFFECTIVE) if each.closure in effective else each
+            for each in self.taken
+        ]
+        self.send()
+        for run, done in list(self.runs.items()):
+            self.world.queue.advance(run, len(done), b"")
+            self.runs[run] = []
+            if run in self.ended:
+                self.world.queue.settle([(run, True, b"", True)])
+                self.ended.remove(run)
+                del self.runs[run]
+
+    def fail(self) -> None:
+        going = [run for run in self.runs if run not in self.ended]
+        if going and self.world.chance.random() < 0.3:
+            run = self.world.chance.choice(going)
+            self.read(run.number + len(self.runs[run]))
+            self.report()
+            del self.runs[run]
+            fail(self.world.queue, run, ValueError("boo"))
+
+    def die(self) -> None:
+        world = self.world
+        if world.chance.random() < 0.3:
+            runs = world.queue.lose(list(self.runs))
+            for run in runs:
+                for commit in run.commits:
+                    if commit not in world.known:
+                        break
+                    world.leases.note_used(world.known[commit])
+                    world.queue.advance(run, 1, b"")
+            world.leases.lose(self.name)
+            world.queue.settle([(run, True, b"", True) for run in runs if not run.left])
+            put_back(world.queue, *(run for run in runs if run.left))
+            self.live()
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 20), min_size=1, max_size=4))
+def test_leased_examples_are_used_once_in_runs_whatever_fails_or_dies(
+    seed: int, sizes: list[int]
+) -> None:
+    world = _World(seed, sizes)
+    for _ in range(20_000):
+        if world.leases.progress(world.epoch).over:
+            break
+        world.step()
+    else:
+        pytest.fail("the epoch does not end")
+    assert world.visits == [[1] * size for size in sizes]
+    assert world.leases.progress(world.epoch).visits == sum(sizes)

@@ -1,0 +1,229 @@
+"""Runs in a worker: step after step, each a commit, until something ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psnb
+from psnb._src.client.commit import UndecidedError
+from psnb._src.client.updates import current_updates
+from psnb._src.placement.layout import ShardId
+from psnb._src.protocol.messages import (
+    EFFECTIVE,
+    Assignment,
+    ClosureResult,
+    ClosureResults,
+    ClosureUndecided,
+    ElementsTaken,
+    Inquiry,
+    SessionOpening,
+    Taken,
+)
+from psnb._src.protocol.packing import dumps, unpack_error
+from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.table import OnTable, PushGradient
+from psnb._src.worker.context import ReportedStates, split_outcome, worker_context
+from psnb._src.worker.resources import Resources
+from psnb._src.worker.runner import ClosureRunner, LoadedFunction, NotebookLink, ResultSender
+from psnb.errors import ServerLostError
+
+SHARD = ShardId("s", 0)
+OPENING = SessionOpening("notebook", "a", 0, 1, 1.0, 1.0, "s", None, 1)
+
+
+class Servers:
+    """Servers that answer commits at once, or when they are asked to."""
+
+    def __init__(self) -> None:
+        self.commits: list[Commit] = []
+        self.held: list[Callable[[Any], None]] = []
+        self.hold_at = -1
+
+    def commit_soon(
+        self, commit: Commit, parts: Mapping[ShardId, Part], ended: Callable[[Any], None]
+    ) -> None:
+        self.commits.append(commit)
+        if commit.number == self.hold_at:
+            self.held.append(ended)
+        else:
+            ended(0)
+
+
+class Link(NotebookLink):
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def ask(self, inquiry: Inquiry) -> Future[Any]:
+        raise AssertionError
+
+
+class World:
+    """A worker that does one run."""
+
+    def __init__(self, step: Callable[[], Any]) -> None:
+        self.servers, self.link, resources = Servers(), Link(), Resources()
+        loop = asyncio.new_event_loop()
+        self.results = ResultSender(loop, {}, self.link.send)
+        self.runner = ClosureRunner(
+            OPENING,
+            self.servers,
+            None,
+            self.link,
+            self.results,
+            resources,  # type: ignore[arg-type]
+        )
+        loop.close()
+        self.function = LoadedFunction("step", dumps(step, "step"), resources)
+        self.function._function = step  # not a copy: it refers to this world
+
+    def run(self, steps: int = 5, done: int = 0) -> list[Any]:
+        """Do a run whose first step has number 10 and commit 3; return what was sent."""
+        self.runner.expect(10 - done)
+        self.runner.run(
+            self.function, Assignment(10 - done, "f", steps, done, 1, 3, None, b"", [], [], None)
+        )
+        return self.link.sent
+
+    def results_sent(self) -> list[ClosureResult]:
+        found = [each for each in self.link.sent if isinstance(each, ClosureResults)]
+        return [result for message in found for result in message.results]
+
+
+def push() -> None:
+    updates = current_updates()
+    assert updates is not None
+    updates.add([(SHARD, OnTable("t", PushGradient(np.zeros(1, np.float32), 0.1)))])
+
+
+def test_each_step_is_a_commit_of_its_own_and_they_are_reported_together() -> None:
+    closures = []
+
+    def step() -> str:
+        closures.append(worker_context().closure)
+        psnb.report(loss=2.0)
+        push()
+        return "dropped"
+
+    world = World(step)
+    world.run(steps=4, done=2)
+    assert closures == [10, 11, 12, 13]
+    assert [each.number for each in world.servers.commits] == [3, 4, 5, 6]
+    (result,) = world.results_sent()
+    assert (result.closure, result.ended, result.steps, result.succeeded) == (8, True, 4, True)
+    whole = ReportedStates()
+    for _ in range(4):
+        whole.add_numbers({"loss": 2.0})
+    assert split_outcome(result.payload) == split_outcome(whole.attach(b""))
+    assert not world.runner.busy
+
+
+def test_it_ends_with_the_step_that_it_does_when_it_is_recalled() -> None:
+    def step() -> None:
+        push()
+        if worker_context().closure == 11:
+            world.runner.recall([10])
+
+    world = World(step)
+    world.run()
+    (result,) = world.results_sent()
+    assert (result.steps, result.ended) == (2, True)
+
+
+def test_a_step_that_raises_ends_it_after_those_that_are_done() -> None:
+    def step() -> None:
+        push()
+        if worker_context().closure == 12:
+            raise ValueError("boo")
+
+    world = World(step)
+    world.run()
+    assert [each.number for each in world.servers.commits] == [3, 4]
+    done, failed = world.results_sent()
+    assert (done.steps, done.succeeded, done.ended) == (2, True, False)
+    assert (failed.closure, failed.succeeded, failed.ended) == (10, False, True)
+    assert isinstance(unpack_error(failed.payload), ValueError)
+    assert any(isinstance(each, ElementsTaken) for each in world.link.sent)
+
+
+@pytest.mark.parametrize("undecided", [False, True])
+def test_after_a_step_without_effect_no_later_one_has_any(undecided: bool) -> None:
+    lost = ServerLostError("gone")
+
+    def step() -> None:
+        push()
+        if worker_context().closure == 12:  # the commit before it is under way
+            (ended,) = world.servers.held
+            commit = world.servers.commits[-1]
+            ended(UndecidedError(commit, lost) if undecided else lost)
+
+    world = World(step)
+    world.servers.hold_at = 4
+    world.run()
+    assert [each.number for each in world.servers.commits] == [3, 4]
+    done, *failed = world.results_sent()
+    assert (done.steps, done.ended) == (1, False)
+    if undecided:
+        assert [each.commit for each in world.link.sent if isinstance(each, ClosureUndecided)] == [
+            ("notebook", 4)
+        ]
+        assert not failed
+    else:
+        assert isinstance(unpack_error(failed[0].payload), ServerLostError)
+    assert not world.runner.busy
+
+
+def test_a_step_that_writes_nothing_waits_for_the_commit_before_it() -> None:
+    order: list[str] = []
+
+    def step() -> None:
+        if worker_context().closure == 10:
+            push()
+
+    world = World(step)
+    world.servers.hold_at = 3
+    add = world.results.add_step
+
+    def add_step(attempt: Any) -> None:
+        order.append(f"step {attempt.assignment.number}")
+        add(attempt)
+
+    world.results.add_step = add_step  # type: ignore[method-assign]
+    awaited = world.runner._await_last
+
+    def await_last() -> None:
+        if world.servers.held:
+            order.append("waits")
+            world.servers.held.pop()(0)
+        awaited()
+
+    world.runner._await_last = await_last  # type: ignore[method-assign]
+    world.run(steps=2)
+    assert order == ["waits", "step 10", "step 11"]
+
+
+def test_what_steps_have_taken_that_are_done_is_reported_in_one() -> None:
+    def step() -> None:
+        number = worker_context().closure
+        requests = worker_context().lease_requests
+        assert requests is not None
+        requests.take(1, 0, number - 10, 1, number, False)
+        push()
+
+    world = World(step)
+    world.servers.hold_at = 6
+    world.run(steps=4)
+    world.results.flush()
+    (first,) = [each.taken for each in world.link.sent if isinstance(each, ClosureResults)]
+    assert first == [Taken(1, 0, EFFECTIVE, 0, 3, 12, False), Taken(1, 0, 13, 3, 1, 13, False)]
