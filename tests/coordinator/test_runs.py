@@ -23,7 +23,16 @@ from psnb._src.protocol.messages import EFFECTIVE, AskLease, Taken
 from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import FenceCommits
 from psnb._src.worker.context import ReportedStates, with_taken
-from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS, ClosureQueue, fail, put_back, up_to
+from tests.coordinator.queues import (
+    FUNCTION,
+    NO_ARGUMENTS,
+    ClosureQueue,
+    fail,
+    put_back,
+    put_one,
+    up_to,
+    worker,
+)
 from tests.coordinator.test_load import closures
 
 SHARD = ShardId("s", 0)
@@ -88,11 +97,11 @@ def test_another_run_is_sent_before_the_first_one_ends() -> None:
 
 
 def test_steps_count_as_they_are_done_and_the_run_ends_with_the_last() -> None:
-    done: list[int] = []
-    queue = ClosureQueue(10, on_step_done=lambda run: done.append(run.number))
+    done: list[tuple[int, int]] = []
+    queue = ClosureQueue(10, on_steps=lambda run, steps: done.append((run.number, steps)))
     run = taken_run(queue, 3, number=7)
     queue.advance(run, 2, b"")
-    assert (done, run.number, run.left, queue.statistics().completed) == ([7, 8], 9, 1, 2)
+    assert (done, run.number, run.left, queue.statistics().completed) == ([(7, 2)], 9, 1, 2)
     assert queue.settled_below() == 2
     queue.advance(run, 1, b"")
     queue.settle([(run, True, b"", True)])
@@ -132,6 +141,106 @@ def test_deaths_of_steps_count_in_a_row_only() -> None:
         assert queue.take(up_to(1)) == [run]
 
 
+def test_other_closures_go_before_runs_of_their_priority() -> None:
+    queue = ClosureQueue(10)
+    chooser = ScheduleOptions(worker=lambda worker: True, steps=5)
+    later = Run(60, FUNCTION, NO_ARGUMENTS, chooser, RemoteValue(queue.inbox))
+    queue.put(later)
+    first = put_one(queue, 70)
+    assert queue.take(up_to(2), worker) == [first, later]
+
+
+def test_a_closure_that_finds_no_room_ends_the_runs() -> None:
+    ended: list[str] = []
+    queue = ClosureQueue(10)
+    queue.scheduler.on_hold = lambda: ended.append("runs")
+    run = taken_run(queue, 5)
+    put_run(queue, number=20)  # another run waits for this one
+    assert not ended
+    queue.scheduler._hungry = False
+    put_one(queue, 50)
+    assert ended == ["runs"]
+    queue.settle([(run, True, b"", True)])
+
+
+def test_a_closure_that_finds_room_ends_no_run() -> None:
+    ended: list[str] = []
+    queue = ClosureQueue(10)
+    queue.scheduler.on_hold = lambda: ended.append("runs")
+    taken_run(queue, 5)
+    assert not queue.has_work()  # a connection asks, and gets nothing
+    put_one(queue, 50)
+    assert not ended
+
+
+def test_what_is_withdrawn_ends_with_the_steps_that_are_done() -> None:
+    ended: list[str] = []
+    queue = ClosureQueue(10)
+    queue.scheduler.on_hold = lambda: ended.append("runs")
+
+    def chooser(worker: object) -> bool:
+        return True
+
+    how = ScheduleOptions(worker=chooser, steps=5)
+    runs = [
+        Run(number, FUNCTION, NO_ARGUMENTS, how, RemoteValue(queue.inbox))
+        for number in (0, 10, 20, 30)
+    ]
+    for run in runs:
+        queue.put(run)
+    assert queue.take(up_to(3), worker) == runs[:3]
+    queue.withdraw(chooser, "enough")
+    assert ended == ["runs"]
+    queue.settle([(runs[0], True, b"", True)])  # its step was done
+    queue.give_back([runs[1]])
+    queue.lose([runs[2]])
+    put_back(queue, runs[2])
+    assert [run.remote.status for run in runs] == [
+        ClosureStatus.COMPLETED,
+        *[ClosureStatus.CANCELLED] * 3,
+    ]
+    assert queue.statistics().cancelled == 0
+    queue.join(5)
+
+
+def test_a_step_that_fails_when_its_run_was_withdrawn_is_an_error() -> None:
+    queue = ClosureQueue(10)
+
+    def chooser(worker: object) -> bool:
+        return True
+
+    how = ScheduleOptions(worker=chooser, steps=5)
+    run = Run(0, FUNCTION, NO_ARGUMENTS, how, RemoteValue(queue.inbox))
+    queue.put(run)
+    queue.take(up_to(1), worker)
+    queue.withdraw(chooser, "enough")
+    fail(queue, run, ValueError("boo"))
+    with pytest.raises(ValueError, match="boo"):
+        queue.join(5)
+
+
+def test_holding_dispatch_ends_the_runs() -> None:
+    ended: list[str] = []
+    queue = ClosureQueue(10)
+    queue.scheduler.on_hold = lambda: ended.append("runs")
+    taken_run(queue, 5)
+    with queue.barrier():
+        assert ended == ["runs"]
+
+
+def test_a_worker_with_enough_to_do_is_full() -> None:
+    load = Load()
+    first, second = (run_like(each, 256) for each in closures(2, RUN_SECONDS / 20))
+    assert not load.full()
+    load.add(first)
+    assert not load.full()
+    load.add(second)
+    assert load.full()
+    assert load.refused
+    load.remove(first.id)
+    assert not load.full()
+
+
 def test_numbers_come_in_rows() -> None:
     numbers = Numbers(5)
     assert [numbers.take(), numbers.take(3), numbers.take()] == [5, 6, 9]
@@ -165,7 +274,7 @@ def applied(queue: ClosureQueue, number: int, remembered: bytes) -> CommitRecord
 
 def test_of_a_lost_run_the_steps_that_servers_have_are_done_and_the_rest_runs_again() -> None:
     leases, metrics = LeaseRegistry(), list[bytes]()
-    queue = ClosureQueue(10, on_step_done=leases.end_step, on_states=metrics.append)
+    queue = ClosureQueue(10, on_steps=leases.end_steps, on_states=metrics.append)
     epoch = leases.open(1)
     assert leases.lease("holder", AskLease(epoch, 0, None)) is not None
     run = taken_run(queue, 5)
@@ -197,7 +306,7 @@ def test_a_lost_run_whose_steps_servers_all_have_has_ended() -> None:
 
 def test_what_steps_have_taken_that_are_not_done_is_free_when_their_run_ends() -> None:
     leases = LeaseRegistry()
-    queue = ClosureQueue(10, on_end=leases.end, on_step_done=leases.end_step)
+    queue = ClosureQueue(10, on_end=leases.end, on_steps=leases.end_steps)
     epoch = leases.open(1)
     assert leases.lease("holder", AskLease(epoch, 0, None)) is not None
     run = taken_run(queue, 5)
@@ -221,7 +330,7 @@ class _World:
         self.chance, self.sizes = random.Random(seed), sizes
         self.visits = [[0] * size for size in sizes]
         self.leases = LeaseRegistry()
-        self.queue = ClosureQueue(100, on_end=self.leases.end, on_step_done=self.leases.end_step)
+        self.queue = ClosureQueue(100, on_end=self.leases.end, on_steps=self.leases.end_steps)
         self.epoch, self.numbers = self.leases.open(len(sizes)), Numbers()
         self.known: dict[int, list[Taken]] = {}  # what servers remember, by commit
         self.lives = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import psnb
 from psnb import data
 from psnb._src.coordinator import partitioned
 from psnb.errors import CheckpointError, ConfigurationError
+from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
 from tests.integration.test_resuming import damage
 from tests.integration.trainer_helpers import counting, numbers, visits_of
@@ -52,15 +54,29 @@ class StopIn(psnb.Callback):
 
     def __init__(self, epoch: int, gate: Gate) -> None:
         self._epoch, self._gate = epoch, gate
+        self._opens: threading.Thread | None = None
 
     def on_epoch_begin(self, trainer: psnb.Trainer, epoch: int) -> None:
         if epoch == self._epoch:
             self._gate.shut()
 
     def on_batch(self, trainer: psnb.Trainer, snapshot: psnb.TrainingSnapshot) -> None:
-        if snapshot.epoch == self._epoch and snapshot.batch:
+        if snapshot.epoch == self._epoch and snapshot.batch and self._opens is None:
             trainer.stop("enough")
-            self._gate.open()  # no more than a few are scheduled at a time
+            self._opens = threading.Thread(target=self._open, args=(trainer.coordinator,))
+            self._opens.start()
+
+    def on_end(self, trainer: psnb.Trainer, history: psnb.TrainingHistory) -> None:
+        if self._opens is not None:
+            self._opens.join(DEADLINE)
+
+    def _open(self, coordinator: psnb.ClusterCoordinator) -> None:
+        def stopped() -> bool:
+            now = coordinator.statistics()
+            return not now.queued and now.in_flight <= len(now.workers)
+
+        wait_until(stopped, "each worker does its last step")
+        self._gate.open()
 
 
 class Script:

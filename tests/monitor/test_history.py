@@ -132,6 +132,20 @@ def test_a_series_taken_earlier_does_not_change() -> None:
     assert np.array_equal(series["step"], before)
 
 
+@pytest.mark.parametrize("capacity", [8, 64, 10_000])
+def test_reports_that_come_together_are_kept_as_if_one_by_one(capacity: int) -> None:
+    values = [math.nan if number % 7 == 3 else math.sin(number) for number in range(200)]
+    reports = [(float(number), {"loss": value}) for number, value in enumerate(values)]
+    alone, together = History(capacity), History(capacity)
+    for when, report in reports:
+        alone.add(when, report)
+    for start in range(0, 200, 23):
+        together.add_all(reports[start : start + 23])
+    assert together.metrics() == alone.metrics()
+    for name, column in alone.series("loss").items():
+        np.testing.assert_array_equal(together.series("loss")[name], column)
+
+
 def test_an_unknown_series_is_a_key_error() -> None:
     with pytest.raises(KeyError):
         filled(1).series("accuracy")

@@ -475,16 +475,25 @@ class Run(Closure):
 
     Its id is the number of its first step. Those of the others follow, and one that no step has.
     How many it has is decided when a worker takes it: as many as keep that busy for a while.
+
+    Attributes
+    ----------
+    withdrawn : str
+        Why it does not begin any more, if it does not.
     """
 
-    __slots__ = ("_granted",)
+    __slots__ = ("_granted", "withdrawn")
 
     is_run = True
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.withdrawn, self._granted = "", 1
 
     @property
     def steps(self) -> int:  # type: ignore[override]
         """How many steps were granted."""
-        return getattr(self, "_granted", 1)
+        return self._granted
 
     def grant(self, steps: int) -> None:
         """Give it so many steps; before it is taken for the first time."""

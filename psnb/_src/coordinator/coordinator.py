@@ -215,7 +215,7 @@ class ClusterCoordinator(SaysWhatToUse):
             # Weakly: failures are the user's, who may keep one for longer than the strategy.
             on_failure=partial(_note, records.failures, self._resources, weakref.ref(core)),
             on_end=self._leases.end,
-            on_step_done=self._leases.end_step,
+            on_steps=self._leases.end_steps,
             on_states=records.merged.add,
             ended=core.ended,
         )

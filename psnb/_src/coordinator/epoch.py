@@ -397,7 +397,8 @@ def run_epoch(
     """Schedule closures, a few at a time, until an epoch is over; yield them as they end.
 
     They go to workers that have something to read; on others they would find nothing. When this
-    ends early, those that have not begun are cancelled; but a round that was scheduled is run.
+    ends early, those that have not begun are cancelled, and runs end with the step that they do;
+    but a round that was scheduled is run.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Execution, Pin, WorkerPredicate
+from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Execution, Pin, Run, WorkerPredicate
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.server.commit_log import ENDED
 from psnb._src.utils.profiling import Watermark
@@ -39,9 +39,13 @@ class _ByPriority:
             heappush(self._heap, -priority)
         return found
 
-    def rank(self) -> tuple[float, int]:
-        """Return the rank of the first closure among the queues: lower is earlier."""
-        return self._heap[0], self._levels[-self._heap[0]][0].id
+    def rank(self) -> tuple[float, bool, int]:
+        """Return the rank of the first closure among the queues: lower is earlier.
+
+        Runs come last in their priority: they are many steps, and there is always another one.
+        """
+        first = self._levels[-self._heap[0]][0]
+        return self._heap[0], first.is_run, first.id
 
     def take(self, admit: Callable[[Closure], bool]) -> list[Closure]:
         """Take closures for as long as the next one is admitted."""
@@ -249,18 +253,28 @@ class InFlight:
             closure.execution = Execution(self._commits)
             self._commits += closure.steps
 
-    def runs(self, closure: Closure) -> bool:
+    def has(self, closure: Closure) -> bool:
         """Return whether a closure runs or is open."""
         return closure.id in self._running or closure.id in self._open
 
-    def advance(self, closure: Closure) -> None:
-        """Note that the next step of a run is done."""
+    def runs(self) -> list[Run]:
+        """Return the runs among them."""
+        return [
+            closure
+            for closures in (self._running, self._open)
+            for closure in closures.values()
+            if isinstance(closure, Run)
+        ]
+
+    def advance(self, closure: Closure, steps: int) -> None:
+        """Note that the next steps of a run are done."""
         execution = closure.execution
-        self._watermark.end(execution.commit)
-        execution.kept.pop(execution.commit, None)
-        execution.commit += 1
-        execution.done += 1
-        execution.deaths = 0
+        first, execution.commit = execution.commit, execution.commit + steps
+        self._watermark.end_all(range(first, execution.commit))
+        execution.kept = {n: each for n, each in execution.kept.items() if n >= execution.commit}
+        execution.done += steps
+        if steps:
+            execution.deaths = 0
 
     def find(self, remote: RemoteValue) -> tuple[Closure, bool] | None:
         """Return the closure of a remote value, and whether it runs, if it is here."""
@@ -305,8 +319,7 @@ class InFlight:
 
     def end(self, closure: Closure) -> None:
         """Note that a closure that was begun at least once has ended for good."""
-        for commit in closure.commits:
-            self._watermark.end(commit)
+        self._watermark.end_all(closure.commits)
 
     def settled_below(self) -> int:
         """Return the commit number below which every closure has ended, in whatever order."""

@@ -775,11 +775,13 @@ class LeaseRegistry:
                     self._over[number] = closure.execution
                 self._end(number, succeeded)
 
-    def end_step(self, run: Closure) -> None:
-        """Note that the next step of a run has had its effect; cheap, likewise."""
-        if run.number in self._users:
+    def end_steps(self, run: Closure, steps: int) -> None:
+        """Note that the next steps of a run have had their effect; cheap, likewise."""
+        numbers = range(run.number, run.number + steps)
+        if not self._users.keys().isdisjoint(numbers):
             with self._lock:
-                self._end(run.number, True)
+                for number in numbers:
+                    self._end(number, True)
 
     def _end(self, number: int, succeeded: bool) -> None:
         for epoch in self._users.pop(number, ()):

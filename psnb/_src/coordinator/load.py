@@ -36,11 +36,11 @@ from psnb.errors import InternalError
 AHEAD_SECONDS = 0.1
 """Seconds of work that waits on a worker behind each thread's; a longer closure counts as long."""
 
-RUN_SECONDS = 0.25
+RUN_SECONDS = 0.5
 """The same for runs, and how long one of them is: its steps need nothing of the notebook, and it
-can be ended with any of them."""
+is ended with any of them when something else is to be done."""
 
-RUN_SECONDS_PER_WORKER = 2.5 * messages.HELD_SECONDS_PER_WORKER
+RUN_SECONDS_PER_WORKER = 5 * messages.HELD_SECONDS_PER_WORKER
 """Of many workers, times their number: each asks less often, so that the notebook does no more."""
 
 SPREAD_SECONDS = 0.001
@@ -50,6 +50,8 @@ RECALL_SECONDS = 0.2
 """Seconds without any outcome after which closures that wait on a worker go elsewhere."""
 
 MOST_AHEAD = 256
+
+_NEXT_TO_NOTHING = 1e-6
 
 
 class Load:
@@ -107,6 +109,13 @@ class Load:
         else:
             self._seconds += expected
         return True
+
+    def full(self) -> bool:
+        """Return whether there is no room for any closure; note it, as `add` does."""
+        ahead = self.run_seconds if self.ahead == AHEAD_SECONDS else self.ahead
+        full = len(self._closures) >= self.threads and not self._ahead(_NEXT_TO_NOTHING, ahead)
+        self.refused = self.refused or full
+        return full
 
     def find(self, closure_id: int) -> Closure:
         """Return a closure that is here."""
@@ -179,7 +188,7 @@ class Load:
         return [self.remove(closure_id) for closure_id in list(self._closures)]
 
     def _steps(self, expected: float, most: int) -> int:
-        return max(1, min(most, int(self.run_seconds / max(expected, 1e-6))))
+        return max(1, min(most, int(self.run_seconds / max(expected, _NEXT_TO_NOTHING))))
 
     def _ahead(self, expected: float, ahead: float) -> bool:
         # Work that waits must not wait behind something long.

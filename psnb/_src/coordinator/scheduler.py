@@ -24,7 +24,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, NoReturn
 
-from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Dependents, Pin, WorkerPredicate
+from psnb._src.coordinator.closures import (
+    NOT_TAKEN,
+    Closure,
+    Dependents,
+    Pin,
+    Run,
+    WorkerPredicate,
+)
 from psnb._src.coordinator.in_flight import Gate, InFlight, Step, Waiting
 from psnb._src.coordinator.remote_value import ClosureStatus, FailedClosures, RemoteValue
 from psnb._src.monitor.events import EventKind, EventLog
@@ -68,8 +75,8 @@ class Scheduler:
         Called with worker, closure and pickled exception of each failure.
     on_end : callable, optional
         Called with each closure that has ended for good, and whether it returned.
-    on_step_done : callable, optional
-        Called with a run before its next step counts as done.
+    on_steps : callable, optional
+        Called with a run before its next steps count as done, and how many.
     on_states : callable, optional
         Called with the packed metrics of each closure that has returned, if it reported any.
     ended : callable, optional
@@ -82,7 +89,8 @@ class Scheduler:
     on_work : callable
         Called at the end of a turn when a connection that got too few closures may take more.
     on_hold : callable
-        Called when dispatch is held: those who wait must not wait for whole runs.
+        Called when runs are to be ended with the steps that they do: dispatch is held, or another
+        closure waits, and no connection has room.
     on_step : callable
         Called with a step that the gate asks for: it must neither block nor raise.
     on_turn : callable
@@ -114,7 +122,7 @@ class Scheduler:
         gate: Gate | None = None,
         on_failure: Callable[[str, Closure, bytes], None] = lambda worker, closure, error: None,
         on_end: Callable[[Closure, bool], None] = lambda closure, succeeded: None,
-        on_step_done: Callable[[Closure], None] = lambda closure: None,
+        on_steps: Callable[[Closure, int], None] = lambda closure, steps: None,
         on_states: Callable[[bytes], None] = lambda packed: None,
         ended: Callable[[], CoordinatorClosedError | None] = lambda: None,
     ) -> None:
@@ -129,10 +137,12 @@ class Scheduler:
         self.holds = self.filling = 0
         self._events = EventLog() if events is None else events
         self._on_failure, self._on_end, self._on_states = on_failure, on_end, on_states
-        self._on_step_done, self._ended = on_step_done, ended
+        self._on_steps, self._ended = on_steps, ended
         self._dependents = Dependents()
         self._hungry = False  # a connection got fewer closures than it had room for
         self._wake = False  # the connections are to be woken at the end of the turn
+        self._runs = 0  # that have not ended
+        self._end_runs = False  # ``on_hold`` is to be called at the end of the turn
         self._turns = 0  # those that are under way, each within the one before
         self._owing: list[RemoteValue] = []  # their rounds are not applied
         self._completed = self._failed = self._cancelled = self._retried = 0
@@ -157,6 +167,9 @@ class Scheduler:
                         self._publish()
             finally:
                 self._turns -= 1
+        if self._end_runs and not self._turns:
+            self._end_runs = False
+            self.on_hold()
         if self._wake and not self._turns:
             self._wake = False
             self.on_work()
@@ -185,6 +198,7 @@ class Scheduler:
 
         After a failure, which its caller could not know yet, it is cancelled as all others are.
         """
+        self._runs += closure.is_run
         if self.closed:
             self._cancel(closure, "the coordinator was closed")
             return
@@ -290,7 +304,7 @@ class Scheduler:
     def hold(self) -> None:
         """Begin nothing until as many calls of `let_go`, but for the rest of a round."""
         self.holds += 1
-        self.on_hold()
+        self._end_runs = self._runs > 0
 
     def fill(self, more: int) -> None:
         """Note that one more puts the closures of a round, or one less."""
@@ -408,11 +422,10 @@ class Scheduler:
             The metrics that they have reported, in front of nothing.
         """
         with self.turn():
-            if not self.in_flight.runs(run):
+            if not self.in_flight.has(run):
                 return
-            for _ in range(steps):
-                self._on_step_done(run)
-                self.in_flight.advance(run)
+            self._on_steps(run, steps)
+            self.in_flight.advance(run, steps)
             self._completed += steps
             _, states = split_outcome(outcome)
             if states:
@@ -508,6 +521,9 @@ class Scheduler:
         if closure.execution.revoked:
             self._cancel_with_dependents(closure)
             return False
+        if isinstance(closure, Run) and closure.withdrawn:
+            self._end_cancelled(closure, closure.withdrawn)
+            return False
         closure.execution.deaths += executing
         retries = closure.options.retries
         if executing and closure.execution.deaths > retries:
@@ -535,6 +551,8 @@ class Scheduler:
                 if self.errors:
                     self.errors.cancelled += 1
                     self._cancel(closure, "another closure failed before it was begun")
+                elif isinstance(closure, Run) and closure.withdrawn:
+                    self._end_cancelled(closure, closure.withdrawn)
                 else:
                     self._requeue(closure)
 
@@ -552,12 +570,15 @@ class Scheduler:
             self.cancel_queued("there was no worker")
 
     def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
-        """Cancel what waits for a worker that this very function chooses.
+        """Cancel what waits for a worker that this very function chooses, and end runs.
 
         These were more than was needed, as at the end of an epoch: they are not counted or shown.
         """
         for closure in self.waiting.take_pinned(chooser):
             self._end_cancelled(closure, reason)
+        for run in self.in_flight.runs() if self._runs else ():
+            if run.options.worker is chooser:
+                run.withdrawn, self._end_runs = reason, True
 
     def stepped(self, error: Exception | None) -> None:
         """Note that the gate's step was done, or why it failed."""
@@ -674,6 +695,8 @@ class Scheduler:
 
     def _wait(self, closure: Closure) -> None:
         self.waiting.add(closure)
+        if self._runs and not self._hungry and not closure.is_run:
+            self._end_runs = True
         self._call_when_hungry()
 
     def _requeue(self, closure: Closure) -> None:
@@ -717,6 +740,7 @@ class Scheduler:
         closure.remote.set_status(ClosureStatus.FAILED, error)
 
     def _end(self, closure: Closure, *, pushed: bool = False, succeeded: bool = False) -> None:
+        self._runs -= closure.is_run
         if closure.execution is not NOT_TAKEN:
             self._on_end(closure, succeeded)
             self.in_flight.end(closure)

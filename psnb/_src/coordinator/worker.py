@@ -253,7 +253,7 @@ class WorkerConnection:
         else:
             self._load.ahead = SPREAD_SECONDS if self._others_starve() else AHEAD_SECONDS
             self._load.run_seconds = max(RUN_SECONDS, self.num_workers * RUN_SECONDS_PER_WORKER)
-        if self.state is ConnectionState.READY:
+        if self.state is ConnectionState.READY and not self._load.full():
             closures = self._scheduler.take(self._load.add, self.statistics)
         else:
             closures = []
@@ -400,11 +400,13 @@ class WorkerConnection:
                 self._figures.note_activity(message.activity, message.seconds)
             case messages.ChainsRead():
                 self._figures.stages |= message.stages
+                return
             case messages.WorkerLeaves():
                 self.drain("was asked to end")
             case messages.QuestionAsked():
                 answer = messages.TakeAnswer(message.number, self._answer(message.inquiry))
                 link.send(answer)
+                return
         try:
             self._end_if_drained()
             self.dispatch()
@@ -413,7 +415,7 @@ class WorkerConnection:
             # lock. Whatever the rest has raised: only this knows of the outcomes.
             if outcomes:
                 self._scheduler.settle(outcomes, self.name)
-        if outcomes:
+        if isinstance(message, messages.ClosureResults):
             self._records.merged.draw(time.time())
 
     def _note_results(self, message: messages.ClosureResults) -> list[_Outcome]:
@@ -438,8 +440,8 @@ class WorkerConnection:
                 self._load.remove(closure.id)
                 outcomes.append((closure, each.succeeded, payload, each.pushed))
             failed += not each.succeeded
-            for staleness in each.staleness:
-                self._records.staleness.add(staleness)
+            if each.staleness:
+                self._records.staleness.add_all(each.staleness)
         if seconds:
             self._figures.add_phases(message.phases)
             self._measure(seconds, len(seconds) - failed, failed)

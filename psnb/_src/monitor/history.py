@@ -209,14 +209,17 @@ class Staleness:
 
     def add(self, staleness: int) -> None:
         """Count one update."""
-        place = staleness.bit_length()
+        self.add_all([staleness])
+
+    def add_all(self, several: Sequence[int]) -> None:
+        """Count updates."""
         with self._lock:
-            self._count += 1
-            self._total += staleness
-            self._max = max(self._max, staleness)
-            while len(self._histogram) <= place:
-                self._histogram.append(0)
-            self._histogram[place] += 1
+            self._count += len(several)
+            self._total += sum(several)
+            self._max = max(self._max, *several)
+            self._histogram += [0] * (self._max.bit_length() + 1 - len(self._histogram))
+            for staleness in several:
+                self._histogram[staleness.bit_length()] += 1
 
     def statistics(self) -> StalenessStatistics:
         """Return a snapshot."""
@@ -734,10 +737,13 @@ class History:
             examples = [values[EXAMPLES] for _, values in reports if EXAMPLES in values]
             if examples:
                 self._examples.add(sum(examples), monotonic())
+            by_name: dict[str, list[tuple[float, float]]] = {}
             for time, values in reports:
                 for name, value in values.items():
-                    if not self._append(name, time, value, averaged):
-                        dropped = name
+                    by_name.setdefault(name, []).append((time, value))
+            for name, several in by_name.items():
+                if not self._append(name, several, averaged):
+                    dropped = name
         self._warn(dropped)
 
     def add_validation(self, time: float, values: Mapping[str, float]) -> None:
@@ -755,39 +761,56 @@ class History:
             for name, value in values.items():
                 beside = self._series.get(name)
                 place = None if beside is None else beside.count
-                if not self._append(VALIDATION + name, time, value, False, place):
+                if not self._append(VALIDATION + name, [(time, value)], False, place):
                     dropped = VALIDATION + name
         self._warn(dropped)
 
     def _append(
-        self, name: str, time: float, value: float, averaged: bool, place: int | None = None
+        self,
+        name: str,
+        several: Sequence[tuple[float, float]],
+        averaged: bool,
+        place: int | None = None,
     ) -> bool:
-        """Append a value, in the place of its number or another; return whether there is room."""
+        """Append values, each with its time, in the place of their number or another.
+
+        Returns whether there is room.
+        """
         series = self._series.get(name)
         if series is None:
             if len(self._series) >= MOST_METRICS:
                 return False
             series = self._series[name] = _Series(points=np.empty(self._capacity, _POINT))
-        series.count += 1
-        series.last = value
-        # A plain mean until there are enough values, then exponential: no slow start from the first
-        # value. A NaN does not spoil the average for ever.
-        if not averaged or math.isnan(series.smoothed):
-            series.smoothed = value
-        elif not math.isnan(value):
-            weight = max(SMOOTHING, 1.0 / series.count)
-            series.smoothed += weight * (value - series.smoothed)
-        if series.count % series.stride == 0:
-            step = series.count if place is None else place
-            series.points[series.length] = (step, time, value, series.smoothed)
-            series.length += 1
-            if series.length >= self._capacity:
-                kept = series.points[1::2].copy()  # The two sides overlap.
-                series.length = len(kept)
-                series.points[: series.length] = kept
-                series.stride *= 2
-                series.thinnings += 1
+        count, smoothed, rows = series.count, series.smoothed, []
+        for when, value in several:
+            count += 1
+            # A plain mean until there are enough values, then exponential: no slow start from the
+            # first value. A NaN does not spoil the average for ever.
+            if not averaged or math.isnan(smoothed):
+                smoothed = value
+            elif not math.isnan(value):
+                smoothed += max(SMOOTHING, 1.0 / count) * (value - smoothed)
+            if count % series.stride == 0:
+                rows.append((count if place is None else place, when, value, smoothed))
+                if series.length + len(rows) >= self._capacity:
+                    self._keep(series, rows)
+                    rows = []
+        series.count, series.last, series.smoothed = count, several[-1][1], smoothed
+        if rows:
+            self._keep(series, rows)
         return True
+
+    def _keep(self, series: _Series, rows: list[tuple[int, float, float, float]]) -> None:
+        """Append points for which there is room; drop every second one if it is full then."""
+        end = series.length + len(rows)
+        series.points[series.length : end] = rows
+        series.length = end
+        if end >= self._capacity:
+            kept = series.points[1::2].copy()  # The two sides overlap.
+            series.length = len(kept)
+            series.points[: series.length] = kept
+            series.stride *= 2
+            series.thinnings += 1
 
     def _warn(self, dropped: str | None) -> None:
         if dropped is not None and not self._full:

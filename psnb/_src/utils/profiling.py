@@ -311,6 +311,14 @@ class Watermark:
             self._ended.discard(self.low)
             self.low += 1
 
+    def end_all(self, numbers: range) -> None:
+        """Note that numbers in a row have ended."""
+        if not self._ended and numbers and numbers.start == self.low:
+            self.low = numbers.stop  # nearly always
+        else:
+            for number in numbers:
+                self.end(number)
+
     def ended(self) -> frozenset[int]:
         """Return the numbers above `low` that have ended."""
         return frozenset(self._ended)

@@ -332,9 +332,16 @@ class _StepsDone:
             try:
                 states.absorb(each.states)
             except Exception:  # of another metric by the same name, or a user's that fails
-                results.append(ClosureResult(run, False, 0, True, each.packed, 0.0, False, ()))
-        done = len(self.numbers), True, states.attach(b""), self.seconds, self.pushed
+                results.append(self._reported(run, each))
+        try:
+            payload = states.attach(b"")
+        except Exception:  # likewise: each of them was pickled before
+            results, payload = [self._reported(run, each) for each in self._attempts], b""
+        done = len(self.numbers), True, payload, self.seconds, self.pushed
         return [*results, ClosureResult(run, self.ended, *done, self.staleness)]
+
+    def _reported(self, run: int, attempt: ClosureAttempt) -> ClosureResult:
+        return ClosureResult(run, False, 0, True, attempt.packed, 0.0, False, ())
 
 
 # ResultSender: results and reports on their way from the closure threads to the coordinator.
@@ -346,7 +353,7 @@ class _StepsDone:
 HELD_SECONDS = 0.015
 """Seconds that a result waits at most for others to be sent with it."""
 
-RUN_SECONDS = 0.1
+RUN_SECONDS = 0.2
 """The same for what is of steps of a run, if there are not many workers."""
 
 _NO_TIME = [0.0] * len(PHASES)
