@@ -171,6 +171,9 @@ def test_a_closure_that_finds_room_ends_no_run() -> None:
     assert not queue.has_work()  # a connection asks, and gets nothing
     put_one(queue, 50)
     assert not ended
+    assert queue.take(up_to(0)) == []
+    put_one(queue, 51, pin="b")  # another one may have it
+    assert ended == ["runs"]
 
 
 def test_what_is_withdrawn_ends_with_the_steps_that_are_done() -> None:

@@ -602,10 +602,13 @@ class ClusterCoordinator(SaysWhatToUse):
     ) -> Progress:
         """Call a function on the workers until every example of an epoch was used exactly once.
 
-        It schedules ``fn(iterator, *args, **kwargs)``, a few for each worker at a time, until all
-        splits are done, and waits for the last. A call that finds no data left ends without an
-        error. Examples taken on a worker that died are used by the same closures when these run
-        again; if these had their effect before, the examples count as used.
+        Workers call ``fn(iterator, *args, **kwargs)`` again and again until all splits are done.
+        Each call is a closure: its writes are applied once, wholly or not at all. Workers are asked
+        for many calls at once, and report them together, about five times a second (less often if
+        there are hundreds of them); what calls return is dropped. A call that finds no data left
+        ends without an error. Examples taken on a worker that died are used by other calls; if
+        those that took them had their effect before, the examples count as used. Closures that are
+        scheduled meanwhile go first, and `pause` and saves wait for one call of each worker.
 
         In mode `Sync` it schedules one round after the other, and which examples meet in a round
         depends on the dataset, its splits and the size of rounds alone: not on which worker is

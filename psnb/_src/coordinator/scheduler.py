@@ -695,15 +695,21 @@ class Scheduler:
 
     def _wait(self, closure: Closure) -> None:
         self.waiting.add(closure)
-        if self._runs and not self._hungry and not closure.is_run:
-            self._end_runs = True
+        self._end_runs_for(closure)
         self._call_when_hungry()
+
+    def _end_runs_for(self, closure: Closure) -> None:
+        """Have a closure wait for one step at most, where it would wait for runs."""
+        room = self._hungry and closure.options.worker is None
+        if self._runs and not room and not closure.is_run:
+            self._end_runs = True
 
     def _requeue(self, closure: Closure) -> None:
         closure.remote.set_status(ClosureStatus.QUEUED)
         if not closure.options.detached:
             self.gate.put_back(closure)
         self.waiting.add_first(closure)
+        self._end_runs_for(closure)
         self._call_when_hungry()
 
     def _call_when_hungry(self) -> None:
