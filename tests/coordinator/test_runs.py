@@ -16,10 +16,11 @@ from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Numbers, Run, ScheduleOptions
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.load import AHEAD_SECONDS, RUN_SECONDS, Load
-from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue, StepValues
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import EFFECTIVE, AskLease, Taken
+from psnb._src.protocol.packing import dumps
 from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import FenceCommits
 from psnb._src.worker.context import ReportedStates, with_taken
@@ -297,6 +298,22 @@ def test_of_a_lost_run_the_steps_that_servers_have_are_done_and_the_rest_runs_ag
     assert leases.progress(epoch).visits == 3
     assert leases.state(epoch)["ranges"] == [[0, 3, None]]
     assert queue.take(up_to(1)) == [run]
+
+
+def test_what_steps_return_arrives_as_they_are_done_also_from_servers() -> None:
+    queue = ClosureQueue(10)
+    remote = StepValues(queue.inbox, lambda remote: False)
+    run = Run(0, FUNCTION, NO_ARGUMENTS, ScheduleOptions(steps=5, results=True), remote)
+    run.grant(5)
+    queue.put(run)
+    assert queue.take(up_to(1)) == [run]
+    queue.advance(run, 2, b"", [dumps("first", "value"), b""])
+    assert list(remote.take()) == ["first", None]
+    reported = ReportedStates()
+    reported.add_numbers({"loss": 1.0})
+    lost(queue, LeaseRegistry(), run, applied(queue, 2, reported.attach(dumps("third", "value"))))
+    assert list(remote.take()) == ["third"]
+    assert not remote.arrived
 
 
 def test_a_lost_run_whose_steps_servers_all_have_has_ended() -> None:

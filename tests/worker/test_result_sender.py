@@ -28,7 +28,7 @@ class _Sent:
 
 
 def result(closure: int) -> ClosureResult:
-    return ClosureResult(closure, True, 1, True, b"", 0.1, False, ())
+    return ClosureResult(closure, True, 1, True, b"", 0.1, False, (), ())
 
 
 def test_a_lone_result_leaves_without_waiting_for_the_clock() -> None:

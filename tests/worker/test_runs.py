@@ -25,7 +25,7 @@ from psnb._src.protocol.messages import (
     SessionOpening,
     Taken,
 )
-from psnb._src.protocol.packing import dumps, unpack_error
+from psnb._src.protocol.packing import dumps, loads, unpack_error
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.table import OnTable, PushGradient
 from psnb._src.worker.context import ReportedStates, split_outcome, worker_context
@@ -88,11 +88,12 @@ class World:
         self.function = LoadedFunction("step", dumps(step, "step"), resources)
         self.function._function = step  # not a copy: it refers to this world
 
-    def run(self, steps: int = 5, done: int = 0) -> list[Any]:
+    def run(self, steps: int = 5, done: int = 0, *, results: bool = False) -> list[Any]:
         """Do a run whose first step has number 10 and commit 3; return what was sent."""
         self.runner.expect(10 - done)
         self.runner.run(
-            self.function, Assignment(10 - done, "f", steps, done, 1, 3, None, b"", [], [], None)
+            self.function,
+            Assignment(10 - done, "f", steps, done, results, 1, 3, None, b"", [], [], None),
         )
         return self.link.sent
 
@@ -127,6 +128,29 @@ def test_each_step_is_a_commit_of_its_own_and_they_are_reported_together() -> No
         whole.add_numbers({"loss": 2.0})
     assert split_outcome(result.payload) == split_outcome(whole.attach(b""))
     assert not world.runner.busy
+
+
+def test_what_steps_return_comes_if_it_is_wanted() -> None:
+    def step() -> int | None:
+        push()
+        return worker_context().closure if worker_context().closure != 11 else None
+
+    world = World(step)
+    world.run(steps=3, results=True)
+    (result,) = world.results_sent()
+    assert [loads(each) if each else None for each in result.values] == [10, None, 12]
+
+
+def test_a_step_that_finds_nothing_ends_it() -> None:
+    def step() -> None:
+        requests = worker_context().lease_requests
+        assert requests is not None
+        requests.ended = True
+
+    world = World(step)
+    world.run()
+    (result,) = world.results_sent()
+    assert (result.steps, result.ended) == (1, True)
 
 
 def test_it_ends_with_the_step_that_it_does_when_it_is_recalled() -> None:

@@ -189,7 +189,9 @@ class ScheduleOptions:
         The slot of an ordered epoch that it takes from; see `OrderedLeases`.
     steps : int, optional
         It is a run, of so many steps at most: the function is called again and again, each time
-        with a commit of its own, and what it returns is dropped.
+        with a commit of its own.
+    results : bool
+        Whether what steps return is kept: see `StepValues`. Else it is dropped.
 
     Raises
     ------
@@ -203,6 +205,7 @@ class ScheduleOptions:
     detached: bool = False
     slot: int | None = None
     steps: int | None = None
+    results: bool = False
 
     def __post_init__(self) -> None:
         integer("retries", self.retries, 0)

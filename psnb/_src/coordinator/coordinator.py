@@ -40,6 +40,7 @@ from psnb._src.coordinator.closures import (
     positional,
 )
 from psnb._src.coordinator.epoch import (
+    MOST_RESULTS,
     MOST_STEPS,
     DatasetServices,
     Epochs,
@@ -54,7 +55,7 @@ from psnb._src.coordinator.load import DRAIN, HEARTBEAT, Services, StartDelay, T
 from psnb._src.coordinator.membership import Membership
 from psnb._src.coordinator.partitioned import PartitionedDataset, make_dataset_of
 from psnb._src.coordinator.queue import BroadcastCalls, ClosureQueue, fetch_per_worker
-from psnb._src.coordinator.remote_value import RemoteValue
+from psnb._src.coordinator.remote_value import RemoteValue, StepValues
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.coordinator.scheduler import Scheduler
 from psnb._src.coordinator.settings import (
@@ -345,7 +346,7 @@ class ClusterCoordinator(SaysWhatToUse):
             call = pack_call(name, args, kwargs, inbox, futures)
             self._resources.require_own(call.references, f"a per-worker value that {name} is given")
             futures.await_tasks()
-        remote = RemoteValue(inbox, self._cancel)
+        remote = (StepValues if options.results else RemoteValue)(inbox, self._cancel)
         if options.steps is None:
             closure = Closure(self._ids.take(), function, call, options, remote)
         else:
@@ -1015,15 +1016,19 @@ def closures_of_epoch(
     coordinator: ClusterCoordinator,
     fn: Callable[..., Any],
     iterator: LeasedIterator,
-    wanted: Callable[[int], bool],
+    wanted: Callable[[int], bool] | None,
 ) -> Iterator[RemoteValue]:
     """Do what `ClusterCoordinator.run_epoch` does, and yield closures as they end; for psnb only.
 
     Those that found no data, and those that failed, come as well. ``wanted`` takes how many were
-    scheduled and have not come yet, and returns whether one more is wanted.
+    scheduled and have not come yet, and returns whether one more is wanted. Without it they are
+    runs; one comes each time that something has arrived, too: see `StepValues`.
     """
-    schedule = _scheduling(coordinator, fn, (iterator,), {})
-    return coordinator._closures_of_epoch(iterator, schedule, wanted=wanted)
+    if wanted is not None:
+        schedule = _scheduling(coordinator, fn, (iterator,), {})
+        return coordinator._closures_of_epoch(iterator, schedule, wanted=wanted)
+    schedule = _scheduling(coordinator, fn, (iterator,), {}, MOST_RESULTS, results=True)
+    return coordinator._closures_of_epoch(iterator, schedule)
 
 
 def epoch_services(coordinator: ClusterCoordinator) -> EpochServices:
@@ -1037,16 +1042,18 @@ def _scheduling(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     steps: int | None = None,
+    *,
+    results: bool = False,
 ) -> Callable[[WorkerPredicate, int | None], RemoteValue]:
     """Return what schedules a function on the workers that are chosen, to take from a slot.
 
-    With ``steps``, it schedules runs of so many at most.
+    With ``steps``, it schedules runs of so many at most; ``results`` as in `ScheduleOptions`.
     """
     if not callable(fn):
         raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
 
     def schedule(chooser: WorkerPredicate, slot: int | None) -> RemoteValue:
-        how = ScheduleOptions(worker=chooser, slot=slot, steps=steps)
+        how = ScheduleOptions(worker=chooser, slot=slot, steps=steps, results=results)
         return coordinator._schedule(fn, args, kwargs, how)
 
     return schedule

@@ -356,6 +356,9 @@ _AHEAD = 4
 MOST_STEPS = 256
 """Steps of a run, at most."""
 
+MOST_RESULTS = 16
+"""The same where the notebook takes what each returns, and may stop by it."""
+
 _LOOK_AGAIN = 0.1
 """Seconds after which idle workers look again: the data of a lost worker may be free by now."""
 
@@ -496,6 +499,7 @@ def _ended(
         elif in_order:  # one: the next takes its place before the second is looked at
             yield waiting.pop(0)
         else:
+            yield from [each for each in waiting if each.arrived and not each.done()]
             done = [each for each in waiting if each.done()]
             waiting[:] = [each for each in waiting if each not in done]
             yield from done
@@ -508,4 +512,4 @@ def _suits_slot(iterator: LeasedIterator, slot: int, worker: WorkerStatistics) -
 
 
 def _any_done(remotes: list[RemoteValue]) -> bool:
-    return any(remote.done() for remote in remotes)
+    return any(remote.done() or remote.arrived for remote in remotes)

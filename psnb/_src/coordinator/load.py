@@ -452,6 +452,7 @@ class WorkerKnowledge:
                 each.function.id,
                 each.left if each.is_run else None,
                 each.execution.done,
+                each.options.results,
                 each.execution.attempt,
                 each.execution.commit,
                 each.execution.round,

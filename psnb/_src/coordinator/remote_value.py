@@ -11,7 +11,8 @@ import contextlib
 import enum
 import queue
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -143,6 +144,9 @@ class RemoteValue(InputReference, SaysWhatToUse):
     """
 
     __slots__ = ("_callbacks", "_cancel", "_effect", "_inbox", "_outcome", "_status", "_value")
+
+    arrived: Collection[bytes] = ()
+    """Of a run: what its steps have returned, pickled, and nobody has taken yet; for psnb only."""
 
     def __init__(
         self, inbox: Inbox, cancel: Callable[[RemoteValue], bool] = _nobody_cancels
@@ -438,6 +442,27 @@ class RemoteValue(InputReference, SaysWhatToUse):
         while isinstance(outcome := chain[-1]._outcome, RemoteValue):
             chain.append(outcome)
         return chain
+
+
+class StepValues(RemoteValue):
+    """The result of a run, which is None; what its steps return comes meanwhile.
+
+    The loop adds to ``arrived``, and one thread takes from it.
+    """
+
+    __slots__ = ("arrived",)
+
+    arrived: deque[bytes]
+
+    def __init__(self, inbox: Inbox, cancel: Callable[[RemoteValue], bool]) -> None:
+        super().__init__(inbox, cancel)
+        self.arrived = deque()
+
+    def take(self) -> Iterator[Any]:
+        """Take what has arrived."""
+        while self.arrived:
+            packed = self.arrived.popleft()
+            yield loads(packed) if packed else None
 
 
 # as_completed: remote values in the order in which they end. Pure, without polling.

@@ -24,7 +24,7 @@ from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import EndWriter, FenceCommits
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.threads import start_task
-from psnb._src.worker.context import split_taken
+from psnb._src.worker.context import split_outcome, split_taken
 from psnb.errors import (
     CoordinatorClosedError,
     PsnbError,
@@ -99,7 +99,7 @@ class Resolver:
                     result, pushed = results[commit]
                     outcome = self._outcome(each, commit, result)
                     if each.is_run:
-                        self._scheduler.advance(each, 1, outcome)
+                        self._scheduler.advance(each, 1, outcome, [split_outcome(outcome)[0]])
                         outcome = b""
                     if not each.is_run or not each.left:
                         settled.append((each, True, outcome, pushed))
@@ -138,7 +138,7 @@ class Resolver:
 
         def settle(applied: Applied) -> None:
             if key in applied and closure.is_run:  # it ends with this step
-                self._scheduler.advance(closure, 1, result)
+                self._scheduler.advance(closure, 1, result, [split_outcome(result)[0]])
                 self._scheduler.settle([(closure, True, b"", pushed)], worker)
             elif key in applied:
                 self._scheduler.settle([(closure, True, result, pushed)], worker)

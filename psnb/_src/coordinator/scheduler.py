@@ -33,7 +33,12 @@ from psnb._src.coordinator.closures import (
     WorkerPredicate,
 )
 from psnb._src.coordinator.in_flight import Gate, InFlight, Step, Waiting
-from psnb._src.coordinator.remote_value import ClosureStatus, FailedClosures, RemoteValue
+from psnb._src.coordinator.remote_value import (
+    ClosureStatus,
+    FailedClosures,
+    RemoteValue,
+    StepValues,
+)
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.protocol.packing import pack_error
@@ -409,7 +414,9 @@ class Scheduler:
                 else:
                     self.fail(closure, outcome, worker, certain)
 
-    def advance(self, run: Closure, steps: int, outcome: bytes) -> None:
+    def advance(
+        self, run: Closure, steps: int, outcome: bytes, values: Sequence[bytes] = ()
+    ) -> None:
         """Note that the next steps of a run have had their effect.
 
         Parameters
@@ -419,7 +426,9 @@ class Scheduler:
         steps : int
             How many.
         outcome : bytes
-            The metrics that they have reported, in front of nothing.
+            The metrics that they have reported, in front of whatever.
+        values : sequence of bytes
+            What each of them has returned, pickled, if it is kept.
         """
         with self.turn():
             if not self.in_flight.has(run):
@@ -430,6 +439,8 @@ class Scheduler:
             _, states = split_outcome(outcome)
             if states:
                 self._on_states(states)
+            if isinstance(run.remote, StepValues):
+                run.remote.arrived.extend(values)
 
     def lose(self, closures: Iterable[Closure]) -> list[Closure]:
         """Note that the outcome of running closures is unknown; return those that were running."""

@@ -434,7 +434,7 @@ class WorkerConnection:
                 seconds += [each.seconds / count] * count
             if closure.is_run and each.succeeded:
                 self._load.advance(closure.id, count)
-                self._scheduler.advance(closure, count, payload)
+                self._scheduler.advance(closure, count, payload, each.values)
                 payload = b""
             if each.ended:
                 self._load.remove(closure.id)

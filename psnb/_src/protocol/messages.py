@@ -59,6 +59,7 @@ class Assignment(Struct, frozen=True, gc=False):
     function: str  # its id
     steps: int | None  # if it is a run: how many it may do
     done: int  # how many of a run were done before
+    results: bool  # whether what steps of a run return is wanted
     attempt: int  # from 1
     commit: int  # the number of its commit; of a run, of its next step, and the others follow
     round: int | None  # the round that it takes part in, if the mode has rounds
@@ -153,6 +154,7 @@ class ClosureResult(Struct, frozen=True, gc=False):
     seconds: float  # how long it took; of a run, the steps together
     pushed: bool  # it has pushed gradients
     staleness: Sequence[int]  # of its updates, if there are any
+    values: Sequence[bytes]  # what each of these steps has returned, pickled, if it is wanted
 
 
 EFFECTIVE = -1

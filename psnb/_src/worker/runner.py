@@ -66,6 +66,7 @@ from psnb._src.worker.context import (
     WorkerContext,
     end_printed_lines,
     entered,
+    split_outcome,
     with_taken,
 )
 from psnb._src.worker.leasing import ASK_TIMEOUT, LeaseRequests, joined
@@ -257,6 +258,7 @@ class ClosureAttempt:
             sum(self.clock.seconds),
             self.pushed,
             () if self.staleness is None else (self.staleness,),
+            (),
         )
 
 
@@ -337,11 +339,13 @@ class _StepsDone:
             payload = states.attach(b"")
         except Exception:  # likewise: each of them was pickled before
             results, payload = [self._reported(run, each) for each in self._attempts], b""
-        done = len(self.numbers), True, payload, self.seconds, self.pushed
-        return [*results, ClosureResult(run, self.ended, *done, self.staleness)]
+        wanted = [each.packed for each in self._attempts if each.assignment.results]
+        values = [split_outcome(each)[0] for each in wanted]
+        done = len(self.numbers), True, payload, self.seconds, self.pushed, self.staleness
+        return [*results, ClosureResult(run, self.ended, *done, values)]
 
     def _reported(self, run: int, attempt: ClosureAttempt) -> ClosureResult:
-        return ClosureResult(run, False, 0, True, attempt.packed, 0.0, False, ())
+        return ClosureResult(run, False, 0, True, attempt.packed, 0.0, False, (), ())
 
 
 # ResultSender: results and reports on their way from the closure threads to the coordinator.
@@ -681,9 +685,9 @@ class ClosureRunner:
                 buffered(updates),
             ):
                 value = attempt.call(self._resources)
-            if run is not None and isinstance(value, Nothing):
-                run.found_end = True
-            attempt.pack(value if run is None else None)
+            if run is not None:
+                run.found_end = attempt.requests.ended and not updates
+            attempt.pack(value if run is None or assignment.results else None)
             if not updates:
                 self._require_unrevoked(assignment.closure)
             elif self._copies is None:

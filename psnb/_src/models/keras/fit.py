@@ -16,7 +16,7 @@ import numpy as np
 from psnb._src.client.variable import Variable
 from psnb._src.coordinator.coordinator import ClusterCoordinator, closures_of_epoch, epoch_services
 from psnb._src.coordinator.epoch import run_in_order
-from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue, StepValues
 from psnb._src.coordinator.resume import clock_shown, epoch_metrics_shown, epoch_shown
 from psnb._src.data.dataset import Dataset
 from psnb._src.models.keras.program import KerasProgram, Trained
@@ -83,7 +83,7 @@ class Passes:
                 coordinator,
                 closure,
                 self._under_way,
-                lambda waiting: steps is None or count + waiting < steps,
+                None if steps is None else lambda waiting: count + waiting < steps,
             )
         else:
             first = [] if self._under_way is None else [*islice(self._under_way, 1)]
@@ -99,6 +99,14 @@ class Passes:
             ended = run_in_order(numbered, schedule, epoch_services(coordinator), held)
         with closing(ended):  # type: ignore[type-var]
             for remote in ended:
+                if isinstance(remote, StepValues):
+                    for found in remote.take():
+                        if found is not None:
+                            begin(count)
+                            count += 1
+                            yield found
+                    if not remote.done():
+                        continue
                 if not remote.done():
                     remote.fetch()  # raises what holds it up
                 if remote.status is not ClosureStatus.COMPLETED:
