@@ -17,9 +17,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import dask
+import numpy as np
 from distributed import Client, Scheduler, Worker
 
 import psnb
+from psnb._src.coordinator.epoch import LeasedDataset, LeasedIterator
 from tests.conftest import wait_until
 
 FEW, MANY = 2, 200
@@ -119,7 +121,48 @@ def costs_of_a_closure(workers: int, repetitions: int = 5) -> tuple[float, float
         return statistics.median(costs[1:]), used / count * 1e6
 
 
+IDS, ROWS, DIM = 64, 10_000, 8
+STEPS = 3_000
+
+
+def cost_of_a_step(workers: int, seconds: float) -> tuple[float, float]:
+    """Return the CPU time in microseconds that a step of `run_epoch` costs this process.
+
+    A step pulls and pushes 64 rows, reports, and waits. Without what the process uses while nothing
+    happens. Besides, how many steps there were a second.
+    """
+    with cluster(workers) as client, psnb.ParameterServerStrategy(client) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        table = strategy.embedding("t", DIM, ROWS, 0.0, optimizer=psnb.Adagrad(0.05))
+
+        def step(iterator: Iterator[np.ndarray]) -> None:
+            ids = next(iterator) % ROWS
+            rows = psnb.pull({table: ids})[table]
+            time.sleep(seconds)
+            psnb.push({table: (ids, rows)})
+            psnb.report(loss=float(rows.sum()), examples=len(ids))
+
+        def epoch(steps: int) -> LeasedIterator:
+            data = psnb.data.Dataset.range(steps * IDS).batch(IDS)
+            made = coordinator.create_per_worker_dataset(data, sharding="dynamic")
+            assert isinstance(made, LeasedDataset)
+            return iter(made)
+
+        coordinator.run_epoch(step, epoch(10 * workers))
+        begin, used = time.monotonic(), time.process_time()
+        time.sleep(3)
+        idle = (time.process_time() - used) / (time.monotonic() - begin)
+        iterator = epoch(max(STEPS, 20 * workers))
+        begin, used = time.monotonic(), time.process_time()
+        count = coordinator.run_epoch(step, iterator).visits
+        took = time.monotonic() - begin
+        return (time.process_time() - used - idle * took) / count * 1e6, count / took
+
+
 if __name__ == "__main__":
+    for workers, seconds in ((FEW, 0.004), (MANY, 0.01)):
+        step_cost, rate = cost_of_a_step(workers, seconds)
+        print(f"a step of {seconds:g} s: {step_cost:.1f} us with {workers} workers, {rate:.0f}/s")
     few, many = costs_of_a_closure(FEW), costs_of_a_closure(MANY)
     for what, one, other in zip(("nothing", "a second"), few, many, strict=True):
         print(

@@ -74,8 +74,16 @@ def test_a_run_has_as_many_steps_as_take_its_time() -> None:
     assert few.steps == 7
 
 
-@pytest.mark.parametrize("seconds", [(), (2 * AHEAD_SECONDS,)])
-def test_a_run_of_unknown_or_long_steps_has_one(seconds: tuple[float, ...]) -> None:
+def test_long_steps_come_in_runs_too_but_nothing_waits_behind_them() -> None:
+    load = Load()
+    run, other = (run_like(each, 256) for each in closures(2, 2 * AHEAD_SECONDS))
+    assert load.add(run)
+    assert run.steps == int(RUN_SECONDS / (2 * AHEAD_SECONDS)) == 2
+    assert not load.add(other)
+
+
+@pytest.mark.parametrize("seconds", [(), (RUN_SECONDS,)])
+def test_a_run_of_unknown_or_very_long_steps_has_one(seconds: tuple[float, ...]) -> None:
     run = run_like(*closures(1, *seconds), 256)
     assert Load().add(run)
     assert run.steps == 1

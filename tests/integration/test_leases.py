@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -389,6 +390,37 @@ def test_every_example_is_used_once_while_workers_are_killed_at_random() -> None
             coordinator.run_epoch(step, iterator)
         assert numbers(visits, rows) == [1] * rows
         assert killer.kills == kills
+
+
+@pytest.mark.second_tier("endurance: random kills; one of each kind is above")
+@pytest.mark.parametrize(("servers", "threads"), [(1, 1), (1, 2), (2, 2)])
+def test_every_example_is_used_once_in_runs_while_workers_are_killed_at_random(
+    servers: int, threads: int
+) -> None:
+    rows, kills = 24_000, 6
+    with (
+        psnb.local_cluster(workers=3, servers=servers) as client,
+        psnb.ParameterServerStrategy(client, num_servers=servers) as strategy,
+    ):
+        coordinator = psnb.ClusterCoordinator(strategy)
+        coordinator.use_threads(threads)
+        visits = visits_of(strategy, rows)
+        dataset = coordinator.create_per_worker_dataset(
+            data.Dataset.range(rows).shuffle(500).batch(4), sharding="dynamic"
+        )
+
+        def step(iterator: object) -> None:
+            ids = next(iterator)  # type: ignore[call-overload]
+            visits.push(ids, -np.ones((len(ids), 1), np.float32))
+            psnb.report(examples=len(ids))
+            time.sleep(0.001)  # as long as that, a run has many steps
+
+        with Killer(client, strategy, seed=3, most=kills) as killer:
+            end = coordinator.run_epoch(step, iter(dataset))
+        assert killer.kills
+        assert numbers(visits, rows) == [1] * rows
+        assert end.visits == rows // 4
+        assert coordinator.statistics().metrics["examples"].total == rows
 
 
 def run_while_killed(

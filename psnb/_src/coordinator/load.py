@@ -40,9 +40,6 @@ RUN_SECONDS = 0.5
 """The same for runs, and how long one of them is: its steps need nothing of the notebook, and it
 is ended with any of them when something else is to be done."""
 
-RUN_SECONDS_PER_WORKER = 5 * messages.HELD_SECONDS_PER_WORKER
-"""Of many workers, times their number: each asks less often, so that the notebook does no more."""
-
 SPREAD_SECONDS = 0.001
 """The same while other workers are idle: less work is not worth messages to more of them."""
 
@@ -93,13 +90,14 @@ class Load:
         there are many workers.
         """
         expected, ahead = closure.function.duration.mean, self.ahead
+        if isinstance(closure, Run) and ahead > 0.0:  # else there is a gate
+            if closure.execution is NOT_TAKEN and expected is not None:
+                closure.grant(self._steps(expected, closure.options.steps or 1))
+            ahead = self.run_seconds if ahead == AHEAD_SECONDS else ahead
         if expected is None or expected > AHEAD_SECONDS:
             expected = math.inf
-        elif isinstance(closure, Run) and ahead > 0.0:  # else there is a gate
-            if closure.execution is NOT_TAKEN:
-                closure.grant(self._steps(expected, closure.options.steps or 1))
+        else:
             expected *= closure.left
-            ahead = self.run_seconds if ahead == AHEAD_SECONDS else ahead
         if len(self._closures) >= self.threads and not self._ahead(expected, ahead):
             self.refused = True
             return False

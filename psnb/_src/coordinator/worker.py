@@ -22,7 +22,6 @@ from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.load import (
     AHEAD_SECONDS,
     RUN_SECONDS,
-    RUN_SECONDS_PER_WORKER,
     SPREAD_SECONDS,
     ConnectionState,
     Load,
@@ -252,7 +251,8 @@ class WorkerConnection:
             self._load.ahead = 0.0
         else:
             self._load.ahead = SPREAD_SECONDS if self._others_starve() else AHEAD_SECONDS
-            self._load.run_seconds = max(RUN_SECONDS, self.num_workers * RUN_SECONDS_PER_WORKER)
+            held = messages.held_seconds(self.num_workers)
+            self._load.run_seconds = max(RUN_SECONDS, 2.5 * held)
         if self.state is ConnectionState.READY and not self._load.full():
             closures = self._scheduler.take(self._load.add, self.statistics)
         else:

@@ -38,8 +38,13 @@ class SessionOpening(Struct, frozen=True):
     session: int  # unique among the coordinator's sessions
 
 
-HELD_SECONDS_PER_WORKER = 0.001
-"""Of many workers, times their number: for how long each holds back what its runs have done."""
+def held_seconds(workers: int) -> float:
+    """Return for how long each worker holds back what steps of its runs have done.
+
+    So that the notebook hears a hundred times a second, and of hundreds of workers a little more:
+    views should not be older than two seconds.
+    """
+    return min(max(0.2, 0.01 * workers), 2.0)
 
 
 class TakenRange(Struct, frozen=True, gc=False):

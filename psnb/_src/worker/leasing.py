@@ -176,8 +176,8 @@ class LeaseRequests:
     closure : int
         The closure.
     ask : callable
-        Sends a question to the coordinator, after all that was reported before, and returns the
-        answer's future.
+        Sends a question to the coordinator, if there are slots after all that was reported before,
+        and returns the answer's future.
     report : callable
         Takes what is to be reported to the coordinator; does not wait.
     ranges : sequence of TakenRange

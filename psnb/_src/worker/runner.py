@@ -31,7 +31,6 @@ from psnb._src.client.updates import Round, Updates, buffered
 from psnb._src.dask_compat import Comm
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import (
-    HELD_SECONDS_PER_WORKER,
     AnnounceStrategies,
     AskLease,
     Assignment,
@@ -52,6 +51,7 @@ from psnb._src.protocol.messages import (
     ToNotebook,
     ToWorker,
     exchange_writer,
+    held_seconds,
 )
 from psnb._src.protocol.packing import Nothing, dumps, loads, pack_error, shorten_call
 from psnb._src.server.commit_log import Commit, Part
@@ -352,13 +352,10 @@ class _StepsDone:
 #
 # A result is sent at once if no more closures wait. Otherwise results are gathered until they are
 # as many as the closures that still wait, so that the coordinator can send more in time, or for
-# `HELD_SECONDS`. What steps of runs have done and reported is held for `RUN_SECONDS`.
+# `HELD_SECONDS`. What steps of runs have done and reported is held for `held_seconds`.
 
 HELD_SECONDS = 0.015
 """Seconds that a result waits at most for others to be sent with it."""
-
-RUN_SECONDS = 0.2
-"""The same for what is of steps of a run, if there are not many workers."""
 
 _NO_TIME = [0.0] * len(PHASES)
 
@@ -441,7 +438,7 @@ class ResultSender:
     def add_report(self, when: float, values: dict[str, float], *, hurry: bool = True) -> None:
         """Hand metrics over; they go with the next results, or after `HELD_SECONDS`.
 
-        Without hurry: after `RUN_SECONDS`.
+        Without hurry: after `held_seconds`.
         """
         with self._lock:
             self._reports.append((when, values))
@@ -473,7 +470,7 @@ class ResultSender:
     def _tick(self) -> None:
         with self._lock:
             self._ticking = self._expected > 0
-            hold = max(RUN_SECONDS, self.workers * HELD_SECONDS_PER_WORKER)
+            hold = held_seconds(self.workers)
             due = self._hurry or time.monotonic() - self._sent_at >= hold
         if due or not self._ticking:
             self.flush()
@@ -869,7 +866,8 @@ class ClosureRunner:
         return commit, updates.parts()
 
     def _ask_lease(self, question: AskLease | BeginLease) -> Future[Any]:
-        self._results.flush()  # what was taken before: the answer depends on it
+        if isinstance(question, AskLease) and question.slot is not None:
+            self._results.flush()  # what was taken before in this slot: the answer depends on it
         return self._link.ask(question)
 
     def _require_unrevoked(self, closure: int) -> None:
