@@ -312,7 +312,7 @@ def test_data_is_moved_only_while_a_worker_that_has_it_is_busy() -> None:
     number, _ = leases.lease("a", "a", present) or (0, None)
     assert leases.suits("c", present)
     assert (leases.lease("c", "c", present) or (0, SplitRange(0)))[1].split == 2  # a's last
-    leases.take("a", number, 1, 0, None, None, ended=True)
+    take(leases, "a", number, closure=1, count=0, after=None, ended=True)
     leases.lose("c")
     assert not leases.suits("c", present)  # between two splits
     now[0] = HELD_SECONDS + 0.1
@@ -326,7 +326,7 @@ def test_splits_whose_data_is_not_there_wait() -> None:
     leases.place({}, {5, 4})
     number, range_ = leases.lease("w") or (0, SplitRange(0))
     assert range_.split == 5
-    leases.take("w", number, 7, 1, None, "after", ended=True)
+    take(leases, "w", number, closure=7, count=1, after="after", ended=True)
     assert leases.needed(2) == [5, 4, 3]  # closure 7 may run again
     leases.end(7, succeeded=True)
     assert leases.needed(2) == [4, 3]
