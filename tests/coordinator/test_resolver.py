@@ -91,7 +91,7 @@ def test_who_asks_about_a_commit_without_a_closure_gets_the_error() -> None:
 
     async def resolve() -> None:
         scheduler = ClosureQueue(10).scheduler
-        resolver = Resolver(scheduler, Broken(), exchanging=True)  # type: ignore[arg-type]
+        resolver = Resolver(scheduler, Broken(), LeaseRegistry(), True)  # type: ignore[arg-type]
         resolver.ask_about(("writer", 7), answers.append, errors.append)
         await asyncio.gather(*resolver._tasks)
 
@@ -112,7 +112,7 @@ def test_commits_under_way_end_alike_before_a_closed_coordinator_is_forgotten() 
     async def end() -> None:
         held = CommitRecord(Commit(queue.name, 7, shards=(SHARD,)), applied=False)
         strategy = Recording(held)
-        resolver = Resolver(queue.scheduler, strategy, exchanging=False)  # type: ignore[arg-type]
+        resolver = Resolver(queue.scheduler, strategy, LeaseRegistry(), False)  # type: ignore[arg-type]
         resolver.end()
         await asyncio.gather(*resolver._tasks)
 

@@ -424,6 +424,8 @@ class ResultSender:
         with self._lock:
             run = attempt.assignment.closure
             self._steps.setdefault(run, _StepsDone()).add(attempt)
+            # What it has used up, such as a partition that Dask holds for it, is let go then.
+            self._hurry |= any(each.ended for each in attempt.requests.used)
             self._phases.append(attempt.clock.seconds)
 
     def end_run(self, run: int) -> None:
