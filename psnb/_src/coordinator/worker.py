@@ -378,6 +378,20 @@ class WorkerConnection:
 
     def _handle(self, link: WorkerLink, message: messages.ToNotebook) -> None:
         self._heard = True
+        match message:
+            case messages.ChainsRead():
+                self._figures.stages |= message.stages
+            case messages.QuestionAsked():
+                answer = messages.TakeAnswer(message.number, self._answer(message.inquiry))
+                link.send(answer)
+            case _:
+                # One turn for all of it: those who wait are looked at once.
+                with self._scheduler.turn():
+                    self._take_in(message)
+                if isinstance(message, messages.ClosureResults):
+                    self._records.merged.draw(time.time())
+
+    def _take_in(self, message: messages.ToNotebook) -> None:
         outcomes: list[_Outcome] = []
         match message:
             case messages.ClosureResults():
@@ -398,15 +412,8 @@ class WorkerConnection:
             case messages.SignOfLife():
                 self._figures.memory = message.memory
                 self._figures.note_activity(message.activity, message.seconds)
-            case messages.ChainsRead():
-                self._figures.stages |= message.stages
-                return
             case messages.WorkerLeaves():
                 self.drain("was asked to end")
-            case messages.QuestionAsked():
-                answer = messages.TakeAnswer(message.number, self._answer(message.inquiry))
-                link.send(answer)
-                return
         try:
             self._end_if_drained()
             self.dispatch()
@@ -415,8 +422,6 @@ class WorkerConnection:
             # lock. Whatever the rest has raised: only this knows of the outcomes.
             if outcomes:
                 self._scheduler.settle(outcomes, self.name)
-        if isinstance(message, messages.ClosureResults):
-            self._records.merged.draw(time.time())
 
     def _note_results(self, message: messages.ClosureResults) -> list[_Outcome]:
         for taken in message.taken:
