@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import cycle, islice
@@ -27,7 +28,7 @@ from psnb._src.coordinator.closures import DEFAULT_RETRIES, ScheduleOptions, Wor
 from psnb._src.coordinator.dask_source import PartitionFeed
 from psnb._src.coordinator.leases import LeaseRegistry, Progress
 from psnb._src.coordinator.queue import BroadcastCalls
-from psnb._src.coordinator.remote_value import RemoteValue
+from psnb._src.coordinator.remote_value import RemoteValue, StepValues
 from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues, ResourceRegistry
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.node import Node
@@ -491,18 +492,29 @@ def _ended(
     in_order: bool = False,
 ) -> Iterator[RemoteValue]:
     """Take closures out of a list as they end, and yield them, while ``fill`` goes on."""
+    # They come here by themselves: to look at all that wait, at the end of each turn of the loop,
+    # took a third of the notebook's time with 200 workers.
+    done: deque[RemoteValue] = deque()
+    asked: set[RemoteValue] = set()
     while fill(waiting):
-        ready = waiting[0].ended_or_blocked if in_order else partial(_any_done, waiting)
+        for each in () if in_order else waiting:
+            if each not in asked:
+                asked.add(each)
+                each.call_back(done.append)
+        steps = [each for each in waiting if isinstance(each, StepValues)]
+        ready = waiting[0].ended_or_blocked if in_order else partial(_any_done, done, steps)
         ended = ready() or services.inbox.wait(ready, _LOOK_AGAIN)
         if not ended:
             services.wake()
         elif in_order:  # one: the next takes its place before the second is looked at
             yield waiting.pop(0)
         else:
-            yield from [each for each in waiting if each.arrived and not each.done()]
-            done = [each for each in waiting if each.done()]
-            waiting[:] = [each for each in waiting if each not in done]
-            yield from done
+            yield from [each for each in steps if each.arrived and not each.done()]
+            while done:
+                each = done.popleft()
+                waiting.remove(each)
+                asked.remove(each)
+                yield each
         services.poll()
         watch()
 
@@ -511,5 +523,5 @@ def _suits_slot(iterator: LeasedIterator, slot: int, worker: WorkerStatistics) -
     return iterator.suits(worker, slot)
 
 
-def _any_done(remotes: list[RemoteValue]) -> bool:
-    return any(remote.done() or remote.arrived for remote in remotes)
+def _any_done(done: Sized, steps: list[StepValues]) -> bool:
+    return bool(done) or any(each.arrived for each in steps)

@@ -12,7 +12,7 @@ import enum
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -144,9 +144,6 @@ class RemoteValue(InputReference, SaysWhatToUse):
     """
 
     __slots__ = ("_callbacks", "_cancel", "_effect", "_inbox", "_outcome", "_status", "_value")
-
-    arrived: Collection[bytes] = ()
-    """Of a run: what its steps have returned, pickled, and nobody has taken yet; for psnb only."""
 
     def __init__(
         self, inbox: Inbox, cancel: Callable[[RemoteValue], bool] = _nobody_cancels
@@ -447,7 +444,11 @@ class RemoteValue(InputReference, SaysWhatToUse):
 class StepValues(RemoteValue):
     """The result of a run, which is None; what its steps return comes meanwhile.
 
-    The loop adds to ``arrived``, and one thread takes from it.
+    Attributes
+    ----------
+    arrived : deque of bytes
+        What steps have returned, pickled, and nobody has taken. The loop adds to it, and one thread
+        takes from it.
     """
 
     __slots__ = ("arrived",)
