@@ -27,7 +27,7 @@ def nothing() -> None:
 Train = Callable[[Iterator[Any]], Any]
 
 
-def jax_step(strategy: psnb.ParameterServerStrategy) -> Train:
+def jax_step(strategy: psnb.ParameterServerStrategy, device: str | None = None) -> Train:
     """Return a step of JAX's model, with bounded tables."""
     import psnb.jax
     from tests.benchmarks.beside.peers import jax as alone
@@ -43,17 +43,17 @@ def jax_step(strategy: psnb.ParameterServerStrategy) -> Train:
         return {name: batch[0][:, field] for name, field in fields.items()}
 
     weights = psnb.jax.variables(strategy, criteo.initial_weights(), adagrad)
-    return psnb.jax.step(alone.loss_of, params=weights, tables=made, ids=ids)
+    return psnb.jax.step(alone.loss_of, params=weights, tables=made, ids=ids, device=device)
 
 
-def torch_step(strategy: psnb.ParameterServerStrategy) -> Train:
+def torch_step(strategy: psnb.ParameterServerStrategy, device: str = "cpu") -> Train:
     """Return a step of torch's model, with tables of any id."""
     import psnb.torch
     from tests.benchmarks.beside.peers import torch as alone
 
     module = alone.WideDeep(lambda rows, dim: psnb.torch.Embedding(dim, 0.0))
     adagrad, loss_of = _adagrad(), alone.loss_of
-    model = psnb.torch.distribute(module, strategy, sparse=adagrad, dense=adagrad)
+    model = psnb.torch.distribute(module, strategy, sparse=adagrad, dense=adagrad, device=device)
 
     def step(data: Iterator[criteo.Batch]) -> float:
         with model.step():

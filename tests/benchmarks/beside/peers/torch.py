@@ -42,14 +42,16 @@ class WideDeep(nn.Module):
         columns = ids.unbind(1)
         rows = [table(column) for table, column in zip(self.deep, columns, strict=True)]
         wide = [table(column) for table, column in zip(self.wide, columns, strict=True)]
-        found: torch.Tensor = self.network(torch.cat([*rows, numbers], 1))[:, 0]
+        inputs = torch.cat([*rows, numbers.to(rows[0].device)], 1)
+        found: torch.Tensor = self.network(inputs)[:, 0]
         return found + torch.cat(wide, 1).sum(1)
 
 
 def loss_of(model: Any, batch: criteo.Batch) -> torch.Tensor:
-    """Return the loss of a batch."""
+    """Return the loss of a batch, where the model computes it."""
     ids, numbers, labels = map(torch.from_numpy, batch)
-    return functional.binary_cross_entropy_with_logits(model(ids.long(), numbers), labels)
+    logits = model(ids.long(), numbers)
+    return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.device))
 
 
 def zeros(rows: int, dim: int) -> nn.Embedding:
