@@ -321,8 +321,8 @@ def test_a_dropped_coordinator_ends_by_itself(cluster: Client, tmp_path: Path, w
     psnb.CheckpointManager(coordinator, tmp_path)
     value = coordinator.create_per_worker_resource(list)
     remote = coordinator.schedule(len, (value,))
+    remote.fetch(DEADLINE)  # before the other fails: what has not begun then is cancelled
     failing = coordinator.schedule(lambda: 1 / 0)
-    remote.fetch(DEADLINE)
     failing.wait(DEADLINE)
     failures = coordinator.failures()
     assert running() > before
