@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import psnb
 from psnb import data, errors
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.cluster.local import identity
+from psnb._src.coordinator.coordinator import closures_of_epoch
+from psnb._src.coordinator.remote_value import StepValues
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
 from tests.conftest import DEADLINE, wait_until
@@ -283,12 +285,13 @@ def test_a_worker_that_is_killed_within_a_run_costs_no_example_and_doubles_none(
         coordinator = psnb.ClusterCoordinator(strategy)
         visits = visits_of(strategy, rows)
         dataset = coordinator.create_per_worker_dataset(
-            data.Dataset.range(rows).shuffle(200).batch(2), sharding="dynamic"
+            data.Dataset.range(rows).shuffle(200).batch(1), sharding="dynamic"
         )
 
         def step(iterator: object) -> None:
             ids = next(iterator)  # type: ignore[call-overload]
-            visits.push(ids, -np.ones((len(ids), 1), np.float32))
+            if ids[0] % 7:  # else it writes nothing, as if all of a batch was masked
+                visits.push(ids, -np.ones((len(ids), 1), np.float32))
             psnb.report(examples=len(ids))
             for each in deaths:
                 # By then the servers have steps of this run that the notebook does not know of.
@@ -298,10 +301,33 @@ def test_a_worker_that_is_killed_within_a_run_costs_no_example_and_doubles_none(
 
         end = coordinator.run_epoch(step, iter(dataset))
         assert all((tmp_path / str(each)).exists() for each in deaths)
-        assert numbers(visits, rows) == [1] * rows
+        assert numbers(visits, rows) == [float(number % 7 > 0) for number in range(rows)]
         assert end.over
-        assert end.visits == rows // 2
+        assert end.visits == rows
         assert coordinator.statistics().metrics["examples"].total == rows
+
+
+def test_what_the_last_steps_return_comes_though_the_epoch_is_over(
+    coordinator: psnb.ClusterCoordinator, tmp_path: Path
+) -> None:
+    source = data.Dataset.range(5).batch(1)
+    dataset = coordinator.create_per_worker_dataset(source, sharding="dynamic", splits=1)
+    iterator, found = iter(dataset), list[int]()
+
+    def step(iterator: Iterator[np.ndarray]) -> int | None:
+        batch = next(iterator, None)
+        if batch is None or batch[0] == 1:
+            wait_for_file(tmp_path / ("over" if batch is None else "more"))
+        return None if batch is None else int(batch[0])
+
+    for remote in closures_of_epoch(coordinator, step, iterator, None):
+        assert isinstance(remote, StepValues)
+        found += [each for each in remote.take() if each is not None]
+        if found:  # what comes now, comes while this thread does something else
+            (tmp_path / "more").touch()
+            wait_until(lambda: iterator.progress().over, "all is taken")
+            (tmp_path / "over").touch()
+    assert sorted(found) == [0, 1, 2, 3, 4]
 
 
 def test_a_lost_closure_that_had_its_effect_keeps_its_examples_when_another_fails(

@@ -783,6 +783,11 @@ class LeaseRegistry:
                 for number in numbers:
                     self._end(number, True)
 
+    def give_back(self, number: int) -> None:
+        """Have what a step has taken read again: it wrote nothing, and no more is known of it."""
+        with self._lock:
+            self._end(number, False)
+
     def _end(self, number: int, succeeded: bool) -> None:
         for epoch in self._users.pop(number, ()):
             if epoch in self._epochs:

@@ -93,9 +93,13 @@ class Resolver:
             }
             settled = []
             for each in asked:
-                for commit in each.commits:
-                    if commit not in results:
-                        break  # the steps of a run come one after the other
+                commits = each.commits
+                last = max((n for n in commits if n in results), default=commits.start - 1)
+                for commit in range(commits.start, last + 1):
+                    if commit not in results:  # of a run: that step wrote nothing, and is done
+                        self._leases.give_back(each.number)
+                        self._scheduler.advance(each, 1, b"")
+                        continue
                     result, pushed = results[commit]
                     outcome = self._outcome(each, commit, result)
                     if each.is_run:
