@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -235,6 +236,25 @@ def test_a_step_that_writes_nothing_waits_for_the_commit_before_it() -> None:
     world.runner._await_last = await_last  # type: ignore[method-assign]
     world.run(steps=2)
     assert order == ["waits", "step 10", "step 11"]
+
+
+def test_what_a_step_was_given_and_wrote_is_let_go_before_it_is_reported() -> None:
+    batches: list[weakref.ref[np.ndarray]] = []
+
+    def step() -> None:
+        batch = np.zeros(3)
+        batches.append(weakref.ref(batch))
+        requests = worker_context().lease_requests
+        assert requests is not None
+        requests.taken.add(1, batch)
+        push()
+
+    world = World(step)
+    let_go: list[bool] = []
+    flush = world.results.flush
+    world.results.flush = lambda: let_go.extend(each() is None for each in batches) or flush()  # type: ignore[method-assign]
+    world.run(steps=3)
+    assert let_go == [True] * 3
 
 
 def test_what_steps_have_taken_that_are_done_is_reported_in_one() -> None:

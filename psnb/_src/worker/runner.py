@@ -69,7 +69,7 @@ from psnb._src.worker.context import (
     split_outcome,
     with_taken,
 )
-from psnb._src.worker.leasing import ASK_TIMEOUT, LeaseRequests, joined
+from psnb._src.worker.leasing import ASK_TIMEOUT, LeaseRequests, TakenElements, joined
 from psnb._src.worker.resources import Resources
 from psnb.errors import ClosureCancelledError
 
@@ -242,6 +242,12 @@ class ClosureAttempt:
         )
         self.succeeded, self.packed = False, pack_error(error, where)
 
+    def release(self) -> None:
+        """Let go of what it has taken, was given and has written."""
+        self._args, self._kwargs = (), {}
+        self.requests.taken = TakenElements()
+        del self.updates
+
     @property
     def pushed(self) -> bool:
         """Whether it has sent gradients, and succeeded."""
@@ -325,6 +331,7 @@ class _StepsDone:
         self.pushed |= attempt.pushed
         if attempt.staleness is not None:
             self.staleness.append(attempt.staleness)
+        attempt.release()  # batches and gradients: it waits here for up to two seconds
         self._attempts.append(attempt)
 
     def results(self, run: int) -> list[ClosureResult]:
