@@ -185,6 +185,21 @@ def test_a_closure_that_finds_room_ends_no_run() -> None:
     assert ended == ["runs"]
 
 
+def test_a_closure_that_found_no_room_after_all_is_held_up_by_runs() -> None:
+    queue = ClosureQueue(10)
+    run = taken_run(queue, 5)
+    assert not queue.has_work()  # a connection asks for more, and has taken its fill since
+    assert not queue.scheduler.held_up()
+    first = put_one(queue, 50)
+    assert queue.scheduler.held_up()
+    queue.scheduler.pause()
+    assert not queue.scheduler.held_up()
+    queue.scheduler.resume()
+    assert queue.take(up_to(1)) == [first]
+    assert not queue.scheduler.held_up()
+    queue.settle([(run, True, b"", True)])
+
+
 def test_what_is_withdrawn_ends_with_the_steps_that_are_done() -> None:
     ended: list[str] = []
     queue = ClosureQueue(10)
@@ -306,6 +321,21 @@ def test_of_a_lost_run_the_steps_that_servers_have_are_done_and_the_rest_runs_ag
     assert leases.progress(epoch).visits == 3
     assert leases.state(epoch)["ranges"] == [[0, 3, None]]
     assert queue.take(up_to(1)) == [run]
+
+
+def test_of_a_lost_run_steps_that_wrote_nothing_hide_no_later_ones_and_are_read_again() -> None:
+    leases = LeaseRegistry()
+    queue = ClosureQueue(10, on_steps=leases.end_steps)
+    epoch = leases.open(1)
+    assert leases.lease("holder", AskLease(epoch, 0, None)) is not None
+    run = taken_run(queue, 5)
+    leases.take("holder", Taken(epoch, 0, 0, 0, 1, 1, False))  # step 0 had said what it takes
+    used = [Taken(epoch, 0, 2, 2, 1, 3, False)]
+    lost(queue, leases, run, applied(queue, 2, with_taken(b"", used)))
+    assert (run.execution.done, run.execution.commit, run.execution.attempt) == (3, 3, 2)
+    assert leases.progress(epoch).visits == 1
+    # What steps 0 and 1 took, and what is behind step 2.
+    assert sorted(leases.state(epoch)["ranges"], key=str) == [[0, 1, 1], [0, 3, None], [0, None, 1]]
 
 
 def test_what_steps_return_arrives_as_they_are_done_also_from_servers() -> None:

@@ -102,6 +102,10 @@ class Waiting:
         """Return whether any closure needs a certain worker."""
         return bool(self._pinned)
 
+    def unpinned(self) -> bool:
+        """Return whether any closure may run on every worker."""
+        return bool(self._anywhere)
+
     def add(self, closure: Closure) -> None:
         """Append a closure to those of its priority."""
         options = closure.options

@@ -276,6 +276,8 @@ class Membership:
                 break
             del self._idle[connection]
             connection.dispatch()
+        if self._scheduler.held_up():
+            self.end_runs()
 
     def _wake_all(self) -> None:
         for connection in self._connections:

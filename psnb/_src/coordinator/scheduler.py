@@ -709,8 +709,13 @@ class Scheduler:
         self._end_runs_for(closure)
         self._call_when_hungry()
 
+    def held_up(self) -> bool:
+        """Return whether closures wait for runs to end: to be asked when no connection has room."""
+        return self._runs > 0 and self.waiting.unpinned() and self.begins()
+
     def _end_runs_for(self, closure: Closure) -> None:
         """Have a closure wait for one step at most, where it would wait for runs."""
+        # If a connection has asked for more it may have room; when it has none, see `held_up`.
         room = self._hungry and closure.options.worker is None
         if self._runs and not room and not closure.is_run:
             self._end_runs = True
