@@ -423,8 +423,13 @@ def run_epoch(
     slots = [partial(_suits_slot, iterator, slot) for slot in range(iterator.round_size or 0)]
 
     def fill(waiting: list[RemoteValue]) -> bool:
+        over = iterator.progress().over
+        if over and any(isinstance(each, StepValues) for each in waiting):
+            # What their last steps have returned may be on its way.
+            services.withdraw(suits, "the epoch is over")
+            return True
         # Nothing may be waiting though there is more: other closures have taken the rest.
-        if iterator.progress().over or not (waiting or wanted(0)):
+        if over or not (waiting or wanted(0)):
             return False
         if iterator.round_size is None:
             while iterator.unread() and _room(waiting, services) and wanted(len(waiting)):

@@ -105,12 +105,13 @@ class Passes:
                             begin(count)
                             count += 1
                             yield found
-                    if not remote.done():
-                        continue
+                    if remote.done() and remote.status is not ClosureStatus.COMPLETED:
+                        coordinator.join(progress=False)  # raises what it or another one raised
+                    continue
                 if not remote.done():
                     remote.fetch()  # raises what holds it up
                 if remote.status is not ClosureStatus.COMPLETED:
-                    coordinator.join(progress=False)  # raises what it or another one raised
+                    coordinator.join(progress=False)  # likewise
                 if held:
                     remote.fetch()  # waits for its round
                 if (found := remote.returned()) is not None:  # its round goes on
