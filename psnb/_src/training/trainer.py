@@ -311,7 +311,8 @@ class Trainer(SaysWhatToUse):
             last line. A name that the step has not reported by the first line is refused.
         fetch_every : int
             The print period, in batches. The number that is printed is exact; several periods that
-            pass within a tenth of a second have one line.
+            workers report together have one line: of half a second, or of two with hundreds of
+            workers.
         callbacks : iterable of Callback
             They are called in this order.
         checkpoint : CheckpointManager, optional
