@@ -156,7 +156,8 @@ class CheckpointManager(FolderManager):
         Save automatically every n seconds, or ``"90 s"``, ``"5 min"``, ``"6 h"``, ``"1 d"``.
     steps : int, optional
         Save automatically every n completed closures. With both, whichever comes first.
-        It is looked at ten times a second, so a few closures more may have completed.
+        It is looked at ten times a second, and steps of epochs are reported together, so a few
+        more may have completed.
     keep_every : float or str, optional
         Of each such period one checkpoint stays for ever, beyond ``max_to_keep`` and whichever
         manager removes old ones: it has a file ``kept``, which you may remove.

@@ -325,8 +325,8 @@ class Trainer(SaysWhatToUse):
             manager has ``consistent=False``, closures are held for it, so that what is saved is one
             moment: ``resume`` then goes on with exactly the examples that were not used.
         save_steps : int, optional
-            Likewise, every this many batches of all workers; with both, when either is due. It is
-            looked at ten times a second, so a few batches more may have passed.
+            Likewise, every this many batches of all workers; with both, when either is due. Workers
+            report some times a second, so a few batches more may have passed.
         files : callable or sequence, optional
             The files of each epoch, in place of the dataset's own: a function of the epoch's number
             from 1 on, or one entry (a pattern, or a list) for each epoch. See
