@@ -50,6 +50,17 @@ KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
+def mixed(visits: psnb.Embedding) -> Callable[[Iterator[Any]], None]:
+    """Return a step that counts rows, and wants those of several partitions in a batch."""
+
+    def step(iterator: Iterator[Any]) -> None:
+        ids = next(iterator)["id"]
+        assert len(ids) < 10 or len({id_ // 125 for id_ in ids.tolist()}) > 1
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+    return step
+
+
 def ids_of(batch: Any) -> Any:
     return batch["id"] if isinstance(batch, dict) else batch
 
@@ -238,13 +249,7 @@ def test_a_whole_collection_is_shuffled_in_the_workers_memory(
     dataset.load_into_memory()
     dataset.global_shuffle(1)
     visits = visits_of(strategy, ROWS)
-
-    def step(iterator: Iterator[Any]) -> None:
-        ids = next(iterator)["id"]
-        assert len(ids) < 10 or len({id_ // 125 for id_ in ids.tolist()}) > 1
-        visits.push(ids, -np.ones((len(ids), 1), np.float32))
-
-    coordinator.run_epoch(step, iter(dataset))
+    coordinator.run_epoch(mixed(visits), iter(dataset))
     assert numbers(visits, ROWS) == [1] * ROWS
 
 
@@ -456,13 +461,7 @@ def test_with_fewer_splits_the_rows_of_several_partitions_are_mixed(
     dataset = coordinator.create_per_worker_dataset(
         data.shuffle(ROWS).batch(30), sharding="dynamic", splits=3
     )
-
-    def step(iterator: Iterator[Any]) -> None:
-        ids = next(iterator)["id"]
-        assert len(ids) < 10 or len({id_ // 125 for id_ in ids.tolist()}) > 1
-        visits.push(ids, -np.ones((len(ids), 1), np.float32))
-
-    coordinator.run_epoch(step, iter(dataset))
+    coordinator.run_epoch(mixed(visits), iter(dataset))
     assert numbers(visits, ROWS) == [1] * ROWS
 
 

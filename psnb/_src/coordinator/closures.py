@@ -188,7 +188,7 @@ class ScheduleOptions:
     slot : int, optional
         The slot of an ordered epoch that it takes from; see `OrderedLeases`.
     steps : int, optional
-        It is a run, of so many steps at most: the function is called again and again, each time
+        It is a run, of this many steps at most: the function is called repeatedly, each time
         with a commit of its own.
     results : bool
         Whether what steps return is kept: see `StepValues`. Else it is dropped.
@@ -499,7 +499,7 @@ class Run(Closure):
         return self._granted
 
     def grant(self, steps: int) -> None:
-        """Give it so many steps; before it is taken for the first time."""
+        """Set how many steps it has; before it is taken for the first time."""
         self._granted = steps
 
 
@@ -517,7 +517,7 @@ class Numbers:
         self._next = first
 
     def take(self, count: int = 1) -> int:
-        """Return the first of so many numbers in a row that nothing else gets."""
+        """Reserve ``count`` consecutive numbers; return the first."""
         with self._lock:
             first, self._next = self._next, self._next + count
         return first

@@ -1047,7 +1047,7 @@ def _scheduling(
 ) -> Callable[[WorkerPredicate, int | None], RemoteValue]:
     """Return what schedules a function on the workers that are chosen, to take from a slot.
 
-    With ``steps``, it schedules runs of so many at most; ``results`` as in `ScheduleOptions`.
+    With ``steps``, it schedules runs of at most that many; ``results`` as in `ScheduleOptions`.
     """
     if not callable(fn):
         raise ConfigurationError(f"fn must be callable, found {shown(fn)}")

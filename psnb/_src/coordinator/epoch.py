@@ -1,11 +1,11 @@
 """Scheduling closures until an epoch of a leased dataset is over.
 
 Without rounds a few runs are scheduled ahead for each worker. A run is a closure that the worker
-calls again and again, each time with a commit of its own: so what the notebook does for a step is
-shared by all that a worker does in `AHEAD_SECONDS`. With rounds, of synchronous updates, they
-are scheduled round by round, each when all closures of the one before have ended: their numbers,
-their slots and how many there are depend on the dataset alone. While the closures of a round are
-put, it must not be ended early. That costs no time, as servers apply a round meanwhile.
+calls repeatedly, each time with a commit of its own: so what the notebook does for a step is shared
+by all that a worker does in `RUN_SECONDS`. With rounds, of synchronous updates, they are scheduled
+round by round, each when all closures of the one before have ended: their numbers, their slots and
+how many there are depend on the dataset alone. While the closures of a round are put, it must not
+be ended early. That costs no time, as servers apply a round meanwhile.
 
 Elements that the notebook reads itself go to closures in their order, and so do results.
 """

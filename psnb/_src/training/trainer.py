@@ -530,7 +530,8 @@ class Trainer(SaysWhatToUse):
         dask.dataframe.DataFrame
             With the partitions and the index of the collection; a column for each thing that
             ``predict`` returns by name, or ``prediction``. Of several numbers a row, a cell is an
-            array. The files are read when it is computed.
+            array. The files are read when it is computed: another call with the same ``to`` changes
+            what an earlier frame has. Give each its own folder to keep both.
 
         Raises
         ------

@@ -39,7 +39,7 @@ through TCP. Over a network all wait for it.
   has 1,024, 512 and 256 units: with batches of 512, that is DeepRec's published configuration. The
   optimizer is Adagrad, with a rate of 0.01. Rows begin as zeros. An example takes 6.6 million
   operations in products of matrices, which TensorFlow, JAX and torch compute alike: at batch 4,096
-  most of the time goes there, whoever brings the rows.
+  most of the time goes there, however rows are fetched.
 - Clicks are made with a fixed seed: 98,304 examples of 26 ids and 13 numbers. Few ids are frequent,
   so most rows of the large tables are never touched.
 - Datasets: these clicks, from memory, in batches of 512.
