@@ -25,7 +25,7 @@ def data(fill: int, size: int = LARGE) -> memoryview:
 
 
 def put(ours: Arena, fill: int, size: int = LARGE) -> SharedBlock:
-    block = ours.put(data(fill, size))
+    block = ours.put([data(fill, size)])
     assert block is not None
     return block
 
@@ -58,7 +58,7 @@ def lent(ours: Arena, size: int = LARGE) -> np.ndarray:
 
 
 def sent(ours: Arena, array: np.ndarray) -> SharedBlock:
-    block = ours.put(memoryview(array))  # type: ignore[arg-type]
+    block = ours.put([memoryview(array)])  # type: ignore[arg-type]
     assert block is not None
     return block
 
@@ -144,7 +144,7 @@ def test_a_reader_may_write_into_what_it_got() -> None:
 def test_an_arena_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "MOST_BYTES", 3 * LARGE)
     ours = Arena()
-    assert [ours.put(data(0)) is None for _ in range(4)] == [False, False, False, True]
+    assert [ours.put([data(0)]) is None for _ in range(4)] == [False, False, False, True]
 
 
 def test_half_of_an_arena_is_kept_for_what_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_a_closed_arena_keeps_no_files_open_and_takes_nothing() -> None:
     assert files <= open_files()
     ours.close()
     assert not files & open_files()
-    assert ours.put(data(1)) is None
+    assert ours.put([data(1)]) is None
 
 
 def open_files() -> set[int]:

@@ -395,7 +395,7 @@ def test_a_message_that_there_is_no_memory_to_send_is_not_sent_in_part(
 
         def fail_at_the_last(frame: Any) -> Any:
             failed[0] += 1
-            if failed[0] == 3:
+            if failed[0] == 2:
                 raise MemoryError
             return lasting(frame)
 

@@ -22,12 +22,13 @@ import mmap
 import os
 import secrets
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import dask
 import numpy as np
 
-from psnb._src.utils.memory import address_of, lend
+from psnb._src.utils.memory import address_of, laid_out, lend
 
 MOST_BYTES = 1 << 28
 """Of an arena, for one direction of one connection. More goes without shared memory."""
@@ -111,21 +112,25 @@ class Arena:
         self._allocated_bytes = 0
         self._dropped: deque[tuple[int, int]] = deque()  # (number, address); any thread adds
 
-    def put(self, buffer: memoryview) -> SharedBlock | None:
-        """Copy a buffer into a block, unless it lies in one that was lent; None without room.
+    def put(self, buffers: Sequence[memoryview]) -> SharedBlock | None:
+        """Copy buffers into a block as `joined` does; None without room for them.
 
-        A lent one then belongs to the reader as well, and is free when both have dropped it.
+        A single one that lies in a block that was lent is not copied. That block then belongs to
+        the reader as well, and is free when both have dropped it.
         """
         self._take_back_dropped()
-        number = self._allocated.get(address_of(buffer))
+        number = self._allocated.get(address_of(buffers[0])) if len(buffers) == 1 else None
         if number is not None and self._held[number] == 1:
             self._held[number] = 2
             return self._maps[number][0]
-        number = self._take(buffer.nbytes)
+        starts, size = laid_out(map(len, buffers))
+        number = self._take(size)
         if number is None:
             return None
         block, memory = self._maps[number]
-        np.frombuffer(memory, np.uint8, buffer.nbytes)[...] = np.frombuffer(buffer, np.uint8)
+        whole = np.frombuffer(memory, np.uint8)
+        for start, buffer in zip(starts, buffers, strict=True):
+            whole[start : start + len(buffer)] = np.frombuffer(buffer, np.uint8)
         return block
 
     def allocate(self, size: int) -> memoryview | None:
