@@ -69,7 +69,7 @@ def test_a_table_with_the_ids_of_another_has_its_positions_and_its_own_rows() ->
     one, other = table(strategy), table(strategy, name="other")
     rows = BatchRows()
     (first,) = rows.locate(one, IDS)
-    (second,) = rows.locate(other, IDS, like=one)
+    (second,) = rows.locate(other, IDS)
     np.testing.assert_array_equal(second, first)
     (later,) = rows.locate(one, [10**6])  # what comes to one does not come to the other
     assert later.tolist() == [rows.counts()[other]]

@@ -71,14 +71,17 @@ def _advice(found: object, dtype: np.dtype) -> str:
 def checked_ids(ids: ArrayLike, name: str, rows: int | None) -> np.ndarray:
     """Return the ids as contiguous uint64 of the same shape."""
     array = _integers(ids, f"ids for embedding {name!r}")
-    if rows is not None and (bad := _outside(array, rows)) is not None:
+    signed = array.dtype.kind == "i"
+    wide = np.ascontiguousarray(array, np.int64 if signed else np.uint64)
+    found = wide.view(np.uint64).reshape(array.shape)
+    # Those below 0 are very large here, so one look is enough: there are 50 arrays a batch.
+    if rows is not None and found.size and int(found.max()) >= rows:
+        bad = _outside(array, rows)
         raise IdOutOfRangeError(
             f"embedding {name!r} has {rows} rows, so ids are 0 to {rows - 1}; found id {bad}"
             f"{_place(array, bad)}"
         )
-    signed = array.dtype.kind == "i"
-    wide = np.ascontiguousarray(array, np.int64 if signed else np.uint64)
-    return wide.view(np.uint64).reshape(array.shape)
+    return found
 
 
 def checked_rows(rows: ArrayLike, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -115,7 +118,7 @@ def _outside(array: np.ndarray, rows: int) -> int | None:
     return low if low < 0 else high if high >= rows else None
 
 
-def _place(array: np.ndarray, number: int) -> str:
+def _place(array: np.ndarray, number: int | None) -> str:
     """Return where a number is for the first time, for messages."""
     at = [int(index) for index in np.argwhere(array == number)[0]]
     return f" at {at}" if at else ""

@@ -136,16 +136,22 @@ class Ids:
     def __init__(
         self, given: ArrayLike, name: str, rows: int | None, padding_idx: int | None
     ) -> None:
-        checked = checked_ids(given, name, rows)
-        self.shape, self.flat = checked.shape, checked.reshape(-1)
+        self._take(checked_ids(given, name, rows), padding_idx)
+
+    def _take(self, ids: np.ndarray, padding_idx: int | None) -> None:
+        # A view: who gave them may write to them.
+        self.shape, self.flat = ids.shape, ids.reshape(-1)
         self.real: np.ndarray | None = None
         if padding_idx is not None:
             self.real = self.flat != np.uint64(padding_idx)
             self.flat = self.flat[self.real]
 
     @cached_property
-    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
-        """The distinct ids, and the position of each of ``flat`` among them; read-only."""
+    def distinct(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """The distinct ids, read-only, and the position of each of ``flat`` among them.
+
+        The positions are None where each id is at its own.
+        """
         found, position = distinct(self.flat)
         found.flags.writeable = False
         return found, position
@@ -163,8 +169,10 @@ class Ids:
         """Return the rows of all ids, ``shape + (dim,)``, from those of ``asked``."""
         if self._repeated:
             out = aligned((self.flat.size, *rows.shape[1:]), rows.dtype)
+            _, position = self.distinct
+            assert position is not None  # what is repeated was searched
             # No position is out of range, so numpy need not check.
-            rows = rows.take(self.distinct[1], axis=0, out=out, mode="clip")
+            rows = rows.take(position, axis=0, out=out, mode="clip")
         if self.real is not None and self.flat.size < self.real.size:
             real, rows = rows, np.zeros((self.real.size, rows.shape[1]), rows.dtype)
             rows[self.real] = real
@@ -172,24 +180,24 @@ class Ids:
 
 
 class DistinctIds(Ids):
-    """Ids of which none is repeated, known from elsewhere: nothing is searched for again.
+    """Ids of which none is repeated, known from elsewhere: nothing is checked or searched again.
 
     Parameters
     ----------
     given : numpy.ndarray
-        Distinct ids ``(n,)``, uint64; not changed from now on.
-    name : str
-        The embedding's, for messages.
-    rows, padding_idx : int or None
-        Those of the embedding.
+        Distinct ids of an embedding ``(n,)``, uint64; not changed from now on.
+    padding_idx : int or None
+        That of the embedding.
     """
 
+    def __init__(self, given: np.ndarray, padding_idx: int | None) -> None:
+        self._take(given, padding_idx)
+        self.flat.flags.writeable = False
+
     @cached_property
-    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
-        """The ids, and their own positions; read-only."""
-        found = self.flat.view()
-        found.flags.writeable = False
-        return found, np.arange(self.flat.size)
+    def distinct(self) -> tuple[np.ndarray, None]:
+        """The ids, and no positions: each is at its own."""
+        return self.flat, None
 
     @cached_property
     def _repeated(self) -> bool:
@@ -605,14 +613,19 @@ class SparseShards(ParameterShards):
         return [(shard, at) for shard, at in split if at.size]
 
     def _summed(
-        self, ids: np.ndarray, position: np.ndarray, gradients: np.ndarray
+        self, ids: np.ndarray, position: np.ndarray | None, gradients: np.ndarray
     ) -> tuple[np.ndarray, bool]:
         """Return the sum of each id's gradients, and whether all are finite."""
+        if position is None and not gradients.flags.writeable:
+            return gradients, all_finite(gradients)  # of JAX, which never change
         shape, sums = (ids.size, self.dim), None
         if len(self._shards) == 1:
             sums = self.server_client.allocate(self._shards[0], shape, self.dtype)
         if sums is None:
             sums = np.empty(shape, self.dtype)
+        if position is None:
+            sums[...] = gradients
+            return sums, all_finite(sums)
         return sums, add_up_rows(gradients, position, sums)
 
     def _dealt(

@@ -137,7 +137,9 @@ class Updates:
 
     def buffer(self, writes: Iterable[ShardWrite]) -> None:
         """Add writes; arrays that could change meanwhile are copied."""
-        self.add((shard, OnTable(each.table, _kept(each.operation))) for shard, each in writes)
+        for shard, each in writes:
+            kept = _kept(each.operation)
+            self.add([(shard, each if kept is each.operation else OnTable(each.table, kept))])
 
     def __bool__(self) -> bool:
         """Return whether there is anything to commit."""
@@ -200,10 +202,14 @@ class Updates:
 
 
 def _kept(operation: TableOperation) -> TableOperation:
-    def kept(value: Any) -> Any:
-        return value.copy() if isinstance(value, np.ndarray) and value.flags.writeable else value
+    fields = msgspec.structs.astuple(operation)
+    if not any(map(_may_change, fields)):
+        return operation
+    return type(operation)(*(f.copy() if _may_change(f) else f for f in fields))
 
-    return type(operation)(*map(kept, msgspec.structs.astuple(operation)))
+
+def _may_change(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.flags.writeable
 
 
 _local = threading.local()

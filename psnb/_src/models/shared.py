@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import cloudpickle
 import numpy as np
 from numpy.typing import ArrayLike
-from xxhash import xxh3_64_hexdigest
+from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
 from psnb._src.client.arguments import ModelRecords, checked_ids
 from psnb._src.client.embedding import Embedding
@@ -41,26 +41,25 @@ from psnb._src.utils.text import shown
 from psnb._src.worker.resources import latest_element
 from psnb.errors import ConfigurationError, InvalidArrayError
 
+_Distinct = tuple[np.ndarray, np.ndarray]
+
 
 class _TableRows:
-    """The distinct ids of one table, and how many of their rows were fetched."""
+    """The distinct ids of one table, and how many of their rows were fetched.
 
-    def __init__(self, table: Embedding) -> None:
-        self.table = table
+    ``distinct`` returns what `psnb._src.server.kernels.distinct` does.
+    """
+
+    def __init__(self, table: Embedding, distinct: Callable[[np.ndarray], _Distinct]) -> None:
+        self.table, self._distinct = table, distinct
         self.fetched = 0
         self._found = np.empty(0, np.uint64)
-        # What the first call has found: the distinct ids and the positions.
-        self.first = self._found, np.empty(0, np.intp)
         self._index: GrowingRowIndex | None = None  # made when ids come a second time
 
-    def locate(self, flat: np.ndarray, like: _TableRows | None = None) -> np.ndarray:
-        """Return the position of each id; those that were not here get the next ones.
-
-        ``like`` has located the same ids first.
-        """
+    def locate(self, flat: np.ndarray) -> np.ndarray:
+        """Return the position of each id; those that were not here get the next ones."""
         if not self._found.size:
-            self.first = distinct(flat) if like is None else like.first
-            self._found, position = self.first
+            self._found, position = self._distinct(flat)
             return position
         if self._index is None:
             self._index = GrowingRowIndex()
@@ -76,8 +75,7 @@ class _TableRows:
 
     def ids(self, at: slice | np.ndarray) -> DistinctIds:
         """Return the ids at positions."""
-        table = self.table
-        return DistinctIds(self._found[at], table.name, None, table.padding_idx)
+        return DistinctIds(self._found[at], self.table.padding_idx)
 
     @property
     def count(self) -> int:
@@ -98,11 +96,10 @@ class BatchRows:
         self._training = training
         # By the table, not by the handle: several handles of a table are one update.
         self._tables: dict[object, _TableRows] = {}
+        self._known: dict[tuple[int, int], _Distinct] = {}  # by the size of ids, and their hash
 
     @counted_as(PULL)
-    def locate(
-        self, table: Embedding, *ids: ArrayLike, like: Embedding | None = None
-    ) -> list[np.ndarray]:
+    def locate(self, table: Embedding, *ids: ArrayLike) -> list[np.ndarray]:
         """Return the positions of ids among the rows of their table.
 
         Parameters
@@ -111,8 +108,6 @@ class BatchRows:
             Their table.
         *ids : array_like of int
             Each of any shape.
-        like : Embedding, optional
-            A table of which the very same ids were located first: the positions are the same.
 
         Returns
         -------
@@ -125,14 +120,13 @@ class BatchRows:
             If they are not ids of the table.
         """
         checked = [checked_ids(each, table.name, table.rows) for each in ids]
+        rows = self._rows_of(table)
+        if len(checked) == 1:
+            return [rows.locate(checked[0].reshape(-1)).reshape(checked[0].shape)]
         flat = [each.reshape(-1) for each in checked]
-        found = self._rows_of(table).locate(
-            flat[0] if len(flat) == 1 else np.concatenate(flat),
-            None if like is None else self._rows_of(like),
-        )
-        ends = np.cumsum([each.size for each in flat])[:-1]
-        parts = zip(np.split(found, ends), checked, strict=True)
-        return [part.reshape(each.shape) for part, each in parts]
+        found = rows.locate(np.concatenate(flat))
+        parts = np.split(found, np.cumsum([each.size for each in flat])[:-1])
+        return [part.reshape(each.shape) for part, each in zip(parts, checked, strict=True)]
 
     def counts(self) -> dict[Embedding, int]:
         """Return how many rows of each table the batch uses."""
@@ -208,8 +202,19 @@ class BatchRows:
     def _rows_of(self, table: Embedding) -> _TableRows:
         key = shards_of(table).key
         if key not in self._tables:
-            self._tables[key] = _TableRows(table)
+            self._tables[key] = _TableRows(table, self._distinct)
         return self._tables[key]
+
+    def _distinct(self, flat: np.ndarray) -> _Distinct:
+        """Return what `distinct` does; ids that came before, for another table, are known.
+
+        A linear and a deep part, say, have a table each for the same ids.
+        """
+        key = flat.size, xxh3_64_intdigest(flat.data)
+        known = self._known.get(key)
+        if known is None or not np.array_equal(known[0][known[1]], flat):
+            known = self._known[key] = distinct(flat)
+        return known
 
 
 # What a batch is like and where it is from, in a line: to find what is wrong with it. Pure.

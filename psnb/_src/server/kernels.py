@@ -375,6 +375,20 @@ def add_up(gradients, position, out, seen):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def divide(ids, shards, count, rows):  # type: ignore[no-untyped-def]
+    """Write the row of each id, the id divided by ``shards``; return the first not below ``count``.
+
+    Its position, that is; the number of ids if all are. A single shard divides nothing.
+    """
+    for i in range(ids.size):
+        row = ids[i] if shards == 1 else ids[i] // np.uint64(shards)
+        if row >= np.uint64(count):
+            return i
+        rows[i] = np.int64(row)
+    return ids.size
+
+
+@njit(cache=True, nogil=True)
 def set_bits(bits, rows):  # type: ignore[no-untyped-def]
     """Set the bits (in uint8, the lowest first) of rows, but for those that have none."""
     for i in range(rows.size):

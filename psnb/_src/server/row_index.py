@@ -15,8 +15,8 @@ import numpy as np
 from psnb._src.server import kernels
 from psnb._src.server.kernels import distinct, read_only
 from psnb._src.server.memory import Promise, lasting, scratch
-from psnb._src.server.states import Admission, Always, check_ids, check_within
-from psnb.errors import InternalError
+from psnb._src.server.states import Admission, Always, check_ids
+from psnb.errors import IdOutOfRangeError, InternalError
 
 # GrowingArray: rows in memory that do not move when rows are added. Pure.
 #
@@ -266,8 +266,12 @@ class FixedRowIndex:
         return 0
 
     def _find(self, ids: np.ndarray, rows: np.ndarray) -> None:
-        np.floor_divide(ids, np.uint64(self._shards), out=rows.view(np.uint64))
-        check_within("rows of ids", rows.view(np.uint64), 0, self.count - 1)
+        bad = kernels.divide(read_only(ids), self._shards, self.count, rows)
+        if bad < ids.size:
+            raise IdOutOfRangeError(
+                f"rows of ids: expected 0 to {self.count - 1}, found "
+                f"{int(ids[bad]) // self._shards}"
+            )
 
 
 class GrowingRowIndex:

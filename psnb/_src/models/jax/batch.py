@@ -330,8 +330,8 @@ class GroupGather(NamedTuple):
 class _Group:
     """The features of tables whose rows have one length and dtype."""
 
-    def __init__(self, tables: Sequence[Embedding]) -> None:
-        self.tables = tables
+    def __init__(self, features: Mapping[Embedding, Sequence[str]]) -> None:
+        self.features, self.tables = features, list(features)
         self.rows_sizes, self.bag_sizes = SizeBuckets(), SizeBuckets()
 
 
@@ -355,22 +355,18 @@ class RowLayout:
             name: known.setdefault(shards_of(table).key, table) for name, table in tables.items()
         }
         self._combiners = combiners
-        kinds: dict[tuple[str, int], dict[int, Embedding]] = {}
-        for table in self._tables.values():
-            kinds.setdefault((table.dtype.name, table.dim), {})[id(table)] = table
-        self._groups = [_Group(list(found.values())) for found in kinds.values()]
+        kinds: dict[tuple[str, int], dict[Embedding, list[str]]] = {}
+        for name, table in self._tables.items():
+            kind = kinds.setdefault((table.dtype.name, table.dim), {})
+            kind.setdefault(table, []).append(name)
+        self._groups = [_Group(features) for features in kinds.values()]
 
     def locate(self, ids: Mapping[str, Ids], rows: BatchRows) -> dict[str, LocatedIds]:
         """Find the position of each id among the rows of its table, by feature."""
         found: dict[str, LocatedIds] = {}
-        located: dict[tuple[int, ...], Embedding] = {}  # by its arrays of ids
         for group in self._groups:
-            for table in group.tables:
-                names = [name for name, each in self._tables.items() if each is table]
-                arrays = [_flat(ids[name]) for name in names]
-                # A linear and a deep part, say, have a table each for the same ids.
-                like = located.setdefault(tuple(map(id, arrays)), table)
-                positions = rows.locate(table, *arrays, like=None if like is table else like)
+            for table, names in group.features.items():
+                positions = rows.locate(table, *(_flat(ids[name]) for name in names))
                 for name, each in zip(names, positions, strict=True):
                     found[name] = LocatedIds(ids[name], each)
         return found
