@@ -87,11 +87,11 @@ def test_all_requests_of_a_call_to_one_server_go_in_one_message(
     sent = []
     send = MessageStream.send
 
-    def noted(stream: MessageStream, message: Any) -> None:
+    def noted(stream: MessageStream, message: Any, *, later: bool = False) -> None:
         match message:  # others are the reconciler's
             case ServerRequest(operations=[OnShard(), *_] as operations):
                 sent.append(operations)
-        send(stream, message)
+        send(stream, message, later=later)
 
     monkeypatch.setattr(MessageStream, "send", noted)
     psnb.pull({e: range(100), v: None})
@@ -148,9 +148,9 @@ def test_the_main_thread_which_can_be_interrupted_sends_nothing_itself(
     senders = []
     send = MessageStream.send
 
-    def noted(stream: MessageStream, message: Any) -> None:
+    def noted(stream: MessageStream, message: Any, *, later: bool = False) -> None:
         senders.append(threading.current_thread())
-        send(stream, message)
+        send(stream, message, later=later)
 
     monkeypatch.setattr(MessageStream, "send", noted)
     v.read()
@@ -338,6 +338,33 @@ def test_arrays_of_a_commit_that_no_thread_waits_for_are_free_when_it_has_ended(
     finally:
         gc.enable()
     assert (variable.read() == 1).all()
+
+
+@pytest.mark.parametrize("sent_by", ["the next request", "flush", "a broken connection"])
+def test_a_commit_that_may_wait_is_held_back_until_something_is_sent(
+    strategy: psnb.ParameterServerStrategy, sent_by: str
+) -> None:
+    variable = strategy.variable(np.zeros(1), name="v")
+    variable.read()  # connects
+    (shard, _), told = variable._shards.tables[0], queue.SimpleQueue[Any]()
+    transport = strategy._core.server_client
+    assert isinstance(transport, CommServerClient)
+    part = Part([OnTable("v", AddValues(np.ones(1)))])
+    transport.commit_soon(Commit("w", 1, shards=(shard,)), {shard: part}, told.put, later=True)
+    server = transport._server(shard)
+    assert server is not None
+    connection = transport._open[server.address]
+    wait_until(lambda: connection._stream._waiting, "it is held back")  # type: ignore[attr-defined]
+    assert told.empty()
+    match sent_by:
+        case "the next request":
+            assert variable.read().tolist() == [1]
+        case "flush":
+            transport.flush()
+        case _:
+            transport._loop.call_soon_threadsafe(connection.close)
+    assert told.get(timeout=10) is None
+    assert variable.read().tolist() == [1]
 
 
 def test_a_request_ends_when_its_event_loop_has(running: asyncio.AbstractEventLoop) -> None:

@@ -25,7 +25,7 @@ class Stream:
         self.incoming: asyncio.Queue[Any] = asyncio.Queue()
         self.has_memory = True
 
-    def send(self, message: object) -> None:
+    def send(self, message: object, *, later: bool) -> None:
         if not self.has_memory:
             raise MemoryError
 
@@ -112,7 +112,7 @@ def test_a_request_that_there_is_no_memory_to_send_fails_at_once_and_the_next_is
     v = strategy.variable([1.0, 2.0], "v")
     with monkeypatch.context() as without:
 
-        def no_memory(self: MessageStream, message: object) -> None:
+        def no_memory(self: MessageStream, message: object, *, later: bool) -> None:
             raise MemoryError
 
         without.setattr(MessageStream, "send", no_memory)
@@ -127,12 +127,12 @@ def test_a_change_stands_whose_answer_there_was_no_memory_for(
     v = strategy.variable([1.0, 2.0], "v", psnb.SGD(1.0))
     send, lacking = MessageStream.send, list[type]()
 
-    def once(self: MessageStream, message: object) -> None:
+    def once(self: MessageStream, message: object, *, later: bool = False) -> None:
         match message:
             case ServerReply(answers=[Done(result)]) if lacking and isinstance(result, lacking[-1]):
                 lacking.pop()
                 raise MemoryError
-        send(self, message)
+        send(self, message, later=later)
 
     monkeypatch.setattr(MessageStream, "send", once)
     lacking.append(type(None))

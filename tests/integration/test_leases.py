@@ -386,8 +386,10 @@ def die_after_commit() -> None:
         commit: Commit,
         parts: Mapping[ShardId, Part],
         ended: Callable[[Any], None],
+        *,
+        later: bool = False,
     ) -> None:
-        real(transport, commit, parts, lambda outcome: kill_myself())
+        real(transport, commit, parts, lambda outcome: kill_myself(), later=later)
 
     CommServerClient.commit_soon = commit  # type: ignore[method-assign]
 

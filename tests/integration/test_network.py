@@ -63,9 +63,10 @@ def test_closures_behind_a_black_hole_run_elsewhere_and_count_once(tmp_path: Pat
             return name
 
         def noted(commit: Callable[..., None]) -> None:
-            def noting(*args: Any) -> None:
+            def noting(*args: Any, **options: Any) -> None:
                 # It is refused, unless the other was applied before.
-                commit(*args[:-1], lambda outcome: (args[-1](outcome), late.touch()))
+                ended = args[-1]
+                commit(*args[:-1], lambda outcome: (ended(outcome), late.touch()), **options)
 
             CommServerClient.commit_soon = noting  # type: ignore[method-assign]
 

@@ -61,10 +61,12 @@ def arrange(operation: type[Operation], die: Die) -> None:
         commit: Commit,
         parts: Mapping[ShardId, Part],
         ended: Callable[[Any], None],
+        *,
+        later: bool = False,
     ) -> None:
         several = len(parts) > 1
         if several or not issubclass(CommitParts, operation):
-            real_soon(transport, commit, parts, ended)  # which makes attempts
+            real_soon(transport, commit, parts, ended, later=later)  # which makes attempts
             return
 
         def send(transport: CommServerClient, requests: Sequence[Request]) -> list[Any]:

@@ -25,6 +25,7 @@ from psnb._src.transport.stream import (
     MessageStream,
     UnreadableError,
     UnreceivedError,
+    _SocketStream,
     message_stream,
 )
 
@@ -39,7 +40,7 @@ def converse(address: str, talk: Callable[[MessageStream], Awaitable[None]]) -> 
         try:
             while True:
                 message = await stream.receive(object)
-                stream.send(message)
+                stream.send(message, later=stream.has_more)
                 if isinstance(message, str) and message == "share":
                     stream.share(os.getpid(), seen=True)
                 del message
@@ -221,6 +222,73 @@ def test_a_message_may_have_objects_of_a_class_that_cannot_be_imported(address: 
         assert type(reply.answers[0].result).__name__ == "Local"  # type: ignore[union-attr]
 
     converse(address, talk)
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the sizes of what streams write to sockets."""
+    sizes: list[int] = []
+    real = _SocketStream._write_at_once
+
+    def noted(stream: _SocketStream, data: bytes) -> int:
+        sizes.append(len(data))
+        return real(stream, data)
+
+    monkeypatch.setattr(_SocketStream, "_write_at_once", noted)
+    return sizes
+
+
+def test_a_message_that_may_wait_goes_with_the_next_one(writes: list[int]) -> None:
+    async def talk(stream: MessageStream) -> None:
+        stream.send("first", later=True)
+        assert not writes
+        stream.send("second")
+        assert len(writes) == 1
+        assert [await stream.receive(object) for _ in range(2)] == ["first", "second"]
+
+    converse("tcp://127.0.0.1:0", talk)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_message_that_may_wait_comes_before_later_ones(large: bool) -> None:
+    async def talk(stream: MessageStream) -> None:
+        array = np.zeros(100_000 if large else 1)
+        stream.send("first", later=True)
+        stream.send(array, later=large)  # a large one does not wait
+        assert await stream.receive(object) == "first"
+        np.testing.assert_array_equal(await stream.receive(object), array)
+
+    converse("tcp://127.0.0.1:0", talk)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_what_waits_is_sent_when_asked_for(address: str) -> None:
+    async def talk(stream: MessageStream) -> None:
+        receiving = asyncio.create_task(stream.receive(object))
+        await asyncio.sleep(0)
+        stream.send("waits", later=True)
+        stream.flush()
+        assert await receiving == "waits"
+
+    converse(address, talk)
+
+
+def test_what_waits_is_sent_before_one_waits_for_the_other_side() -> None:
+    async def talk(stream: MessageStream) -> None:
+        stream.send("waits", later=True)
+        assert await stream.receive(object) == "waits"
+
+    converse("tcp://127.0.0.1:0", talk)
+
+
+def test_answers_to_messages_of_one_write_are_one_write(writes: list[int]) -> None:
+    async def talk(stream: MessageStream) -> None:
+        for number in range(5):
+            stream.send(number, later=number < 4)
+        assert [await stream.receive(object) for _ in range(5)] == list(range(5))
+        assert len(writes) == 2
+
+    converse("tcp://127.0.0.1:0", talk)
 
 
 class Unreadable:

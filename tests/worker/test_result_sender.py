@@ -84,6 +84,17 @@ def test_reports_leave_while_their_closure_runs() -> None:
     asyncio.run(run())
 
 
+def test_with_each_tick_others_are_asked_to_send_too() -> None:
+    async def run() -> None:
+        ticked = asyncio.Event()
+        sender = ResultSender(asyncio.get_running_loop(), {}, _Sent(), ticked.set)
+        sender.expect(1)
+        async with asyncio.timeout(10):
+            await ticked.wait()
+
+    asyncio.run(run())
+
+
 def test_the_clock_stops_when_nothing_is_expected() -> None:
     async def run() -> None:
         sender = ResultSender(asyncio.get_running_loop(), {}, _Sent())

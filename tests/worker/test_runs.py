@@ -39,20 +39,33 @@ OPENING = SessionOpening("notebook", "a", 0, 1, 1.0, 1.0, "s", None, 1)
 
 
 class Servers:
-    """Servers that answer commits at once, or when they are asked to."""
+    """Servers that answer commits when they are sent, or when they are asked to."""
 
     def __init__(self) -> None:
         self.commits: list[Commit] = []
         self.held: list[Callable[[Any], None]] = []
         self.hold_at = -1
+        self.waiting: list[Callable[[Any], None]] = []  # not sent yet
 
     def commit_soon(
-        self, commit: Commit, parts: Mapping[ShardId, Part], ended: Callable[[Any], None]
+        self,
+        commit: Commit,
+        parts: Mapping[ShardId, Part],
+        ended: Callable[[Any], None],
+        *,
+        later: bool = False,
     ) -> None:
         self.commits.append(commit)
         if commit.number == self.hold_at:
             self.held.append(ended)
-        else:
+            return
+        self.waiting.append(ended)
+        if not later:
+            self.flush()
+
+    def flush(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for ended in waiting:
             ended(0)
 
 

@@ -192,13 +192,21 @@ class CommServerClient(ServerClient):
         return drive(protocol.commit(commit, parts, self._together, protocol.ask), self.attempt)
 
     def commit_soon(
-        self, commit: Commit, parts: Mapping[ShardId, Part], ended: Callable[[Any], None]
+        self,
+        commit: Commit,
+        parts: Mapping[ShardId, Part],
+        ended: Callable[[Any], None],
+        *,
+        later: bool = False,
     ) -> None:
         """Begin what `commit` does; see `ServerClient`.
 
         The thread sends it and goes on with something else; the event loop takes the answer. So a
         worker computes while its last commit travels. Nearly always there is one answer: all shards
         are on one server.
+
+        With ``later``, a small one is held back until this client sends that server something else,
+        or `flush`: in a run of steps, what the next one reads goes in the same write.
         """
         work = protocol.commit(commit, parts, self._together, protocol.ask)
         requests: Sequence[Request] = work.send(None)
@@ -208,7 +216,7 @@ class CommServerClient(ServerClient):
             with contextlib.suppress(RuntimeError):  # the event loop is closed: it fails below
                 if not self._looks_after:
                     self._loop.call_soon_threadsafe(self._look_after)
-            self._go_on(work, requests, ended)
+            self._go_on(work, requests, ended, later)
             return
         # Else what this thread reads next might come before it.
         try:
@@ -223,6 +231,7 @@ class CommServerClient(ServerClient):
         work: Coroutine[Any, Any, int | None],
         requests: Sequence[Request],
         ended: Callable[[Any], None],
+        later: bool = False,
     ) -> None:
         """Make a commit's next requests; when they have answers, the loop makes those after."""
 
@@ -236,7 +245,7 @@ class CommServerClient(ServerClient):
             except Exception as error:  # the commit's outcome
                 ended(error)
 
-        batch = RequestBatch(requests, answered)
+        batch = RequestBatch(requests, answered, later)
         self._unattended[batch] = time.monotonic()
         self._batches.add(batch)
         every = range(len(requests))
@@ -246,6 +255,11 @@ class CommServerClient(ServerClient):
             batch.failed(every, error)
         except RuntimeError:  # the event loop is closed
             batch.failed(every, self._why())
+
+    def flush(self) -> None:
+        """Send what is held back; any thread."""
+        for connection in list(self._open.values()):
+            connection.flush()
 
     def _together(self, shards: Sequence[ShardId]) -> bool:
         """Return whether shards are likely to be on one server, as far as is known here."""
@@ -334,8 +348,9 @@ class CommServerClient(ServerClient):
         server: ServerAddress,
         positions: Sequence[int],
     ) -> None:
+        later, batch.later = batch.later, False  # not when it is sent again
         try:
-            connection.send(_RequestRound(self, batch, server, positions))
+            connection.send(_RequestRound(self, batch, server, positions), later=later)
         except MemoryError as error:  # an answer as others: what was prepared must be undone
             batch.failed(positions, refusal(error, "a request to it", "this process"))
 

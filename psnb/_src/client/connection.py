@@ -85,8 +85,8 @@ class ServerConnection:
         self._loop = asyncio.get_running_loop()
         self._reader = asyncio.create_task(self._read(), name="psnb server connection")
 
-    def send(self, exchange: ForwardedRequest) -> None:
-        """Send a request; any thread. Its answer, or an error, comes later.
+    def send(self, exchange: ForwardedRequest, *, later: bool = False) -> None:
+        """Send a request, or hold it back for the next; any thread. Its answer comes later.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class ServerConnection:
         number = next(self._numbers)
         self._pending[number] = exchange
         try:
-            self._stream.send(ServerRequest(number, *exchange.message()))
+            self._stream.send(ServerRequest(number, *exchange.message()), later=later)
         except BaseException:  # nothing was sent, so there will be no answer
             self._pending.pop(number, None)
             raise
@@ -104,6 +104,10 @@ class ServerConnection:
         if self._error is not None and self._pending.pop(number, None) is not None:
             with contextlib.suppress(RuntimeError):  # closed: the callers have their error
                 self._loop.call_soon_threadsafe(self._on_broken, [exchange], self._error)
+
+    def flush(self) -> None:
+        """Send what is held back; any thread."""
+        self._stream.flush()
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
         """Return an array that can be sent without a copy; see `MessageStream.allocate`."""

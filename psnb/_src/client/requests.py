@@ -160,6 +160,8 @@ class RequestBatch:
         All of them.
     then : callable, optional
         Called by the event loop when all have an answer.
+    later : bool
+        Whether they may be held back until something else is sent.
 
     Attributes
     ----------
@@ -169,10 +171,14 @@ class RequestBatch:
         Set when all have an answer; cancelled when it is not waited for any more.
     breaks : int
         How often a connection broke while they were under way.
+    later : bool
+        As given, until they are sent.
     """
 
-    def __init__(self, requests: Sequence[Request], then: Callable[[], object] = bool) -> None:
-        self.requests, self._then = requests, then
+    def __init__(
+        self, requests: Sequence[Request], then: Callable[[], object] = bool, later: bool = False
+    ) -> None:
+        self.requests, self._then, self.later = requests, then, later
         # Pickled here, in the caller's thread, where it may raise.
         self._operations = [_on_server(request) for request in requests]
         self.done: Answer[None] = Answer()

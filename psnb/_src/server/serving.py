@@ -240,7 +240,8 @@ class ParameterServers:
 
         def send(found: list[ServerAnswer]) -> None:
             try:
-                stream.send(ServerReply(number, found))
+                # With the answer to the next request, if that is here.
+                stream.send(ServerReply(number, found), later=stream.has_more)
             except MemoryError as error:
                 where = f"the parameter server at {self._worker.address}"
                 refused = Failed(refusal(error, "the answer to a request", where))

@@ -96,10 +96,18 @@ class MessageStream(ABC):
     def __init__(self, comm: Comm, hang_up_timeout: float) -> None:
         self._comm, self._hang_up_timeout = comm, hang_up_timeout
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Any, *, later: bool = False) -> None:
         """Send a message as it is now; any thread that no signal interrupts.
 
         Returns at once and never raises for a broken connection: `receive` here raises that.
+
+        Parameters
+        ----------
+        message : object
+            What pickles.
+        later : bool
+            Whether it may wait here, if it is small, for the next message or `flush`, or until
+            `receive` waits. So two of them are one write, and wake the other side once.
 
         Raises
         ------
@@ -115,7 +123,16 @@ class MessageStream(ABC):
             # Something of a class that a notebook defines; asking for it always costs 10 us.
             buffers.clear()
             head = cloudpickled(message, protocol=5, buffer_callback=buffers.append)
-        self._send([head, *(buffer.raw() for buffer in buffers)])
+        self._send([head, *(buffer.raw() for buffer in buffers)], later=later)
+
+    def flush(self) -> None:
+        """Send what waits here; any thread that no signal interrupts."""
+        return
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `receive` has something to read before it waits again; on the event loop."""
+        return False
 
     async def receive(self, kind: type[T]) -> T:
         """Return the next message, which must be of a kind; its arrays can be written.
@@ -142,7 +159,7 @@ class MessageStream(ABC):
                 found = made(*found)
         except Exception as error:  # whatever a class may raise while it is made again
             text = f"a message cannot be unpickled where it arrived: {error!r}"
-            self._send([b"", text.encode()])
+            self._send([b"", text.encode()], later=False)
             # Hanging up first might overtake it.
             with contextlib.suppress(OSError):
                 async with asyncio.timeout(self._hang_up_timeout):
@@ -180,7 +197,7 @@ class MessageStream(ABC):
         """
 
     @abstractmethod
-    def _send(self, frames: Sequence[Any]) -> None: ...
+    def _send(self, frames: Sequence[Any], *, later: bool) -> None: ...
 
     @abstractmethod
     async def _receive(self) -> Sequence[Any]: ...
@@ -208,6 +225,8 @@ class _SocketStream(MessageStream):
         # is copied at most, and a socket is written that does not block.
         self._lock = threading.Lock()
         self._handed_over = 0  # writes on their way to the loop: later ones go there too
+        self._waiting = b""  # messages that go with the next one
+        self._receiving = False  # waits for more from the other side
 
     def share(self, pid: int, *, seen: bool) -> None:
         self._mapped = Mapped(pid)
@@ -227,7 +246,16 @@ class _SocketStream(MessageStream):
             if self._arena is not None:
                 self._arena.close()
 
-    def _send(self, frames: Sequence[Any]) -> None:
+    def flush(self) -> None:
+        if self._waiting:
+            with self._lock:
+                self._write_waiting()
+
+    @property
+    def has_more(self) -> bool:
+        return not self._receiving and len(self._read) > self._at
+
+    def _send(self, frames: Sequence[Any], *, later: bool) -> None:
         first, *others = frames
         with self._lock:
             small = [frame for frame in others if len(frame) < _SMALL]
@@ -247,12 +275,20 @@ class _SocketStream(MessageStream):
                 f"<{len(frames) + len(released)}Q", *lengths, *released
             )
             if sum(map(len, whole)) < _SMALL:
-                self._write(b"".join([head, *whole]))
+                self._waiting += b"".join([head, *whole])
+                if not later or len(self._waiting) >= _SMALL:
+                    self._write_waiting()
                 return
+            self._write_waiting()
             self._write(head)
             for part in whole:
                 if len(part):
                     self._write(part)
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, b""
+        if waiting:
+            self._write(waiting)
 
     def _write(self, data: bytes | memoryview) -> None:
         if self._direct and not self._handed_over and not self._stream.writing():
@@ -329,14 +365,19 @@ class _SocketStream(MessageStream):
 
     async def _take(self, size: int) -> Any:
         if len(self._read) - self._at < size:
+            self._receiving = True
+            self.flush()  # or it would wait for the other side's next message
             if size >= _SMALL:
-                return await self._take_large(size)
+                whole = await self._take_large(size)
+                self._receiving = False
+                return whole
             del self._read[: self._at]
             self._at = 0
             while len(self._read) < size:
                 # Not `read_bytes`, which makes a new buffer and copies it twice.
                 got = await self._stream.read_into(self._chunk, partial=True)
                 self._read += memoryview(self._chunk)[:got]
+            self._receiving = False
         start, self._at = self._at, self._at + size
         return self._read[start : self._at]
 
@@ -396,7 +437,7 @@ class _CommStream(MessageStream):
     def share(self, pid: int, *, seen: bool) -> None:
         """Do nothing: memory within a process is shared, and other connections leave the host."""
 
-    def _send(self, frames: Sequence[Any]) -> None:
+    def _send(self, frames: Sequence[Any], *, later: bool) -> None:
         # Copied: within a process Dask hands over the very objects.
         copies = [bytes(frame) for frame in frames]
         # A RuntimeError: the loop is closed, and the connection with it.

@@ -378,6 +378,8 @@ class ResultSender:
         The closures that wait to be run; only its length is used.
     send : callable
         Sends them; called by any thread.
+    ticked : callable
+        Called with each tick, while results are expected.
     """
 
     def __init__(
@@ -385,8 +387,9 @@ class ResultSender:
         loop: asyncio.AbstractEventLoop,
         unstarted: Sized,
         send: Callable[[ClosureResults], None],
+        ticked: Callable[[], object] = bool,
     ) -> None:
-        self._loop, self._unstarted, self._send = loop, unstarted, send
+        self._loop, self._unstarted, self._send, self._ticked = loop, unstarted, send, ticked
         # Keeps messages in order. While it is held, a message is pickled, and a socket is written
         # that does not block.
         self._sending = threading.Lock()
@@ -483,6 +486,7 @@ class ResultSender:
             due = self._hurry or time.monotonic() - self._sent_at >= hold
         if due or not self._ticking:
             self.flush()
+        self._ticked()
         if self._ticking:
             self._loop.call_later(HELD_SECONDS, self._tick)
 
@@ -670,6 +674,7 @@ class ClosureRunner:
             self._run_once(function, replace(assignment, done=done, commit=commit), run)
             if not run.goes_on():
                 break
+        self._server_client.flush()  # nothing of this run is sent after its last commit
         run.end_part()
 
     def _run_once(self, function: LoadedFunction, assignment: Assignment, run: Run | None) -> None:
@@ -732,13 +737,15 @@ class ClosureRunner:
             finally:
                 answered.set_result(None)
 
-        self._server_client.commit_soon(commit, parts, ended)
+        later = run is not None and run.goes_on()
+        self._server_client.commit_soon(commit, parts, ended, later=later)
         self._last.commit = answered
 
     def _await_last(self) -> None:
         """Wait for the end of this thread's last commit."""
         before: Answer[None] | None = getattr(self._last, "commit", None)
         if before is not None:
+            self._server_client.flush()
             before.result()  # ends, as every commit does
 
     def _end_in_turn(

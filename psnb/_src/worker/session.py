@@ -103,7 +103,8 @@ class Session:
         # Closures that no thread has taken; each operation on a dict is atomic.
         self._unstarted: dict[int, None] = {}
         loop = asyncio.get_running_loop()
-        self._results = ResultSender(loop, self._unstarted, self._send_results)
+        # With its ticks, commits are sent that no further request has taken along.
+        self._results = ResultSender(loop, self._unstarted, self._send_results, server_client.flush)
         self._runner = ClosureRunner(
             opening,
             server_client,
