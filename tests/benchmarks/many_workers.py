@@ -1,7 +1,7 @@
-"""What a closure costs the coordinator's process, with few workers and with hundreds.
+"""What closures and steps cost the coordinator's process, with few workers and with hundreds.
 
-Scheduler and workers live in another process, all in one: they are light then, and what this
-process spends (CPU time of all its threads) is the coordinator's alone.
+Scheduler, server and workers live in other processes, hundreds of workers in one: they are light
+then, and what this process spends (CPU time of all its threads) is the coordinator's alone.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import logging
 import multiprocessing
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 import numpy as np
+import psutil
 from distributed import Client, Scheduler, Worker
 
 import psnb
@@ -29,60 +30,95 @@ CLOSURES = 20_000
 ROUNDS = {FEW: 20, MANY: 10}
 """How many closures of a second each worker runs."""
 
+IN_A_PROCESS = 250
+"""The most workers that one process has."""
+
+QUIET: dict[str, Any] = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+SETTINGS = {
+    # What Dask does for each worker ten times a second and oftener would leave hundreds of them in
+    # one process no time to work.
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.interval": "60s",
+    "distributed.worker.memory.monitor-interval": "60s",
+    "distributed.comm.timeouts.connect": "60s",
+}
+
 
 def nothing() -> None:
     """The closure that does nothing."""
 
 
-async def _host(workers: int, pipe: Connection) -> None:
-    quiet: dict[str, Any] = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+async def _host(names: Sequence[str], address: str | None, pipe: Connection) -> None:
     async with AsyncExitStack() as stack:
-        scheduler = Scheduler(host="127.0.0.1", port=0, **quiet)
-        await stack.enter_async_context(scheduler)
-        for name in ("server", *range(workers)):
+        if address is None:
+            scheduler = Scheduler(host="127.0.0.1", port=0, **QUIET)
+            await stack.enter_async_context(scheduler)
+            address = scheduler.address
+        for name in names:
             worker = Worker(
-                scheduler.address,
+                address,
                 host="127.0.0.1",
                 nthreads=1,
                 name=name,
                 memory_limit=0,
                 resources={"ps": 1} if name == "server" else None,
-                **quiet,
+                **QUIET,
             )
             await stack.enter_async_context(worker)
-        pipe.send(scheduler.address)
+        pipe.send(address)
         await asyncio.to_thread(pipe.recv)
 
 
-def _run(workers: int, pipe: Connection) -> None:
-    logging.getLogger("distributed").setLevel(logging.WARNING)
-    # What Dask does for each worker ten times a second and oftener would leave hundreds of them in
-    # one process no time to work.
-    with dask.config.set(
-        {
-            "distributed.worker.profile.enabled": False,
-            "distributed.admin.system-monitor.interval": "60s",
-            "distributed.worker.memory.monitor-interval": "60s",
-        }
-    ):
-        asyncio.run(_host(workers, pipe))
+def _run(names: Sequence[str], address: str | None, pipe: Connection) -> None:
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    with dask.config.set(SETTINGS):
+        asyncio.run(_host(names, address, pipe))
 
 
 @contextmanager
-def cluster(workers: int) -> Iterator[Client]:
-    """Connect to a cluster of so many workers in one other process."""
+def _process(names: Sequence[str], address: str | None) -> Iterator[tuple[str, psutil.Process]]:
+    """Have a process with some workers; without an address, with a scheduler."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_run, args=(workers, theirs), daemon=True)
+    process = context.Process(target=_run, args=(names, address, theirs), daemon=True)
     process.start()
     try:
-        with Client(ours.recv(), set_as_default=False) as client:
-            yield client
+        yield ours.recv(), psutil.Process(process.pid)
         ours.send("stop")
         process.join(60)
     finally:
         process.kill()
         process.join()
+
+
+class Cluster(NamedTuple):
+    """A cluster, and the processes of its scheduler and its server."""
+
+    client: Client
+    scheduler: psutil.Process
+    server: psutil.Process
+
+
+@contextmanager
+def cluster(workers: int) -> Iterator[Cluster]:
+    """Connect to a cluster of so many workers in few other processes."""
+    with ExitStack() as stack:
+        address, scheduler = stack.enter_context(_process([], None))
+        _, server = stack.enter_context(_process(["server"], address))
+        for first in range(0, workers, IN_A_PROCESS):
+            names = [str(each) for each in range(first, min(first + IN_A_PROCESS, workers))]
+            stack.enter_context(_process(names, address))
+        client = stack.enter_context(Client(address, set_as_default=False))
+        yield Cluster(client, scheduler, server)
+
+
+def wait_for(coordinator: psnb.ClusterCoordinator, workers: int) -> None:
+    """Return when so many workers are ready."""
+    wait_until(
+        lambda: sum(w.state == "ready" for w in coordinator.statistics().workers) == workers,
+        "all workers are ready",
+        300,
+    )
 
 
 def a_second() -> None:
@@ -96,13 +132,9 @@ def costs_of_a_closure(workers: int, repetitions: int = 5) -> tuple[float, float
     Of one that does nothing, when they come in thousands, the median; and of one that takes a
     second, without what the process uses while nothing happens.
     """
-    with cluster(workers) as client, psnb.ParameterServerStrategy(client) as strategy:
+    with cluster(workers) as (client, *_), psnb.ParameterServerStrategy(client) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
-        wait_until(
-            lambda: sum(w.state == "ready" for w in coordinator.statistics().workers) == workers,
-            "all workers are ready",
-            120,
-        )
+        wait_for(coordinator, workers)
         costs = []
         for _ in range(1 + repetitions):
             begin = time.process_time()
@@ -131,7 +163,7 @@ def cost_of_a_step(workers: int, seconds: float) -> tuple[float, float]:
     A step pulls and pushes 64 rows, reports, and waits. Without what the process uses while nothing
     happens. Besides, how many steps there were a second.
     """
-    with cluster(workers) as client, psnb.ParameterServerStrategy(client) as strategy:
+    with cluster(workers) as (client, *_), psnb.ParameterServerStrategy(client) as strategy:
         coordinator = psnb.ClusterCoordinator(strategy)
         table = strategy.embedding("t", DIM, ROWS, 0.0, optimizer=psnb.Adagrad(0.05))
 

@@ -41,10 +41,10 @@ class SessionOpening(Struct, frozen=True):
 def held_seconds(workers: int) -> float:
     """Return for how long each worker holds back what steps of its runs have done.
 
-    So that the notebook hears forty times a second, and of hundreds of workers more: views should
-    not be older than two seconds.
+    So that the notebook hears twenty times a second, and of hundreds of workers more: what is shown
+    of one should not be older than five seconds.
     """
-    return min(max(0.4, 0.025 * workers), 2.0)
+    return min(max(0.4, 0.05 * workers), 5.0)
 
 
 class TakenRange(Struct, frozen=True, gc=False):

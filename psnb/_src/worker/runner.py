@@ -331,7 +331,7 @@ class _StepsDone:
         self.pushed |= attempt.pushed
         if attempt.staleness is not None:
             self.staleness.append(attempt.staleness)
-        attempt.release()  # batches and gradients: it waits here for up to two seconds
+        attempt.release()  # batches and gradients: it waits here for up to five seconds
         self._attempts.append(attempt)
 
     def results(self, run: int) -> list[ClosureResult]:
