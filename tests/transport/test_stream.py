@@ -89,6 +89,25 @@ def test_arrays_arrive_as_copies_that_can_be_written(address: str, size: int) ->
 
 
 @pytest.mark.parametrize("shared", [True, False])
+def test_who_keeps_a_small_array_keeps_none_of_the_others(shared: bool) -> None:
+    async def talk(stream: MessageStream) -> None:
+        if shared:
+            stream.share(os.getpid(), seen=True)
+            stream.send("share")
+            assert await stream.receive(object) == "share"
+        sent = [np.full(1000 + number, number) for number in range(100)]
+        stream.send(sent)
+        for array, kept in zip(sent, await stream.receive(object), strict=True):
+            np.testing.assert_array_equal(kept, array)
+            memory = kept
+            while isinstance(memory, np.ndarray):
+                memory = memory.base
+            assert memoryview(memory).nbytes == array.nbytes
+
+    converse("tcp://127.0.0.1:0", talk)
+
+
+@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_arrays_in_lent_memory_arrive_as_others_do(address: str, shared: bool) -> None:
     async def talk(stream: MessageStream) -> None:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import dask
 import numpy as np
 
-from psnb._src.utils.memory import address_of, laid_out, lend
+from psnb._src.utils.memory import address_of, lend
 
 MOST_BYTES = 1 << 28
 """Of an arena, for one direction of one connection. More goes without shared memory."""
@@ -113,7 +113,7 @@ class Arena:
         self._dropped: deque[tuple[int, int]] = deque()  # (number, address); any thread adds
 
     def put(self, buffers: Sequence[memoryview]) -> SharedBlock | None:
-        """Copy buffers into a block as `joined` does; None without room for them.
+        """Copy buffers into a block, one behind the other; None without room for them.
 
         A single one that lies in a block that was lent is not copied. That block then belongs to
         the reader as well, and is free when both have dropped it.
@@ -123,14 +123,14 @@ class Arena:
         if number is not None and self._held[number] == 1:
             self._held[number] = 2
             return self._maps[number][0]
-        starts, size = laid_out(map(len, buffers))
-        number = self._take(size)
+        number = self._take(sum(map(len, buffers)))
         if number is None:
             return None
         block, memory = self._maps[number]
-        whole = np.frombuffer(memory, np.uint8)
-        for start, buffer in zip(starts, buffers, strict=True):
-            whole[start : start + len(buffer)] = np.frombuffer(buffer, np.uint8)
+        whole, end = np.frombuffer(memory, np.uint8), 0
+        for buffer in buffers:
+            start, end = end, end + len(buffer)
+            whole[start:end] = np.frombuffer(buffer, np.uint8)
         return block
 
     def allocate(self, size: int) -> memoryview | None:

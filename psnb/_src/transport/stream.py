@@ -42,7 +42,7 @@ from psnb._src.dask_compat import (
     tls_context,
 )
 from psnb._src.transport.shared_memory import Arena, Mapped, SharedBlock
-from psnb._src.utils.memory import BufferPool, joined, laid_out, parted
+from psnb._src.utils.memory import BufferPool
 
 T = TypeVar("T")
 
@@ -207,7 +207,7 @@ class _SocketStream(MessageStream):
     """Directly on Tornado's stream.
 
     A message is `_HEAD`, the frames' lengths, released numbers, the first frame, all small ones
-    together (see `joined`), and each large one.
+    together, and each large one.
     """
 
     def __init__(self, comm: Comm, hang_up_timeout: float, stream: IOStream) -> None:
@@ -259,10 +259,10 @@ class _SocketStream(MessageStream):
         first, *others = frames
         with self._lock:
             small = [frame for frame in others if len(frame) < _SMALL]
-            block = self._shared(small) if laid_out(map(len, small))[1] >= _SMALL else None
+            block = self._shared(small) if sum(map(len, small)) >= _SMALL else None
             together = block is not None
             # First: without memory for it, nothing of the message may be written.
-            lengths, whole = [len(first)], [first, joined(small) if block is None else block]
+            lengths, whole = [len(first)], [first, b"".join(small) if block is None else block]
             for frame in others:
                 lengths.append(len(frame))
                 if len(frame) >= _SMALL:
@@ -321,7 +321,7 @@ class _SocketStream(MessageStream):
         block = None if self._arena is None else self._arena.put(frames)
         if block is None:
             return None
-        return _BLOCK.pack(block.number, block.fd, block.capacity, laid_out(map(len, frames))[1])
+        return _BLOCK.pack(block.number, block.fd, block.capacity, sum(map(len, frames)))
 
     def _released(self) -> list[int]:
         released: list[int] = []
@@ -338,7 +338,7 @@ class _SocketStream(MessageStream):
                 self._arena.take_back(number)
         first, *lengths = numbers[:frames]
         small = [length for length in lengths if length < _SMALL]
-        together = _BLOCK.size | _SHARED if shared else laid_out(small)[1]
+        together = _BLOCK.size | _SHARED if shared else sum(small)
         found, lacking = [], 0
         # All, as the next message is behind them.
         for length in (first, together, *(each for each in lengths if each >= _SMALL)):
@@ -349,8 +349,15 @@ class _SocketStream(MessageStream):
                 found.append(error.head)
         if lacking:
             raise UnreceivedError(bytes(found[0][:_CHUNK]), lacking)
-        parts, rest = iter(parted(found[1], small)), iter(found[2:])
-        return [found[0], *(next(parts if each < _SMALL else rest) for each in lengths)]
+        # Each small one is copied: who keeps the rows of one table must not keep those of all.
+        whole, end, rest, apart = memoryview(found[1]), 0, iter(found[2:]), [found[0]]
+        for length in lengths:
+            if length < _SMALL:
+                start, end = end, end + length
+                apart.append(bytearray(whole[start:end]))
+            else:
+                apart.append(next(rest))
+        return apart
 
     async def _frame(self, length: int) -> Any:
         frame = await self._take(length & ~_SHARED)

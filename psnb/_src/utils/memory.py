@@ -15,7 +15,7 @@ import mmap
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,6 @@ MOST_BYTES = 1 << 27
 
 KEPT_BYTES = 1 << 26
 """Of them, what is kept while it is not used."""
-
-_CACHE_LINE = 64
-_PADDING = bytes(_CACHE_LINE)
 
 _LARGEST = 1 << 24
 """Bytes of the largest block that is used again."""
@@ -111,36 +108,6 @@ def address_of(buffer: memoryview | mmap.mmap) -> int:
     return np.frombuffer(buffer, np.uint8).ctypes.data
 
 
-# Several buffers one after the other, each from the beginning of a cache line on: kernels take only
-# arrays whose numbers are aligned, and XLA takes those as they are. Pure.
-
-
-def laid_out(lengths: Iterable[int]) -> tuple[list[int], int]:
-    """Return where buffers of some lengths begin, and where the last one ends."""
-    starts, end = [], 0
-    for length in lengths:
-        starts.append(end + -end % _CACHE_LINE)
-        end = starts[-1] + length
-    return starts, end
-
-
-def joined(buffers: Sequence[Any]) -> bytes:
-    """Return buffers as one."""
-    pieces: list[Any] = []
-    end = 0
-    for buffer in buffers:
-        pieces += _PADDING[: -end % _CACHE_LINE], buffer
-        end += -end % _CACHE_LINE + len(buffer)
-    return b"".join(pieces)
-
-
-def parted(whole: Any, lengths: Sequence[int]) -> list[memoryview]:
-    """Return the buffers of some lengths that `joined` has put together."""
-    view = memoryview(whole)
-    starts, _ = laid_out(lengths)
-    return [view[start : start + n] for start, n in zip(starts, lengths, strict=True)]
-
-
 # Memory in pages of its own, which goes back to the operating system when it is not used. Pure.
 #
 # Memory that is replaced by a little larger memory, again and again, leaves holes in the process's
@@ -148,6 +115,8 @@ def parted(whole: Any, lengths: Sequence[int]) -> list[memoryview]:
 
 SMALL = 1 << 20
 """Bytes up to which the heap is good enough."""
+
+_CACHE_LINE = 64
 
 
 def pages(nbytes: int, *, huge: bool) -> mmap.mmap:
