@@ -102,7 +102,7 @@ def test_who_keeps_a_small_array_keeps_none_of_the_others(shared: bool) -> None:
             memory = kept
             while isinstance(memory, np.ndarray):
                 memory = memory.base
-            assert memoryview(memory).nbytes == array.nbytes
+            assert memoryview(memoryview(memory).obj).nbytes == array.nbytes
 
     converse("tcp://127.0.0.1:0", talk)
 
