@@ -31,6 +31,9 @@ KINDS = ("notebook", "scheduler")
 FITTED = (10, 100, 1_000)
 HELD_OUT = (40, 400)
 SECONDS = 10.0
+PATIENCE = 120.0
+"""Seconds that a worker may be unresponsive: hundreds share two cores here."""
+
 STEP = 0.01
 """Seconds that a step waits."""
 
@@ -38,7 +41,7 @@ WORKERS = (10, 100, 1_000, 10_000)
 GRADIENTS = (0.01, 0.1, 1.0)
 """Seconds that a step's gradients take."""
 
-WIDE_DEEP = costs.Work(1, 1, 4_400, 6_200, 52)
+WIDE_DEEP = costs.Work(1, 1, 4_400, 2_500, 52)
 """What the bench page's model asks of a server with batches of 512."""
 
 BUSY = 0.7
@@ -64,7 +67,7 @@ class Measured(NamedTuple):
 def measured(workers: int) -> list[Measured]:
     """Return what so many workers cost, idle and with steps."""
     with cluster(workers) as (client, scheduler, _), psnb.ParameterServerStrategy(client) as ours:
-        coordinator = psnb.ClusterCoordinator(ours)
+        coordinator = psnb.ClusterCoordinator(ours, heartbeat_timeout=PATIENCE)
         wait_for(coordinator, workers)
         processes = psutil.Process(), scheduler
 
@@ -83,16 +86,16 @@ def measured(workers: int) -> list[Measured]:
             assert isinstance(made, LeasedDataset)
             return coordinator.run_epoch(step, iter(made), progress=False).visits
 
-        epoch(20 * workers)  # whatever is done once
+        epoch(workers)  # whatever is done once
         found = []
-        for steps in (0, max(2_000, 50 * workers)):
+        for steps in (0, max(3_000, 4 * workers)):
             begin, before = time.monotonic(), used()
             if steps:
                 epoch(steps)
             else:
                 time.sleep(SECONDS)
             took = time.monotonic() - begin
-            messages = workers / held_seconds(workers) if steps else 0.0
+            messages = min(workers / held_seconds(workers), steps / took)
             spent = tuple((used() - before) / took)
             found.append(Measured(workers, messages, steps / took, spent))
         return found
@@ -113,7 +116,7 @@ def limit(
 ) -> str:
     """Return how many servers a cluster needs, and what is its first limit."""
     rate = workers / (gradients + step["worker"])
-    messages = workers / held_seconds(workers)
+    messages = min(workers / held_seconds(workers), rate)
     at = [1, workers, messages, rate]
     loads = {kind: float(model[kind] @ at) for kind in KINDS}
     servers = max(

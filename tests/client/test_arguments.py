@@ -1,6 +1,7 @@
 """Tests of what callers may pass for parameters."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from psnb._src.client.arguments import (
     checked_array,
     checked_ids,
     initial_array,
+    unchanging,
 )
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.states import Constant, Normal, Uniform
@@ -210,3 +212,32 @@ HUGE = pytest.param(10**400, id="more than a float holds")
 def test_what_is_no_initializer_is_refused(bad: Any) -> None:
     with pytest.raises(ConfigurationError, match="finite number"):
         as_initializer(bad, "e")
+
+
+@pytest.mark.parametrize("check", [lambda a: checked_array(a, FLOAT, "x"), unchanging])
+def test_what_others_can_write_is_copied_though_it_cannot_be_written(
+    check: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    base = np.ones(4, FLOAT)
+    view = base[:2].view()
+    view.flags.writeable = False
+    found = check(view)
+    base[...] = 9
+    assert found.tolist() == [1, 1]
+    base.flags.writeable = False
+    assert check(base) is base
+
+
+def test_ids_that_others_can_write_are_copied_though_they_cannot_be_written() -> None:
+    base = np.ones(4, np.int64)
+    view = base.view()
+    view.flags.writeable = False
+    found = checked_ids(view, "e", 10)
+    base[...] = 9
+    assert found.tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8"])
+def test_no_negative_id_is_within_a_table_of_any_size(dtype: str) -> None:
+    with pytest.raises(IdOutOfRangeError, match="found id -3"):
+        checked_ids(np.array([1, -3], dtype), "e", 2**64)

@@ -19,6 +19,7 @@ from tornado.iostream import StreamClosedError
 from psnb._src.protocol.messages import RunClosures, SignOfLife
 from psnb._src.server.operations import Done, ServerReply
 from psnb._src.server.table import OnTable, PushRows, ReadValues
+from psnb._src.transport import shared_memory
 from psnb._src.transport import stream as stream_module
 from psnb._src.transport.stream import (
     Message,
@@ -471,6 +472,68 @@ def test_a_message_without_memory_is_skipped_and_the_next_one_arrives(
             await asyncio.sleep(0)
 
     asyncio.run(run())
+
+
+def test_a_message_whose_small_arrays_have_no_memory_is_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Short(bytearray):
+        def __new__(cls, given: Any = b"") -> Any:
+            if isinstance(given, memoryview) and len(given) == 8_000:
+                raise MemoryError
+            return bytearray(given)
+
+    async def answer(comm: Comm) -> None:
+        stream = message_stream(comm)
+        with contextlib.suppress(OSError):
+            while True:
+                try:
+                    stream.send(len(await stream.receive(object)))
+                except UnreceivedError as error:
+                    stream.send((error.nbytes, b"first" in error.head))
+        stream.abort()
+
+    async def run() -> None:
+        monkeypatch.setattr(stream_module, "bytearray", Short, raising=False)
+        async with listen("tcp://127.0.0.1:0", answer) as listener:  # type: ignore[attr-defined]
+            stream = message_stream(await connect(listener.contact_address))
+            async with asyncio.timeout(10):
+                stream.send(["first", np.zeros(1_000), np.zeros(3)])
+                assert await stream.receive(object) == (8_024, True)
+                stream.send(["second", np.zeros(3)])
+                assert await stream.receive(object) == 2
+            stream.abort()
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+def test_a_message_that_there_is_no_memory_to_send_takes_no_shared_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def talk(stream: MessageStream) -> None:
+        assert isinstance(stream, _SocketStream)
+        stream.share(os.getpid(), seen=True)
+        stream.send("share")
+        assert await stream.receive(object) == "share"
+        arena, lacking = stream._arena, [np.zeros(5_000), np.zeros(5_000), np.zeros(1 << 25)]
+        assert arena is not None
+
+        def none(frame: Any) -> Any:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shared_memory, "MOST_BYTES", 1 << 20)
+            patch.setattr(stream_module, "_lasting", none)
+            for _ in range(12):
+                with pytest.raises(MemoryError):
+                    stream.send(lacking)
+            assert len(arena._maps) == 1
+        stream.send(lacking)
+        for sent, got in zip(lacking, await stream.receive(object), strict=True):
+            np.testing.assert_array_equal(got, sent)
+
+    converse("tcp://127.0.0.1:0", talk)
 
 
 def test_a_message_that_there_is_no_memory_to_send_is_not_sent_in_part(

@@ -95,6 +95,40 @@ def test_with_each_tick_others_are_asked_to_send_too() -> None:
     asyncio.run(run())
 
 
+def test_the_clock_goes_on_when_a_message_could_not_be_sent() -> None:
+    async def run() -> None:
+        refused, sent = list[ClosureResults](), asyncio.Event()
+
+        def send(message: ClosureResults) -> None:
+            refused.append(message)
+            if len(refused) == 1:
+                raise MemoryError
+            sent.set()
+
+        sender = ResultSender(asyncio.get_running_loop(), {}, send)
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        sender.expect(1)
+        sender.add_report(0.0, {"loss": 1.0})
+        while not refused:
+            await asyncio.sleep(0.001)
+        sender.add_report(0.0, {"loss": 2.0})
+        async with asyncio.timeout(10):
+            await sent.wait()
+
+    asyncio.run(run())
+
+
+def test_the_clock_of_an_ended_session_stops() -> None:
+    async def run() -> None:
+        sender = ResultSender(asyncio.get_running_loop(), {}, _Sent())
+        sender.expect(2)
+        sender.end()
+        while sender._ticking:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
 def test_the_clock_stops_when_nothing_is_expected() -> None:
     async def run() -> None:
         sender = ResultSender(asyncio.get_running_loop(), {}, _Sent())

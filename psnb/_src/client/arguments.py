@@ -60,7 +60,22 @@ def checked_array(value: ArrayLike, dtype: np.dtype, what: str) -> np.ndarray:
     higher = _RANKS.get(plain.dtype.kind, 3) > _RANKS[dtype.kind]
     if plain.size and higher and not _are_integers(value, plain):
         raise InvalidArrayError(f"{what}: expected numbers for {dtype}, found {plain.dtype}")
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return unchanging(array) if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def unchanging(array: np.ndarray) -> np.ndarray:
+    """Return an array, or a copy if it cannot be written, but what it is a view of can.
+
+    What cannot be written is not copied any more until it is sent.
+    """
+    if array.flags.writeable:
+        return array
+    base = array.base
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return array.copy()
+        base = base.base
+    return array
 
 
 def _advice(found: object, dtype: np.dtype) -> str:
@@ -75,13 +90,13 @@ def checked_ids(ids: ArrayLike, name: str, rows: int | None) -> np.ndarray:
     wide = np.ascontiguousarray(array, np.int64 if signed else np.uint64)
     found = wide.view(np.uint64).reshape(array.shape)
     # Those below 0 are very large here, so one look is enough: there are 50 arrays a batch.
-    if rows is not None and found.size and int(found.max()) >= rows:
+    if rows is not None and found.size and int(found.max()) >= min(rows, 2**63 if signed else 2**64):
         bad = _outside(array, rows)
         raise IdOutOfRangeError(
             f"embedding {name!r} has {rows} rows, so ids are 0 to {rows - 1}; found id {bad}"
             f"{_place(array, bad)}"
         )
-    return found
+    return unchanging(found)
 
 
 def checked_rows(rows: ArrayLike, name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -43,6 +43,7 @@ from psnb._src.server.memory import answers_in, refusal
 from psnb._src.server.operations import (
     BUSY,
     AddKey,
+    CommitParts,
     Done,
     DropOtherKeys,
     Failed,
@@ -238,10 +239,13 @@ class ParameterServers:
                 stream.send(ServerReply(number, [Done(None)]))
                 return
 
+        # The answer to a commit goes with that to the next request, if that is here: in a run of
+        # steps it reads. Others do not wait for what may take long.
+        commits = all(isinstance(_on_a_shard(each), CommitParts) for each in request.operations)
+
         def send(found: list[ServerAnswer]) -> None:
             try:
-                # With the answer to the next request, if that is here.
-                stream.send(ServerReply(number, found), later=stream.has_more)
+                stream.send(ServerReply(number, found), later=commits and stream.has_more)
             except MemoryError as error:
                 where = f"the parameter server at {self._worker.address}"
                 refused = Failed(refusal(error, "the answer to a request", where))
@@ -278,6 +282,10 @@ class ParameterServers:
             if time.monotonic() - self._ticked > _STUCK:
                 for stream in self._streams.copy():
                     stream.send(ServerReply(BUSY, None))
+
+
+def _on_a_shard(operation: object) -> object:
+    return operation.operation if isinstance(operation, OnShard) else None
 
 
 def _is_large(answer: ServerAnswer) -> bool:

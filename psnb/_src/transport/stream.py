@@ -256,34 +256,45 @@ class _SocketStream(MessageStream):
         return not self._receiving and len(self._read) > self._at
 
     def _send(self, frames: Sequence[Any], *, later: bool) -> None:
-        first, *others = frames
         with self._lock:
-            small = [frame for frame in others if len(frame) < _SMALL]
-            block = self._shared(small) if sum(map(len, small)) >= _SMALL else None
-            together = block is not None
-            # First: without memory for it, nothing of the message may be written.
-            lengths, whole = [len(first)], [first, b"".join(small) if block is None else block]
-            for frame in others:
-                lengths.append(len(frame))
-                if len(frame) >= _SMALL:
-                    block = self._shared([frame])
-                    whole.append(_lasting(frame) if block is None else block)
-                    if block is not None:
-                        lengths[-1] = len(block) | _SHARED
-            released = self._released()
-            head = _HEAD.pack(len(frames), len(released), together) + struct.pack(
-                f"<{len(frames) + len(released)}Q", *lengths, *released
-            )
-            if sum(map(len, whole)) < _SMALL:
-                self._waiting += b"".join([head, *whole])
+            blocks, released = list[SharedBlock](), self._released()
+            try:
+                parts = self._parts(frames, blocks, released)
+            except BaseException:  # nothing of it is sent: what was taken for it is as it was
+                for block in blocks:
+                    self._take_back(block.number)
+                if self._mapped is not None:
+                    self._mapped.released.extendleft(reversed(released))
+                raise
+            if sum(map(len, parts)) < _SMALL:
+                self._waiting += b"".join(parts)
                 if not later or len(self._waiting) >= _SMALL:
                     self._write_waiting()
                 return
             self._write_waiting()
-            self._write(head)
-            for part in whole:
+            for part in parts:
                 if len(part):
                     self._write(part)
+
+    def _parts(
+        self, frames: Sequence[Any], blocks: list[SharedBlock], released: Sequence[int]
+    ) -> list[bytes | memoryview]:
+        """Return what is written for frames; ``blocks`` gets the shared ones that it names."""
+        first, *others = frames
+        small = [frame for frame in others if len(frame) < _SMALL]
+        shared = self._shared(small, blocks) if sum(map(len, small)) >= _SMALL else None
+        lengths = [len(first)]
+        whole = [first, b"".join(small) if shared is None else shared]
+        for frame in others:
+            lengths.append(len(frame))
+            if len(frame) >= _SMALL:
+                block = self._shared([frame], blocks)
+                whole.append(_lasting(frame) if block is None else block)
+                if block is not None:
+                    lengths[-1] = len(block) | _SHARED
+        head = _HEAD.pack(len(frames), len(released), shared is not None)
+        numbers = struct.pack(f"<{len(frames) + len(released)}Q", *lengths, *released)
+        return [head + numbers, *whole]
 
     def _write_waiting(self) -> None:
         waiting, self._waiting = self._waiting, b""
@@ -316,12 +327,17 @@ class _SocketStream(MessageStream):
             with contextlib.suppress(StreamClosedError):  # `receive` raises it
                 self._stream.write(data)
 
-    def _shared(self, frames: Sequence[Any]) -> bytes | None:
+    def _shared(self, frames: Sequence[Any], blocks: list[SharedBlock]) -> bytes | None:
         """Put frames into shared memory, and return what names the block; None without room."""
         block = None if self._arena is None else self._arena.put(frames)
         if block is None:
             return None
+        blocks.append(block)
         return _BLOCK.pack(block.number, block.fd, block.capacity, sum(map(len, frames)))
+
+    def _take_back(self, number: int) -> None:
+        assert self._arena is not None  # only what was put there comes back
+        self._arena.take_back(number)
 
     def _released(self) -> list[int]:
         released: list[int] = []
@@ -332,10 +348,9 @@ class _SocketStream(MessageStream):
     async def _receive(self) -> Sequence[Any]:
         frames, released, shared = _HEAD.unpack(await self._take(_HEAD.size))
         numbers = struct.unpack(f"<{frames + released}Q", await self._take(8 * (frames + released)))
-        for number in numbers[frames:]:
-            assert self._arena is not None  # only what was sent from there comes back
-            with self._lock:
-                self._arena.take_back(number)
+        with self._lock:
+            for number in numbers[frames:]:
+                self._take_back(number)
         first, *lengths = numbers[:frames]
         small = [length for length in lengths if length < _SMALL]
         together = _BLOCK.size | _SHARED if shared else sum(small)
@@ -351,12 +366,15 @@ class _SocketStream(MessageStream):
             raise UnreceivedError(bytes(found[0][:_CHUNK]), lacking)
         # Each small one is copied: who keeps the rows of one table must not keep those of all.
         whole, end, rest, apart = memoryview(found[1]), 0, iter(found[2:]), [found[0]]
-        for length in lengths:
-            if length < _SMALL:
-                start, end = end, end + length
-                apart.append(bytearray(whole[start:end]))
-            else:
-                apart.append(next(rest))
+        try:
+            for length in lengths:
+                if length < _SMALL:
+                    start, end = end, end + length
+                    apart.append(bytearray(whole[start:end]))
+                else:
+                    apart.append(next(rest))
+        except MemoryError:
+            raise UnreceivedError(bytes(found[0][:_CHUNK]), sum(small)) from None
         return apart
 
     async def _frame(self, length: int) -> Any:

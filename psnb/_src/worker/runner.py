@@ -479,16 +479,23 @@ class ResultSender:
                 taken = joined(taken, effective)
                 self._send(ClosureResults(taken, reports, together, [*done, *results]))
 
+    def end(self) -> None:
+        """Expect nothing any more."""
+        with self._lock:
+            self._expected = 0
+
     def _tick(self) -> None:
         with self._lock:
             self._ticking = self._expected > 0
             hold = held_seconds(self.workers)
             due = self._hurry or time.monotonic() - self._sent_at >= hold
-        if due or not self._ticking:
-            self.flush()
-        self._ticked()
-        if self._ticking:
-            self._loop.call_later(HELD_SECONDS, self._tick)
+        try:
+            if due or not self._ticking:
+                self.flush()
+        finally:  # without memory for it, the next tick may have some
+            self._ticked()
+            if self._ticking:
+                self._loop.call_later(HELD_SECONDS, self._tick)
 
 
 # NotebookLink: a session's way to its coordinator, and what closures ask over it.
@@ -674,8 +681,10 @@ class ClosureRunner:
             self._run_once(function, replace(assignment, done=done, commit=commit), run)
             if not run.goes_on():
                 break
-        self._server_client.flush()  # nothing of this run is sent after its last commit
-        run.end_part()
+        try:
+            self._server_client.flush()  # nothing of this run is sent after its last commit
+        finally:
+            run.end_part()
 
     def _run_once(self, function: LoadedFunction, assignment: Assignment, run: Run | None) -> None:
         """Run a closure, or a step of a run."""
