@@ -3,8 +3,9 @@
 ``python -m tests.benchmarks.scale``: a quarter of an hour; the table of `docs/concepts/scaling.md`.
 With 10, 100 and 1,000 simulated workers it measures what the processes of notebook and scheduler
 spend while nothing happens, and for steps of `run_epoch`. That is taken to be a sum: so much a
-second, for each worker, each message of a worker and each step; all at least 0. What a step costs
-workers and servers is that of `costs`. The fit is tried on configurations that it has not seen.
+second, for each worker, each split that a worker leases, each message with what it has done, and
+each step; all at least 0. What a step costs workers and servers is that of `costs`. The fit is
+tried on configurations that it has not seen.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ from psnb._src.protocol.messages import held_seconds
 from tests.benchmarks import costs
 from tests.benchmarks.many_workers import cluster, wait_for
 
-TERMS = ("second", "worker and second", "message", "step")
+TERMS = ("second", "worker and second", "split", "message", "step")
 KINDS = ("notebook", "scheduler")
-FITTED = (10, 100, 1_000)
+SPLITS, EPOCH = 8, 600.0
+"""Splits of an epoch for each worker, and the seconds of an epoch that is reckoned with."""
+
+FITTED, MANY = (10, 100, 1_000), 200
 HELD_OUT = (40, 400)
 SECONDS = 10.0
 PATIENCE = 120.0
@@ -55,13 +59,14 @@ class Measured(NamedTuple):
     """What was counted in some seconds, and the CPU seconds of each of `KINDS` in each of them."""
 
     workers: int
+    splits: float
     messages: float
     steps: float
     used: tuple[float, ...]
 
     def terms(self) -> list[float]:
         """Return how often each of `TERMS` was paid."""
-        return [1, self.workers, self.messages, self.steps]
+        return [1, self.workers, self.splits, self.messages, self.steps]
 
 
 def measured(workers: int) -> list[Measured]:
@@ -88,16 +93,18 @@ def measured(workers: int) -> list[Measured]:
 
         epoch(workers)  # whatever is done once
         found = []
-        for steps in (0, max(3_000, 4 * workers)):
+        most = max(4_000, 4 * workers)
+        for steps in (0, most, 4 * most) if workers < MANY else (0, most):
             begin, before = time.monotonic(), used()
             if steps:
                 epoch(steps)
             else:
                 time.sleep(SECONDS)
             took = time.monotonic() - begin
+            splits = min(SPLITS * workers, steps) / took
             messages = min(workers / held_seconds(workers), steps / took)
             spent = tuple((used() - before) / took)
-            found.append(Measured(workers, messages, steps / took, spent))
+            found.append(Measured(workers, splits, messages, steps / took, spent))
         return found
 
 
@@ -117,7 +124,7 @@ def limit(
     """Return how many servers a cluster needs, and what is its first limit."""
     rate = workers / (gradients + step["worker"])
     messages = min(workers / held_seconds(workers), rate)
-    at = [1, workers, messages, rate]
+    at = [1, workers, SPLITS * workers / EPOCH, messages, rate]
     loads = {kind: float(model[kind] @ at) for kind in KINDS}
     servers = max(
         math.ceil(rate * step["server"] / BUSY), math.ceil(rate * step["bytes"] / NETWORK)
@@ -154,7 +161,7 @@ def main() -> None:
     by_kind = costs.fitted_model(console)
     terms = np.array(WIDE_DEEP.terms())
     step = {kind: float(by_kind[kind] @ terms) / 1e6 for kind in ("worker", "server")}
-    step["bytes"] = 2 * WIDE_DEEP.nbytes
+    step["bytes"] = WIDE_DEEP.nbytes  # each way
     console.print({name: f"{each:.3g}" for name, each in step.items()}, "of wide & deep, a step")
     print("| workers |", " | ".join(f"steps of {each * 1e3:g} ms" for each in GRADIENTS), "|")
     for workers in WORKERS:

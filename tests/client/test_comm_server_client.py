@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -365,6 +365,67 @@ def test_a_commit_that_may_wait_is_held_back_until_something_is_sent(
             transport._loop.call_soon_threadsafe(connection.close)
     assert told.get(timeout=10) is None
     assert variable.read().tolist() == [1]
+
+
+@contextlib.contextmanager
+def counted_answers(cluster: Client, server: str) -> Iterator[Callable[[], list[int]]]:
+    """Have a server count the answers of each of its writes that has some to a commit."""
+
+    def begin() -> None:
+        from psnb._src.server.operations import ServerReply
+        from psnb._src.transport.stream import _SocketStream as Stream
+
+        Stream.real = Stream.send, Stream._write_waiting  # type: ignore[attr-defined]
+        send, write = Stream.real  # type: ignore[attr-defined]
+        Stream.answers, Stream.counted = 0, []  # type: ignore[attr-defined]
+
+        def noted(stream: Stream, message: object, *, later: bool = False) -> None:
+            if isinstance(message, ServerReply) and message.answers:
+                Stream.answers += 1  # type: ignore[attr-defined]
+            send(stream, message, later=later)
+
+        def wrote(stream: Stream) -> None:
+            if stream._waiting and Stream.answers:  # type: ignore[attr-defined]
+                Stream.counted.append(Stream.answers)  # type: ignore[attr-defined]
+                Stream.answers = 0  # type: ignore[attr-defined]
+            write(stream)
+
+        Stream.send, Stream._write_waiting = noted, wrote  # type: ignore[method-assign]
+
+    def counted() -> list[int]:
+        from psnb._src.transport.stream import _SocketStream as Stream
+
+        return list(Stream.counted)  # type: ignore[attr-defined]
+
+    def end() -> None:
+        from psnb._src.transport.stream import _SocketStream as Stream
+
+        Stream.send, Stream._write_waiting = Stream.real  # type: ignore[attr-defined]
+
+    cluster.run(begin, workers=[server])
+    try:
+        yield lambda: cluster.run(counted, workers=[server])[server]
+    finally:
+        cluster.run(end, workers=[server])
+
+
+def test_the_answer_to_a_commit_goes_with_that_to_the_next_request(
+    cluster: Client, strategy: psnb.ParameterServerStrategy
+) -> None:
+    variable = strategy.variable(np.zeros(1), name="v")
+    variable.read()  # connects
+    (shard, _), told = variable._shards.tables[0], queue.SimpleQueue[Any]()
+    transport = strategy._core.server_client
+    assert isinstance(transport, CommServerClient)
+    server = transport._server(shard)
+    assert server is not None
+    part = Part([OnTable("v", AddValues(np.ones(1)))])
+    with counted_answers(cluster, server.address) as counts:
+        commit = Commit("w", 1, shards=(shard,))
+        transport.commit_soon(commit, {shard: part}, told.put, later=True)
+        assert variable.read().tolist() == [1]
+        assert 2 in counts()
+    assert told.get(timeout=10) is None
 
 
 def test_a_request_ends_when_its_event_loop_has(running: asyncio.AbstractEventLoop) -> None:
