@@ -3,8 +3,9 @@
 ``python -m tests.benchmarks.reuse``: a minute. Workers take turns with batches of 512, of the
 flights and of ids after a Zipf law of exponent 1.1. Of the rows that a batch wants, it counts those
 that its worker has pulled before; of these, those that nobody has pushed since, so that nothing
-would have to travel; and those that nobody *else* has pushed, which a worker could know if it
-applied its own gradients itself, with the optimizer's state, as mode `BoundedStaleness` does.
+would have to travel; those that nobody *else* has pushed, which a worker could know if it applied
+its own gradients itself, with the optimizer's state, as mode `BoundedStaleness` does; and those of
+the worker's last batch: what is asked for while that one computes does not have its gradients.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ def of_zipf() -> Iterator[np.ndarray]:
         yield np.unique(rng.zipf(ZIPF, (BATCH, FIELDS)) % IDS + fields)
 
 
-def shares(batches: Iterator[np.ndarray], workers: int) -> tuple[float, float, float]:
-    """Return the shares of rows pulled before, unchanged since, and unchanged by others since.
+def shares(batches: Iterator[np.ndarray], workers: int) -> tuple[float, ...]:
+    """Return the shares of rows pulled before, unchanged, unchanged by others, in the last batch.
 
     Every row that is pulled is pushed in the same step. The first half only fills the tables.
     """
     pulled: list[dict[int, int]] = [{} for _ in range(workers)]  # by id: at which step
     pushed: list[dict[int, int]] = [{} for _ in range(workers)]
-    wanted = known = same = own = 0
+    wanted = known = same = own = last_batch = 0
     for step, ids in enumerate(islice(batches, BATCHES)):
         worker = step % workers
         for number in ids.tolist():
@@ -56,15 +57,18 @@ def shares(batches: Iterator[np.ndarray], workers: int) -> tuple[float, float, f
                 if before is not None:
                     last = [each.get(number, -1) for each in pushed]
                     known += 1
+                    last_batch += before == step - workers
                     same += all(each < before for each in last)
                     own += all(each < before for i, each in enumerate(last) if i != worker)
             pulled[worker][number] = pushed[worker][number] = step
-    return known / wanted, same / wanted, own / wanted
+    return tuple(each / wanted for each in (known, same, own, last_batch))
 
 
 def main() -> None:
     """Print the table."""
-    table = Table("ids", "workers", "pulled before", "unchanged", "unchanged by others")
+    table = Table(
+        "ids", "workers", "pulled before", "unchanged", "unchanged by others", "in the last batch"
+    )
     for name, batches in (("flights", of_flights), ("Zipf 1.1", of_zipf)):
         for workers in WORKERS:
             found = shares(batches(), workers)
