@@ -832,7 +832,8 @@ def test_from_ray(anew: Namespace) -> None:
     run(anew, "# A table with an optimizer on a server")
     with anew["strategy"]:
         run(anew, "# Steps as closures")
-    assert anew["losses"][-1] < anew["losses"][0] == 1.0
+    # The first closure may read what the other worker has pushed before.
+    assert anew["losses"][-1] < anew["losses"][0] <= 1.0
 
 
 def test_from_torchrec(anew: Namespace) -> None:
