@@ -90,7 +90,8 @@ def checked_ids(ids: ArrayLike, name: str, rows: int | None) -> np.ndarray:
     wide = np.ascontiguousarray(array, np.int64 if signed else np.uint64)
     found = wide.view(np.uint64).reshape(array.shape)
     # Those below 0 are very large here, so one look is enough: there are 50 arrays a batch.
-    if rows is not None and found.size and int(found.max()) >= min(rows, 2**63 if signed else 2**64):
+    most = 2**63 if signed else 2**64
+    if rows is not None and found.size and int(found.max()) >= min(rows, most):
         bad = _outside(array, rows)
         raise IdOutOfRangeError(
             f"embedding {name!r} has {rows} rows, so ids are 0 to {rows - 1}; found id {bad}"
