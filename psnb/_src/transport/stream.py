@@ -260,14 +260,16 @@ class _SocketStream(MessageStream):
             blocks, released = list[SharedBlock](), self._released()
             try:
                 parts = self._parts(frames, blocks, released)
+                small = sum(map(len, parts)) < _SMALL
+                waiting = b"".join([self._waiting, *parts]) if small else self._waiting
             except BaseException:  # nothing of it is sent: what was taken for it is as it was
                 for block in blocks:
                     self._take_back(block.number)
                 if self._mapped is not None:
                     self._mapped.released.extendleft(reversed(released))
                 raise
-            if sum(map(len, parts)) < _SMALL:
-                self._waiting += b"".join(parts)
+            if small:
+                self._waiting = waiting
                 if not later or len(self._waiting) >= _SMALL:
                     self._write_waiting()
                 return
