@@ -340,19 +340,26 @@ def test_arrays_of_a_commit_that_no_thread_waits_for_are_free_when_it_has_ended(
     assert (variable.read() == 1).all()
 
 
+def connected(
+    strategy: psnb.ParameterServerStrategy,
+) -> tuple[psnb.Variable, ShardId, ServerAddress, CommServerClient]:
+    """Return a variable "v" of a 0, its shard, its server and a client that is connected to it."""
+    variable = strategy.variable(np.zeros(1), name="v")
+    variable.read()
+    shard, transport = variable._shards.tables[0][0], strategy._core.server_client
+    assert isinstance(transport, CommServerClient)
+    server = transport._server(shard)
+    assert server is not None
+    return variable, shard, server, transport
+
+
 @pytest.mark.parametrize("sent_by", ["the next request", "flush", "a broken connection"])
 def test_a_commit_that_may_wait_is_held_back_until_something_is_sent(
     strategy: psnb.ParameterServerStrategy, sent_by: str
 ) -> None:
-    variable = strategy.variable(np.zeros(1), name="v")
-    variable.read()  # connects
-    (shard, _), told = variable._shards.tables[0], queue.SimpleQueue[Any]()
-    transport = strategy._core.server_client
-    assert isinstance(transport, CommServerClient)
-    part = Part([OnTable("v", AddValues(np.ones(1)))])
+    variable, shard, server, transport = connected(strategy)
+    told, part = queue.SimpleQueue[Any](), Part([OnTable("v", AddValues(np.ones(1)))])
     transport.commit_soon(Commit("w", 1, shards=(shard,)), {shard: part}, told.put, later=True)
-    server = transport._server(shard)
-    assert server is not None
     connection = transport._open[server.address]
     wait_until(lambda: connection._stream._waiting, "it is held back")  # type: ignore[attr-defined]
     assert told.empty()
@@ -412,14 +419,8 @@ def counted_answers(cluster: Client, server: str) -> Iterator[Callable[[], list[
 def test_the_answer_to_a_commit_goes_with_that_to_the_next_request(
     cluster: Client, strategy: psnb.ParameterServerStrategy
 ) -> None:
-    variable = strategy.variable(np.zeros(1), name="v")
-    variable.read()  # connects
-    (shard, _), told = variable._shards.tables[0], queue.SimpleQueue[Any]()
-    transport = strategy._core.server_client
-    assert isinstance(transport, CommServerClient)
-    server = transport._server(shard)
-    assert server is not None
-    part = Part([OnTable("v", AddValues(np.ones(1)))])
+    variable, shard, server, transport = connected(strategy)
+    told, part = queue.SimpleQueue[Any](), Part([OnTable("v", AddValues(np.ones(1)))])
     with counted_answers(cluster, server.address) as counts:
         commit = Commit("w", 1, shards=(shard,))
         transport.commit_soon(commit, {shard: part}, told.put, later=True)
