@@ -98,6 +98,29 @@ def test_an_epoch_uses_every_example_once_and_ends_by_itself(
         assert numbers(visits, 1000) == [epoch] * 1000
 
 
+def test_what_is_slow_to_read_is_read_ahead_and_used_once(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits, ahead = visits_of(strategy, 40), strategy.variable(np.zeros(1, np.float32))
+
+    def read(number: Any) -> Any:
+        time.sleep(0.003)  # a file that is far away
+        return number, threading.current_thread().name.startswith("psnb-ahead")
+
+    def step(iterator: object) -> None:
+        number, is_ahead = next(iterator)  # type: ignore[call-overload]
+        visits.push([number], -np.ones((1, 1), np.float32))
+        ahead.assign_add(np.full(1, is_ahead, np.float32))
+
+    dataset = coordinator.create_per_worker_dataset(
+        data.Dataset.range(40).map(read), sharding="dynamic", splits=8
+    )
+    assert coordinator.run_epoch(step, iter(dataset)).visits == 40
+    assert numbers(visits, 40) == [1] * 40
+    # All but the first part that each of two workers reads.
+    assert float(ahead.read()[0]) in (30.0, 35.0)
+
+
 def test_a_closure_takes_as_much_as_it_likes(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:
@@ -421,9 +444,11 @@ def test_every_example_is_used_once_while_workers_are_killed_at_random() -> None
 
 
 @pytest.mark.second_tier("endurance: random kills; one of each kind is above")
-@pytest.mark.parametrize(("servers", "threads"), [(1, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(
+    ("servers", "threads", "seconds"), [(1, 1, 0.0), (1, 2, 0.0), (2, 2, 0.0), (1, 2, 0.003)]
+)
 def test_every_example_is_used_once_in_runs_while_workers_are_killed_at_random(
-    servers: int, threads: int
+    servers: int, threads: int, seconds: float
 ) -> None:
     rows, kills = 24_000, 6
     with (
@@ -433,8 +458,13 @@ def test_every_example_is_used_once_in_runs_while_workers_are_killed_at_random(
         coordinator = psnb.ClusterCoordinator(strategy)
         coordinator.use_threads(threads)
         visits = visits_of(strategy, rows)
+
+        def read(ids: Any) -> Any:
+            time.sleep(seconds)  # what takes long is read ahead
+            return ids
+
         dataset = coordinator.create_per_worker_dataset(
-            data.Dataset.range(rows).shuffle(500).batch(4), sharding="dynamic"
+            data.Dataset.range(rows).shuffle(500).batch(4).map(read), sharding="dynamic"
         )
 
         def step(iterator: object) -> None:

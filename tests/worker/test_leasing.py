@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,19 @@ import pytest
 
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.protocol.messages import AskLease, BeginLease, Taken
-from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests
+from psnb._src.worker import leasing
+from psnb._src.worker.context import WorkerContext
+from psnb._src.worker.leasing import Iterated, LeasedSplitReader, LeaseRequests
+from psnb._src.worker.read_ahead import ReadAhead
 from psnb.data import Dataset, splits
 from psnb.errors import ClosureCancelledError, DatasetError
 from tests.conftest import DEADLINE
 from tests.coordinator.queues import ClosureQueue, closure
+
+
+def context() -> WorkerContext:
+    """Return that of a closure."""
+    return WorkerContext(0, 1, "w", 1, lambda when, values: None)
 
 
 class Worker:
@@ -24,7 +35,7 @@ class Worker:
     def __init__(self, leases: LeaseRegistry, parts: list[Dataset], epoch: int) -> None:
         self.leases = leases
         self.requests = self.begin(0)
-        self.iterator = LeasedSplitReader(parts, epoch, lambda: self.requests)
+        self.iterator = LeasedSplitReader(parts, epoch, lambda: self.requests, ahead=read_ahead)
 
     def begin(self, closure: int, slot: int | None = None) -> LeaseRequests:
         """Begin an attempt at a closure."""
@@ -42,6 +53,26 @@ class Worker:
 
     def report(self, taken: Taken) -> None:
         self.leases.take(self, taken)
+
+
+def read_ahead(iterator: Iterated, count: int | None) -> ReadAhead:
+    """Read ahead where reading has been slow."""
+    return ReadAhead(iterator, count, context())
+
+
+@pytest.fixture(autouse=True, params=["by the closure", "ahead"])
+def slow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Read as if all that was read before had been slow, or quick."""
+
+    class Slot(leasing._Slot):
+        def __init__(self) -> None:
+            super().__init__()
+            self.slow = request.param == "ahead"
+
+    monkeypatch.setattr(leasing, "_Slot", Slot)
+    monkeypatch.setattr(leasing, "WORTH_AHEAD", math.inf)
+    yield
+    gc.collect()  # a `Worker` refers to itself
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ from psnb._src.server.table import (
     rows_in_segment,
 )
 from psnb._src.transport.stream import UnreadableError
+from psnb._src.utils.ahead import require_closure
 from psnb._src.utils.threads import Answer
 from psnb.errors import (
     ConfigurationError,
@@ -363,6 +364,7 @@ def process_client() -> ServerClient:
     ConfigurationError
         If this is not a process of a cluster that psnb prepared.
     """
+    require_closure()
     own: ServerClient | None = getattr(_of_thread, "client", None)
     if own is not None:
         return own

@@ -49,6 +49,7 @@ from psnb._src.server.table import (
     TableOperation,
     TableRead,
 )
+from psnb._src.utils.ahead import require_closure
 from psnb._src.utils.profiling import Watermark
 from psnb._src.utils.threads import run_in_thread
 from psnb.errors import (
@@ -228,6 +229,7 @@ def buffered(updates: Updates) -> Iterator[None]:
 
 def current_updates() -> Updates | None:
     """Return the buffer of the closure that this thread runs, if it runs one."""
+    require_closure()
     updates: Updates | None = getattr(_local, "updates", None)
     return updates
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
 from typing import Any, ClassVar
@@ -140,21 +140,21 @@ def _kind(node: Node) -> str:
     return f"{inputs}>{node.name}" if inputs else node.name
 
 
-class _CurrentLog(threading.local):
-    log: StageLog | None = None
-
-
-_current = _CurrentLog()
+_current: ContextVar[StageLog | None] = ContextVar("log of stages", default=None)
 
 
 def log_stages(log: StageLog | None) -> None:
-    """From now on, count what this thread begins to iterate over in a log; None for no more."""
-    _current.log = log
+    """From now on, count what this thread begins to iterate over in a log; None for no more.
+
+    So do `Workers` that it starts then.
+    """
+    _current.set(log)
 
 
 def book_for(node: Node) -> PipelineProfile:
     """Return the book for an iteration that begins in this thread."""
-    return PipelineProfile() if _current.log is None else _current.log.book(node)
+    log = _current.get()
+    return PipelineProfile() if log is None else log.book(node)
 
 
 # Context: what all parts of an iteration share, such as seeds and options. Pure.

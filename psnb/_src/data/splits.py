@@ -122,6 +122,14 @@ def _check_order(node: Node) -> None:
         _check_order(each)
 
 
+def ends_with_prefetch(dataset: Dataset) -> bool:
+    """Return whether the last part of a chain, options aside, is a `Dataset.prefetch`."""
+    node = dataset.node
+    while isinstance(node, WithOptions):
+        node = node.source
+    return isinstance(node, Prefetch)
+
+
 def partitions_of(node: Node) -> Partitions | None:
     """Return the partitions of another library that a chain reads; None if it reads none."""
     if isinstance(node, Partitions):

@@ -36,6 +36,7 @@ from psnb._src.metrics.metric import MetricState
 from psnb._src.protocol.messages import Taken
 from psnb._src.protocol.packing import PROTOCOL, dumps
 from psnb._src.transport.stream import connect
+from psnb._src.utils.ahead import require_closure
 from psnb._src.utils.text import NAME, printable, truncate
 from psnb._src.worker.leasing import LeaseRequests
 from psnb.errors import ConfigurationError, WorkerLostError
@@ -415,7 +416,7 @@ _local = threading.local()
 @contextmanager
 def entered(context: WorkerContext) -> Iterator[None]:
     """Make a context the current one of this thread, in place of the one before."""
-    before = current_context()
+    before = _context()
     _local.context = context
     try:
         yield
@@ -425,6 +426,11 @@ def entered(context: WorkerContext) -> Iterator[None]:
 
 def current_context() -> WorkerContext | None:
     """Return the context of this thread; None outside of closures."""
+    require_closure()
+    return _context()
+
+
+def _context() -> WorkerContext | None:
     found: WorkerContext | None = getattr(_local, "context", None)
     return found
 
@@ -616,7 +622,7 @@ class PrintedLines:
 
     def write(self, text: str) -> int:
         """Write what is whole, and keep the rest."""
-        if current_context() is None:
+        if _context() is None:
             return self.wrapped.write(text)
         *lines, rest = (getattr(self._begun, "text", "") + text).split("\n")
         while len(rest) > _MOST:
@@ -637,7 +643,7 @@ class PrintedLines:
         self._put([*(self._throttle.admit([rest]) if rest else ()), *self._throttle.left_out()])
 
     def _put(self, lines: list[str]) -> None:
-        context = current_context()
+        context = _context()
         if lines and context is not None:
             # One call, and flushed: one write of the process.
             self.wrapped.write(

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 from psnb._src.protocol.messages import (
@@ -27,6 +28,7 @@ from psnb._src.protocol.messages import (
     TakenRange,
 )
 from psnb._src.protocol.packing import dumps
+from psnb._src.utils.ahead import NoClosureYet
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import counted
 from psnb.errors import ClosureCancelledError, ClosureInputError, SerializationError
@@ -290,7 +292,7 @@ class Iterated(Protocol):
         """Return which element came last, for messages."""
 
     def close(self) -> None:
-        """End what it has opened."""
+        """End what it has opened, also while another thread is in `__next__`: that one ends it."""
 
 
 class Split(Protocol):
@@ -309,6 +311,7 @@ class _OpenLease:
     iterator: Iterated
     left: int | None
     at: int = 0  # how many elements were taken
+    seconds: float = 0.0  # that took
 
 
 @dataclass
@@ -330,6 +333,16 @@ class _Slot:
         self.turn = threading.Lock()
         self.unread: Lease | None = None  # could not be begun, for the next request
         self.lease: _OpenLease | None = None  # what is being read
+        self.slow = False  # whether reading has taken `WORTH_AHEAD`
+
+
+WORTH_AHEAD = 0.002
+"""Seconds for an element, on average of a lease, from which on the next leases are read ahead.
+
+To hand an element from thread to thread takes 0.1 ms, and up to 0.4 if both threads want the
+interpreter all the time. Not from within a lease: what a generator has opened may belong to the
+thread that began it.
+"""
 
 
 class LeasedSplitReader:
@@ -345,6 +358,9 @@ class LeasedSplitReader:
         Returns the `LeaseRequests` of the calling thread's closure.
     prepare : callable
         Makes sure that this worker has given splits.
+    ahead : callable, optional
+        Returns an iterator that reads ahead with another, as many elements as are left of a lease.
+        None: nothing is read ahead.
     """
 
     def __init__(
@@ -353,8 +369,9 @@ class LeasedSplitReader:
         epoch: int,
         lease_requests: Callable[[], LeaseRequests],
         prepare: Callable[[Sequence[int]], None] = lambda splits: None,
+        ahead: Callable[[Iterated, int | None], Iterated] | None = None,
     ) -> None:
-        self._splits, self._epoch = splits, epoch
+        self._splits, self._epoch, self._ahead = splits, epoch, ahead
         self._lease_requests, self._prepare = lease_requests, prepare
         self._slots: dict[int | None, _Slot] = {}  # `setdefault` alone changes it, atomically
 
@@ -394,6 +411,8 @@ class LeasedSplitReader:
         iterator = self._splits[lease.split].iterator(lease.state)
         if lease.state is None:
             requests.begin(self._epoch, lease.number, iterator.state())
+        if slot.slow and self._ahead is not None:
+            iterator = self._ahead(iterator, lease.count)
         slot.lease = _OpenLease(lease.number, lease.split, iterator, lease.count)
         slot.unread = None
 
@@ -424,16 +443,23 @@ class LeasedSplitReader:
         lease = slot.lease
         if lease is None or not requests.may_read(self._epoch, lease.number):
             return None
-        number, at = lease.number, lease.at
+        number, at, before = lease.number, lease.at, perf_counter()
         try:
             element = next(lease.iterator)
         except StopIteration:
             self._end_lease(slot, lease)
             requests.take(self._epoch, number, at, 0, None, True)
             return None
+        except NoClosureYet:
+            # A function of the dataset uses psnb: it is called once more, by the closure itself.
+            self._ahead = None
+            lease.iterator.close()
+            lease.iterator = self._splits[lease.split].iterator(lease.iterator.state())
+            return self._next(requests, slot)
         except Exception:  # a dataset may raise anything; the next element comes after this one
             requests.take(self._epoch, number, at, 0, lease.iterator.state(), False)
             raise
+        lease.seconds += perf_counter() - before
         requests.latest, after = self._name(lease), lease.iterator.state()
         lease.at += 1
         if lease.left is not None:
@@ -449,4 +475,5 @@ class LeasedSplitReader:
 
     def _end_lease(self, slot: _Slot, lease: _OpenLease) -> None:
         slot.lease = None
+        slot.slow |= lease.seconds > WORTH_AHEAD * lease.at
         lease.iterator.close()

@@ -83,7 +83,7 @@ class WorkerPartitions:
         return rows, sizeof(value) if fetched else 0
 
     def _value(self, number: int, worker: Worker) -> tuple[Any, bool]:
-        key, context, pause = self.keys[number], current_context(), _FIRST_PAUSE
+        key, pause = self.keys[number], _FIRST_PAUSE
         gone_since: float | None = None
         while True:
             ask = partial(task_value, worker, key)
@@ -95,6 +95,7 @@ class WorkerPartitions:
                 return value, fetched
             if state == "erred":
                 raise _failed(number, key)
+            context = current_context()  # who waits for long may be cancelled
             if context is not None and context.cancelled:
                 raise ClosureCancelledError("the closure was cancelled while it waited for data")
             now = time.monotonic()

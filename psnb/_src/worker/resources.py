@@ -19,10 +19,12 @@ from psnb._src.data.dataset import Dataset
 from psnb._src.data.memory import Memory
 from psnb._src.data.random import ShufflePlan
 from psnb._src.data.reader import DatasetIterator
+from psnb._src.data.splits import ends_with_prefetch
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import error_text
 from psnb._src.worker.context import InputContext, current_context, worker_context
-from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests, Split
+from psnb._src.worker.leasing import Iterated, LeasedSplitReader, LeaseRequests
+from psnb._src.worker.read_ahead import ReadAhead
 from psnb.errors import ClosureInputError, ConfigurationError
 
 
@@ -147,9 +149,15 @@ def make_iterator(dataset: WorkerDataset) -> SharedIterator:
     return SharedIterator(iter(dataset.whole))
 
 
-def make_leased_iterator(splits: Sequence[Split], epoch: int) -> LeasedSplitReader:
+def make_leased_iterator(splits: Sequence[Dataset], epoch: int) -> LeasedSplitReader:
     """Return the worker's part in an epoch over leased splits."""
-    return LeasedSplitReader(splits, epoch, lease_requests)
+    # Not after the user's own `prefetch`: `prefetch(0)` says that nothing is read ahead.
+    ahead = None if ends_with_prefetch(splits[0]) else _read_ahead
+    return LeasedSplitReader(splits, epoch, lease_requests, ahead=ahead)
+
+
+def _read_ahead(iterator: Iterated, count: int | None) -> ReadAhead:
+    return ReadAhead(iterator, count, worker_context())
 
 
 def _lease_requests() -> LeaseRequests | None:
