@@ -127,6 +127,8 @@ bench-all: bench
 	$(BIN)/python -m tests.benchmarks.predicting
 	$(BIN)/python -m tests.benchmarks.costs
 	$(BIN)/python -m tests.benchmarks.network
+	$(BIN)/python -m tests.benchmarks.delay
+	$(BIN)/python -m tests.benchmarks.reuse
 	$(BIN)/python -m tests.benchmarks.memory
 
 # Where the CPU time of a training step goes: a table by thread and function, and flame graphs in

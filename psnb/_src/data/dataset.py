@@ -1089,11 +1089,14 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
     def prefetch(self, buffer_size: int) -> Self:
         """Read elements ahead, in a thread.
 
+        Where workers lease a dataset whose chain does not end with this, they read one element
+        ahead once elements have taken 2 ms or more.
+
         Parameters
         ----------
         buffer_size : int
-            How many at most. `AUTOTUNE`: begins with 1, and doubles each time that the buffer is
-            found empty after it was full.
+            How many at most; with 0 none is read ahead. `AUTOTUNE`: begins with 1, and doubles each
+            time that the buffer is found empty after it was full.
         """
         if buffer_size != AUTOTUNE:
             buffer_size = integer("prefetch: buffer_size", buffer_size, 0)
