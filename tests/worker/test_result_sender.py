@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from psnb._src.protocol.messages import ClosureResult, ClosureResults
-from psnb._src.worker.runner import ResultSender
+from psnb._src.worker.results import ResultSender
 
 NONE = [0.0] * 5
 

@@ -29,9 +29,11 @@ from psnb._src.protocol.messages import (
 from psnb._src.protocol.packing import dumps, loads, unpack_error
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.table import OnTable, PushGradient
+from psnb._src.worker.attempt import LoadedFunction
 from psnb._src.worker.context import ReportedStates, split_outcome, worker_context
 from psnb._src.worker.resources import Resources
-from psnb._src.worker.runner import ClosureRunner, LoadedFunction, NotebookLink, ResultSender
+from psnb._src.worker.results import NotebookLink, ResultSender
+from psnb._src.worker.runner import ClosureRunner
 from psnb.errors import ServerLostError
 
 SHARD = ShardId("s", 0)

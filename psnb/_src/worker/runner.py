@@ -11,12 +11,10 @@ commit waits for it.)
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -28,7 +26,6 @@ from psnb._src.client.commit import UndecidedError
 from psnb._src.client.local_copies import LocalCopies
 from psnb._src.client.requests import reaching_by
 from psnb._src.client.updates import Round, Updates, buffered
-from psnb._src.dask_compat import Comm
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import (
     AnnounceStrategies,
@@ -36,41 +33,33 @@ from psnb._src.protocol.messages import (
     Assignment,
     BeginLease,
     ClosureResult,
-    ClosureResults,
     ClosureUndecided,
     CopiesFlushed,
     DefineResource,
     ElementsTaken,
     FlushUndecided,
-    Inquiry,
     KeepResult,
-    QuestionAsked,
     SessionOpening,
-    TakeAnswer,
-    Taken,
     ToNotebook,
-    ToWorker,
     exchange_writer,
-    held_seconds,
 )
-from psnb._src.protocol.packing import Nothing, dumps, loads, pack_error, shorten_call
+from psnb._src.protocol.packing import loads, pack_error
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.transport.stream import MessageStream, message_stream
-from psnb._src.utils.profiling import COMMIT, COMPUTE, PHASES, READ, start_clock, stop_clock
+from psnb._src.utils.profiling import COMMIT, stop_clock
 from psnb._src.utils.threads import Answer
+from psnb._src.worker.attempt import ClosureAttempt, LoadedFunction, Run
 from psnb._src.worker.context import (
     Activity,
     Cancellation,
     PeerMessages,
-    ReportedStates,
     WorkerContext,
     end_printed_lines,
     entered,
-    split_outcome,
     with_taken,
 )
-from psnb._src.worker.leasing import ASK_TIMEOUT, LeaseRequests, TakenElements, joined
+from psnb._src.worker.leasing import ASK_TIMEOUT
 from psnb._src.worker.resources import Resources
+from psnb._src.worker.results import NO_TIME, NotebookLink, ResultSender, out_of_reach
 from psnb.errors import ClosureCancelledError
 
 # ClosureThreads: the threads of a session that run its closures.
@@ -123,455 +112,6 @@ class ClosureThreads:
             if not self._closed():
                 work()
             del work  # not held while waiting for the next
-
-
-class LoadedFunction:
-    """A function from the coordinator, unpickled when it is first called.
-
-    Not on arrival: it may hold per-worker values, which only closure threads may wait for.
-    """
-
-    def __init__(self, name: str, payload: bytes, resources: Resources) -> None:
-        self.name = name
-        self._short = name.rpartition("<locals>.")[2]
-        self.activity = f"running {self._short}"
-        self._payload, self._resources = payload, resources
-        self._lock = threading.Lock()  # unpickle once, though two threads call at the same time
-        self._function: Callable[..., Any] | None = None
-
-    def get(self) -> Callable[..., Any]:
-        """Return the function; for closure threads."""
-        with self._lock:
-            if self._function is None:
-                with Activity(f"loading {self._short}"):  # with all the modules that it needs
-                    self._function = loads(self._payload, self._resources.get)
-            return self._function
-
-
-# ClosureAttempt: one attempt at a closure, from its call to its result.
-#
-# It belongs to the closure's thread until its commit is sent, and then to what takes the answer.
-
-
-class ClosureAttempt:
-    """What an attempt was given, has taken and written, and its outcome.
-
-    Parameters
-    ----------
-    function : LoadedFunction
-        What is called.
-    assignment : Assignment
-        What the coordinator sent with it.
-    updates : Updates
-        Takes its writes.
-    ask : callable
-        Asks the coordinator for what it reads.
-    report : callable
-        Takes what it has read.
-
-    Attributes
-    ----------
-    assignment, updates
-        As given.
-    clock : PhaseClock
-        What its time goes to; begins at once.
-    requests : LeaseRequests
-        What it takes from datasets.
-    states : ReportedStates
-        The states of metrics that it reports.
-    succeeded : bool
-        False once `fail` was called.
-    packed : bytes
-        The pickled result, or the error that `fail` was given.
-    staleness : int or None
-        How stale its update was, as far as that is known.
-    """
-
-    def __init__(
-        self,
-        function: LoadedFunction,
-        assignment: Assignment,
-        updates: Updates,
-        ask: Callable[[AskLease | BeginLease], Future[Any]],
-        report: Callable[[Taken], object],
-    ) -> None:
-        self.clock = start_clock(READ)
-        self.assignment, self.updates = assignment, updates
-        number = assignment.number
-        ranges = [each for each in assignment.ranges if each.closure == number]
-        self.requests = LeaseRequests(number, ask, report, ranges, assignment.slot)
-        self.states = ReportedStates()
-        self.succeeded, self.packed = True, b""
-        self.staleness: int | None = None
-        self._function = function
-        self._args: tuple[Any, ...] = ()
-        self._kwargs: dict[str, Any] = {}
-
-    def call(self, resources: Resources) -> Any:
-        """Call the function and return what it returns; raises what it raises."""
-        given = self.assignment
-        if given.payload:
-            self._args, self._kwargs = loads(given.payload, resources.get, given.inputs)
-        self.clock.turn(COMPUTE)
-        # Among it: the first call imports what the function needs, such as a framework. As reading
-        # it would say that workers wait for data.
-        function = self._function.get()
-        try:
-            return function(*self._args, **self._kwargs)
-        except StopIteration:
-            # From a dataset that has nothing left: the closure has nothing to do.
-            if not self.requests.ended or self.updates:
-                raise
-            return Nothing(self._function.name)
-        finally:
-            end_printed_lines()
-
-    def pack(self, value: Any) -> None:
-        """Pickle the result."""
-        self.clock.turn(COMMIT)
-        packed = b"" if value is None else dumps(value, f"the result of {self._function.name}")
-        self.packed = self.states.attach(packed)
-
-    def fail(self, error: BaseException, worker: str) -> None:
-        """Have the error as the outcome."""
-        unread = self.assignment.payload and not (self._args or self._kwargs)
-        call = "..." if unread else shorten_call(self._args, self._kwargs)
-        where = (
-            f"in closure {self._function.name}({call}) on worker {worker!r}, "
-            f"attempt {self.assignment.attempt}"
-        )
-        self.succeeded, self.packed = False, pack_error(error, where)
-
-    def release(self) -> None:
-        """Let go of what it has taken, was given and has written."""
-        self._args, self._kwargs = (), {}
-        self.requests.taken = TakenElements()
-        del self.updates
-
-    @property
-    def pushed(self) -> bool:
-        """Whether it has sent gradients, and succeeded."""
-        return self.succeeded and self.updates.pushed
-
-    def result(self) -> ClosureResult:
-        """Return the outcome."""
-        return ClosureResult(
-            self.assignment.closure,
-            True,
-            1,
-            self.succeeded,
-            self.packed,
-            sum(self.clock.seconds),
-            self.pushed,
-            () if self.staleness is None else (self.staleness,),
-            (),
-        )
-
-
-# Run: a run that is under way in a closure thread.
-
-
-class Run:
-    """Ends when its thread has, and the commits of its steps; thread-safe.
-
-    Parameters
-    ----------
-    cancellation : Cancellation
-        Says when it must not go on.
-    end : callable
-        Called once, with the run, when it has ended.
-
-    Attributes
-    ----------
-    found_end : bool
-        Whether a step has found nothing to take.
-    last : sequence of ToNotebook
-        If a step had no effect, or it is not known: what says so. Then no later one has any.
-    """
-
-    def __init__(self, cancellation: Cancellation, end: Callable[[Run], None]) -> None:
-        self.found_end = False
-        self.last: Sequence[ToNotebook | ClosureResult] = ()
-        self._cancellation, self._end = cancellation, end
-        self._lock = threading.Lock()  # guards the number, for a moment each
-        self._parts = 1  # its thread, and the steps whose outcome is to come
-
-    def goes_on(self) -> bool:
-        """Return whether it may do another step."""
-        stop = self._cancellation.requested or self._cancellation.recalled
-        return not (stop or self.found_end or self.last)
-
-    def begin_part(self) -> None:
-        """Note that a step begins."""
-        with self._lock:
-            self._parts += 1
-
-    def end_part(self) -> None:
-        """Note that a step's outcome is handed over, or that the thread does no more of them."""
-        with self._lock:
-            self._parts -= 1
-            over = not self._parts
-        if over:
-            self._end(self)
-
-
-class _StepsDone:
-    """The steps of a run that were done since they were last sent."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self.seconds = 0.0
-        self.pushed = self.ended = False
-        self.staleness: list[int] = []
-        self._attempts: list[ClosureAttempt] = []
-
-    def add(self, attempt: ClosureAttempt) -> None:
-        self.numbers.append(attempt.assignment.number)
-        self.seconds += sum(attempt.clock.seconds)
-        self.pushed |= attempt.pushed
-        if attempt.staleness is not None:
-            self.staleness.append(attempt.staleness)
-        attempt.release()  # batches and gradients: it waits here for up to five seconds
-        self._attempts.append(attempt)
-
-    def results(self, run: int) -> list[ClosureResult]:
-        """Return them as results of a run; may run what users have written."""
-        states, results = ReportedStates(), list[ClosureResult]()
-        for each in self._attempts:
-            try:
-                states.absorb(each.states)
-            except Exception:  # of another metric by the same name, or a user's that fails
-                results.append(self._reported(run, each))
-        try:
-            payload = states.attach(b"")
-        except Exception:  # likewise: each of them was pickled before
-            results, payload = [self._reported(run, each) for each in self._attempts], b""
-        wanted = [each.packed for each in self._attempts if each.assignment.results]
-        values = [split_outcome(each)[0] for each in wanted]
-        done = len(self.numbers), True, payload, self.seconds, self.pushed, self.staleness
-        return [*results, ClosureResult(run, self.ended, *done, values)]
-
-    def _reported(self, run: int, attempt: ClosureAttempt) -> ClosureResult:
-        return ClosureResult(run, False, 0, True, attempt.packed, 0.0, False, (), ())
-
-
-# ResultSender: results and reports on their way from the closure threads to the coordinator.
-#
-# A result is sent at once if no more closures wait. Otherwise results are gathered until they are
-# as many as the closures that still wait, so that the coordinator can send more in time, or for
-# `HELD_SECONDS`. What steps of runs have done and reported is held for `held_seconds`.
-
-HELD_SECONDS = 0.015
-"""Seconds that a result waits at most for others to be sent with it."""
-
-_NO_TIME = [0.0] * len(PHASES)
-
-
-class ResultSender:
-    """Gathers what closure threads hand over; `expect` belongs to the event loop.
-
-    Parameters
-    ----------
-    loop : asyncio.AbstractEventLoop
-        The loop whose timer sends.
-    unstarted : collection
-        The closures that wait to be run; only its length is used.
-    send : callable
-        Sends them; called by any thread.
-    ticked : callable
-        Called with each tick, while results are expected.
-    """
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        unstarted: Sized,
-        send: Callable[[ClosureResults], None],
-        ticked: Callable[[], object] = bool,
-    ) -> None:
-        self._loop, self._unstarted, self._send, self._ticked = loop, unstarted, send, ticked
-        # Keeps messages in order. While it is held, a message is pickled, and a socket is written
-        # that does not block.
-        self._sending = threading.Lock()
-        self._lock = threading.Lock()  # guards the next eight, used by several threads
-        self._steps: dict[int, _StepsDone] = {}  # by run
-        self.workers = 1  # of the coordinator
-        self._hurry = False  # something is here that is not of a run's step
-        self._sent_at = time.monotonic()
-        self._taken: list[Taken] = []
-        self._results: list[ClosureResult] = []
-        self._reports: list[tuple[float, dict[str, float]]] = []
-        self._phases: list[list[float]] = [_NO_TIME]  # of these results, in seconds
-        self._expected = 0  # results that are still to come
-        self._ticking = False  # the loop's alone
-
-    def expect(self, count: int) -> None:
-        """Expect this many more results."""
-        with self._lock:
-            self._expected += count
-        if not self._ticking and self._expected:
-            self._ticking = True
-            self._loop.call_later(HELD_SECONDS, self._tick)
-
-    def expect_fewer(self, count: int) -> None:
-        """Expect this many results less; any thread."""
-        with self._lock:
-            self._expected -= count
-
-    def add_result(self, result: ClosureResult, phases: list[float]) -> None:
-        """Hand a result over, and how long its closure was in each phase, in seconds."""
-        with self._lock:
-            self._expected -= 1
-            self._phases.append(phases)
-            self._results.append(result)
-            enough = len(self._results) >= len(self._unstarted)
-            self._hurry = True
-        if enough:
-            self.flush()
-
-    def add_step(self, attempt: ClosureAttempt) -> None:
-        """Hand over a step of a run that has had its effect; any thread."""
-        with self._lock:
-            run = attempt.assignment.closure
-            self._steps.setdefault(run, _StepsDone()).add(attempt)
-            # What it has used up, such as a partition that Dask holds for it, is let go then.
-            self._hurry |= any(each.ended for each in attempt.requests.used)
-            self._phases.append(attempt.clock.seconds)
-
-    def end_run(self, run: int) -> None:
-        """Note that a run has ended well: no more steps of it come."""
-        with self._lock:
-            self._expected -= 1
-            self._steps.setdefault(run, _StepsDone()).ended = True
-            idle = not self._unstarted
-        if idle:
-            self.flush()
-
-    def add_report(self, when: float, values: dict[str, float], *, hurry: bool = True) -> None:
-        """Hand metrics over; they go with the next results, or after `HELD_SECONDS`.
-
-        Without hurry: after `held_seconds`.
-        """
-        with self._lock:
-            self._reports.append((when, values))
-            self._hurry |= hurry
-
-    def add_taken(self, taken: Taken, *, hurry: bool = True) -> None:
-        """Hand over what a closure has taken, likewise."""
-        with self._lock:
-            self._taken.append(taken)
-            self._hurry |= hurry
-
-    def flush(self) -> None:
-        """Send all there is, if there is anything; any thread."""
-        with self._sending:
-            with self._lock:
-                taken, self._taken = self._taken, []
-                results, self._results = self._results, []
-                reports, self._reports = self._reports, []
-                phases, self._phases = self._phases, [_NO_TIME]
-                steps, self._steps = self._steps, {}
-                self._hurry, self._sent_at = False, time.monotonic()
-            if taken or results or reports or steps:
-                together = [float(sum(each)) for each in zip(*phases, strict=True)]
-                done = [result for run, each in steps.items() for result in each.results(run)]
-                effective = {number for each in steps.values() for number in each.numbers}
-                taken = joined(taken, effective)
-                self._send(ClosureResults(taken, reports, together, [*done, *results]))
-
-    def end(self) -> None:
-        """Expect nothing any more."""
-        with self._lock:
-            self._expected = 0
-
-    def _tick(self) -> None:
-        with self._lock:
-            self._ticking = self._expected > 0
-            hold = held_seconds(self.workers)
-            due = self._hurry or time.monotonic() - self._sent_at >= hold
-        try:
-            if due or not self._ticking:
-                self.flush()
-        finally:  # without memory for it, the next tick may have some
-            self._ticked()
-            if self._ticking:
-                self._loop.call_later(HELD_SECONDS, self._tick)
-
-
-# NotebookLink: a session's way to its coordinator, and what closures ask over it.
-#
-# Threads: any thread sends and asks. The event loop opens and closes the link, receives, and hands
-# answers to the waiting threads.
-
-
-class NotebookLink:
-    """Carries messages between a session and its coordinator.
-
-    Parameters
-    ----------
-    comm : distributed.comm.Comm
-        The coordinator's connection.
-
-    Attributes
-    ----------
-    closed : bool
-        Whether the coordinator has closed, or is out of reach.
-    """
-
-    def __init__(self, comm: Comm) -> None:
-        self.closed = False
-        self._comm = comm
-        self._stream: MessageStream | None = None  # set when the coordinator was answered
-        self._numbers = itertools.count()
-        self._asked: dict[int, Future[Any]] = {}  # each operation on a dict is atomic
-
-    async def open(self, threads: int) -> None:
-        """Tell the coordinator that the session is ready, with ``threads`` closure threads."""
-        await self._comm.write({"status": "OK", "threads": threads})
-        self._stream = message_stream(self._comm)
-
-    async def receive(self) -> ToWorker:
-        """Return the next message of an open link; raises OSError when the connection ends."""
-        assert self._stream is not None
-        return await self._stream.receive(ToWorker)
-
-    def send(self, message: ToNotebook) -> None:
-        """Send a message, if the link is open; returns at once."""
-        if self._stream is not None:
-            self._stream.send(message)
-
-    def ask(self, inquiry: Inquiry) -> Future[Any]:
-        """Ask the coordinator; the answer is a `ClosureCancelledError` if it is out of reach."""
-        number, future = next(self._numbers), Future[Any]()
-        self._asked[number] = future
-        if self.closed:  # checked after the future is stored; `close` does it in the other order
-            self._give_up(number)
-        else:
-            self.send(QuestionAsked(number, inquiry))
-        return future
-
-    def take_answer(self, message: TakeAnswer) -> None:
-        """Hand an answer to the thread that waits for it."""
-        if (future := self._asked.pop(message.number, None)) is not None:
-            future.set_result(message.answer)
-
-    def close(self) -> None:
-        """Close the connection; waits for an answer raise `ClosureCancelledError`."""
-        self.closed = True
-        for number in list(self._asked):
-            self._give_up(number)
-        if self._stream is not None:
-            self._stream.abort()
-        self._comm.abort()
-
-    def _give_up(self, number: int) -> None:
-        if (future := self._asked.pop(number, None)) is not None:
-            future.set_exception(out_of_reach())
-
-
-def out_of_reach() -> ClosureCancelledError:
-    """Return the error of closures whose coordinator is not there any more."""
-    return ClosureCancelledError("the coordinator has closed, or is out of reach")
 
 
 LARGE_RESULT = 1 << 13
@@ -813,7 +353,7 @@ class ClosureRunner:
     def _end_run(self, closure: int, run: Run) -> None:
         del self._cancellations[closure]
         if run.last:
-            self._hand_over(run.last, _NO_TIME)
+            self._hand_over(run.last, NO_TIME)
         else:
             self._results.end_run(closure)
 

@@ -45,15 +45,11 @@ from psnb._src.protocol.messages import (
     WorkerLeaves,
 )
 from psnb._src.utils.profiling import Stages
+from psnb._src.worker.attempt import LoadedFunction
 from psnb._src.worker.context import PeerMessages, longest
 from psnb._src.worker.resources import Resources
-from psnb._src.worker.runner import (
-    ClosureRunner,
-    ClosureThreads,
-    LoadedFunction,
-    NotebookLink,
-    ResultSender,
-)
+from psnb._src.worker.results import NotebookLink, ResultSender
+from psnb._src.worker.runner import ClosureRunner, ClosureThreads
 
 WORTH_TELLING = 0.5
 """Seconds after which views show what a worker does; short closures would only flicker."""

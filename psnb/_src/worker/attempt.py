@@ -1,0 +1,218 @@
+"""One attempt at a closure, and the run that it may be a step of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from psnb._src.client.updates import Updates
+from psnb._src.protocol.messages import (
+    AskLease,
+    Assignment,
+    BeginLease,
+    ClosureResult,
+    Taken,
+    ToNotebook,
+)
+from psnb._src.protocol.packing import Nothing, dumps, loads, pack_error, shorten_call
+from psnb._src.utils.profiling import COMMIT, COMPUTE, READ, start_clock
+from psnb._src.worker.context import (
+    Activity,
+    Cancellation,
+    ReportedStates,
+    end_printed_lines,
+)
+from psnb._src.worker.leasing import LeaseRequests, TakenElements
+from psnb._src.worker.resources import Resources
+
+
+class LoadedFunction:
+    """A function from the coordinator, unpickled when it is first called.
+
+    Not on arrival: it may hold per-worker values, which only closure threads may wait for.
+    """
+
+    def __init__(self, name: str, payload: bytes, resources: Resources) -> None:
+        self.name = name
+        self._short = name.rpartition("<locals>.")[2]
+        self.activity = f"running {self._short}"
+        self._payload, self._resources = payload, resources
+        self._lock = threading.Lock()  # unpickle once, though two threads call at the same time
+        self._function: Callable[..., Any] | None = None
+
+    def get(self) -> Callable[..., Any]:
+        """Return the function; for closure threads."""
+        with self._lock:
+            if self._function is None:
+                with Activity(f"loading {self._short}"):  # with all the modules that it needs
+                    self._function = loads(self._payload, self._resources.get)
+            return self._function
+
+
+# ClosureAttempt: one attempt at a closure, from its call to its result.
+#
+# It belongs to the closure's thread until its commit is sent, and then to what takes the answer.
+
+
+class ClosureAttempt:
+    """What an attempt was given, has taken and written, and its outcome.
+
+    Parameters
+    ----------
+    function : LoadedFunction
+        What is called.
+    assignment : Assignment
+        What the coordinator sent with it.
+    updates : Updates
+        Takes its writes.
+    ask : callable
+        Asks the coordinator for what it reads.
+    report : callable
+        Takes what it has read.
+
+    Attributes
+    ----------
+    assignment, updates
+        As given.
+    clock : PhaseClock
+        What its time goes to; begins at once.
+    requests : LeaseRequests
+        What it takes from datasets.
+    states : ReportedStates
+        The states of metrics that it reports.
+    succeeded : bool
+        False once `fail` was called.
+    packed : bytes
+        The pickled result, or the error that `fail` was given.
+    staleness : int or None
+        How stale its update was, as far as that is known.
+    """
+
+    def __init__(
+        self,
+        function: LoadedFunction,
+        assignment: Assignment,
+        updates: Updates,
+        ask: Callable[[AskLease | BeginLease], Future[Any]],
+        report: Callable[[Taken], object],
+    ) -> None:
+        self.clock = start_clock(READ)
+        self.assignment, self.updates = assignment, updates
+        number = assignment.number
+        ranges = [each for each in assignment.ranges if each.closure == number]
+        self.requests = LeaseRequests(number, ask, report, ranges, assignment.slot)
+        self.states = ReportedStates()
+        self.succeeded, self.packed = True, b""
+        self.staleness: int | None = None
+        self._function = function
+        self._args: tuple[Any, ...] = ()
+        self._kwargs: dict[str, Any] = {}
+
+    def call(self, resources: Resources) -> Any:
+        """Call the function and return what it returns; raises what it raises."""
+        given = self.assignment
+        if given.payload:
+            self._args, self._kwargs = loads(given.payload, resources.get, given.inputs)
+        self.clock.turn(COMPUTE)
+        # Among it: the first call imports what the function needs, such as a framework. As reading
+        # it would say that workers wait for data.
+        function = self._function.get()
+        try:
+            return function(*self._args, **self._kwargs)
+        except StopIteration:
+            # From a dataset that has nothing left: the closure has nothing to do.
+            if not self.requests.ended or self.updates:
+                raise
+            return Nothing(self._function.name)
+        finally:
+            end_printed_lines()
+
+    def pack(self, value: Any) -> None:
+        """Pickle the result."""
+        self.clock.turn(COMMIT)
+        packed = b"" if value is None else dumps(value, f"the result of {self._function.name}")
+        self.packed = self.states.attach(packed)
+
+    def fail(self, error: BaseException, worker: str) -> None:
+        """Have the error as the outcome."""
+        unread = self.assignment.payload and not (self._args or self._kwargs)
+        call = "..." if unread else shorten_call(self._args, self._kwargs)
+        where = (
+            f"in closure {self._function.name}({call}) on worker {worker!r}, "
+            f"attempt {self.assignment.attempt}"
+        )
+        self.succeeded, self.packed = False, pack_error(error, where)
+
+    def release(self) -> None:
+        """Let go of what it has taken, was given and has written."""
+        self._args, self._kwargs = (), {}
+        self.requests.taken = TakenElements()
+        del self.updates
+
+    @property
+    def pushed(self) -> bool:
+        """Whether it has sent gradients, and succeeded."""
+        return self.succeeded and self.updates.pushed
+
+    def result(self) -> ClosureResult:
+        """Return the outcome."""
+        return ClosureResult(
+            self.assignment.closure,
+            True,
+            1,
+            self.succeeded,
+            self.packed,
+            sum(self.clock.seconds),
+            self.pushed,
+            () if self.staleness is None else (self.staleness,),
+            (),
+        )
+
+
+# Run: a run that is under way in a closure thread.
+
+
+class Run:
+    """Ends when its thread has, and the commits of its steps; thread-safe.
+
+    Parameters
+    ----------
+    cancellation : Cancellation
+        Says when it must not go on.
+    end : callable
+        Called once, with the run, when it has ended.
+
+    Attributes
+    ----------
+    found_end : bool
+        Whether a step has found nothing to take.
+    last : sequence of ToNotebook
+        If a step had no effect, or it is not known: what says so. Then no later one has any.
+    """
+
+    def __init__(self, cancellation: Cancellation, end: Callable[[Run], None]) -> None:
+        self.found_end = False
+        self.last: Sequence[ToNotebook | ClosureResult] = ()
+        self._cancellation, self._end = cancellation, end
+        self._lock = threading.Lock()  # guards the number, for a moment each
+        self._parts = 1  # its thread, and the steps whose outcome is to come
+
+    def goes_on(self) -> bool:
+        """Return whether it may do another step."""
+        stop = self._cancellation.requested or self._cancellation.recalled
+        return not (stop or self.found_end or self.last)
+
+    def begin_part(self) -> None:
+        """Note that a step begins."""
+        with self._lock:
+            self._parts += 1
+
+    def end_part(self) -> None:
+        """Note that a step's outcome is handed over, or that the thread does no more of them."""
+        with self._lock:
+            self._parts -= 1
+            over = not self._parts
+        if over:
+            self._end(self)

@@ -1,0 +1,291 @@
+"""Results and reports on their way from the closure threads to the coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sized
+from concurrent.futures import Future
+from typing import Any
+
+from psnb._src.dask_compat import Comm
+from psnb._src.protocol.messages import (
+    ClosureResult,
+    ClosureResults,
+    Inquiry,
+    QuestionAsked,
+    TakeAnswer,
+    Taken,
+    ToNotebook,
+    ToWorker,
+    held_seconds,
+)
+from psnb._src.transport.stream import MessageStream, message_stream
+from psnb._src.utils.profiling import PHASES
+from psnb._src.worker.attempt import ClosureAttempt
+from psnb._src.worker.context import (
+    ReportedStates,
+    split_outcome,
+)
+from psnb._src.worker.leasing import joined
+from psnb.errors import ClosureCancelledError
+
+# NotebookLink: a session's way to its coordinator, and what closures ask over it.
+#
+# Threads: any thread sends and asks. The event loop opens and closes the link, receives, and hands
+# answers to the waiting threads.
+
+
+class NotebookLink:
+    """Carries messages between a session and its coordinator.
+
+    Parameters
+    ----------
+    comm : distributed.comm.Comm
+        The coordinator's connection.
+
+    Attributes
+    ----------
+    closed : bool
+        Whether the coordinator has closed, or is out of reach.
+    """
+
+    def __init__(self, comm: Comm) -> None:
+        self.closed = False
+        self._comm = comm
+        self._stream: MessageStream | None = None  # set when the coordinator was answered
+        self._numbers = itertools.count()
+        self._asked: dict[int, Future[Any]] = {}  # each operation on a dict is atomic
+
+    async def open(self, threads: int) -> None:
+        """Tell the coordinator that the session is ready, with ``threads`` closure threads."""
+        await self._comm.write({"status": "OK", "threads": threads})
+        self._stream = message_stream(self._comm)
+
+    async def receive(self) -> ToWorker:
+        """Return the next message of an open link; raises OSError when the connection ends."""
+        assert self._stream is not None
+        return await self._stream.receive(ToWorker)
+
+    def send(self, message: ToNotebook) -> None:
+        """Send a message, if the link is open; returns at once."""
+        if self._stream is not None:
+            self._stream.send(message)
+
+    def ask(self, inquiry: Inquiry) -> Future[Any]:
+        """Ask the coordinator; the answer is a `ClosureCancelledError` if it is out of reach."""
+        number, future = next(self._numbers), Future[Any]()
+        self._asked[number] = future
+        if self.closed:  # checked after the future is stored; `close` does it in the other order
+            self._give_up(number)
+        else:
+            self.send(QuestionAsked(number, inquiry))
+        return future
+
+    def take_answer(self, message: TakeAnswer) -> None:
+        """Hand an answer to the thread that waits for it."""
+        if (future := self._asked.pop(message.number, None)) is not None:
+            future.set_result(message.answer)
+
+    def close(self) -> None:
+        """Close the connection; waits for an answer raise `ClosureCancelledError`."""
+        self.closed = True
+        for number in list(self._asked):
+            self._give_up(number)
+        if self._stream is not None:
+            self._stream.abort()
+        self._comm.abort()
+
+    def _give_up(self, number: int) -> None:
+        if (future := self._asked.pop(number, None)) is not None:
+            future.set_exception(out_of_reach())
+
+
+def out_of_reach() -> ClosureCancelledError:
+    """Return the error of closures whose coordinator is not there any more."""
+    return ClosureCancelledError("the coordinator has closed, or is out of reach")
+
+
+# ResultSender: results and reports on their way from the closure threads to the coordinator.
+#
+# A result is sent at once if no more closures wait. Otherwise results are gathered until they are
+# as many as the closures that still wait, so that the coordinator can send more in time, or for
+# `HELD_SECONDS`. What steps of runs have done and reported is held for `held_seconds`.
+
+HELD_SECONDS = 0.015
+"""Seconds that a result waits at most for others to be sent with it."""
+
+NO_TIME = [0.0] * len(PHASES)
+
+
+class ResultSender:
+    """Gathers what closure threads hand over; `expect` belongs to the event loop.
+
+    Parameters
+    ----------
+    loop : asyncio.AbstractEventLoop
+        The loop whose timer sends.
+    unstarted : collection
+        The closures that wait to be run; only its length is used.
+    send : callable
+        Sends them; called by any thread.
+    ticked : callable
+        Called with each tick, while results are expected.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        unstarted: Sized,
+        send: Callable[[ClosureResults], None],
+        ticked: Callable[[], object] = bool,
+    ) -> None:
+        self._loop, self._unstarted, self._send, self._ticked = loop, unstarted, send, ticked
+        # Keeps messages in order. While it is held, a message is pickled, and a socket is written
+        # that does not block.
+        self._sending = threading.Lock()
+        self._lock = threading.Lock()  # guards the next eight, used by several threads
+        self._steps: dict[int, _StepsDone] = {}  # by run
+        self.workers = 1  # of the coordinator
+        self._hurry = False  # something is here that is not of a run's step
+        self._sent_at = time.monotonic()
+        self._taken: list[Taken] = []
+        self._results: list[ClosureResult] = []
+        self._reports: list[tuple[float, dict[str, float]]] = []
+        self._phases: list[list[float]] = [NO_TIME]  # of these results, in seconds
+        self._expected = 0  # results that are still to come
+        self._ticking = False  # the loop's alone
+
+    def expect(self, count: int) -> None:
+        """Expect this many more results."""
+        with self._lock:
+            self._expected += count
+        if not self._ticking and self._expected:
+            self._ticking = True
+            self._loop.call_later(HELD_SECONDS, self._tick)
+
+    def expect_fewer(self, count: int) -> None:
+        """Expect this many results less; any thread."""
+        with self._lock:
+            self._expected -= count
+
+    def add_result(self, result: ClosureResult, phases: list[float]) -> None:
+        """Hand a result over, and how long its closure was in each phase, in seconds."""
+        with self._lock:
+            self._expected -= 1
+            self._phases.append(phases)
+            self._results.append(result)
+            enough = len(self._results) >= len(self._unstarted)
+            self._hurry = True
+        if enough:
+            self.flush()
+
+    def add_step(self, attempt: ClosureAttempt) -> None:
+        """Hand over a step of a run that has had its effect; any thread."""
+        with self._lock:
+            run = attempt.assignment.closure
+            self._steps.setdefault(run, _StepsDone()).add(attempt)
+            # What it has used up, such as a partition that Dask holds for it, is let go then.
+            self._hurry |= any(each.ended for each in attempt.requests.used)
+            self._phases.append(attempt.clock.seconds)
+
+    def end_run(self, run: int) -> None:
+        """Note that a run has ended well: no more steps of it come."""
+        with self._lock:
+            self._expected -= 1
+            self._steps.setdefault(run, _StepsDone()).ended = True
+            idle = not self._unstarted
+        if idle:
+            self.flush()
+
+    def add_report(self, when: float, values: dict[str, float], *, hurry: bool = True) -> None:
+        """Hand metrics over; they go with the next results, or after `HELD_SECONDS`.
+
+        Without hurry: after `held_seconds`.
+        """
+        with self._lock:
+            self._reports.append((when, values))
+            self._hurry |= hurry
+
+    def add_taken(self, taken: Taken, *, hurry: bool = True) -> None:
+        """Hand over what a closure has taken, likewise."""
+        with self._lock:
+            self._taken.append(taken)
+            self._hurry |= hurry
+
+    def flush(self) -> None:
+        """Send all there is, if there is anything; any thread."""
+        with self._sending:
+            with self._lock:
+                taken, self._taken = self._taken, []
+                results, self._results = self._results, []
+                reports, self._reports = self._reports, []
+                phases, self._phases = self._phases, [NO_TIME]
+                steps, self._steps = self._steps, {}
+                self._hurry, self._sent_at = False, time.monotonic()
+            if taken or results or reports or steps:
+                together = [float(sum(each)) for each in zip(*phases, strict=True)]
+                done = [result for run, each in steps.items() for result in each.results(run)]
+                effective = {number for each in steps.values() for number in each.numbers}
+                taken = joined(taken, effective)
+                self._send(ClosureResults(taken, reports, together, [*done, *results]))
+
+    def end(self) -> None:
+        """Expect nothing any more."""
+        with self._lock:
+            self._expected = 0
+
+    def _tick(self) -> None:
+        with self._lock:
+            self._ticking = self._expected > 0
+            hold = held_seconds(self.workers)
+            due = self._hurry or time.monotonic() - self._sent_at >= hold
+        try:
+            if due or not self._ticking:
+                self.flush()
+        finally:  # without memory for it, the next tick may have some
+            self._ticked()
+            if self._ticking:
+                self._loop.call_later(HELD_SECONDS, self._tick)
+
+
+class _StepsDone:
+    """The steps of a run that were done since they were last sent."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.seconds = 0.0
+        self.pushed = self.ended = False
+        self.staleness: list[int] = []
+        self._attempts: list[ClosureAttempt] = []
+
+    def add(self, attempt: ClosureAttempt) -> None:
+        self.numbers.append(attempt.assignment.number)
+        self.seconds += sum(attempt.clock.seconds)
+        self.pushed |= attempt.pushed
+        if attempt.staleness is not None:
+            self.staleness.append(attempt.staleness)
+        attempt.release()  # batches and gradients: it waits here for up to five seconds
+        self._attempts.append(attempt)
+
+    def results(self, run: int) -> list[ClosureResult]:
+        """Return them as results of a run; may run what users have written."""
+        states, results = ReportedStates(), list[ClosureResult]()
+        for each in self._attempts:
+            try:
+                states.absorb(each.states)
+            except Exception:  # of another metric by the same name, or a user's that fails
+                results.append(self._reported(run, each))
+        try:
+            payload = states.attach(b"")
+        except Exception:  # likewise: each of them was pickled before
+            results, payload = [self._reported(run, each) for each in self._attempts], b""
+        wanted = [each.packed for each in self._attempts if each.assignment.results]
+        values = [split_outcome(each)[0] for each in wanted]
+        done = len(self.numbers), True, payload, self.seconds, self.pushed, self.staleness
+        return [*results, ClosureResult(run, self.ended, *done, values)]
+
+    def _reported(self, run: int, attempt: ClosureAttempt) -> ClosureResult:
+        return ClosureResult(run, False, 0, True, attempt.packed, 0.0, False, (), ())
