@@ -51,13 +51,13 @@ from psnb._src.worker.attempt import ClosureAttempt, LoadedFunction, Run
 from psnb._src.worker.context import (
     Activity,
     Cancellation,
-    PeerMessages,
     WorkerContext,
     end_printed_lines,
     entered,
     with_taken,
 )
 from psnb._src.worker.leasing import ASK_TIMEOUT
+from psnb._src.worker.mail import PeerMessages
 from psnb._src.worker.resources import Resources
 from psnb._src.worker.results import NO_TIME, NotebookLink, ResultSender, out_of_reach
 from psnb.errors import ClosureCancelledError
@@ -128,7 +128,7 @@ class ClosureRunner:
     server_client : CommServerClient
         The worker's way to the servers. The same that handles use: arrays that they have written to
         its memory are sent from there.
-    mail : Mail
+    mail : PeerMessages
         The worker's way to other workers.
     link : NotebookLink
         The way to the coordinator.

@@ -46,7 +46,8 @@ from psnb._src.protocol.messages import (
 )
 from psnb._src.utils.profiling import Stages
 from psnb._src.worker.attempt import LoadedFunction
-from psnb._src.worker.context import PeerMessages, longest
+from psnb._src.worker.context import longest
+from psnb._src.worker.mail import PeerMessages
 from psnb._src.worker.resources import Resources
 from psnb._src.worker.results import NotebookLink, ResultSender
 from psnb._src.worker.runner import ClosureRunner, ClosureThreads
@@ -75,7 +76,7 @@ class Session:
         The coordinator's connection.
     server_client : CommServerClient
         The worker's way to the servers.
-    mail : Mail
+    mail : PeerMessages
         The worker's way to other workers.
     opening : SessionOpening
         What the coordinator sent first.
