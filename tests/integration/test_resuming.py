@@ -15,6 +15,7 @@ from distributed import Client
 
 import psnb
 from psnb import data
+from psnb._src.coordinator.coordinator import go_on_from
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
 from tests.conftest import wait_until
@@ -207,19 +208,33 @@ def test_versions_and_epochs_of_the_users_own_are_saved(
         assert numbers(again, 200) == [1] * 200
 
 
+def number() -> int:
+    """Return which closure this is."""
+    return psnb.worker_context().closure
+
+
+def test_closures_are_numbered_and_counted_on_after_runs(
+    strategy: psnb.ParameterServerStrategy,
+    coordinator: psnb.ClusterCoordinator,
+    cluster: Client,
+    tmp_path: Path,
+) -> None:
+    made = coordinator.create_per_worker_dataset(data.Dataset.range(200), sharding="dynamic")
+    coordinator.run_epoch(lambda iterator: next(iterator), iter(made))
+    last = coordinator.schedule(number).fetch()
+    go_on_from(coordinator, 2000, 0)  # as a trainer does, from a checkpoint of another run
+    saved(strategy, tmp_path)
+    with psnb.resume(tmp_path, cluster) as resumed:
+        assert resumed.closures == 2000
+        assert resumed.coordinator.schedule(number).fetch() > last
+
+
 def test_closures_are_numbered_on_so_that_random_keys_go_on(
     strategy: psnb.ParameterServerStrategy,
     coordinator: psnb.ClusterCoordinator,
     cluster: Client,
     tmp_path: Path,
 ) -> None:
-    def number() -> int:
-        from psnb._src.worker.context import current_context
-
-        context = current_context()
-        assert context is not None
-        return context.closure
-
     found = [coordinator.schedule(number).fetch() for _ in range(3)]
     saved(strategy, tmp_path)
     for _ in range(2):
@@ -252,6 +267,7 @@ def test_a_checkpoint_has_its_run_as_json(
         lambda run: run.update(mode={"name": "os.system"}),
         lambda run: run.update(closures=-1),
         lambda run: run.update(closures=10**40),
+        lambda run: run.update(next_number=-1),
         lambda run: run.update(epochs=3),
         lambda run: run.update(manager={"name": "CheckpointManager"}),
         lambda run: run["manager"].pop("steps"),

@@ -522,6 +522,11 @@ class Numbers:
             first, self._next = self._next, self._next + count
         return first
 
+    @property
+    def next(self) -> int:
+        """The first that is not reserved; any thread."""
+        return self._next
+
 
 # Dependents: closures that wait for remote values among their arguments. Pure, without locks.
 

@@ -57,7 +57,7 @@ from psnb._src.coordinator.partitioned import PartitionedDataset, make_dataset_o
 from psnb._src.coordinator.queue import BroadcastCalls, ClosureQueue, fetch_per_worker
 from psnb._src.coordinator.remote_value import RemoteValue, StepValues
 from psnb._src.coordinator.resolve import Resolver
-from psnb._src.coordinator.scheduler import Scheduler
+from psnb._src.coordinator.scheduler import QueueStatistics, Scheduler
 from psnb._src.coordinator.settings import (
     DEFAULT_QUEUE_SIZE,
     SavedRun,
@@ -1072,21 +1072,26 @@ def saved_run(coordinator: ClusterCoordinator, manager: SavingSettings) -> Saved
         manager,
         coordinator.strategy.mode,
         core.layout.replicas,
-        coordinator._ended_before + found.completed + found.failed + found.cancelled,
+        coordinator._ended_before + _ended(found),
+        coordinator._ids.next,
         tuple(coordinator._leases.states()),
         {name: each.recipe() for name, each in core.parameters().items()},
         core.models.all(),
     )
 
 
-def go_on_from(coordinator: ClusterCoordinator, closures: int) -> None:
-    """Have a coordinator number its closures from here at least: earlier runs had that many.
+def go_on_from(coordinator: ClusterCoordinator, closures: int, next_number: int) -> None:
+    """Have a coordinator count and number its closures as if it had those that are saved.
 
     To be called when none is scheduled.
     """
-    number = coordinator._ids.take()
-    coordinator._ids = Numbers(max(number, closures))
-    coordinator._ended_before += max(0, closures - number)
+    coordinator._ids = Numbers(max(coordinator._ids.next, next_number))
+    here = _ended(coordinator._queue.statistics())
+    coordinator._ended_before = max(coordinator._ended_before, closures - here)
+
+
+def _ended(closures: QueueStatistics) -> int:
+    return closures.completed + closures.failed + closures.cancelled
 
 
 def view_of(coordinator: ClusterCoordinator) -> CoordinatorView:

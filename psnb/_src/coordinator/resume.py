@@ -370,7 +370,7 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
         coordinator = ClusterCoordinator(strategy)
         manager = CheckpointManager(coordinator, directory, **vars(run.manager))
         restored = manager.restore(saved.path)
-        go_on_from(coordinator, run.closures)
+        go_on_from(coordinator, run.closures, run.next_number)
     except BaseException:  # an interrupt, too: no handle of it is left
         strategy.close()
         raise

@@ -118,6 +118,8 @@ class SavedRun(Struct, frozen=True, forbid_unknown_fields=True):
         Likewise.
     closures : int
         How many closures had ended, with those of the runs before.
+    next_number : int
+        The first number that no closure had; more than that, as a run reserves some for its steps.
     epochs : sequence of mapping
         The states of the epochs that were not over, in the order of their beginning.
     recipes : mapping of str to mapping
@@ -131,6 +133,7 @@ class SavedRun(Struct, frozen=True, forbid_unknown_fields=True):
     mode: Any
     replicas: _Count
     closures: _Count
+    next_number: _Count
     epochs: tuple[Mapping[str, Any], ...]
     recipes: Mapping[str, Mapping[str, Any]]
     models: Mapping[str, ModelRecord] = {}

@@ -422,7 +422,8 @@ class Trainer(SaysWhatToUse):
         return run
 
     def _restore(self, manager: CheckpointManager, path: AnyPath) -> None:
-        go_on_from(self.coordinator, manager.restore(path).run["closures"])
+        run = manager.restore(path).run
+        go_on_from(self.coordinator, run["closures"], run["next_number"])
 
     def evaluate(self, dataset: Any) -> dict[str, float]:
         """Evaluate the model on a dataset; every example counts exactly once, whatever worker dies.
