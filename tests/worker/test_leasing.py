@@ -16,7 +16,7 @@ from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.protocol.messages import AskLease, BeginLease, Taken
 from psnb._src.worker import leasing
 from psnb._src.worker.context import WorkerContext
-from psnb._src.worker.leasing import Iterated, LeasedSplitReader, LeaseRequests
+from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests
 from psnb._src.worker.read_ahead import ReadAhead
 from psnb.data import Dataset, splits
 from psnb.errors import ClosureCancelledError, DatasetError
@@ -55,9 +55,9 @@ class Worker:
         self.leases.take(self, taken)
 
 
-def read_ahead(iterator: Iterated, count: int | None) -> ReadAhead:
-    """Read ahead where reading has been slow."""
-    return ReadAhead(iterator, count, context())
+def read_ahead() -> ReadAhead:
+    """Return what reads ahead where reading has been slow."""
+    return ReadAhead(context())
 
 
 @pytest.fixture(autouse=True, params=["by the closure", "ahead"])

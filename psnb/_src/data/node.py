@@ -144,10 +144,7 @@ _current: ContextVar[StageLog | None] = ContextVar("log of stages", default=None
 
 
 def log_stages(log: StageLog | None) -> None:
-    """From now on, count what this thread begins to iterate over in a log; None for no more.
-
-    So do `Workers` that it starts then.
-    """
+    """From now on, count what this thread begins to iterate over in a log; None for no more."""
     _current.set(log)
 
 

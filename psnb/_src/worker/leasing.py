@@ -15,7 +15,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -28,7 +30,6 @@ from psnb._src.protocol.messages import (
     TakenRange,
 )
 from psnb._src.protocol.packing import dumps
-from psnb._src.utils.ahead import NoClosureYet
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import counted
 from psnb.errors import ClosureCancelledError, ClosureInputError, SerializationError
@@ -308,10 +309,12 @@ class _OpenLease:
 
     number: int
     split: int
-    iterator: Iterated
     left: int | None
+    iterator: Iterated | None  # None: to be made, with the state
+    state: Any = None
+    ahead: AheadIterator | None = None  # the iterator, if it is one
     at: int = 0  # how many elements were taken
-    seconds: float = 0.0  # that took
+    slow: int = 0  # of which so many have taken `WORTH_AHEAD`
 
 
 @dataclass
@@ -333,16 +336,34 @@ class _Slot:
         self.turn = threading.Lock()
         self.unread: Lease | None = None  # could not be begun, for the next request
         self.lease: _OpenLease | None = None  # what is being read
-        self.slow = False  # whether reading has taken `WORTH_AHEAD`
+        self.slow = False  # whether most elements of the last lease have taken `WORTH_AHEAD`
 
 
 WORTH_AHEAD = 0.002
-"""Seconds for an element, on average of a lease, from which on the next leases are read ahead.
+"""Seconds: if most elements of a lease take as long, those of the next one are read ahead.
 
 To hand an element from thread to thread takes 0.1 ms, and up to 0.4 if both threads want the
 interpreter all the time. Not from within a lease: what a generator has opened may belong to the
 thread that began it.
 """
+
+
+class AheadIterator(Iterated, Protocol):
+    """One that is read ahead."""
+
+    @property
+    def seconds(self) -> float:
+        """What it took to read the element that was taken last."""
+
+
+class ReadAhead(Protocol):
+    """Reads ahead."""
+
+    def iterate(self, make: Callable[[], Iterated], count: int | None) -> AheadIterator:
+        """Return an iterator that is made, and read, elsewhere; ``count`` elements at most."""
+
+    def wait(self) -> None:
+        """Wait until nothing is being read."""
 
 
 class LeasedSplitReader:
@@ -359,8 +380,8 @@ class LeasedSplitReader:
     prepare : callable
         Makes sure that this worker has given splits.
     ahead : callable, optional
-        Returns an iterator that reads ahead with another, as many elements as are left of a lease.
-        None: nothing is read ahead.
+        Returns what reads ahead, where slots have no order: those of an order move from worker to
+        worker. None: nothing is read ahead.
     """
 
     def __init__(
@@ -369,9 +390,12 @@ class LeasedSplitReader:
         epoch: int,
         lease_requests: Callable[[], LeaseRequests],
         prepare: Callable[[Sequence[int]], None] = lambda splits: None,
-        ahead: Callable[[Iterated, int | None], Iterated] | None = None,
+        ahead: Callable[[], ReadAhead] | None = None,
     ) -> None:
-        self._splits, self._epoch, self._ahead = splits, epoch, ahead
+        self._splits, self._epoch = splits, epoch
+        # Both belong to whose turn it is in the slot without an order.
+        self._make_ahead: Callable[[], ReadAhead] | None = ahead
+        self._ahead: ReadAhead | None = None
         self._lease_requests, self._prepare = lease_requests, prepare
         self._slots: dict[int | None, _Slot] = {}  # `setdefault` alone changes it, atomically
 
@@ -404,17 +428,27 @@ class LeasedSplitReader:
         if before is not None:
             if before.number == lease.number:
                 return
-            before.iterator.close()
+            _close(before)
         if requests.slot is None:
             slot.unread = lease
         self._prepare(lease.owned)
-        iterator = self._splits[lease.split].iterator(lease.state)
+        make = partial(self._splits[lease.split].iterator, lease.state)
+        worth = slot.slow and requests.slot is None
+        ahead = self._begin_ahead(make, lease.count) if worth else None
+        iterator = ahead or make()
         if lease.state is None:
             requests.begin(self._epoch, lease.number, iterator.state())
-        if slot.slow and self._ahead is not None:
-            iterator = self._ahead(iterator, lease.count)
-        slot.lease = _OpenLease(lease.number, lease.split, iterator, lease.count)
+        slot.lease = _OpenLease(lease.number, lease.split, lease.count, iterator, ahead=ahead)
         slot.unread = None
+
+    def _begin_ahead(self, make: Callable[[], Iterated], count: int | None) -> AheadIterator | None:
+        if self._make_ahead is not None:
+            try:
+                self._ahead = self._ahead or self._make_ahead()
+                return self._ahead.iterate(make, count)
+            except BaseException:  # the closure meets it, too, if it is not of the thread
+                self._make_ahead = self._ahead = None
+        return None
 
     def _replay(self, requests: LeaseRequests) -> _Replay | None:
         """Return what the closure takes again, if there is anything left of it; prepared."""
@@ -423,6 +457,7 @@ class LeasedSplitReader:
             range_ = requests.again(self._epoch)
             if range_ is not None:
                 self._prepare([range_.split])
+                self._wait_ahead()
                 iterator = self._splits[range_.split].iterator(range_.state)
                 replay = _Replay(range_.split, iterator, range_.count)
                 requests.replays[self._epoch] = replay
@@ -430,8 +465,9 @@ class LeasedSplitReader:
 
     def _next_again(self, requests: LeaseRequests, replay: _Replay) -> Any:
         # Without a lock: the iterator is this closure's alone.
+        self._wait_ahead()
         element = next(replay.iterator)
-        requests.latest = self._name(replay)
+        requests.latest = self._name(replay.iterator, replay.split)
         replay.left -= 1
         if not replay.left:
             replay.iterator.close()
@@ -443,37 +479,64 @@ class LeasedSplitReader:
         lease = slot.lease
         if lease is None or not requests.may_read(self._epoch, lease.number):
             return None
-        number, at, before = lease.number, lease.at, perf_counter()
+        number, at, begin = lease.number, lease.at, perf_counter()
         try:
-            element = next(lease.iterator)
+            found = self._next_ahead(lease) or self._next_here(lease)
         except StopIteration:
-            self._end_lease(slot, lease)
             requests.take(self._epoch, number, at, 0, None, True)
+            self._end_lease(slot, lease)
             return None
-        except NoClosureYet:
-            # A function of the dataset uses psnb: it is called once more, by the closure itself.
-            self._ahead = None
-            lease.iterator.close()
-            lease.iterator = self._splits[lease.split].iterator(lease.iterator.state())
-            return self._next(requests, slot)
         except Exception:  # a dataset may raise anything; the next element comes after this one
-            requests.take(self._epoch, number, at, 0, lease.iterator.state(), False)
+            if lease.iterator is not None:
+                requests.take(self._epoch, number, at, 0, lease.iterator.state(), False)
             raise
-        lease.seconds += perf_counter() - before
-        requests.latest, after = self._name(lease), lease.iterator.state()
+        seconds = perf_counter() - begin if lease.ahead is None else lease.ahead.seconds
+        iterator = lease.iterator
+        assert iterator is not None
+        requests.latest = self._name(iterator, lease.split)
         lease.at += 1
+        lease.slow += seconds > WORTH_AHEAD
         if lease.left is not None:
             lease.left -= 1
         ended = lease.left == 0
+        requests.take(self._epoch, number, at, 1, iterator.state(), ended)
         if ended:
             self._end_lease(slot, lease)
-        requests.take(self._epoch, number, at, 1, after, ended)
-        return (element,)
+        return found
 
-    def _name(self, read: _OpenLease | _Replay) -> str:
-        return f"{read.iterator.latest()} of split {read.split} of {len(self._splits)}"
+    def _next_here(self, lease: _OpenLease) -> tuple[Any]:
+        if lease.iterator is None:
+            lease.iterator = self._splits[lease.split].iterator(lease.state)
+        return (next(lease.iterator),)
+
+    def _next_ahead(self, lease: _OpenLease) -> tuple[Any] | None:
+        """Return the next element if it is read ahead; if that fails, it is not any more."""
+        if lease.ahead is None:
+            return None
+        try:
+            return (next(lease.ahead),)
+        except StopIteration:
+            raise
+        except BaseException:  # the closure meets it, too, if it is not of the thread
+            self._make_ahead = self._ahead = None
+        lease.ahead.close()
+        lease.state, lease.ahead, lease.iterator = lease.ahead.state(), None, None
+        return None
+
+    def _wait_ahead(self) -> None:
+        """Let no function of the dataset be called by two threads where there is one closure."""
+        if (ahead := self._ahead) is not None:
+            with suppress(TimeoutError):
+                ahead.wait()
+
+    def _name(self, iterator: Iterated, split: int) -> str:
+        return f"{iterator.latest()} of split {split} of {len(self._splits)}"
 
     def _end_lease(self, slot: _Slot, lease: _OpenLease) -> None:
-        slot.lease = None
-        slot.slow |= lease.seconds > WORTH_AHEAD * lease.at
+        slot.lease, slot.slow = None, 2 * lease.slow > lease.at
+        _close(lease)
+
+
+def _close(lease: _OpenLease) -> None:
+    if lease.iterator is not None:
         lease.iterator.close()

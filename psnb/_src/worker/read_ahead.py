@@ -2,15 +2,23 @@
 
 Whose that element will be is not known while it is read. So the functions of the dataset can ask
 psnb for nothing then: their writes would belong to no closure, and what they look up would miss the
-last step's writes. The first one that asks ends the reading ahead of its epoch, and is called again
-by the closure that takes the element (`NoClosureYet`). To let it wait for that closure instead
-would be one call less, and a deadlock if it holds a lock that the closure wants.
+last step's writes (`NoClosureYet`). To let them wait for that closure instead would be a deadlock
+if one holds a lock that the closure wants.
+
+Whatever is raised here, or takes too long, raises nothing in the closure: it reads the element
+again itself, and nothing is read ahead any more. So errors are the same as without this, and what
+works only in the closure's thread does work: a database connection that a function keeps, a lock
+that the closure holds around its ``next``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple, TypeVar
 
 from psnb._src.data.nodes.parallel import Workers
 from psnb._src.utils.ahead import before_closure
@@ -18,57 +26,91 @@ from psnb._src.utils.threads import Answer
 from psnb._src.worker.context import Cancellation, WorkerContext, end_printed_lines, entered
 from psnb._src.worker.leasing import Iterated
 
+T = TypeVar("T")
 
-class _Read(NamedTuple):
-    element: Any
-    error: Exception | None
-    latest: str
-    state: Any  # the iterator's, after it; None at the end
+PATIENCE = 10.0
+"""Seconds after which a closure does not wait for the thread any more."""
 
 
 class ReadAhead:
-    """An iterator with a state, one element ahead of who takes from it.
+    """A thread, ``psnb-ahead``, that reads splits, one element ahead of who takes them.
 
-    All of it is read in one thread, ``psnb-ahead``, which ends with it: so a generator that begins
-    with a connection to a database, say, has it in one thread.
+    It ends when this and the iterators that it made are gone. One thread at a time.
 
     Parameters
     ----------
-    iterator : Iterated
-        Where it reads; nobody else may use it from here on.
-    count : int or None
-        How many elements are taken at most: none is read behind them.
     context : WorkerContext
         That of the closure which begins: what is printed says which worker prints it.
     """
 
-    def __init__(self, iterator: Iterated, count: int | None, context: WorkerContext) -> None:
-        self._iterator, self._left = iterator, count
+    def __init__(self, context: WorkerContext) -> None:
         # Without what is that closure's own, which would be kept.
-        self._context = replace(
-            context, cancellation=Cancellation(), lease_requests=None, states=None
-        )
-        self._state, self._latest = iterator.state(), ""
-        self._thread = Workers(1, "ahead")
+        context = replace(context, cancellation=Cancellation(), lease_requests=None, states=None)
+        # With what threads of closures have in context variables: Dask's worker, and where stages
+        # are counted.
+        call: Callable[..., Any] = partial(_call, context)
+        self._submit = partial(Workers(1, "ahead").submit, copy_context().run, call)
+
+    def iterate(self, make: Callable[[], Iterated], count: int | None) -> AheadIterator:
+        """Return an iterator that is made, and read, in the thread.
+
+        Parameters
+        ----------
+        make : callable
+            Returns what to read.
+        count : int or None
+            How many elements are taken at most: none is read behind them.
+        """
+        return AheadIterator(self._submit, make, count)
+
+    def wait(self) -> None:
+        """Wait until nothing is being read; raises TimeoutError after `PATIENCE`."""
+        self._submit(bool).result(PATIENCE)
+
+
+class _Read(NamedTuple):
+    element: Any
+    seconds: float
+    latest: str
+    state: Any  # the iterator's, after it
+
+
+class AheadIterator:
+    """An iterator with a state; see `ReadAhead.iterate`.
+
+    Attributes
+    ----------
+    seconds : float
+        What it took to read the element that was taken last.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[..., Answer[Any]],
+        make: Callable[[], Iterated],
+        count: int | None,
+    ) -> None:
+        self._submit, self._left = submit, count
+        self._iterator, self._state = submit(_make, make).result(PATIENCE)
+        self._latest, self.seconds = "", 0.0
         self._reading: Answer[_Read] | None = None
 
     def __next__(self) -> Any:
-        reading, self._reading = self._reading or self._read(), None
+        reading = self._reading or self._read()
+        self._reading = None
         try:
-            read = reading.result()
-            self._latest, self._state = read.latest, read.state
-            if read.error is not None:
-                raise read.error
-            if self._left is not None:
-                self._left -= 1
-            if self._left != 0:
-                self._reading = self._read()
-            return read.element
+            element, self.seconds, self._latest, self._state = reading.result(PATIENCE)
         finally:
             del reading  # an error refers to this frame, and would keep itself alive
+        if self._left is not None:
+            self._left -= 1
+        if self._left != 0:
+            self._reading = self._read()
+        return element
 
     def _read(self) -> Answer[_Read]:
-        return self._thread.submit(_read, self._iterator, self._context)
+        answer: Answer[_Read] = self._submit(_read, self._iterator)
+        return answer
 
     def state(self) -> Any:
         """Return where it is: behind the element that was taken last."""
@@ -79,19 +121,25 @@ class ReadAhead:
         return self._latest
 
     def close(self) -> None:
-        """End the thread, and what the iterator has opened; does not wait for an element."""
-        self._iterator.close()
-        self._thread.close()
+        """End what the iterator has opened, after what is being read; does not wait."""
+        self._submit(self._iterator.close)
 
 
-def _read(iterator: Iterated, context: WorkerContext) -> _Read:
-    with entered(context), before_closure():
+def _call(context: WorkerContext, function: Callable[..., T], *args: Any) -> T:
+    with entered(context):
         try:
-            element = next(iterator)
-        except StopIteration as end:
-            return _Read(None, end, "", None)
-        except Exception as error:  # a dataset may raise anything
-            return _Read(None, error, "", iterator.state())
+            with before_closure():
+                return function(*args)
         finally:
             end_printed_lines()
-        return _Read(element, None, iterator.latest(), iterator.state())
+
+
+def _make(make: Callable[[], Iterated]) -> tuple[Iterated, Any]:
+    iterator = make()
+    return iterator, iterator.state()
+
+
+def _read(iterator: Iterated) -> _Read:
+    begin = perf_counter()
+    element = next(iterator)
+    return _Read(element, perf_counter() - begin, iterator.latest(), iterator.state())

@@ -23,7 +23,7 @@ from psnb._src.data.splits import ends_with_prefetch
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import error_text
 from psnb._src.worker.context import InputContext, current_context, worker_context
-from psnb._src.worker.leasing import Iterated, LeasedSplitReader, LeaseRequests
+from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests
 from psnb._src.worker.read_ahead import ReadAhead
 from psnb.errors import ClosureInputError, ConfigurationError
 
@@ -156,8 +156,8 @@ def make_leased_iterator(splits: Sequence[Dataset], epoch: int) -> LeasedSplitRe
     return LeasedSplitReader(splits, epoch, lease_requests, ahead=ahead)
 
 
-def _read_ahead(iterator: Iterated, count: int | None) -> ReadAhead:
-    return ReadAhead(iterator, count, worker_context())
+def _read_ahead() -> ReadAhead:
+    return ReadAhead(worker_context())
 
 
 def _lease_requests() -> LeaseRequests | None:

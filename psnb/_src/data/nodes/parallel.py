@@ -11,7 +11,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection
-from contextvars import copy_context
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, ClassVar, NamedTuple
@@ -40,10 +39,7 @@ _numbers = itertools.count()
 
 
 class Workers:
-    """Runs calls in its own threads, which end with it.
-
-    They have the values of context variables that the thread that makes it has: Dask's worker.
-    """
+    """Runs calls in its own threads, which end with it."""
 
     @uninterrupted
     def __init__(self, count: int, name: str) -> None:
@@ -52,8 +48,8 @@ class Workers:
         number = next(_numbers)
         self._threads = [
             threading.Thread(
-                target=copy_context().run,
-                args=(_work, self._jobs, self._ended),
+                target=_work,
+                args=(self._jobs, self._ended),
                 name=f"psnb-{name}-{number}-{i}",
                 daemon=True,
             )
