@@ -160,29 +160,29 @@ def test_other_closures_go_before_runs_of_their_priority() -> None:
 
 
 def test_a_closure_that_finds_no_room_ends_the_runs() -> None:
-    ended: list[str] = []
+    ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.scheduler.on_hold = lambda: ended.append("runs")
+    queue.scheduler.on_hold = ended.append
     run = taken_run(queue, 5)
     put_run(queue, number=20)  # another run waits for this one
     assert not ended
     queue.scheduler._hungry = False
     put_one(queue, 50)
-    assert ended == ["runs"]
+    assert ended == [None]
     queue.settle([(run, True, b"", True)])
 
 
 def test_a_closure_that_finds_room_ends_no_run() -> None:
-    ended: list[str] = []
+    ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.scheduler.on_hold = lambda: ended.append("runs")
+    queue.scheduler.on_hold = ended.append
     taken_run(queue, 5)
     assert not queue.has_work()  # a connection asks, and gets nothing
     put_one(queue, 50)
     assert not ended
     assert queue.take(up_to(0)) == []
     put_one(queue, 51, pin="b")  # another one may have it
-    assert ended == ["runs"]
+    assert ended == ["b"]
 
 
 def test_a_closure_that_found_no_room_after_all_is_held_up_by_runs() -> None:
@@ -200,10 +200,34 @@ def test_a_closure_that_found_no_room_after_all_is_held_up_by_runs() -> None:
     queue.settle([(run, True, b"", True)])
 
 
-def test_what_is_withdrawn_ends_with_the_steps_that_are_done() -> None:
-    ended: list[str] = []
+def test_a_closure_of_a_lower_priority_ends_no_run() -> None:
+    ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.scheduler.on_hold = lambda: ended.append("runs")
+    queue.scheduler.on_hold = ended.append
+    taken_run(queue, 5)
+    for pin in (None, "b", 1):
+        put_one(queue, 50, priority=-1, pin=pin)
+    assert not ended
+    assert not queue.scheduler.held_up()
+    put_one(queue, 60, priority=1)
+    assert ended == [None]
+    assert queue.scheduler.held_up()
+
+
+def test_a_closure_for_one_worker_ends_the_runs_of_no_other() -> None:
+    ended: list[str | int | None] = []
+    queue = ClosureQueue(10)
+    queue.scheduler.on_hold = ended.append
+    taken_run(queue, 5)
+    for pin in ("b", 1, lambda worker: True):
+        put_one(queue, 50, pin=pin)
+    assert ended == ["b", 1, None]
+
+
+def test_what_is_withdrawn_ends_with_the_steps_that_are_done() -> None:
+    ended: list[str | int | None] = []
+    queue = ClosureQueue(10)
+    queue.scheduler.on_hold = ended.append
 
     def chooser(worker: object) -> bool:
         return True
@@ -217,7 +241,7 @@ def test_what_is_withdrawn_ends_with_the_steps_that_are_done() -> None:
         queue.put(run)
     assert queue.take(up_to(3), worker) == runs[:3]
     queue.withdraw(chooser, "enough")
-    assert ended == ["runs"]
+    assert ended == [None]
     queue.settle([(runs[0], True, b"", True)])  # its step was done
     queue.give_back([runs[1]])
     queue.lose([runs[2]])
@@ -247,12 +271,12 @@ def test_a_step_that_fails_when_its_run_was_withdrawn_is_an_error() -> None:
 
 
 def test_holding_dispatch_ends_the_runs() -> None:
-    ended: list[str] = []
+    ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.scheduler.on_hold = lambda: ended.append("runs")
+    queue.scheduler.on_hold = ended.append
     taken_run(queue, 5)
     with queue.barrier():
-        assert ended == ["runs"]
+        assert ended == [None]
 
 
 def test_a_worker_with_enough_to_do_is_full() -> None:

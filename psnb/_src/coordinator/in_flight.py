@@ -39,6 +39,11 @@ class _ByPriority:
             heappush(self._heap, -priority)
         return found
 
+    @property
+    def highest(self) -> float:
+        """The highest priority among them; there must be some."""
+        return -self._heap[0]
+
     def rank(self) -> tuple[float, bool, int]:
         """Return the rank of the first closure among the queues: lower is earlier.
 
@@ -102,9 +107,9 @@ class Waiting:
         """Return whether any closure needs a certain worker."""
         return bool(self._pinned)
 
-    def unpinned(self) -> bool:
-        """Return whether any closure may run on every worker."""
-        return bool(self._anywhere)
+    def unpinned(self, priority: float) -> bool:
+        """Return whether any closure of this priority or a higher one may run on every worker."""
+        return bool(self._anywhere) and self._anywhere.highest >= priority
 
     def add(self, closure: Closure) -> None:
         """Append a closure to those of its priority."""

@@ -196,10 +196,11 @@ class Membership:
         """Have workers return the closures that they have not begun; any thread."""
         self.soon(self._call_back)
 
-    def end_runs(self) -> None:
-        """Have workers end the runs that they have; on the event loop."""
+    def end_runs(self, worker: str | int | None = None) -> None:
+        """Have workers, or the one of a name or index, end their runs; on the event loop."""
         for connection in self._connections:
-            connection.end_runs()
+            if worker in (None, connection.name, connection.index):
+                connection.end_runs()
 
     def cancel(self, remote: RemoteValue) -> bool:
         """Begin to cancel a closure; return whether it is going to end; on the event loop."""

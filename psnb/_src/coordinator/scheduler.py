@@ -53,6 +53,10 @@ from psnb.errors import (
 # QueueStatistics: what statistics say of the queue. Pure.
 
 
+RUN_PRIORITY = 0
+"""The priority of runs: `run_epoch` gives them no other."""
+
+
 class QueueStatistics(NamedTuple):
     """A queue at one moment: numbers of closures, and whether an error waits to be raised."""
 
@@ -95,7 +99,8 @@ class Scheduler:
         Called at the end of a turn when a connection that got too few closures may take more.
     on_hold : callable
         Called when runs are to be ended with the steps that they do: dispatch is held, or another
-        closure waits, and no connection has room.
+        closure of their priority or a higher one waits, and no connection has room. With its worker
+        if it needs one by name or index; else with None.
     on_step : callable
         Called with a step that the gate asks for: it must neither block nor raise.
     on_turn : callable
@@ -133,7 +138,7 @@ class Scheduler:
     ) -> None:
         self.name = uuid.uuid4().hex
         self.on_work: Callable[[], object] = bool
-        self.on_hold: Callable[[], object] = bool
+        self.on_hold: Callable[[str | int | None], object] = bool
         self.on_step: Callable[[Step], object] = bool
         self.on_turn: Callable[[], object] = bool
         self.gate = Gate() if gate is None else gate
@@ -147,7 +152,8 @@ class Scheduler:
         self._hungry = False  # a connection got fewer closures than it had room for
         self._wake = False  # the connections are to be woken at the end of the turn
         self._runs = 0  # that have not ended
-        self._end_runs = False  # ``on_hold`` is to be called at the end of the turn
+        # With what ``on_hold`` is to be called at the end of the turn.
+        self._end_runs: set[str | int | None] = set()
         self._turns = 0  # those that are under way, each within the one before
         self._owing: list[RemoteValue] = []  # their rounds are not applied
         self._completed = self._failed = self._cancelled = self._retried = 0
@@ -173,8 +179,9 @@ class Scheduler:
             finally:
                 self._turns -= 1
         if self._end_runs and not self._turns:
-            self._end_runs = False
-            self.on_hold()
+            ending, self._end_runs = self._end_runs, set()
+            for worker in {None} if None in ending else ending:
+                self.on_hold(worker)
         if self._wake and not self._turns:
             self._wake = False
             self.on_work()
@@ -309,7 +316,8 @@ class Scheduler:
     def hold(self) -> None:
         """Begin nothing until as many calls of `let_go`, but for the rest of a round."""
         self.holds += 1
-        self._end_runs = self._runs > 0
+        if self._runs:
+            self._end_runs.add(None)
 
     def fill(self, more: int) -> None:
         """Note that one more puts the closures of a round, or one less."""
@@ -589,7 +597,8 @@ class Scheduler:
             self._end_cancelled(closure, reason)
         for run in self.in_flight.runs() if self._runs else ():
             if run.options.worker is chooser:
-                run.withdrawn, self._end_runs = reason, True
+                run.withdrawn = reason
+                self._end_runs.add(None)
 
     def stepped(self, error: Exception | None) -> None:
         """Note that the gate's step was done, or why it failed."""
@@ -711,14 +720,15 @@ class Scheduler:
 
     def held_up(self) -> bool:
         """Return whether closures wait for runs to end: to be asked when no connection has room."""
-        return self._runs > 0 and self.waiting.unpinned() and self.begins()
+        return self._runs > 0 and self.waiting.unpinned(RUN_PRIORITY) and self.begins()
 
     def _end_runs_for(self, closure: Closure) -> None:
         """Have a closure wait for one step at most, where it would wait for runs."""
         # If a connection has asked for more it may have room; when it has none, see `held_up`.
-        room = self._hungry and closure.options.worker is None
-        if self._runs and not room and not closure.is_run:
-            self._end_runs = True
+        pin, priority = closure.options.worker, closure.options.priority
+        room = self._hungry and pin is None
+        if self._runs and not room and not closure.is_run and priority >= RUN_PRIORITY:
+            self._end_runs.add(None if callable(pin) else pin)
 
     def _requeue(self, closure: Closure) -> None:
         closure.remote.set_status(ClosureStatus.QUEUED)
