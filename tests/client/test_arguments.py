@@ -1,6 +1,7 @@
 """Tests of what callers may pass for parameters."""
 
 import math
+import mmap
 from collections.abc import Callable
 from typing import Any
 
@@ -226,6 +227,31 @@ def test_what_others_can_write_is_copied_though_it_cannot_be_written(
     assert found.tolist() == [1, 1]
     base.flags.writeable = False
     assert check(base) is base
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+MEMORY = bytearray(8)
+
+
+@pytest.mark.parametrize(
+    ("array", "copied"),
+    [
+        (np.frombuffer(bytes(8), FLOAT), False),
+        (np.frombuffer(memoryview(bytes(8)), FLOAT), False),
+        (read_only(np.frombuffer(MEMORY, FLOAT)), True),
+        (np.frombuffer(memoryview(MEMORY).toreadonly(), FLOAT), True),
+        (np.frombuffer(memoryview(np.zeros(2, FLOAT)).toreadonly(), FLOAT), True),
+        (read_only(np.frombuffer(mmap.mmap(-1, 8), FLOAT)), True),
+    ],
+)
+def test_memory_that_is_no_array_is_copied_if_it_can_be_written(
+    array: np.ndarray, copied: bool
+) -> None:
+    assert (unchanging(array) is not array) is copied
 
 
 def test_ids_that_others_can_write_are_copied_though_they_cannot_be_written() -> None:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from psnb._src.coordinator.closures import Closure, FunctionRegistry, ScheduleOptions
+from psnb._src.coordinator.closures import Closure, FunctionRegistry, Run, ScheduleOptions
 from psnb._src.coordinator.load import (
     AHEAD_SECONDS,
     MOST_AHEAD,
@@ -151,6 +151,24 @@ def test_a_worker_whose_answers_take_long_is_asked_later() -> None:
     load.sent(20.0)
     assert load.overdue(20.0 + 3.9 * RECALL_SECONDS) == []
     assert load.overdue(20.0 + 4.1 * RECALL_SECONDS) == ids[1:]
+
+
+def test_a_worker_that_holds_reports_of_runs_back_is_not_taken_for_slow() -> None:
+    load, ids = _waiting(threads=1, count=2)
+    load.answered(15.0, 0.0, held=True)
+    load.sent(20.0)
+    assert load.overdue(20.0 + 1.1 * RECALL_SECONDS) == ids[1:]
+
+
+def test_what_waits_behind_a_run_is_overdue_when_no_report_of_it_comes() -> None:
+    load = Load(threads=1)
+    (later,) = closures(1, SHORT)
+    how = ScheduleOptions(worker="w", steps=1)
+    load.add(Run(next(_numbers), later.function, NO_ARGUMENTS, how, later.remote))
+    load.add(later)
+    load.sent(10.0)
+    assert load.overdue(10.0 + 0.9 * load.run_seconds) == []
+    assert load.overdue(10.0 + 1.1 * load.run_seconds) == [later.id]
 
 
 def test_those_beyond_the_threads_wait_in_the_order_of_their_sending() -> None:

@@ -358,6 +358,7 @@ def test_of_a_lost_run_steps_that_wrote_nothing_hide_no_later_ones_and_are_read_
     lost(queue, leases, run, applied(queue, 2, with_taken(b"", used)))
     assert (run.execution.done, run.execution.commit, run.execution.attempt) == (3, 3, 2)
     assert leases.progress(epoch).visits == 1
+    assert queue.statistics().completed == 1
     # What steps 0 and 1 took, and what is behind step 2.
     assert sorted(leases.state(epoch)["ranges"], key=str) == [[0, 1, 1], [0, 3, None], [0, None, 1]]
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
-from psnb._src.protocol.messages import ClosureResult, ClosureResults
+import pytest
+
+from psnb._src.protocol.messages import ClosureResult, ClosureResults, held_seconds
 from psnb._src.worker.results import ResultSender
 
 NONE = [0.0] * 5
@@ -95,25 +98,43 @@ def test_with_each_tick_others_are_asked_to_send_too() -> None:
     asyncio.run(run())
 
 
-def test_the_clock_goes_on_when_a_message_could_not_be_sent() -> None:
+def test_what_could_not_be_sent_goes_with_the_next_tick_before_what_has_come_since() -> None:
     async def run() -> None:
-        refused, sent = list[ClosureResults](), asyncio.Event()
+        refused, sent = list[ClosureResults](), asyncio.Queue[ClosureResults]()
 
         def send(message: ClosureResults) -> None:
-            refused.append(message)
-            if len(refused) == 1:
+            if not refused:
+                refused.append(message)
+                sender.add_report(0.0, {"loss": 2.0})
+                sender.end_run(7)
                 raise MemoryError
-            sent.set()
+            sent.put_nowait(message)
 
-        sender = ResultSender(asyncio.get_running_loop(), {}, send)
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-        sender.expect(1)
+        sender = ResultSender(asyncio.get_running_loop(), {1: None}, send)
+        sender.expect(3)
         sender.add_report(0.0, {"loss": 1.0})
-        while not refused:
-            await asyncio.sleep(0.001)
-        sender.add_report(0.0, {"loss": 2.0})
+        sender.end_run(5)
         async with asyncio.timeout(10):
-            await sent.wait()
+            message = await sent.get()
+        assert [values["loss"] for _, values in message.reports] == [1.0, 2.0]
+        assert [(each.closure, each.ended) for each in message.results] == [(5, True), (7, True)]
+
+    asyncio.run(run())
+
+
+def test_a_heartbeat_sends_what_was_held_for_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        sent = _Sent()
+        sender = ResultSender(asyncio.get_running_loop(), {}, sent)
+        sender.workers = 200
+        sender.add_report(0.0, {"loss": 1.0}, hurry=False)
+        for seconds in (4.9, 5.1):
+            monkeypatch.setattr(sender, "_sent_at", time.monotonic() - seconds)
+            sender.flush_due()
+            assert len(sent.messages) == (seconds > held_seconds(200))
+        sender.add_report(0.0, {"loss": 1.0})
+        sender.flush_due()
+        assert len(sent.messages) == 2
 
     asyncio.run(run())
 

@@ -193,6 +193,8 @@ def test_a_step_that_raises_ends_it_after_those_that_are_done() -> None:
     done, failed = world.results_sent()
     assert (done.steps, done.succeeded, done.ended) == (2, True, False)
     assert (failed.closure, failed.succeeded, failed.ended) == (10, False, True)
+    phases = [sum(each.phases) for each in world.link.sent if isinstance(each, ClosureResults)]
+    assert sum(phases) == pytest.approx(done.seconds + failed.seconds)
     assert isinstance(unpack_error(failed.payload), ValueError)
     assert any(isinstance(each, ElementsTaken) for each in world.link.sent)
 

@@ -68,14 +68,27 @@ def unchanging(array: np.ndarray) -> np.ndarray:
 
     What cannot be written is not copied any more until it is sent.
     """
-    if array.flags.writeable:
-        return array
-    base = array.base
+    return array if array.flags.writeable or not _is_written(array.base) else array.copy()
+
+
+def _is_written(base: Any) -> bool:
+    """Return whether others may write what an array is a view of.
+
+    What is no buffer, such as the memory of an array of JAX, is taken for unchanging.
+    """
     while isinstance(base, np.ndarray):
         if base.flags.writeable:
-            return array.copy()
+            return True
         base = base.base
-    return array
+    while base is not None and type(base) is not bytes:
+        try:
+            view = memoryview(base)
+        except TypeError:
+            return False
+        if not view.readonly:
+            return True
+        base = view.obj if view.obj is not base else None
+    return False
 
 
 def _advice(found: object, dtype: np.dtype) -> str:

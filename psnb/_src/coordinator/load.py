@@ -44,7 +44,10 @@ SPREAD_SECONDS = 0.001
 """The same while other workers are idle: less work is not worth messages to more of them."""
 
 RECALL_SECONDS = 0.2
-"""Seconds without any outcome after which closures that wait on a worker go elsewhere."""
+"""Seconds without any outcome after which closures that wait on a worker go elsewhere.
+
+Behind a run, whose steps are reported now and then only, as long as a run takes.
+"""
 
 MOST_AHEAD = 256
 
@@ -162,9 +165,13 @@ class Load:
         """Note that closures were sent, at a time in seconds."""
         self._moved = now
 
-    def answered(self, now: float, seconds: float) -> None:
-        """Note that closures have ended, the first of which took ``seconds``."""
-        self._latency.add(max(0.0, now - self._moved - seconds))
+    def answered(self, now: float, seconds: float, *, held: bool = False) -> None:
+        """Note that closures have ended, the first of which took ``seconds``.
+
+        What was ``held`` back, as the steps of runs are, says nothing of how slow the worker is.
+        """
+        if not held:
+            self._latency.add(max(0.0, now - self._moved - seconds))
         self._moved = now
         self.stuck = False
 
@@ -173,6 +180,8 @@ class Load:
         waiting = self.waiting()
         # If the worker's process or network is slow anyway, asking would make it slower.
         patience = max(RECALL_SECONDS, 4 * (self._latency.mean or 0.0))
+        if any(closure.is_run for closure in islice(self, self.threads)):
+            patience = max(patience, self.run_seconds)  # its reports are held back, for less
         if not waiting or now - self._moved < patience:
             return []
         # Half of them first: whatever holds the worker up may be over in a moment.

@@ -96,9 +96,9 @@ class Resolver:
                 commits = each.commits
                 last = max((n for n in commits if n in results), default=commits.start - 1)
                 for commit in range(commits.start, last + 1):
-                    if commit not in results:  # of a run: that step wrote nothing, and is done
-                        self._leases.give_back(each.number)
-                        self._scheduler.advance(each, 1, b"")
+                    if commit not in results:  # of a run: that step wrote nothing, if it was done
+                        self._leases.give_back(each.number)  # so others may do it again
+                        self._scheduler.advance(each, 1, b"", counted=False)
                         continue
                     result, pushed = results[commit]
                     outcome = self._outcome(each, commit, result)

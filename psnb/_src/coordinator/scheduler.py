@@ -423,7 +423,13 @@ class Scheduler:
                     self.fail(closure, outcome, worker, certain)
 
     def advance(
-        self, run: Closure, steps: int, outcome: bytes, values: Sequence[bytes] = ()
+        self,
+        run: Closure,
+        steps: int,
+        outcome: bytes,
+        values: Sequence[bytes] = (),
+        *,
+        counted: bool = True,
     ) -> None:
         """Note that the next steps of a run have had their effect.
 
@@ -437,13 +443,15 @@ class Scheduler:
             The metrics that they have reported, in front of whatever.
         values : sequence of bytes
             What each of them has returned, pickled, if it is kept.
+        counted : bool
+            Whether they count as completed; not if what they have read is read again.
         """
         with self.turn():
             if not self.in_flight.has(run):
                 return
             self._on_steps(run, steps)
             self.in_flight.advance(run, steps)
-            self._completed += steps
+            self._completed += steps if counted else 0
             _, states = split_outcome(outcome)
             if states:
                 self._on_states(states)

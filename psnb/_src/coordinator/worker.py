@@ -430,7 +430,7 @@ class WorkerConnection:
             self._records.history.add_all(message.reports)
         outcomes: list[_Outcome] = []
         seconds: list[float] = []
-        failed = 0
+        failed, held = 0, False
         for each in message.results:
             closure, payload = self._load.find(each.closure), each.payload
             count = each.steps if closure.is_run and each.succeeded else 1
@@ -445,24 +445,25 @@ class WorkerConnection:
                 self._load.remove(closure.id)
                 outcomes.append((closure, each.succeeded, payload, each.pushed))
             failed += not each.succeeded
+            held |= closure.is_run
             if each.staleness:
                 self._records.staleness.add_all(each.staleness)
         if seconds:
             self._figures.add_phases(message.phases)
-            self._measure(seconds, len(seconds) - failed, failed)
+            self._measure(seconds, len(seconds) - failed, failed, held=held)
         return outcomes
 
     def _ask_about(self, message: messages.ClosureUndecided) -> None:
         closure = self._load.remove(message.closure)
         closure.function.duration.add(message.seconds)
         self._figures.add_phases(message.phases)
-        self._measure([message.seconds], 0, 0)
+        self._measure([message.seconds], 0, 0, held=closure.is_run)
         self._resolver.ask(closure, message.commit, message.payload, message.pushed, self.name)
 
-    def _measure(self, seconds: list[float], completed: int, failed: int) -> None:
+    def _measure(self, seconds: list[float], completed: int, failed: int, *, held: bool) -> None:
         self._figures.add(seconds, completed, failed)
         self._records.timeline.add(self.index, seconds, failed, self._load.threads, time.time())
-        self._load.answered(self._loop.time(), seconds[0])
+        self._load.answered(self._loop.time(), seconds[0], held=held)
 
     def _answer(self, inquiry: messages.Inquiry) -> Any:
         match inquiry:

@@ -17,7 +17,7 @@ from psnb._src.protocol.messages import (
     ToNotebook,
 )
 from psnb._src.protocol.packing import Nothing, dumps, loads, pack_error, shorten_call
-from psnb._src.utils.profiling import COMMIT, COMPUTE, READ, start_clock
+from psnb._src.utils.profiling import COMMIT, COMPUTE, PHASES, READ, start_clock
 from psnb._src.worker.context import (
     Activity,
     Cancellation,
@@ -26,6 +26,9 @@ from psnb._src.worker.context import (
 )
 from psnb._src.worker.leasing import LeaseRequests, TakenElements
 from psnb._src.worker.resources import Resources
+
+NO_TIME = [0.0] * len(PHASES)
+"""How long what does nothing is in each phase, in seconds."""
 
 
 class LoadedFunction:
@@ -190,11 +193,14 @@ class Run:
         Whether a step has found nothing to take.
     last : sequence of ToNotebook
         If a step had no effect, or it is not known: what says so. Then no later one has any.
+    phases : list of float
+        How long that step was in each phase, in seconds.
     """
 
     def __init__(self, cancellation: Cancellation, end: Callable[[Run], None]) -> None:
         self.found_end = False
         self.last: Sequence[ToNotebook | ClosureResult] = ()
+        self.phases = NO_TIME
         self._cancellation, self._end = cancellation, end
         self._lock = threading.Lock()  # guards the number, for a moment each
         self._parts = 1  # its thread, and the steps whose outcome is to come

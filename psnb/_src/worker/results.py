@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sized
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from psnb._src.dask_compat import Comm
@@ -23,8 +24,7 @@ from psnb._src.protocol.messages import (
     held_seconds,
 )
 from psnb._src.transport.stream import MessageStream, message_stream
-from psnb._src.utils.profiling import PHASES
-from psnb._src.worker.attempt import ClosureAttempt
+from psnb._src.worker.attempt import NO_TIME, ClosureAttempt
 from psnb._src.worker.context import (
     ReportedStates,
     split_outcome,
@@ -117,8 +117,6 @@ def out_of_reach() -> ClosureCancelledError:
 HELD_SECONDS = 0.015
 """Seconds that a result waits at most for others to be sent with it."""
 
-NO_TIME = [0.0] * len(PHASES)
-
 
 class ResultSender:
     """Gathers what closure threads hand over; `expect` belongs to the event loop.
@@ -143,18 +141,14 @@ class ResultSender:
         ticked: Callable[[], object] = bool,
     ) -> None:
         self._loop, self._unstarted, self._send, self._ticked = loop, unstarted, send, ticked
-        # Keeps messages in order. While it is held, a message is pickled, and a socket is written
-        # that does not block.
+        # Keeps messages in order. While it is held, a message is made, with the states of users'
+        # metrics, and pickled, and a socket is written that does not block.
         self._sending = threading.Lock()
-        self._lock = threading.Lock()  # guards the next eight, used by several threads
-        self._steps: dict[int, _StepsDone] = {}  # by run
         self.workers = 1  # of the coordinator
+        self._lock = threading.Lock()  # guards the next four, used by several threads
+        self._held = _Held()
         self._hurry = False  # something is here that is not of a run's step
         self._sent_at = time.monotonic()
-        self._taken: list[Taken] = []
-        self._results: list[ClosureResult] = []
-        self._reports: list[tuple[float, dict[str, float]]] = []
-        self._phases: list[list[float]] = [NO_TIME]  # of these results, in seconds
         self._expected = 0  # results that are still to come
         self._ticking = False  # the loop's alone
 
@@ -175,30 +169,30 @@ class ResultSender:
         """Hand a result over, and how long its closure was in each phase, in seconds."""
         with self._lock:
             self._expected -= 1
-            self._phases.append(phases)
-            self._results.append(result)
-            enough = len(self._results) >= len(self._unstarted)
+            self._held.phases.append(phases)
+            self._held.results.append(result)
+            enough = len(self._held.results) >= len(self._unstarted)
             self._hurry = True
         if enough:
-            self.flush()
+            self._try_flush()
 
     def add_step(self, attempt: ClosureAttempt) -> None:
         """Hand over a step of a run that has had its effect; any thread."""
         with self._lock:
             run = attempt.assignment.closure
-            self._steps.setdefault(run, _StepsDone()).add(attempt)
+            self._held.steps.setdefault(run, _StepsDone()).add(attempt)
             # What it has used up, such as a partition that Dask holds for it, is let go then.
             self._hurry |= any(each.ended for each in attempt.requests.used)
-            self._phases.append(attempt.clock.seconds)
+            self._held.phases.append(attempt.clock.seconds)
 
     def end_run(self, run: int) -> None:
         """Note that a run has ended well: no more steps of it come."""
         with self._lock:
             self._expected -= 1
-            self._steps.setdefault(run, _StepsDone()).ended = True
+            self._held.steps.setdefault(run, _StepsDone()).ended = True
             idle = not self._unstarted
         if idle:
-            self.flush()
+            self._try_flush()
 
     def add_report(self, when: float, values: dict[str, float], *, hurry: bool = True) -> None:
         """Hand metrics over; they go with the next results, or after `HELD_SECONDS`.
@@ -206,31 +200,46 @@ class ResultSender:
         Without hurry: after `held_seconds`.
         """
         with self._lock:
-            self._reports.append((when, values))
+            self._held.reports.append((when, values))
             self._hurry |= hurry
 
     def add_taken(self, taken: Taken, *, hurry: bool = True) -> None:
         """Hand over what a closure has taken, likewise."""
         with self._lock:
-            self._taken.append(taken)
+            self._held.taken.append(taken)
             self._hurry |= hurry
 
     def flush(self) -> None:
-        """Send all there is, if there is anything; any thread."""
+        """Send all there is, if there is anything; any thread.
+
+        Raises
+        ------
+        MemoryError
+            If there is no memory for the message. It is sent later, in the same order.
+        """
         with self._sending:
             with self._lock:
-                taken, self._taken = self._taken, []
-                results, self._results = self._results, []
-                reports, self._reports = self._reports, []
-                phases, self._phases = self._phases, [NO_TIME]
-                steps, self._steps = self._steps, {}
+                held, self._held = self._held, _Held()
                 self._hurry, self._sent_at = False, time.monotonic()
-            if taken or results or reports or steps:
-                together = [float(sum(each)) for each in zip(*phases, strict=True)]
-                done = [result for run, each in steps.items() for result in each.results(run)]
-                effective = {number for each in steps.values() for number in each.numbers}
-                taken = joined(taken, effective)
-                self._send(ClosureResults(taken, reports, together, [*done, *results]))
+            if held:
+                try:
+                    self._send(held.message())
+                except MemoryError:
+                    with self._lock:
+                        held.append(self._held)
+                        self._held, self._hurry = held, True
+                    raise
+
+    def flush_due(self) -> None:
+        """Send what has been held for as long as it may be; any thread."""
+        with self._lock:
+            due = self._hurry or time.monotonic() - self._sent_at >= held_seconds(self.workers)
+        if due:
+            self._try_flush()
+
+    def _try_flush(self) -> None:
+        with suppress(MemoryError):  # the next tick or heartbeat may have some
+            self.flush()
 
     def end(self) -> None:
         """Expect nothing any more."""
@@ -240,15 +249,46 @@ class ResultSender:
     def _tick(self) -> None:
         with self._lock:
             self._ticking = self._expected > 0
-            hold = held_seconds(self.workers)
-            due = self._hurry or time.monotonic() - self._sent_at >= hold
         try:
-            if due or not self._ticking:
-                self.flush()
-        finally:  # without memory for it, the next tick may have some
+            if self._ticking:
+                self.flush_due()
+            else:
+                self._try_flush()
+        finally:
             self._ticked()
             if self._ticking:
                 self._loop.call_later(HELD_SECONDS, self._tick)
+
+
+class _Held:
+    """What is held back, in the order in which it came."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, _StepsDone] = {}  # by run
+        self.taken: list[Taken] = []
+        self.results: list[ClosureResult] = []
+        self.reports: list[tuple[float, dict[str, float]]] = []
+        self.phases: list[list[float]] = [NO_TIME]  # of steps and results, in seconds
+
+    def __bool__(self) -> bool:
+        return bool(self.taken or self.results or self.reports or self.steps)
+
+    def message(self) -> ClosureResults:
+        """Return all of it; may run what users have written."""
+        together = [float(sum(each)) for each in zip(*self.phases, strict=True)]
+        done = [result for run, each in self.steps.items() for result in each.results(run)]
+        effective = {number for each in self.steps.values() for number in each.numbers}
+        taken = joined(self.taken, effective)
+        return ClosureResults(taken, self.reports, together, [*done, *self.results])
+
+    def append(self, later: _Held) -> None:
+        """Add what has come later."""
+        for run, steps in later.steps.items():
+            self.steps.setdefault(run, _StepsDone()).append(steps)
+        self.taken += later.taken
+        self.results += later.results
+        self.reports += later.reports
+        self.phases += later.phases
 
 
 class _StepsDone:
@@ -269,6 +309,15 @@ class _StepsDone:
             self.staleness.append(attempt.staleness)
         attempt.release()  # batches and gradients: it waits here for up to five seconds
         self._attempts.append(attempt)
+
+    def append(self, later: _StepsDone) -> None:
+        """Add those that were done later."""
+        self.numbers += later.numbers
+        self.seconds += later.seconds
+        self.pushed |= later.pushed
+        self.ended |= later.ended
+        self.staleness += later.staleness
+        self._attempts += later._attempts
 
     def results(self, run: int) -> list[ClosureResult]:
         """Return them as results of a run; may run what users have written."""

@@ -59,7 +59,7 @@ from psnb._src.worker.context import (
 from psnb._src.worker.leasing import ASK_TIMEOUT
 from psnb._src.worker.mail import PeerMessages
 from psnb._src.worker.resources import Resources
-from psnb._src.worker.results import NO_TIME, NotebookLink, ResultSender, out_of_reach
+from psnb._src.worker.results import NotebookLink, ResultSender, out_of_reach
 from psnb.errors import ClosureCancelledError
 
 # ClosureThreads: the threads of a session that run its closures.
@@ -322,7 +322,7 @@ class ClosureRunner:
             if error is None:
                 self._results.add_step(attempt)
             else:
-                run.last = self._without_effect(attempt, error)
+                run.last, run.phases = self._without_effect(attempt, error), clock.seconds
         run.end_part()
 
     def _without_effect(
@@ -353,7 +353,7 @@ class ClosureRunner:
     def _end_run(self, closure: int, run: Run) -> None:
         del self._cancellations[closure]
         if run.last:
-            self._hand_over(run.last, NO_TIME)
+            self._hand_over(run.last, run.phases)
         else:
             self._results.end_run(closure)
 

@@ -169,7 +169,7 @@ class Session:
         process = psutil.Process()
         while True:
             await asyncio.sleep(self._opening.beat)
-            self._results.flush()
+            self._results.flush_due()
             activity, seconds = longest(self._threads.idents())
             if seconds < WORTH_TELLING:
                 activity, seconds = "", 0.0
