@@ -1024,6 +1024,7 @@ def closures_of_epoch(
     scheduled and have not come yet, and returns whether one more is wanted. Without it they are
     runs; one comes each time that something has arrived, too: see `StepValues`.
     """
+    assert wanted is not None or iterator.round_size is None, "runs are no closures of rounds"
     if wanted is not None:
         schedule = _scheduling(coordinator, fn, (iterator,), {})
         return coordinator._closures_of_epoch(iterator, schedule, wanted=wanted)

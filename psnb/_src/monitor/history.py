@@ -552,9 +552,9 @@ class Statistics:
     elapsed : float
         Seconds since the coordinator was made; stops at ``close``.
     queued, in_flight : int
-        Closures that wait, and closures that workers have.
+        Closures that wait, and closures that workers have; of `run_epoch`, runs of many steps.
     completed, failed, cancelled : int
-        Closures that ended, by how.
+        Closures, and steps of `run_epoch`, that ended, by how.
     retried : int
         How often a closure went back to the queue because its worker was lost.
     workers_lost, servers_lost : int

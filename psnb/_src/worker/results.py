@@ -297,14 +297,13 @@ class _StepsDone:
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.seconds = 0.0
-        self.pushed = self.ended = False
+        self.ended = False
         self.staleness: list[int] = []
         self._attempts: list[ClosureAttempt] = []
 
     def add(self, attempt: ClosureAttempt) -> None:
         self.numbers.append(attempt.assignment.number)
         self.seconds += sum(attempt.clock.seconds)
-        self.pushed |= attempt.pushed
         if attempt.staleness is not None:
             self.staleness.append(attempt.staleness)
         attempt.release()  # batches and gradients: it waits here for up to five seconds
@@ -314,7 +313,6 @@ class _StepsDone:
         """Add those that were done later."""
         self.numbers += later.numbers
         self.seconds += later.seconds
-        self.pushed |= later.pushed
         self.ended |= later.ended
         self.staleness += later.staleness
         self._attempts += later._attempts
@@ -333,7 +331,8 @@ class _StepsDone:
             results, payload = [self._reported(run, each) for each in self._attempts], b""
         wanted = [each.packed for each in self._attempts if each.assignment.results]
         values = [split_outcome(each)[0] for each in wanted]
-        done = len(self.numbers), True, payload, self.seconds, self.pushed, self.staleness
+        pushed = False  # only rounds ask for it, which have no runs
+        done = len(self.numbers), True, payload, self.seconds, pushed, self.staleness
         return [*results, ClosureResult(run, self.ended, *done, values)]
 
     def _reported(self, run: int, attempt: ClosureAttempt) -> ClosureResult:
