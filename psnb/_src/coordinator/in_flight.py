@@ -1,8 +1,8 @@
 """Waiting: the closures that may run, in the order in which they should. Pure, without locks.
 
 Higher priorities come first; within one, closures that were lost with their worker, then first
-come, first served, and runs last. Closures that need a certain worker wait in queues of their own, so that they
-never block others. A worker takes from all queues that suit it, in the same order.
+come, first served, and runs last. Closures that need a certain worker wait in queues of their own,
+so that they never block others. A worker takes from all queues that suit it, in the same order.
 """
 
 from __future__ import annotations
