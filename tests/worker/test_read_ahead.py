@@ -6,6 +6,7 @@ That whatever is read ahead is leased, taken and had again like all else, has `t
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -121,14 +122,18 @@ def test_only_where_most_elements_are_slow_are_they_read_ahead(
     assert {name for _, name in calls} == expected
 
 
-def test_what_is_quick_again_is_read_by_the_closure_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seconds", "later"), [(0.0, HERE), (1.0, AHEAD)])
+def test_what_is_quick_again_is_read_by_the_closure_again(
+    seconds: float, later: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0.0, seconds)
     monkeypatch.setattr(leasing, "WORTH_AHEAD", 0.5)
-    monkeypatch.setattr(read_ahead, "perf_counter", lambda: 0.0)
-    now = iter([0.0, 1.0] * 2)
-    monkeypatch.setattr(leasing, "perf_counter", lambda: next(now, 0.0))
+    monkeypatch.setattr(read_ahead, "perf_counter", lambda: next(clock))
+    slow = iter([0.0, 1.0] * 2)  # the first part; the closure waits for none of what is read ahead
+    monkeypatch.setattr(leasing, "perf_counter", lambda: next(slow, 0.0))
     worker, calls = threads_of_reading(parts=4)
     assert numbers(worker) == [*range(8)]
-    assert [name for _, name in calls] == [HERE] * 2 + [AHEAD] * 2 + [HERE] * 4
+    assert [name for _, name in calls] == [HERE] * 2 + [AHEAD] * 2 + [later] * 4
 
 
 def test_an_order_is_not_read_ahead() -> None:

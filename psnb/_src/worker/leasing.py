@@ -465,7 +465,6 @@ class LeasedSplitReader:
 
     def _next_again(self, requests: LeaseRequests, replay: _Replay) -> Any:
         # Without a lock: the iterator is this closure's alone.
-        self._wait_ahead()
         element = next(replay.iterator)
         requests.latest = self._name(replay.iterator, replay.split)
         replay.left -= 1
