@@ -1090,7 +1090,7 @@ class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
         """Read elements ahead, in a thread.
 
         Where workers lease a dataset whose chain does not end with this, they read one element
-        ahead once elements have taken 2 ms or more.
+        ahead if most take 2 ms or more.
 
         Parameters
         ----------
