@@ -117,7 +117,10 @@ def on_this_worker(keys: tuple[Any, ...], columns: list[str] | None, known: Spec
 
 def _failed(number: int, key: Any) -> DatasetError:
     try:
-        cause = Future(key, get_client()).exception(timeout=GONE_SECONDS)
+        client = get_client()
+        # Dask informs a client of its own tasks only; this one fails, with the partition's error.
+        task = client.submit(type, Future(key, client), pure=False)
+        cause = task.exception(timeout=GONE_SECONDS)
     except Exception as error:  # of the connection: the message says less then
         cause = error
     made = DatasetError(
