@@ -1,4 +1,4 @@
-"""Workers die while they have partitions of Dask: every row is used once all the same."""
+"""Workers die while they have partitions of Dask, and partitions that cannot be computed."""
 
 from __future__ import annotations
 
@@ -148,3 +148,12 @@ def test_partitions_are_computed_again_where_all_workers_were_started_again(
         wait_until_gone(coordinator, *names)
         coordinator.run_epoch(step, iterator)
         assert numbers(visits, ROWS) == [1] * ROWS
+
+
+def test_an_error_of_a_partition_is_that_of_its_graph(whole: Client) -> None:
+    rows = [dask.delayed(range)(3), dask.delayed(int)("x")]
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        dataset = coordinator.create_per_worker_dataset(Dataset.from_dask(rows), sharding="dynamic")
+        with pytest.raises(DatasetError, match=r"could not compute partition 1: ValueError: .*'x'"):
+            coordinator.run_epoch(next, iter(dataset))

@@ -263,15 +263,6 @@ def test_what_the_notebook_reads_itself_it_computes_as_dask_does() -> None:
     assert (spec["id"].dtype, spec["text"].dtype) == (np.dtype(np.int64), np.dtype(object))
 
 
-def test_an_error_of_a_partition_is_that_of_its_graph(whole: Client) -> None:
-    rows = [dask.delayed(range)(3), dask.delayed(int)("x")]
-    with psnb.ParameterServerStrategy(whole) as strategy:
-        coordinator = psnb.ClusterCoordinator(strategy)
-        dataset = coordinator.create_per_worker_dataset(Dataset.from_dask(rows), sharding="dynamic")
-        with pytest.raises(DatasetError, match=r"could not compute partition 1: ValueError: .*'x'"):
-            coordinator.run_epoch(next, iter(dataset))
-
-
 def test_what_cannot_be_read_is_refused_with_what_to_do(
     cluster: Client, strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
 ) -> None:
