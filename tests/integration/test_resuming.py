@@ -222,11 +222,13 @@ def test_closures_are_numbered_and_counted_on_after_runs(
     made = coordinator.create_per_worker_dataset(data.Dataset.range(200), sharding="dynamic")
     coordinator.run_epoch(lambda iterator: next(iterator), iter(made))
     last = coordinator.schedule(number).fetch()
+    saved(strategy, tmp_path / "own")
     go_on_from(coordinator, 2000, 0)  # as a trainer does, from a checkpoint of another run
-    saved(strategy, tmp_path)
-    with psnb.resume(tmp_path, cluster) as resumed:
-        assert resumed.closures == 2000
-        assert resumed.coordinator.schedule(number).fetch() > last
+    saved(strategy, tmp_path / "other")
+    for folder, closures in (("own", coordinator.statistics().completed), ("other", 2000)):
+        with psnb.resume(tmp_path / folder, cluster) as resumed:
+            assert resumed.closures == closures
+            assert resumed.coordinator.schedule(number).fetch() == last + 1
 
 
 def test_closures_are_numbered_on_so_that_random_keys_go_on(

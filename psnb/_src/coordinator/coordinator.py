@@ -240,7 +240,7 @@ class ClusterCoordinator(SaysWhatToUse):
         scheduler.on_hold = self._membership.end_runs
         scheduler.on_step = Steps(scheduler, self._membership, core).begin
         self._resources.attach(self._membership.wake_all)
-        self._ids, self._ended_before = Numbers(), 0
+        self._ids, self._ended_before, self._next_before = Numbers(), 0, 0
         label = _labels.take(settings.name or strategy.name, self)
         self._saving = Saving(records.events, self._queue)
         self._view = CoordinatorView(
@@ -1074,7 +1074,9 @@ def saved_run(coordinator: ClusterCoordinator, manager: SavingSettings) -> Saved
         coordinator.strategy.mode,
         core.layout.replicas,
         coordinator._ended_before + _ended(found),
-        coordinator._ids.next,
+        # Not behind those that wait: rounds, and the random numbers of closures, go on as they
+        # would have.
+        max(coordinator._next_before, found.next_number),
         tuple(coordinator._leases.states()),
         {name: each.recipe() for name, each in core.parameters().items()},
         core.models.all(),
@@ -1087,6 +1089,7 @@ def go_on_from(coordinator: ClusterCoordinator, closures: int, next_number: int)
     To be called when none is scheduled.
     """
     coordinator._ids = Numbers(max(coordinator._ids.next, next_number))
+    coordinator._next_before = coordinator._ids.next
     here = _ended(coordinator._queue.statistics())
     coordinator._ended_before = max(coordinator._ended_before, closures - here)
 

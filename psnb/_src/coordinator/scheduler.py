@@ -69,6 +69,7 @@ class QueueStatistics(NamedTuple):
     failing: bool
     paused: bool
     closed: bool
+    next_number: int = 0  # behind those of all closures, and steps of runs, that have ended
 
 
 class Scheduler:
@@ -157,6 +158,7 @@ class Scheduler:
         self._turns = 0  # those that are under way, each within the one before
         self._owing: list[RemoteValue] = []  # their rounds are not applied
         self._completed = self._failed = self._cancelled = self._retried = 0
+        self._next_number = 0
         self._publish()
 
     @contextmanager
@@ -199,6 +201,7 @@ class Scheduler:
             bool(self.errors),
             self.paused,
             self.closed,
+            self._next_number,
         )
 
     def queued(self) -> int:
@@ -752,6 +755,7 @@ class Scheduler:
 
     def _cancel(self, closure: Closure, reason: str) -> None:
         self._cancelled += 1
+        self._next_number = max(self._next_number, closure.number + 1)
         self._end_cancelled(closure, reason)
 
     def _end_cancelled(self, closure: Closure, reason: str) -> None:
@@ -782,6 +786,7 @@ class Scheduler:
     def _end(self, closure: Closure, *, pushed: bool = False, succeeded: bool = False) -> None:
         self._runs -= closure.is_run
         if closure.execution is not NOT_TAKEN:
+            self._next_number = max(self._next_number, closure.number + 1)
             self._on_end(closure, succeeded)
             self.in_flight.end(closure)
             if not closure.options.detached:

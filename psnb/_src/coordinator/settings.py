@@ -119,7 +119,7 @@ class SavedRun(Struct, frozen=True, forbid_unknown_fields=True):
     closures : int
         How many closures had ended, with those of the runs before.
     next_number : int
-        The first number that no closure had; more than that, as a run reserves some for its steps.
+        Behind the numbers of those: more than there were, as a run reserves numbers for its steps.
     epochs : sequence of mapping
         The states of the epochs that were not over, in the order of their beginning.
     recipes : mapping of str to mapping
