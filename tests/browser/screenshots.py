@@ -18,6 +18,7 @@ from distributed import Client
 from playwright.sync_api import Page, sync_playwright
 
 import psnb
+from psnb._src.cluster.local import identity
 from tests.browser.chromium import launch
 from tests.browser.dashboard import Dashboard
 from tests.browser.lab import Lab, running_lab
@@ -130,9 +131,7 @@ def take_replaced(lab: Lab, page: Page, client: Client, folder: Path) -> None:
     still("1. Two workers train.")
     processes = client.run(os.getpid)
     (killed,) = [
-        each
-        for each, worker in client.scheduler_info(n_workers=-1)["workers"].items()
-        if worker["name"] == KILLED
+        each for each, worker in identity(client)["workers"].items() if worker["name"] == KILLED
     ]
     os.kill(processes[killed], signal.SIGKILL)
     wait_until(lambda: "lost" in row.inner_text(), f"{KILLED} is lost", 30)

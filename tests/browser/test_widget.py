@@ -212,6 +212,8 @@ def test_a_killed_worker_is_shown_before_it_could_be_missed(notebook: OpenNotebo
         """
 import os, time
 import psnb
+from psnb._src.cluster.local import identity
+from psnb._src.cluster.local import identity
 client = psnb.local_cluster(2, 1)
 strategy = psnb.ParameterServerStrategy(client)
 coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=1000)
@@ -243,10 +245,7 @@ def worker_named(name: str, cluster: Client) -> Iterator[None]:
     options = ("--name", name, "--nthreads", "1", "--no-nanny", "--no-dashboard")
     with process("dask", "worker", cluster.scheduler.address, *options):
         wait_until(
-            lambda: any(
-                worker["name"] == name
-                for worker in cluster.scheduler_info(n_workers=-1)["workers"].values()
-            ),
+            lambda: any(worker["name"] == name for worker in identity(cluster)["workers"].values()),
             "the worker joins",
         )
         yield

@@ -221,7 +221,7 @@ def wait_until_servers(client: Client, count: int) -> None:
     """Wait until a cluster has all of its processes for servers again."""
 
     def there() -> int:
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        workers = identity(client)["workers"].values()
         return sum("ps" in worker["resources"] for worker in workers)
 
     wait_until(lambda: there() == count, f"{count} servers are there again")

@@ -11,6 +11,7 @@ from distributed import Client, Scheduler, Worker
 
 import psnb
 from psnb import errors
+from psnb._src.cluster.local import identity
 from psnb._src.dask_compat import event_loop
 from psnb._src.placement.registry import HOLDER
 from psnb._src.strategy import servers as servers_module
@@ -82,7 +83,7 @@ def test_servers_outlive_their_client_and_end_with_the_next_owner(cluster: Clien
 
 
 def test_a_server_that_is_given_up_is_an_actor_no_longer(cluster: Client) -> None:
-    names = [each["name"] for each in cluster.scheduler_info(n_workers=-1)["workers"].values()]
+    names = [each["name"] for each in identity(cluster)["workers"].values()]
     drained = min(name for name in names if name.startswith("server"))
     with psnb.ParameterServerStrategy(cluster, shards=2) as strategy:
         v = strategy.variable(np.ones(4))
@@ -117,7 +118,7 @@ def test_a_server_that_finds_no_thread_is_refused_in_time(
 
         Event(end).wait()
 
-    workers = cluster.scheduler_info(n_workers=-1)["workers"].values()
+    workers = identity(cluster)["workers"].values()
     threads = sum(each["nthreads"] for each in workers)
     tasks = cluster.map(lambda _: fill(end), range(threads), pure=False)
     try:

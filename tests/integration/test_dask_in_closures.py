@@ -14,6 +14,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
+from psnb._src.cluster.local import identity
 from tests.conftest import DEADLINE, wait_until
 
 PROCESSES = True
@@ -38,7 +39,7 @@ def test_a_closure_knows_its_worker_and_gets_a_client(
         return worker.address, client.submit(abs, -3).result()
 
     address, three = coordinator.schedule(where).fetch(DEADLINE)
-    assert address in cluster.scheduler_info(n_workers=-1)["workers"]
+    assert address in identity(cluster)["workers"]
     assert three == 3
 
 
@@ -47,7 +48,7 @@ def test_per_worker_values_are_made_where_the_worker_is_known(
 ) -> None:
     made = coordinator.create_per_worker_resource(lambda: distributed.get_worker().address)
     address = coordinator.schedule(lambda value: value, args=(made,)).fetch(DEADLINE)
-    assert address in cluster.scheduler_info(n_workers=-1)["workers"]
+    assert address in identity(cluster)["workers"]
 
 
 def test_futures_among_arguments_are_replaced_by_their_results(

@@ -17,6 +17,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
+from psnb._src.cluster.local import identity
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.strategy.servers import Servers
 from psnb._src.worker.plugin import GRACE
@@ -92,7 +93,7 @@ def kinds(strategy: psnb.ParameterServerStrategy) -> list[EventKind]:
 
 
 def name_of(client: Client, address: str) -> str:
-    return str(client.scheduler_info(n_workers=-1)["workers"][address]["name"])
+    return str(identity(client)["workers"][address]["name"])
 
 
 class Training:

@@ -14,6 +14,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
+from psnb._src.cluster.local import identity
 from tests.conftest import DEADLINE, wait_until
 
 ROWS, DIM = 4000, 64
@@ -48,7 +49,7 @@ def limit_a_server(client: Client) -> None:
 
     After its first closure: a thread that begins takes tens of megabytes of addresses.
     """
-    workers = client.scheduler_info(n_workers=-1)["workers"].items()
+    workers = identity(client)["workers"].items()
     (address,) = (address for address, each in workers if each["name"] == "server-1")
     client.run(limit, ROOM, workers=[address])
 

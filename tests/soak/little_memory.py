@@ -12,6 +12,7 @@ import psutil
 
 import psnb
 from psnb import errors
+from psnb._src.cluster.local import identity
 from tests.soak.notebook import DEADLINE, ViolationError
 from tests.soak.table import Row
 
@@ -60,7 +61,7 @@ def _train(strategy: psnb.ParameterServerStrategy, row: Row, rng: np.random.Gene
     # Only now: a thread that begins takes tens of megabytes of addresses for what it may allocate.
     coordinator.schedule(step, (10**9, 1)).fetch(DEADLINE)
     client = strategy.client
-    servers = client.scheduler_info(n_workers=-1)["workers"]
+    servers = identity(client)["workers"]
     limited = [a for a, each in servers.items() if str(each["name"]).startswith("server")]
     client.run(_limit, _ROOM, workers=limited[: int(rng.integers(1, 3))])
 
