@@ -13,6 +13,7 @@ import nbformat
 from distributed import Client
 from playwright.sync_api import expect
 
+from psnb._src.cluster.local import identity
 from tests.browser.conftest import REST, OpenNotebook
 from tests.browser.dashboard import PATIENCE, Dashboard
 from tests.browser.notebook import dialogs
@@ -212,8 +213,6 @@ def test_a_killed_worker_is_shown_before_it_could_be_missed(notebook: OpenNotebo
         """
 import os, time
 import psnb
-from psnb._src.cluster.local import identity
-from psnb._src.cluster.local import identity
 client = psnb.local_cluster(2, 1)
 strategy = psnb.ParameterServerStrategy(client)
 coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=1000)
