@@ -119,6 +119,15 @@ def test_steps_count_as_they_are_done_and_the_run_ends_with_the_last() -> None:
     assert queue.settled_below() == 3
 
 
+def test_numbers_go_on_behind_the_steps_of_a_run_that_waits_again() -> None:
+    queue = ClosureQueue(10)
+    run = taken_run(queue, 5)
+    queue.scheduler.advance(run, 2, b"")
+    queue.scheduler.lose([run])
+    queue.scheduler.put_back([run], 1, "lost", "w")
+    assert queue.statistics().next_number == run.id + 2
+
+
 def test_a_run_that_ends_early_leaves_no_commit_open() -> None:
     queue = ClosureQueue(10)
     run, after = taken_run(queue, 5), taken_run(queue, 1, number=6)

@@ -454,6 +454,7 @@ class Scheduler:
                 return
             self._on_steps(run, steps)
             self.in_flight.advance(run, steps)
+            self._next_number = max(self._next_number, run.number)
             self._completed += steps if counted else 0
             _, states = split_outcome(outcome)
             if states:

@@ -123,7 +123,7 @@ def _check_order(node: Node) -> None:
 
 
 def ends_with_prefetch(dataset: Dataset) -> bool:
-    """Return whether the last part of a chain, options aside, is a `Dataset.prefetch`."""
+    """Return whether a chain ends with `Dataset.prefetch`; options do not count."""
     node = dataset.node
     while isinstance(node, WithOptions):
         node = node.source

@@ -314,7 +314,7 @@ class _OpenLease:
     state: Any = None
     ahead: AheadIterator | None = None  # the iterator, if it is one
     at: int = 0  # how many elements were taken
-    slow: int = 0  # of which so many have taken `WORTH_AHEAD`
+    slow: int = 0  # how many of them took longer than `WORTH_AHEAD`
 
 
 @dataclass
@@ -346,6 +346,9 @@ To hand an element from thread to thread takes 0.1 ms, and up to 0.4 if both thr
 interpreter all the time. Not from within a lease: what a generator has opened may belong to the
 thread that began it.
 """
+
+
+# Protocols: `psnb._src.worker.read_ahead` needs the context, which refers to this module.
 
 
 class AheadIterator(Iterated, Protocol):
