@@ -98,12 +98,18 @@ def test_negative_ids_are_those_of_the_same_bits(both: Both) -> None:
     np.testing.assert_array_equal(checkpoint["any"].lookup([-1]), expected)
 
 
+def test_ids_of_a_list_keep_their_bits(both: Both) -> None:
+    checkpoint, made = both
+    expected = made["any"].lookup(IDS[:2])
+    np.testing.assert_array_equal(checkpoint["any"].lookup([2**64 - 1, 5]), expected)
+
+
 @pytest.mark.parametrize(("name", "bad"), [("any", 6), ("fixed", 10), ("fixed", -1)])
 def test_ids_without_a_row_are_refused(both: Both, name: str, bad: int) -> None:
     checkpoint, _ = both
     with pytest.raises(IdOutOfRangeError, match=f"'{name}' .* no row of id {bad}, nor of 1 other"):
         checkpoint[name].lookup([bad, 5, bad])
-    with pytest.raises(ConfigurationError, match="are of float64: no integers"):
+    with pytest.raises(ConfigurationError, match="expected integers, found dtype float64"):
         checkpoint[name].lookup([0.5])
 
 

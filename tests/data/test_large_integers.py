@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from psnb._src.client.arguments import initial_array
-from psnb.data import ArraySpec, Dataset
+from psnb.data import ArraySpec, Dataset, Ragged
 from psnb.errors import ConfigurationError, DatasetError
 
 D = Dataset
@@ -46,6 +46,26 @@ def test_what_no_type_holds_is_refused(numbers: list[int]) -> None:
         D.from_tensors(numbers)
     with pytest.raises(ConfigurationError, match="no 64-bit type holds"):
         initial_array(numbers, None, "v")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[2**53 + 1], [2**63 + 1]],
+        [np.array([2**53 + 1]), np.array([2**63 + 1], "u8")],
+        [[], [2**53 + 1], [], [2**63 + 1]],
+    ],
+)
+def test_rows_of_different_lengths_keep_them_too(rows: list[Any]) -> None:
+    found = Ragged.from_rows(rows)
+    assert (found.dtype, found.values.tolist()) == (np.uint64, [2**53 + 1, 2**63 + 1])
+    parts = [Ragged.from_rows([row]) for row in rows if len(row)]
+    assert Ragged.concatenate(parts).values.tolist() == [2**53 + 1, 2**63 + 1]
+
+
+def test_rows_that_no_type_holds_together_are_refused() -> None:
+    with pytest.raises(DatasetError, match="Ragged: no 64-bit type holds"):
+        Ragged.from_rows([[-1], [2**63]])
 
 
 def test_floats_stay_floats() -> None:

@@ -149,3 +149,10 @@ def test_of_two_columns_with_one_name_others_can_be_chosen() -> None:
     with pytest.raises(DatasetError, match=r"two columns have one name.*choose others"):
         Dataset.from_table(frame)
     assert batch(frame, ["b"])["b"].tolist() == [3]
+
+
+@pytest.mark.parametrize("numbers", [[1, 2**63], [[1], [2**63]], [-1, 2**63], [2**70]])
+def test_integers_beyond_int64_as_objects_are_refused(numbers: list[Any]) -> None:
+    frame = pd.DataFrame({"other": 1.0, "a": pd.Series(numbers, dtype=object)})
+    with pytest.raises(DatasetError, match=r"column 'a' .* beyond int64.*astype\('uint64'\)"):
+        Dataset.from_table(frame)

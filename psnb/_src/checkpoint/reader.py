@@ -24,10 +24,11 @@ from psnb._src.checkpoint.store import (
     number_of,
     store_at,
 )
-from psnb._src.utils.checks import array_of, path_text
+from psnb._src.utils.checks import path_text
 from psnb._src.utils.files import AnyPath, as_path
+from psnb._src.utils.integers import bits_of, integers_of
 from psnb._src.utils.text import NAME, text_table, truncate
-from psnb.errors import CheckpointError, ConfigurationError, IdOutOfRangeError
+from psnb.errors import CheckpointError, IdOutOfRangeError
 
 # SavedTable: the rows of an embedding in a checkpoint, in mapped files. Thread-safe.
 #
@@ -146,18 +147,13 @@ class SavedTable:
 
         Raises
         ------
-        ConfigurationError
+        InvalidArrayError
             If the ids are not integers.
         IdOutOfRangeError
             If an id has no row here.
         """
-        asked = array_of(ids)
-        if asked.size and asked.dtype.kind not in "iu":
-            raise ConfigurationError(
-                f"ids of table {self._name!r} are of {asked.dtype}: no integers"
-            )
-        wide = np.int64 if asked.dtype.kind == "i" else np.uint64
-        rows, unknown = self.found(asked.reshape(-1).astype(wide).view(np.uint64))
+        asked = integers_of(ids, f"ids of table {self._name!r}")
+        rows, unknown = self.found(bits_of(asked).reshape(-1))
         if unknown.any():
             missing = asked.reshape(-1)[unknown]
             raise IdOutOfRangeError(

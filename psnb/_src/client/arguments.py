@@ -23,15 +23,14 @@ from psnb._src.server.optimizer import CtrAccessor, Optimizer, tuned
 from psnb._src.server.shard import OPTIMIZABLE
 from psnb._src.server.states import Admission, Always, Constant, Initializer, Uniform
 from psnb._src.server.table import CountUpdates, ReadOptimizer, ReadRate, TuneOptimizer
-from psnb._src.utils.checks import array_of, integer, is_integer
+from psnb._src.utils.checks import integer, is_integer
 from psnb._src.utils.files import require, typed
+from psnb._src.utils.integers import array_of, bits_of, integers_of
 from psnb._src.utils.text import ARGUMENT, shown, truncate
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError, PsnbError
 
 _RANKS = {"i": 1, "u": 1, "f": 2}
 """Ranks of the kinds of dtypes: Python numbers are only converted to the same or a higher rank."""
-
-_MASK = 2**64 - 1
 
 
 def checked_array(value: ArrayLike, dtype: np.dtype, what: str) -> np.ndarray:
@@ -98,12 +97,10 @@ def _advice(found: object, dtype: np.dtype) -> str:
 
 def checked_ids(ids: ArrayLike, name: str, rows: int | None) -> np.ndarray:
     """Return the ids as contiguous uint64 of the same shape."""
-    array = _integers(ids, f"ids for embedding {name!r}")
-    signed = array.dtype.kind == "i"
-    wide = np.ascontiguousarray(array, np.int64 if signed else np.uint64)
-    found = wide.view(np.uint64).reshape(array.shape)
+    array = integers_of(ids, f"ids for embedding {name!r}")
+    found = bits_of(array)
     # Those below 0 are very large here, so one look is enough: there are 50 arrays a batch.
-    most = 2**63 if signed else 2**64
+    most = 2**63 if array.dtype.kind == "i" else 2**64
     if rows is not None and found.size and int(found.max()) >= min(rows, most):
         bad = _outside(array, rows)
         raise IdOutOfRangeError(
@@ -117,27 +114,12 @@ def checked_rows(rows: ArrayLike, name: str, shape: tuple[int, ...]) -> np.ndarr
     """Return positions along a variable's first axis as contiguous int64 of the same shape."""
     if not shape:
         raise InvalidArrayError(f"variable {name!r} is a single number: it has no rows")
-    array = _integers(rows, f"rows of variable {name!r}")
+    array = integers_of(rows, f"rows of variable {name!r}")
     if (bad := _outside(array, shape[0])) is not None:
         raise IdOutOfRangeError(
             f"variable {name!r} has shape {shape}, so rows are 0 to {shape[0] - 1}; found row {bad}"
         )
     return np.ascontiguousarray(array, np.int64).reshape(array.shape)
-
-
-def _integers(value: ArrayLike, what: str) -> np.ndarray:
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise InvalidArrayError(f"{what} are not an array: {error}") from error
-    if array.size == 0 and not hasattr(value, "dtype"):
-        array = array.astype(np.int64)  # an empty list has no dtype of its own
-    if _are_integers(value, array):
-        flat = [number & _MASK for number in np.asarray(value, object).flat]
-        array = np.array(flat, np.uint64).reshape(array.shape)
-    if array.dtype.kind not in "iu":
-        raise InvalidArrayError(f"{what}: expected integers, found dtype {array.dtype}")
-    return array
 
 
 def _outside(array: np.ndarray, rows: int) -> int | None:

@@ -24,6 +24,7 @@ from psnb._src.server.states import Admission
 from psnb._src.server.table import CountSkipped, DescribeRows, ShrinkTable
 from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.integers import integers_of
 from psnb._src.utils.profiling import PULL, PUSH, counted_as
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, InvalidArrayError
@@ -342,8 +343,8 @@ class Embedding(SaysWhatToUse):
             raise ConfigurationError(
                 f"to_dask: table {self.name!r} has any ids, so say which: to_dask(ids)"
             )
-        wanted = None if ids is None else np.asarray(ids)
-        if wanted is not None and (wanted.ndim != 1 or wanted.dtype.kind not in "iu"):
+        wanted = None if ids is None else integers_of(ids, f"to_dask: ids of table {self.name!r}")
+        if wanted is not None and wanted.ndim != 1:
             raise ConfigurationError(f"to_dask: ids are integers (n,), found {shown(wanted)}")
         return source.frame_of_rows(self, wanted, size)
 

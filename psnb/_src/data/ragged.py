@@ -12,6 +12,7 @@ from typing import Any, overload
 import numpy as np
 from numba import njit
 
+from psnb._src.utils.integers import array_of, concatenated, joint_dtype
 from psnb.errors import DatasetError
 
 # Copying rows of differing length together, compiled by numba. Pure.
@@ -116,15 +117,21 @@ class Ragged:
             Each with at least one axis.
         dtype : dtype, optional
             The dtype of the values. By default NumPy chooses it for what there is in the rows, or
-            float64 if there is nothing.
+            float64 if there is nothing; but integers stay integers, also signed beside unsigned.
         """
-        arrays = [np.asarray(row, dtype) for row in rows]
-        # NumPy makes an empty list float64; it has no say.
-        empty = [i for i, a in enumerate(arrays) if not (a.size or hasattr(rows[i], "dtype"))]
-        if dtype is None and 0 < len(empty) < len(arrays):
-            chosen = np.result_type(*{a.dtype for i, a in enumerate(arrays) if i not in set(empty)})
-            for i in empty:
-                arrays[i] = arrays[i].astype(chosen)
+        try:
+            if dtype is None:
+                arrays = [array_of(row) for row in rows]
+            else:
+                arrays = [np.asarray(row, dtype) for row in rows]
+            # NumPy makes an empty list float64; it has no say.
+            has_say = (a.size or hasattr(row, "dtype") for a, row in zip(arrays, rows, strict=True))
+            some = list(itertools.compress(arrays, has_say))
+            chosen = joint_dtype(some) if some and dtype is None else None
+        except ValueError as error:
+            raise DatasetError(f"Ragged: {error}") from error
+        if chosen is not None:
+            arrays = [each.astype(chosen, copy=False) for each in arrays]
         if any(array.ndim == 0 for array in arrays):
             raise DatasetError("Ragged: each row needs an axis, found a scalar")
         if len({array.shape[1:] for array in arrays}) > 1:
@@ -139,7 +146,7 @@ class Ragged:
         if len(parts) == 1:
             return parts[0]
         lengths = np.concatenate([part.lengths for part in parts])
-        return cls._trusted(np.concatenate([part.values for part in parts]), _offsets(lengths))
+        return cls._trusted(concatenated([part.values for part in parts]), _offsets(lengths))
 
     @property
     def values(self) -> np.ndarray:

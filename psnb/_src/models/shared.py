@@ -806,12 +806,3 @@ def local_value(dtype: object, shape: Sequence[int], value: np.ndarray) -> str:
     """Return what identifies a value that stays with a model, such as a frozen embedding."""
     digest = xxh3_64_hexdigest(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
     return f"{dtype} of shape {tuple(shape)} with checksum {digest}, on no server"
-
-
-def no_ids(what: str) -> InvalidArrayError:
-    """Return what to raise for ids that are not integers; ``what`` says of which dtype they are."""
-    return InvalidArrayError(
-        f"{what}: ids are integers. Texts become such by pandas.util.hash_array, not by Python's "
-        "hash, which differs between processes. A column that lost its type on the way (missing "
-        "values make floats) is converted where it is read"
-    )

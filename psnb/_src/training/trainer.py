@@ -26,6 +26,7 @@ from psnb._src.training.run import STATE, EpochSource, FetchLines, Files, Traini
 from psnb._src.utils.checks import integer, period
 from psnb._src.utils.files import AnyPath
 from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.integers import concatenated
 from psnb._src.utils.text import shown
 from psnb._src.worker.context import ReportedStates, entered, worker_context
 from psnb.errors import ConfigurationError
@@ -179,7 +180,7 @@ def joined(parts: Iterator[Columns | None]) -> Columns | None:
     found = [part for part in parts if part is not None]
     if not found:
         return None
-    return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+    return {name: concatenated([part[name] for part in found]) for name in found[0]}
 
 
 _WORKERS: dict[str, Callable[[], DeviceWorker]] = {"hogwild": Hogwild, "downpour": Downpour}

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +17,7 @@ from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats import protobuf
 from tests.data.formats.protobuf import bytes_list, example, float_list, int64_list, part
 from tests.data.formats.samples import plain
+from tests.utils.id_forms import FORMS
 
 INT = {"x": FixedLen((), "int64")}
 
@@ -72,6 +76,27 @@ def test_what_is_encoded_is_read(i: list[int], f: list[float], b: list[bytes]) -
         "b": FixedLen(len(b), bytes, [b""] * len(b)),
     }
     assert parse(fixed, content) == [{"i": i, "f": [[value] for value in f], "b": b}]
+
+
+@pytest.mark.parametrize("form", [each for each in FORMS if "negative" not in each])
+def test_integers_of_any_form_keep_their_bits(form: str) -> None:
+    make, expected = FORMS[form]
+    column = VarLen("int64")
+    (found,) = parse({"x": column}, encode_example({"x": make()}))
+    assert [n % 2**64 for n in found["x"]] == expected
+
+
+@pytest.mark.parametrize("scalar", [np.float32, torch.tensor, jax.numpy.float32])
+def test_floats_of_any_form_keep_their_fractions(scalar: Callable[[float], Any]) -> None:
+    for values in ([scalar(0.5), scalar(2.0)], scalar(0.5)):
+        (found,) = parse({"x": VarLen("float32")}, encode_example({"x": values}))
+        assert found["x"][0] == 0.5
+
+
+@pytest.mark.parametrize("values", [[1, "a"], [1, None], [1, 2**64], {"a": 1}, [1j], [-1, 2**63]])
+def test_values_that_an_example_cannot_hold_are_refused(values: Any) -> None:
+    with pytest.raises(ConfigurationError, match="feature 'x'"):
+        encode_example({"x": values})
 
 
 def test_fields_may_come_in_any_order_and_unknown_ones_are_skipped() -> None:

@@ -4,12 +4,15 @@ import gzip
 import io
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fsspec
+import jax
+import numpy as np
 import psutil
 import pytest
+import torch
 
 from psnb._src.data.formats.multi_slot import MultiSlot, MultiSlotDataGenerator, Slot
 from psnb.errors import DatasetError
@@ -149,13 +152,25 @@ def test_a_generator_writes_a_line_a_sample() -> None:
     assert generated(*samples) == "2 1 2 1 0.1\n0 2 1.0 2.0\n"
 
 
+def test_a_generator_writes_texts_as_they_are() -> None:
+    assert generated([("a", ["9007199254740993", b"x7"])]) == "2 9007199254740993 x7\n"
+
+
+@pytest.mark.parametrize("scalar", [np.float32, torch.tensor, jax.numpy.float32])
+def test_a_generator_writes_the_fractions_of_scalars(scalar: Callable[[float], object]) -> None:
+    assert generated([("a", [scalar(0.5)])]) == "1 0.5\n"
+
+
 @pytest.mark.parametrize(
     ("samples", "problem"),
     [
         ([[("a", [1])], [("b", [1])]], r"line 1: its slots are \['b'\], not \['a'\]"),
         ([[("a", [-1])]], "line 1.*-1 is not an unsigned 64-bit integer"),
         ([[("a", [2**64])]], "not an unsigned 64-bit integer"),
-        ([[("a", ["x"])]], "line 1.*could not convert"),
+        ([[("a", [None])]], "line 1.*NoneType"),
+        ([[("a", ["x y"])]], "line 1.*'x y' is not one word"),
+        ([[("a", [""])]], "line 1.*'' is not one word"),
+        ([[("a", "12")]], "line 1.*the values of a slot are a list, found '12'"),
     ],
 )
 def test_samples_that_cannot_be_written_are_refused(samples: list[object], problem: str) -> None:

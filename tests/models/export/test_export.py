@@ -251,7 +251,7 @@ def test_a_batch_is_taken_in_the_form_of_its_feeds(tmp_path: Path) -> None:
     for bad, said in (
         ({"x": 1}, r"lacks \['ids'\]"),
         (np.zeros((4, 3), int), r"expected shape \(batch, 2\), found \(4, 3\)"),
-        (np.zeros((4, 2)), "expected numbers of int64, found float64"),
+        (np.zeros((4, 2)), "feed 'ids': expected integers, found dtype float64"),
     ):
         with pytest.raises(ConfigurationError, match=said):
             model.predict(bad)

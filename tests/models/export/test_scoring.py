@@ -155,7 +155,7 @@ def test_what_fails_leaves_no_file(
         ("in.txt", "", "expected a file that ends with .csv"),
         ("in.csv", "x.0,x.1,x.2,ads.0\n1,2,3,4\n", "ads.1"),
         ("in.jsonl", '{"x": [1, 2, 3]}\n', "'ads'"),
-        ("in.jsonl", '{"x": [1, 2, 3], "ads": [1, 0.5]}\n', "numbers of int64"),
+        ("in.jsonl", '{"x": [1, 2, 3], "ads": [1, 0.5]}\n', "expected integers"),
         ("in.jsonl", '{"x": [1, null, 3], "ads": [1, 2]}\n', "numbers of float32"),
         ("in.jsonl", '{"x": [1, 2, 3], "ads": [1]}\n', "expected 2 numbers in each row, found 1"),
     ],

@@ -213,7 +213,7 @@ def test_predictions_leave_no_trace_in_tables() -> None:
         (
             {**BATCH, "ads": IDS * 1.0},
             InvalidArrayError,
-            "feature 'ads' are of float64: ids are int",
+            "feature 'ads': expected integers, found dtype float64",
         ),
         ({**BATCH, "words": Ragged.from_rows([[11]])}, IdOutOfRangeError, "'words' has 10 rows"),
         (

@@ -35,10 +35,18 @@ def test_arrays_become_tensors_with_the_same_memory() -> None:
     assert torch.equal(found["a"][1][0].a, torch.arange(4.0, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("kind", ["uint16", "uint32", "uint64"])
-def test_unsigned_integers_keep_their_bits(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["u1", "u2", "u4", ">u2", ">u4"])
+def test_unsigned_integers_keep_their_numbers(kind: str) -> None:
     array = np.array([0, np.iinfo(kind).max], kind)
-    assert psnb.torch.as_torch(array).tolist() == [0, -1]
+    found = psnb.torch.as_torch(array)
+    assert found.tolist() == array.tolist()
+    assert found.dtype in {torch.uint8, torch.int32, torch.int64}  # torch does much with these
+
+
+@pytest.mark.parametrize("kind", ["u8", ">u8"])
+def test_unsigned_integers_of_64_bits_keep_their_bits(kind: str) -> None:
+    array = np.array([5, 2**64 - 1], kind)
+    assert psnb.torch.as_torch(array).tolist() == [5, -1]
 
 
 def test_arrays_that_torch_cannot_show_are_copied() -> None:

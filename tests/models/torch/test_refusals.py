@@ -183,19 +183,20 @@ def test_a_module_that_keeps_tensors_from_call_to_call_is_refused() -> None:
         (
             IDS.float(),
             InvalidArrayError,
-            "the ids for 'ads.weight' are a tensor of torch.float32: ids are integers",
+            "the ids for 'ads.weight': expected integers, found dtype float32",
         ),
-        (IDS.bool(), InvalidArrayError, "are a tensor of torch.bool: ids are integers"),
+        (IDS.bool(), InvalidArrayError, "expected integers, found dtype bool"),
         (
             IDS.to(torch.complex64),
             InvalidArrayError,
-            "a tensor of torch.complex64: ids are integers",
+            "expected integers, found dtype complex64",
         ),
         (
             IDS.numpy().astype(str).astype(object),
             InvalidArrayError,
-            "array of object.*Texts become such by pandas.util.hash_array",
+            "found text: pandas.util.hash_array makes integers of it",
         ),
+        (IDS.numpy(), InvalidArrayError, "are no tensor: psnb.torch.as_torch makes some"),
     ],
 )
 def test_ids_that_are_none_are_refused(ids: Any, error: type[Exception], message: str) -> None:

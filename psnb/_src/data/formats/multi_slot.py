@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -489,7 +490,7 @@ class _Parser:
 
 # Writing a command that turns lines of any kind into MultiSlot text.
 
-Sample = Sequence[tuple[str, Sequence[int | float]]]
+Sample = Sequence[tuple[str, Sequence[int | float | str]]]
 
 
 class MultiSlotDataGenerator:
@@ -525,7 +526,8 @@ class MultiSlotDataGenerator:
         -------
         iterable, or function that returns one
             Per example a list of (slot, values), with the same slots in the same order each time;
-            None is left out.
+            None is left out. Values are numbers, or texts without spaces, which are written as they
+            are.
         """
         raise NotImplementedError("write generate_sample: it returns the examples of a line")
 
@@ -566,14 +568,28 @@ class MultiSlotDataGenerator:
 
 
 def _slot(values: Sequence[Any]) -> str:
+    if isinstance(values, (str, bytes)):
+        raise TypeError(f"the values of a slot are a list, found {values!r:.60}")
     return " ".join([str(len(values)), *map(_text, values)])
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, (str, bytes)):
+        return _word(value if isinstance(value, str) else value.decode())
+    if isinstance(value, bool):
+        return repr(float(value))
+    try:
+        number = operator.index(value)  # unlike int(), it cuts no fractions of a tensor
+    except TypeError:
         # The shortest text that is this float again.
         return repr(float(value))
-    number = int(value)
     if not 0 <= number < 2**64:
         raise ValueError(f"{number} is not an unsigned 64-bit integer")
     return str(number)
+
+
+def _word(text: str) -> str:
+    """Return a number that is text already, or a word, as it is: its digits are not rounded."""
+    if text.split() != [text]:
+        raise ValueError(f"{text!r:.60} is not one word: MultiSlot text has spaces between values")
+    return text

@@ -187,8 +187,23 @@ def _from_pandas(frame: Any, columns: list[str] | None) -> Columns:
             table = pa.table(rest)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise _not_arrows(frame, error) from error
+        except OverflowError as error:  # Arrow takes Python's integers for int64
+            raise DatasetError(
+                f"{_overflowing(rest)} holds integers beyond int64 as Python's objects: convert it "
+                "with .astype('uint64'), and lists with numpy.array(each, 'uint64')"
+            ) from error
         found |= dict(zip(other, _from_arrow(table, None).values(), strict=True))
     return {name: found[name] for name in wanted}
+
+
+def _overflowing(frame: Any) -> str:
+    """Return the first column whose integers Arrow does not hold, for messages."""
+    for name in frame.columns:
+        try:
+            pyarrow().array(frame[name])
+        except OverflowError:
+            return f"column {str(name)!r}"
+    return "a column"
 
 
 def _not_arrows(frame: Any, error: Exception) -> DatasetError:

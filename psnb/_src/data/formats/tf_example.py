@@ -18,6 +18,8 @@ from psnb._src.data.formats import protobuf as kernels
 from psnb._src.data.formats.files import CHUNK_RECORDS
 from psnb._src.data.formats.protobuf import BYTES, FLOATS, INTEGERS, MALFORMED, WORD, varints
 from psnb._src.data.ragged import Ragged
+from psnb._src.data.spec import as_array, is_text
+from psnb._src.utils.integers import bits_of, integers_of
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError
 
@@ -351,8 +353,12 @@ def _feature(name: str, values: Any) -> bytes:
         values = [values]
     if isinstance(values, (list, tuple)) and not values:
         return b""
-    # As numpy's own strings, byte strings would lose zeros at their end.
-    array = values if isinstance(values, np.ndarray) else np.asarray(values, _dtype_for(values))
+    try:
+        array = values if isinstance(values, np.ndarray) else as_array(values)
+        if array.dtype.kind == "O" and not is_text(next(array.flat, None)):
+            array = integers_of(array, "its values")  # as columns of data frames have them
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"feature {name!r}: {error}") from error
     if array.dtype.kind in "SUO":
         texts = [text.encode() if isinstance(text, str) else text for text in array.reshape(-1)]
         if all(isinstance(text, bytes) for text in texts):
@@ -361,21 +367,12 @@ def _feature(name: str, values: Any) -> bytes:
         packed = array.astype("<f4").tobytes()
         return _part(FLOATS, _part(1, packed) if packed else b"")
     elif array.dtype.kind in "iub":
-        numbers = array.reshape(-1)
-        if array.dtype != np.uint64:
-            numbers = numbers.astype(np.int64).view(np.uint64)
-        packed = _varints(numbers)
+        numbers = array.astype(np.int64) if array.dtype.kind == "b" else array
+        packed = _varints(bits_of(numbers).reshape(-1))
         return _part(INTEGERS, _part(1, packed) if packed else b"")
     raise ConfigurationError(
         f"feature {name!r} is of {array.dtype}: an Example holds integers, floats or bytes"
     )
-
-
-def _dtype_for(values: Any) -> type | None:
-    first = values
-    while isinstance(first, (list, tuple)) and first:
-        first = first[0]
-    return object if isinstance(first, (bytes, str)) else None
 
 
 def _varints(numbers: np.ndarray) -> bytes:

@@ -40,6 +40,7 @@ from psnb._src.models.export.tables import StoredRows, StoredTable, check_index,
 from psnb._src.models.export.writing import nested
 from psnb._src.utils.checks import integer, path_text, period
 from psnb._src.utils.files import AnyPath, as_path
+from psnb._src.utils.integers import concatenated
 from psnb._src.utils.text import shown, truncate
 from psnb._src.utils.threads import Lock, uninterrupted
 from psnb.errors import ConfigurationError, ExportError
@@ -548,7 +549,7 @@ class _FramePredictions:
                 plain = array.astype(np.float32) if array.dtype.kind == "V" else array
                 flat |= _flat(name, plain)
             parts.append(flat)
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        columns = {name: concatenated([part[name] for part in parts]) for name in parts[0]}
         return _frame(columns, frame.index)
 
 

@@ -31,8 +31,9 @@ from msgspec import Meta, Struct
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.tables import STORED, ExportedTable, StoredTable
 from psnb._src.server.states import ADMISSIONS, INITIALIZERS
-from psnb._src.utils.checks import array_of, from_config
+from psnb._src.utils.checks import from_config
 from psnb._src.utils.files import DTYPES, checksum, one_of, read_sealed, require, sealed, typed
+from psnb._src.utils.integers import array_of, integers_of
 from psnb.errors import ConfigurationError
 
 # ModelFeed: one of the arrays that a model needs of a batch.
@@ -92,13 +93,24 @@ class ModelFeed(Struct, frozen=True, forbid_unknown_fields=True):
             if values.shape[1:] != self.shape[1:]:
                 raise self._wrong(f"values of shape {self._shown()}", str(values.shape))
             return given if values is given.values else Ragged(values, given.offsets)
-        array = self.cast(array_of(given))
+        array = self.cast(self.array(given))
         if array.ndim != len(self.shape) or any(
             expected is not None and size != expected
             for size, expected in zip(array.shape, self.shape, strict=True)
         ):
             raise self._wrong(f"shape {self._shown()}", str(array.shape))
         return array
+
+    def array(self, given: Any) -> np.ndarray:
+        """Return what a batch gives as an array, whose integers are not rounded.
+
+        Raises
+        ------
+        InvalidArrayError
+            If integers are needed, and it has none.
+        """
+        whole = np.dtype(self.dtype).kind in "iu"
+        return integers_of(given, f"feed {self.name!r}") if whole else array_of(given)
 
     def cast(self, array: np.ndarray) -> np.ndarray:
         """Return numbers in the dtype of this feed.

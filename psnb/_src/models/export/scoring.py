@@ -16,7 +16,6 @@ from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.loaded import LoadedModel
 from psnb._src.models.export.manifest import ModelFeed
 from psnb._src.training.predictions import write_rows
-from psnb._src.utils.checks import array_of
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError, ExportError
 
@@ -129,7 +128,7 @@ class _Parsed:
 
 def _row(feed: ModelFeed, given: Any) -> np.ndarray:
     # In the dtype of the feed: a line alone does not show what numbers others have.
-    found = array_of(given)
+    found = feed.array(given)
     found = feed.cast(found) if found.size else found.astype(feed.dtype)
     return found.reshape(-1) if feed.holds == "examples" and found.ndim else found
 

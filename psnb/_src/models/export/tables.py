@@ -14,6 +14,7 @@ from psnb._src.data.ragged import Ragged
 from psnb._src.server.kernels import read_only
 from psnb._src.server.states import Admission, Initializer
 from psnb._src.utils.files import mapped_arrays, safetensors_head
+from psnb._src.utils.integers import bits_of, integers_of
 from psnb.errors import ConfigurationError, ExportError, IdOutOfRangeError
 
 
@@ -179,7 +180,7 @@ class StoredTable(ExportedTable):
         ------
         IdOutOfRangeError
             If an id is outside `rows`.
-        ConfigurationError
+        InvalidArrayError
             If the ids are not integers.
         """
         flat = self._checked(ids)
@@ -210,9 +211,7 @@ class StoredTable(ExportedTable):
         return found
 
     def _checked(self, ids: np.ndarray) -> np.ndarray:
-        if ids.dtype.kind not in "iu":
-            raise ConfigurationError(f"ids of table {self.name!r} are of {ids.dtype}: no integers")
-        flat = ids.reshape(-1)
+        flat = integers_of(ids, f"ids of table {self.name!r}").reshape(-1)
         if self.rows is not None and flat.size:
             low, high = int(flat.min()), int(flat.max())
             if low < 0 or high >= self.rows:
@@ -220,8 +219,7 @@ class StoredTable(ExportedTable):
                     f"table {self.name!r} has {self.rows} rows, so ids are 0 to {self.rows - 1}; "
                     f"found id {low if low < 0 else high}"
                 )
-        signed = ids.dtype.kind == "i"
-        return np.ascontiguousarray(flat, np.int64 if signed else np.uint64).view(np.uint64)
+        return bits_of(flat)
 
     def _first(self, ids: np.ndarray) -> np.ndarray:
         found = np.zeros((ids.size, self.dim), self.dtype)

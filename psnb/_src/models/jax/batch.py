@@ -13,9 +13,10 @@ import numpy as np
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import Handle, shards_of
 from psnb._src.data.ragged import Ragged
-from psnb._src.models.export.jax_program import COMBINERS
+from psnb._src.models.export.jax_program import COMBINERS, with_x64
 from psnb._src.models.jax.variables import TreeVariables
-from psnb._src.models.shared import BatchRows, FlatVariables, SizeBuckets, no_ids
+from psnb._src.models.shared import BatchRows, FlatVariables, SizeBuckets
+from psnb._src.utils.integers import integers_of
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, InvalidArrayError
 
@@ -73,7 +74,7 @@ class BatchFunction:
             if self.ids is None:
                 found: Mapping[str, Any] = {name: batch[name] for name in names}
             else:
-                found = self.ids(batch)
+                found = made_ids(self.ids, batch)
         except (KeyError, IndexError, TypeError) as error:
             raise ConfigurationError(
                 f"the ids of a batch could not be found ({type(error).__name__}: {error}): the "
@@ -126,16 +127,26 @@ def batch_text(batch: Any) -> str:
     return f"no fields: it is a {type(batch).__name__}"
 
 
+def made_ids(ids: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mapping[str, Any]:
+    """Return the ids that a user's function makes of a batch.
+
+    With 64 bits, also of what it computes with jax.numpy: JAX would silently cut them to 32.
+    """
+    with with_x64(True):
+        return ids(batch)
+
+
 def as_ids(name: str, given: Any) -> Ids:
     """Return ids, or raise InvalidArrayError if they are none."""
-    ids = given if isinstance(given, Ragged) else np.asarray(given)
-    if ids.dtype.kind not in "iu":
-        raise no_ids(f"the ids of feature {name!r} are of {ids.dtype}")
-    if isinstance(ids, Ragged) and ids.values.ndim != 1:
+    what = f"the ids of feature {name!r}"
+    if not isinstance(given, Ragged):
+        return integers_of(given, what)
+    if given.values.ndim != 1:
         raise InvalidArrayError(
-            f"the bags of feature {name!r} must have one id a place, found {shown(ids)}"
+            f"the bags of feature {name!r} must have one id a place, found {shown(given)}"
         )
-    return ids
+    values = integers_of(given.values, what)
+    return given if values is given.values else Ragged(values, given.offsets)
 
 
 def _combiners(

@@ -19,7 +19,7 @@ from psnb._src.client.embedding import Embedding
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.jax_program import IDS, PROGRAM, foreign_calls, with_x64
 from psnb._src.models.export.manifest import Exported, ModelFeed
-from psnb._src.models.jax.batch import BatchForm, BatchFunction, as_ids, form_of
+from psnb._src.models.jax.batch import BatchForm, BatchFunction, as_ids, form_of, made_ids
 from psnb._src.models.shared import returned, table_source, tracing
 from psnb.errors import ConfigurationError
 
@@ -192,7 +192,7 @@ class _Example:
         self, tables: Mapping[str, Embedding], ids: Callable[[Any], Mapping[str, Any]] | None
     ) -> Mapping[str, Any]:
         try:
-            made = self._example if ids is None else ids(self._example)
+            made = self._example if ids is None else made_ids(ids, self._example)
             return {name: made[name] for name in tables}
         except (KeyError, IndexError, TypeError) as error:
             raise ConfigurationError(

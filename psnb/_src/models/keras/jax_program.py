@@ -18,6 +18,7 @@ from psnb._src.models.keras.network import Blended, Computed, KerasNetwork, Plac
 from psnb._src.models.keras.program import KerasProgram
 from psnb._src.models.keras.split import looking_up, whole
 from psnb._src.models.shared import StepDescription
+from psnb._src.utils.integers import concatenated
 
 
 class JaxProgram(KerasProgram):
@@ -161,4 +162,4 @@ def _whole(table: str, ids: Any) -> Any:
 
 def _end_to_end(parts: list[Any]) -> Any:
     traced = any(isinstance(each, jax.core.Tracer) for each in parts)
-    return (jax.numpy if traced else np).concatenate([each.reshape(-1) for each in parts])
+    return (jax.numpy.concatenate if traced else concatenated)([e.reshape(-1) for e in parts])

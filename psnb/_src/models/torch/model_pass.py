@@ -23,12 +23,14 @@ from torch.utils._pytree import tree_leaves
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import Blend, Handle, Variable
 from psnb._src.data.ragged import Ragged
-from psnb._src.models.shared import BatchRows, batch_summary, no_ids
-from psnb.errors import ConfigurationError, IdOutOfRangeError
+from psnb._src.models.shared import BatchRows, batch_summary
+from psnb._src.utils.integers import integers_of
+from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 
 # Elements of `psnb.data` as tensors, without a copy.
 
-_SIGNED = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
+_WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
+"""What holds the numbers of dtypes with which torch does next to nothing."""
 
 
 class TensorBags(NamedTuple):
@@ -82,9 +84,9 @@ def as_torch(element: Any) -> Any:
     -------
     object
         The same structure. A mapping becomes a dict; asked for what it lacks, it raises a KeyError
-        that says what it has. `psnb.data.Ragged` becomes `TensorBags`; uint16, uint32 and uint64
-        become signed integers of the same bits, as torch takes them for ids; what torch has no
-        dtype for (str, bytes) stays.
+        that says what it has. `psnb.data.Ragged` becomes `TensorBags`; uint16 becomes int32, and
+        uint32 int64 (copies, with the same numbers); uint64 becomes int64 of the same bits, as
+        torch takes them for ids; what torch has no dtype for (str, bytes) stays.
     """
     match element:
         case Tensor():
@@ -109,10 +111,12 @@ def as_torch(element: Any) -> Any:
 
 def tensor_of(array: np.ndarray) -> Tensor:
     """Return a tensor with an array's memory; it must not be written to if the array must not."""
-    if array.dtype.name in _SIGNED:
-        array = array.view(_SIGNED[array.dtype.name])
     if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    if array.dtype == np.uint64:
+        array = array.view(np.int64)
+    elif array.dtype in _WIDER:
+        array = array.astype(_WIDER[array.dtype])
     if not array.flags.writeable:
         array = np.asarray(_Writable(array))
     return torch.from_numpy(array)
@@ -516,11 +520,11 @@ def _joined(path: Path) -> str:
 
 
 def _as_array(name: str, ids: Tensor) -> np.ndarray:
+    what = f"the ids for {name!r}"
+    found = integers_of(ids, what)
     if not isinstance(ids, Tensor):
-        raise no_ids(f"the ids for {name!r} are an array of {np.asarray(ids).dtype}")
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise no_ids(f"the ids for {name!r} are a tensor of {ids.dtype}")
-    return ids.detach().cpu().numpy()
+        raise InvalidArrayError(f"{what} are no tensor: psnb.torch.as_torch makes some")
+    return found
 
 
 def _version(ids: Tensor) -> int:
