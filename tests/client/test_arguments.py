@@ -8,7 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
+import psnb.metrics
 from psnb._src.client.arguments import (
     as_initializer,
     check_optimizer,
@@ -20,6 +22,7 @@ from psnb._src.client.arguments import (
 )
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.states import Constant, Normal, Uniform
+from psnb.data import Dataset, Ragged
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 
 FLOAT, BYTE, WORD = (np.dtype(name) for name in ("float32", "int8", "uint64"))
@@ -30,6 +33,28 @@ def test_numbers_become_an_array_of_the_dtype(value: Any) -> None:
     array = checked_array(value, FLOAT, "x")
     assert array.dtype == FLOAT
     assert array.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.tensor([1.0, 2.0]),
+        torch.tensor([1.0, 2.0], requires_grad=True),
+        torch.tensor([1.0, 2.0], dtype=torch.bfloat16),  # which NumPy has not
+    ],
+    ids=["plain", "with gradient", "bfloat16"],
+)
+def test_tensors_are_arrays(value: Any) -> None:
+    assert checked_array(value, FLOAT, "x").tolist() == [1, 2]
+    assert initial_array(value, None, "x").tolist() == [1, 2]
+    assert Ragged(value, torch.tensor([0, 2])).values.tolist() == [1, 2]
+    assert next(iter(Dataset.from_tensors(value))).tolist() == [1, 2]
+    assert psnb.metrics.Mean()(value).result() == 1.5
+
+
+def test_a_tensor_of_another_dtype_is_refused() -> None:
+    with pytest.raises(InvalidArrayError, match="expected dtype float32, found float64"):
+        checked_array(torch.tensor([1.0], dtype=torch.float64), FLOAT, "x")
 
 
 def test_array_of_the_right_dtype_is_not_copied() -> None:

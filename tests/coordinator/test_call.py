@@ -17,11 +17,14 @@ def test_positional_arguments_are_any_iterable(args: Any) -> None:
     assert positional(args) == (1, "a")
 
 
+def test_positional_arguments_may_be_left_out() -> None:
+    assert positional(None) == ()
+
+
 @pytest.mark.parametrize(
     "args",
     [
         5,
-        None,
         "ab",
         b"ab",
         {1},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import threading
-from collections import namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -104,6 +104,13 @@ def test_map_structure_keeps_every_kind_of_nesting() -> None:
     mapped = map_structure(lambda leaf: leaf * 10, structure)
     assert mapped == {"a": [10, (20, 30)], "b": pair(40, Point(50, {"c": 60}))}
     assert structure["a"] == [1, (2, 3)]
+
+
+def test_map_structure_keeps_the_class_and_order_of_dicts() -> None:
+    ordered = map_structure(lambda leaf: leaf * 10, OrderedDict(b=1, a=2))
+    assert (type(ordered), [*ordered.items()]) == (OrderedDict, [("b", 10), ("a", 20)])
+    counted = map_structure(lambda leaf: leaf * 10, defaultdict(list, a=1))
+    assert (counted, counted.default_factory) == ({"a": 10}, list)
 
 
 def test_a_worker_is_sent_what_to_make_in_order_and_what_to_forget() -> None:

@@ -8,6 +8,7 @@ from psnb import errors
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.monitor.events import EventKind, EventLog
+from psnb._src.protocol.packing import pack_error
 from tests.conftest import DEADLINE
 from tests.coordinator.queues import (
     ClosureQueue,
@@ -42,6 +43,17 @@ def test_a_failure_and_what_it_cancels_are_noted() -> None:
     fail(queue, queue.take(up_to(1))[0], ValueError("x"))
     assert kinds(log) == [EventKind.CLOSURE_FAILED, EventKind.CLOSURES_CANCELLED]
     assert [len(event.closures) for event in log.all()] == [1, 2]
+
+
+def test_a_failure_is_logged_as_a_warning_with_worker_and_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = ClosureQueue(10, events=EventLog())
+    (running,) = put(queue, 1)
+    queue.take(up_to(1))
+    queue.fail(running, pack_error(ValueError("x")), "bob")
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert record.getMessage() == f"closure {running} failed on worker 'bob': ValueError: x"
 
 
 def test_who_waits_finds_noted_what_is_raised() -> None:

@@ -86,8 +86,9 @@ CELLS = {
 def shown() -> dict[str, str]:
     """What each cell showed, below the line that separates it from the cell."""
     outputs = shown_by([textwrap.dedent(cell).strip() for cell in CELLS.values()])
+    # Above it is what psnb logs of a failed closure.
     return {
-        name: re.sub(r"^-{75}\n", "", output).rstrip()
+        name: re.sub(r"^(closure .* failed on worker .*\n)*-{75}\n", "", output).rstrip()
         for name, output in zip(CELLS, outputs, strict=True)
     }
 

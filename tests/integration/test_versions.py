@@ -13,7 +13,9 @@ from tests.conftest import DEADLINE
 
 
 def test_a_worker_with_another_version_is_refused_by_name_and_versions(
-    strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
+    strategy: psnb.ParameterServerStrategy,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(plugin, "own_version", lambda: "0.0.9")  # that of the workers
     coordinator = psnb.ClusterCoordinator(strategy)
@@ -26,6 +28,8 @@ def test_a_worker_with_another_version_is_refused_by_name_and_versions(
     told = [e for e in coordinator.events() if e.kind is psnb.EventKind.WORKER_UNREACHABLE]
     assert {e.worker for e in told} == {"worker-0", "worker-1"}
     assert all("0.0.9" in e.message for e in told)
+    refused = [each for each in caplog.messages if "is refused" in each]
+    assert len(refused) == len({*refused}) == 2
     monkeypatch.undo()
     # Somebody has installed it, and started them again at the same addresses.
     coordinator.close()

@@ -16,6 +16,7 @@ from psnb._src.protocol.packing import (
     dumps,
     loads,
     pack_error,
+    packed_text,
     shorten_call,
     unpack_error,
 )
@@ -98,6 +99,51 @@ def test_an_exception_keeps_its_type_cause_and_traceback_text() -> None:
     assert "test_packing.py" in note
     assert note.endswith("in raised\n    raise error")
     assert "KeyError: 'why'\n\nThe above exception was the direct" in back.full_traceback  # type: ignore[attr-defined]
+
+
+class OwnError(Exception):
+    """Of the kind that a notebook defines: no library knows how to pickle its cause."""
+
+
+OwnError.__module__ = "__main__"  # so it travels by value
+
+
+@pytest.mark.parametrize("kind", [OwnError, errors.ClosureInputError, ValueError])
+def test_causes_of_causes_travel_whatever_their_class(kind: type[Exception]) -> None:
+    def raises() -> None:
+        try:
+            try:
+                raise OSError("no disk")
+            except OSError as lowest:
+                raise OwnError("lower") from lowest
+        except OwnError:
+            raise kind("upper")  # noqa: B904 - while the other one is handled
+
+    try:
+        raises()
+    except kind as error:
+        back = unpack_error(pack_error(error))
+    assert (str(back), back.__cause__, str(back.__context__)) == ("upper", None, "lower")
+    assert back.__context__ is not None
+    assert repr(back.__context__.__cause__) == "OSError('no disk')"
+
+
+def test_an_exception_without_a_cause_has_none_elsewhere() -> None:
+    back = unpack_error(pack_error(raised(OwnError("x"))))
+    assert (back.__cause__, back.__context__) == (None, None)
+
+
+def test_a_cause_that_cannot_travel_leaves_the_exception_as_it_is() -> None:
+    error = ValueError("boo")
+    error.__cause__ = NeedsTwoArgumentsError("a", "b")
+    back = unpack_error(pack_error(error))
+    assert (type(back), type(back.__cause__)) == (ValueError, errors.ClosureError)
+    assert "NeedsTwoArgumentsError" in str(back.__cause__)
+    assert isinstance(error.__cause__, NeedsTwoArgumentsError)  # what is packed stays whole
+
+
+def test_what_an_exception_says_is_read_without_making_it() -> None:
+    assert packed_text(pack_error(OwnError("boo"))) == "OwnError: boo"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from abc import ABC
 from collections.abc import Sized
@@ -16,7 +17,11 @@ import psnb
 import psnb.data
 import psnb.metrics
 from psnb._src.coordinator.partitioned import PartitionedDataset
+from psnb._src.coordinator.values import PerWorkerIterator
+from psnb._src.data.reader import DatasetIterator
+from psnb._src.utils.foreign_arguments import FOREIGN_ARGUMENTS
 from psnb._src.utils.foreign_names import FOREIGN, SaysWhatToUse
+from psnb._src.worker.resources import SharedIterator
 from psnb.data import Dataset
 
 MODULES = {"psnb": psnb, "psnb.data": psnb.data, "psnb.metrics": psnb.metrics}
@@ -25,14 +30,18 @@ CLASSES: dict[str, type] = {
     "CheckpointManager": psnb.CheckpointManager,
     "ClusterCoordinator": psnb.ClusterCoordinator,
     "Dataset": Dataset,
+    "DatasetIterator": DatasetIterator,
     "Embedding": psnb.Embedding,
     "InMemoryDataset": psnb.data.InMemoryDataset,
+    "InputContext": psnb.InputContext,
     "MergeableMetric": psnb.metrics.MergeableMetric,
     "MetricState": psnb.metrics.MetricState,
     "ParameterServerStrategy": psnb.ParameterServerStrategy,
     "PartitionedDataset": PartitionedDataset,
+    "PerWorkerIterator": PerWorkerIterator,
     "QueueDataset": psnb.data.QueueDataset,
     "RemoteValue": psnb.RemoteValue,
+    "SharedIterator": SharedIterator,
     "Trainer": psnb.Trainer,
     "Variable": psnb.Variable,
 }
@@ -109,6 +118,86 @@ def test_pickle_copy_and_ipython_find_what_they_did() -> None:
         assert not set(FOREIGN[owner]) & set(dir(kind))
 
 
+ARGUMENTS = [(owner, name) for owner, names in FOREIGN_ARGUMENTS.items() for name in names]
+
+
+def callables(owner: str) -> dict[str, Any]:
+    """Return what users call of an owner in the table of arguments, by name."""
+    thing = getattr(psnb, owner, None) or getattr(psnb.data, owner)
+    if not isinstance(thing, type):
+        return {owner: thing}
+    public = [name for name in dir(thing) if not name.startswith("_")]
+    methods = {f"{owner}.{name}": getattr(thing, name) for name in public}
+    return {owner: thing, **{name: each for name, each in methods.items() if callable(each)}}
+
+
+@pytest.mark.parametrize(("owner", "name"), ARGUMENTS)
+def test_a_foreign_argument_is_explained_wherever_it_is_given(owner: str, name: str) -> None:
+    refused = 0
+    for what, function in callables(owner).items():
+        signature = inspect.signature(function)
+        if name in signature.parameters or not signature.parameters:
+            continue
+        given = [None] * sum(each.default is each.empty for each in signature.parameters.values())
+        with pytest.raises(TypeError) as found:
+            function(*given, **{name: 1})
+        use = FOREIGN_ARGUMENTS[owner][name].replace("`", "")
+        assert str(found.value) == f"{what} has no argument {name!r}; here: {use}"
+        refused += 1
+    assert refused
+
+
+def test_other_arguments_are_refused_by_python() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nothing'"):
+        Dataset.range(3).map(abs, nothing=1)  # type: ignore[call-arg]
+
+
+def test_signatures_are_those_of_the_methods() -> None:
+    assert [*inspect.signature(Dataset.shard).parameters] == ["self", "num_shards", "index"]
+    assert [*inspect.signature(psnb.local_cluster).parameters][:2] == ["workers", "servers"]
+
+
+SET = [
+    (Dataset.range(3), "batch_size", r"here: batch\(batch_size\)"),
+    (Dataset.range(3), "node", "Dataset.node cannot be changed: make another one"),
+    (Dataset.range(3), "nothing", "Dataset has no attribute 'nothing' to set"),
+    (Dataset.range(3), "element_spec", "no setter"),
+    (psnb.data.InMemoryDataset.of(Dataset.range(3), 2), "batch_size", "cannot be changed"),
+    (
+        psnb.data.InMemoryDataset.of(Dataset.range(3), 2),
+        "thread",
+        "argument of the class, when it is made: threads",
+    ),
+]
+
+
+@pytest.mark.parametrize(("thing", "name", "problem"), SET)
+def test_what_nothing_reads_cannot_be_set(thing: Any, name: str, problem: str) -> None:
+    with pytest.raises(AttributeError, match=problem):
+        setattr(thing, name, 8)
+
+
+READ_ONLY = sorted(
+    {*CLASSES}
+    - {"DatasetIterator", "MergeableMetric", "MetricState", "PerWorkerIterator"}
+    - {"InputContext", "SharedIterator"}
+)
+
+
+@pytest.mark.parametrize("owner", READ_ONLY)
+def test_no_class_takes_an_attribute_that_it_does_not_declare(owner: str) -> None:
+    with pytest.raises(AttributeError, match="nothing_reads_this"):
+        object.__new__(CLASSES[owner]).nothing_reads_this = 8
+
+
+def test_a_class_of_a_user_sets_what_it_likes() -> None:
+    class Mine(Dataset): ...
+
+    mine = Mine.range(3)
+    mine.note = "mine"  # type: ignore[attr-defined]
+    assert mine.note == "mine"  # type: ignore[attr-defined]
+
+
 def as_markdown() -> str:
     """Return the table as the documentation has it."""
     parts = []
@@ -120,6 +209,9 @@ def as_markdown() -> str:
             for use in uses
         ]
         parts.append("\n".join([f"| Not in {what} | here |", "| --- | --- |", *rows]))
+    for owner, names in FOREIGN_ARGUMENTS.items():
+        rows = [f"| `{name}` | {use} |" for name, use in names.items()]
+        parts.append("\n".join([f"| No argument of `{owner}` | here |", "| --- | --- |", *rows]))
     return "\n\n".join(parts) + "\n"
 
 

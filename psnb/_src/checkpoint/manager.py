@@ -40,7 +40,7 @@ from psnb._src.monitor.history import CheckpointStatistics
 from psnb._src.monitor.html import html_table
 from psnb._src.utils.checks import integer, path_text
 from psnb._src.utils.files import AnyPath, as_path
-from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.text import truncate
 from psnb._src.utils.threads import run_in_thread
 from psnb.errors import CheckpointError, ServerLostError
@@ -77,7 +77,7 @@ Barrier = Callable[[float | None], AbstractContextManager[None]]
 """Returns a context in which no closure runs; it takes the seconds that it may wait for that."""
 
 
-class FolderManager(SaysWhatToUse):
+class FolderManager(FixedAttributes):
     """Numbered checkpoints of a strategy in one directory; users hold a `CheckpointManager`.
 
     Parameters
@@ -99,6 +99,8 @@ class FolderManager(SaysWhatToUse):
     models : callable
         Returns what is known of models, here and in what was saved.
     """
+
+    directory: AnyPath
 
     def __init__(
         self,

@@ -24,9 +24,9 @@ from psnb._src.checkpoint.store import (
     number_of,
     store_at,
 )
+from psnb._src.utils.arrays import bits_of, integers_of
 from psnb._src.utils.checks import path_text
 from psnb._src.utils.files import AnyPath, as_path
-from psnb._src.utils.integers import bits_of, integers_of
 from psnb._src.utils.text import NAME, text_table, truncate
 from psnb.errors import CheckpointError, IdOutOfRangeError
 

@@ -23,9 +23,9 @@ from psnb._src.server.optimizer import CtrAccessor, Optimizer, tuned
 from psnb._src.server.shard import OPTIMIZABLE
 from psnb._src.server.states import Admission, Always, Constant, Initializer, Uniform
 from psnb._src.server.table import CountUpdates, ReadOptimizer, ReadRate, TuneOptimizer
+from psnb._src.utils.arrays import array_of, bits_of, integers_of, untracked
 from psnb._src.utils.checks import integer, is_integer
 from psnb._src.utils.files import require, typed
-from psnb._src.utils.integers import array_of, bits_of, integers_of
 from psnb._src.utils.text import ARGUMENT, shown, truncate
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError, PsnbError
 
@@ -43,6 +43,7 @@ def checked_array(value: ArrayLike, dtype: np.dtype, what: str) -> np.ndarray:
     InvalidArrayError
         If it has another dtype, is not an array of numbers, or would lose its fractions.
     """
+    value = untracked(value)
     found = getattr(value, "dtype", None)
     if found is not None and found != dtype:
         raise InvalidArrayError(
@@ -158,7 +159,7 @@ def initial_array(value: ArrayLike, dtype: DTypeLike | None, name: str) -> np.nd
         If it is not an array of integers or floats.
     """
     try:
-        array = array_of(value) if dtype is None else np.asarray(value, dtype)
+        array = array_of(value) if dtype is None else np.asarray(untracked(value), dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigurationError(
             f"variable {name!r}: the initial value is not an array: {error}"

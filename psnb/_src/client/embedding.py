@@ -22,9 +22,9 @@ from psnb._src.server.kernels import read_only
 from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.states import Admission
 from psnb._src.server.table import CountSkipped, DescribeRows, ShrinkTable
+from psnb._src.utils.arrays import integers_of
 from psnb._src.utils.checks import integer
-from psnb._src.utils.foreign_names import SaysWhatToUse
-from psnb._src.utils.integers import integers_of
+from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.profiling import PULL, PUSH, counted_as
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, InvalidArrayError
@@ -211,7 +211,7 @@ def _normalised(factors: np.ndarray, bag: np.ndarray, count: int, kind: Combiner
     return normalised
 
 
-class Embedding(SaysWhatToUse):
+class Embedding(FixedAttributes):
     """Rows of floats by id on the parameter servers; made by `ParameterServerStrategy.embedding`.
 
     Thread-safe; usable in the notebook, in closures and in Dask tasks. A lookup or push is atomic

@@ -36,7 +36,7 @@ from psnb._src.server.table import (
     SkipUpdates,
 )
 from psnb._src.transport.stream import as_float32
-from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.profiling import PULL, PUSH, counted_as
 from psnb.errors import InvalidArrayError
 
@@ -333,7 +333,7 @@ class DenseShards(ParameterShards):
         return buffer
 
 
-class Variable(SaysWhatToUse):
+class Variable(FixedAttributes):
     """A dense array on the parameter servers; made by `ParameterServerStrategy.variable`.
 
     Thread-safe; usable in the notebook, in closures and in Dask tasks. Each operation is atomic for

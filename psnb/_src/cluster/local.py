@@ -36,6 +36,7 @@ from psnb._src.dask_compat import (
     tls_context_of,
 )
 from psnb._src.utils.checks import integer, seconds
+from psnb._src.utils.foreign_arguments import explained
 from psnb._src.utils.text import truncate
 from psnb._src.utils.threads import run_on_loop
 from psnb.errors import ClusterError, ConfigurationError
@@ -492,6 +493,7 @@ _Node = Callable[[int, dict[str, int]], dict[str, Any]]
 """Describes a worker or server of a cluster, from its threads and resources."""
 
 
+@explained
 def local_cluster(
     workers: int = 2,
     servers: int = 1,

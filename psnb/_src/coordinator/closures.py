@@ -89,7 +89,7 @@ class Call:
 
 
 def positional(args: object) -> tuple[Any, ...]:
-    """Return a call's positional arguments.
+    """Return a call's positional arguments; None are none.
 
     Raises
     ------
@@ -98,6 +98,8 @@ def positional(args: object) -> tuple[Any, ...]:
     """
     if type(args) is tuple:  # nearly always
         return args
+    if args is None:
+        return ()
     single = isinstance(args, str | bytes | Mapping | Set | PerWorkerReference)
     if single or hasattr(args, "__array__") or not isinstance(args, Iterable):
         hint = "keyword arguments go to kwargs=" if isinstance(args, Mapping) else "mind the comma"

@@ -82,6 +82,7 @@ from psnb._src.monitor.html import Events, Failures, Phases
 from psnb._src.monitor.links import connect_panels
 from psnb._src.monitor.metrics import Records
 from psnb._src.protocol.messages import Geo, Sync
+from psnb._src.protocol.notebook_only import NotebookOnly
 from psnb._src.protocol.packing import GivenFutures, unpack_error
 from psnb._src.server.optimizer import LearningRate
 from psnb._src.strategy.core import Fences, StrategyCore
@@ -89,7 +90,7 @@ from psnb._src.strategy.reconciler import LastSave
 from psnb._src.strategy.strategy import ParameterServerStrategy, coordinators_of, core_of
 from psnb._src.utils.checks import Labels, check_label, integer
 from psnb._src.utils.files import AnyPath
-from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.profiling import Stages
 from psnb._src.utils.text import shown
 from psnb._src.utils.threads import uninterrupted
@@ -107,7 +108,7 @@ def _end(queue: ClosureQueue, membership: Membership) -> None:
     membership.close()
 
 
-class ClusterCoordinator(SaysWhatToUse):
+class ClusterCoordinator(NotebookOnly, FixedAttributes):
     """Schedules closures on the workers of a strategy, asynchronously.
 
     There is one for each strategy: a second call returns the same object. As the last line of a
@@ -161,6 +162,11 @@ class ClusterCoordinator(SaysWhatToUse):
     attempt, or not at all if it raises. See `Variable`; and see `Sync` and `Geo`, the modes in
     which it may be lost.
     """
+
+    stays = (
+        "a coordinator stays in the notebook: a closure returns what the notebook fetches, reports "
+        "with psnb.report(...), and asks psnb.worker_context() where it runs"
+    )
 
     strategy: ParameterServerStrategy
     settings: Settings

@@ -388,6 +388,7 @@ class Membership:
                 self._others_starve,
             )
             connection.threads = self._threads
+            connection.refusal = self._refused.get(address, "")
             self._connections[index : index + 1] = [connection]
             task = asyncio.create_task(connection.run(), name=f"psnb connection to {address}")
             self._tasks[connection] = task
@@ -411,7 +412,6 @@ class Membership:
         self._refused.pop(connection.address, None)
         if connection.refusal:
             self._refused[connection.address] = connection.refusal
-            logger.warning("%s", connection.refusal)
         self._backoff.failed(connection.address, self._loop.time())
 
     def _fail_what_waited_too_long(self) -> None:

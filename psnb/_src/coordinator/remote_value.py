@@ -168,11 +168,10 @@ class RemoteValue(InputReference, SaysWhatToUse):
     def __repr__(self) -> str:
         return f"<psnb.RemoteValue {self._status.value}>"
 
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            "a RemoteValue is resolved among the arguments of schedule(...) only, where a closure "
-            "waits for it: pass it as an argument, or fetch() it and use the value"
-        )
+    stays = (
+        "a RemoteValue is resolved among the arguments of schedule(...) only, where a closure "
+        "waits for it: pass it as an argument, or fetch() it and use the value"
+    )
 
     def __await__(self) -> Generator[Any, None, Any]:
         yield from until_ended(self).__await__()

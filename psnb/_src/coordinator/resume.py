@@ -194,6 +194,8 @@ class CheckpointManager(FolderManager):
         If an argument is of the wrong kind.
     """
 
+    save_timeout: float
+
     def __init__(
         self,
         coordinator: ClusterCoordinator,

@@ -41,7 +41,7 @@ from psnb._src.coordinator.remote_value import (
 )
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.history import WorkerStatistics
-from psnb._src.protocol.packing import pack_error
+from psnb._src.protocol.packing import pack_error, packed_text
 from psnb._src.utils.text import counted, text_of
 from psnb._src.worker.context import split_outcome
 from psnb.errors import (
@@ -508,7 +508,9 @@ class Scheduler:
         self._end_failed(closure, error)
         if isinstance(error, bytes):  # else it failed because of an input, which was reported
             self._on_failure(worker, closure, error)
-        self._events.add(EventKind.CLOSURE_FAILED, f"closure {closure} failed", closures=[closure])
+        self._events.add(
+            EventKind.CLOSURE_FAILED, _failed(closure, error, worker), worker, [closure]
+        )
         if not closure.options.detached:
             self._wake = self._wake or not self.errors  # connections ask what runs to stop early
             self.errors.add(closure.remote)
@@ -798,3 +800,9 @@ def _first(closure: Closure, statuses: tuple[ClosureStatus, ...]) -> RemoteValue
     """Return the first input of a closure that has ended in one of these ways."""
     missing = closure.call.missing()
     return next((remote for _, remote in missing if remote.status in statuses), None)
+
+
+def _failed(closure: Closure, error: bytes | RemoteValue, worker: str) -> str:
+    where = f" on worker {worker!r}" if worker else ""
+    why = packed_text(error) if isinstance(error, bytes) else "an input of it has no value"
+    return f"closure {closure} failed{where}: {why}"

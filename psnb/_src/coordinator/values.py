@@ -6,6 +6,7 @@ the notebook's threads write it, and the connections read it, in the order of th
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import threading
@@ -18,6 +19,7 @@ from psnb._src.coordinator.remote_value import RemoteValue, raise_together
 from psnb._src.data.spec import Spec
 from psnb._src.monitor.html import html_table
 from psnb._src.protocol.packing import PerWorkerReference, captured, dumps
+from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import NAME, truncate
 from psnb._src.utils.threads import uninterrupted
 from psnb._src.worker.resources import make_dataset, make_iterator, read_spec
@@ -222,11 +224,10 @@ class PerWorkerValues(PerWorkerReference):
         rows = [(str(self.resource_id), type(self).__name__, self._origin, self._use)]
         return html_table("values", ("number", "on each worker", "made by", "use"), rows)
 
-    def __reduce__(self) -> NoReturn:
-        raise ConfigurationError(
-            "per-worker values exist on the workers of their coordinator only: pass them to its "
-            "schedule(...), not elsewhere"
-        )
+    stays = (
+        "per-worker values exist on the workers of their coordinator only: pass them to its "
+        "schedule(...), not elsewhere"
+    )
 
 
 def _origin(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
@@ -237,7 +238,7 @@ def _origin(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
     return truncate(getattr(users, "__qualname__", type(users).__qualname__), NAME)
 
 
-class PerWorkerIterator(PerWorkerValues):
+class PerWorkerIterator(PerWorkerValues, SaysWhatToUse):
     """An iterator on each worker; closures take from it with ``next``.
 
     If a closure finds it at its end, and raises the StopIteration before it has written anything,
@@ -323,7 +324,9 @@ def map_structure(function: Callable[[Any], Any], structure: Any) -> Any:
     if isinstance(structure, list):
         return [map_structure(function, item) for item in structure]
     if isinstance(structure, dict):
-        return {key: map_structure(function, item) for key, item in structure.items()}
+        made = copy.copy(structure)  # of its class, such as an OrderedDict
+        made.update({key: map_structure(function, item) for key, item in structure.items()})
+        return made
     if dataclasses.is_dataclass(structure) and not isinstance(structure, type):
         values = {
             field.name: map_structure(function, getattr(structure, field.name))

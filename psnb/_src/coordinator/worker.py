@@ -146,7 +146,8 @@ class WorkerConnection:
         How many closures the worker is to run at the same time; None for as many as it has threads.
         For the event loop only; `dispatch` tells the worker.
     refusal : str
-        Why it can never be used as it is: it has another version of psnb; empty if it can.
+        Why it can never be used as it is, or could not when it was last asked: it has another
+        version of psnb; empty if it can.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class WorkerConnection:
             link = await open_session(self._connect, self.address, self._opening)
             self._load = Load(link.threads)
             self._enter(ConnectionState.READY)
-            self.was_ready = True
+            self.was_ready, self.refusal = True, ""
             self._leases.enter(self, self.name)
             self._note(EventKind.WORKER_JOINED, f"has joined; its worker_index is {self.index}")
             async with asyncio.TaskGroup() as tasks:
@@ -206,8 +207,10 @@ class WorkerConnection:
         except* OSError as errors:  # refused, broken, or timed out
             reason = str(errors.exceptions[0]) or "no answer"
             if isinstance(errors.exceptions[0], OtherVersionError):
-                self.refusal = f"worker {self.name!r} at {self.address} is refused: {reason}"
-                ended = EventKind.WORKER_UNREACHABLE, f"is refused: {reason}"
+                refusal = f"worker {self.name!r} at {self.address} is refused: {reason}"
+                if refusal != self.refusal:  # it is asked again and again
+                    ended = EventKind.WORKER_UNREACHABLE, f"is refused: {reason}"
+                self.refusal = refusal
             elif self.state is ConnectionState.CONNECTING:
                 ended = EventKind.WORKER_UNREACHABLE, f"cannot be used, trying again: {reason}"
             else:

@@ -59,7 +59,7 @@ from psnb._src.data.nodes.transforms import (
 from psnb._src.data.reader import DatasetIterator
 from psnb._src.data.spec import Spec, as_leaf, flatten, map_leaves, unflatten
 from psnb._src.utils.checks import integer, integers, path_text
-from psnb._src.utils.foreign_names import NamedClass, SaysWhatToUse
+from psnb._src.utils.foreign_names import FixedAttributes, NamedClass
 from psnb._src.utils.text import error_text, shown
 from psnb.errors import ConfigurationError, DatasetError
 
@@ -612,7 +612,7 @@ def _replaced(node: Node, files: Sequence[str]) -> Node:
     return dataclasses.replace(node, **{name: of(value) for name, value in own.items()})
 
 
-class Dataset(DatasetSources, SaysWhatToUse, metaclass=NamedClass):
+class Dataset(DatasetSources, FixedAttributes, metaclass=NamedClass):
     """Elements: arrays, `Ragged`, numbers, str or bytes, nested in tuples, dicts or dataclasses.
 
     Immutable: each method returns another dataset. It may be iterated over any number of times, and

@@ -26,7 +26,7 @@ from psnb._src.data.random import ShufflePlan, as_seed
 from psnb._src.data.reader import DatasetIterator
 from psnb._src.data.splits import is_deterministic, splits
 from psnb._src.utils.checks import integer
-from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, InternalError, WorkerLostError
 
@@ -197,7 +197,7 @@ class Load(Protocol):
         """Begin no more partitions, and wait for those that are being read."""
 
 
-class DatasetInMemory(SaysWhatToUse, ABC):
+class DatasetInMemory(FixedAttributes, ABC):
     """Base of the datasets in memory: loading, shuffling and releasing their examples."""
 
     def __init__(self) -> None:
@@ -442,6 +442,12 @@ class InMemoryDataset(DatasetInMemory):
         If an argument is invalid.
     """
 
+    batch_size: int
+    threads: int
+    memory_limit: int | None
+    source: Dataset
+    seed: int
+
     def __init__(
         self,
         files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -575,7 +581,7 @@ class InMemoryDataset(DatasetInMemory):
         self._store = None  # an iteration that has begun keeps what it reads, and goes on
 
 
-class QueueDataset(SaysWhatToUse):
+class QueueDataset(FixedAttributes):
     """Batches from files in Paddle's MultiSlot text; nothing is kept in memory.
 
     Each iteration reads the files once. ``coordinator.create_per_worker_dataset`` with
@@ -612,6 +618,8 @@ class QueueDataset(SaysWhatToUse):
     ConfigurationError
         If an argument is invalid.
     """
+
+    dataset: Dataset
 
     def __init__(
         self,

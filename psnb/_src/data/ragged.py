@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 from numba import njit
 
-from psnb._src.utils.integers import array_of, concatenated, joint_dtype
+from psnb._src.utils.arrays import array_of, concatenated, joint_dtype, untracked
 from psnb.errors import DatasetError
 
 # Copying rows of differing length together, compiled by numba. Pure.
@@ -84,7 +84,7 @@ class Ragged:
     __slots__ = ("_offsets", "_values")
 
     def __init__(self, values: np.ndarray, offsets: np.ndarray) -> None:
-        values, offsets = np.asarray(values), np.asarray(offsets)
+        values, offsets = np.asarray(untracked(values)), np.asarray(untracked(offsets))
         if values.ndim == 0:
             raise DatasetError("Ragged: values need an axis of rows, found a scalar")
         if offsets.ndim != 1 or offsets.size == 0 or offsets.dtype.kind not in "iu":
@@ -123,7 +123,7 @@ class Ragged:
             if dtype is None:
                 arrays = [array_of(row) for row in rows]
             else:
-                arrays = [np.asarray(row, dtype) for row in rows]
+                arrays = [np.asarray(untracked(row), dtype) for row in rows]
             # NumPy makes an empty list float64; it has no say.
             has_say = (a.size or hasattr(row, "dtype") for a, row in zip(arrays, rows, strict=True))
             some = list(itertools.compress(arrays, has_say))

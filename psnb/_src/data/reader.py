@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from psnb._src.data.block import BLOCK, Block, Origin, concatenate
 from psnb._src.data.node import Context, Counters, Node, State, begin_stage, book_for
+from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.profiling import READ, Stages, counted_as
 from psnb.errors import DatasetError
 
@@ -195,7 +196,7 @@ VERSION = 1
 """The version of the format of states."""
 
 
-class DatasetIterator(Iterator[Any]):
+class DatasetIterator(SaysWhatToUse, Iterator[Any]):
     """Iterates over a dataset once.
 
     Ends its threads and closes its files when it is closed or garbage-collected. Threads may share

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from psnb._src.data.ragged import Ragged
-from psnb._src.utils.integers import array_of
+from psnb._src.utils.arrays import array_of
 from psnb._src.utils.text import with_article
 from psnb.errors import DatasetError
 

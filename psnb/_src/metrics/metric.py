@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from psnb._src.utils.arrays import untracked
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb.errors import ConfigurationError
 
@@ -520,14 +521,14 @@ def numbers(what: str, values: Any) -> np.ndarray:
         If it is none, or has a NaN or an infinite number.
     """
     try:
-        array = np.asarray(values)
+        array = np.asarray(untracked(values))
         if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
             # Such as bfloat16, of which numpy knows nothing. Text and objects are not numbers, and
             # those of 128 bits may not fit.
             if array.dtype.kind != "V" or array.dtype.names:
                 raise TypeError(f"their dtype is {array.dtype}")
             array = array.astype(np.float32)
-    except (TypeError, ValueError, RuntimeError) as error:  # the last: torch, with gradients
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{what} must be an array of numbers: {error}") from error
     return require_finite(what, array)
 

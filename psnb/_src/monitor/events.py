@@ -94,6 +94,7 @@ _WARNED = {
     EventKind.WORKER_LOST,
     EventKind.WORKER_AWAITED,
     EventKind.NO_WORKERS,
+    EventKind.CLOSURE_FAILED,
     EventKind.CLOSURES_ABANDONED,
     EventKind.FAILURES_CLEARED,
     EventKind.SERVER_LOST,

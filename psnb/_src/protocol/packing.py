@@ -21,7 +21,7 @@ import weakref
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import CodeType
+from types import CodeType, MethodType
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import cloudpickle
@@ -29,7 +29,9 @@ from distributed import Client, Future, get_client, get_worker
 
 from psnb._src.dask_compat import event_loop, scheduler_address, scheduler_has
 from psnb._src.protocol.errors import NOWHERE, RemoteTraceback, completed
+from psnb._src.protocol.notebook_only import NotebookOnly, why_here
 from psnb._src.utils.text import (
+    causes,
     error_text,
     hide_internal_frames,
     is_interrupt,
@@ -310,7 +312,7 @@ _INPUT = ""
 """Stands for the owner where an input is pickled."""
 
 
-class PerWorkerReference:
+class PerWorkerReference(NotebookOnly):
     """Base of what stands for a different value on each worker.
 
     Attributes
@@ -325,7 +327,7 @@ class PerWorkerReference:
     owner: str
 
 
-class InputReference:
+class InputReference(NotebookOnly):
     """Base of what stands for the result of another closure."""
 
     __slots__ = ()
@@ -367,6 +369,12 @@ def _code(code: CodeType) -> tuple[Any, ...]:
     return make, tuple(file if each == "<dynamic-code>" else each for each in args)
 
 
+_TRAVELS = (
+    "Only data and functions travel; what is bound to one process (locks, files, connections, "
+    "generators) is made there, for example with coordinator.create_per_worker_resource"
+)
+
+
 class _Pickler(cloudpickle.Pickler):
     dispatch_table: ClassVar[Any] = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
 
@@ -382,6 +390,8 @@ class _Pickler(cloudpickle.Pickler):
         self._places: dict[InputReference, int] = {}
 
     def reducer_override(self, obj: Any) -> Any:
+        if why := why_here(obj):
+            raise SerializationError(why)
         if (stays := left_behind(obj)) is not None:
             return stays.__reduce__()
         if self._reduced is not None and (reduced := self._reduced(obj)) is not None:
@@ -460,11 +470,10 @@ def dumps(
             raise
         named = _Named(zip(names, value, strict=True)) if names else value  # type: ignore[call-overload]
         path, culprit = _find_culprit(named, None if inputs is None else [], reduced)
+        why = why_here(culprit)
         raise SerializationError(
-            f"{what} cannot be pickled: {path or 'it'} is {_shortened(culprit)} "
-            f"({error_text(error)}). Only data and functions travel; what is bound to "
-            "one process (locks, files, connections, generators) is made there, for example with "
-            "coordinator.create_per_worker_resource"
+            f"{what} cannot be pickled: {path or 'it'} is {_shortened(culprit)}"
+            + (f": {why}" if why else f" ({error_text(error)}). {_TRAVELS}")
         ) from error
     return buffer.getvalue()
 
@@ -525,6 +534,8 @@ def _parts(value: object) -> list[tuple[str, object]]:
         return [(f"[{text_of(key, repr)}]", item) for key, item in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
         return [(f"[{i}]", item) for i, item in enumerate(value)]
+    if isinstance(value, MethodType):
+        return [(" its object", value.__self__)]
     code = getattr(value, "__code__", None)
     if code is not None:
         cells = getattr(value, "__closure__", None) or ()
@@ -542,6 +553,8 @@ def _find_culprit(
 ) -> tuple[str, object]:
     path = ""
     for _ in range(8):  # deep enough for any message, and cycles end
+        if why_here(value):
+            break
         for name, part in _parts(value):
             if not _picklable(part, inputs, reduced):
                 path, value = path + name, part
@@ -554,8 +567,8 @@ def _find_culprit(
 def pack_error(error: BaseException, where: str = "") -> bytes:
     """Pickle an exception with its traceback as text, so that it can be raised elsewhere.
 
-    An exception that cannot be pickled becomes a `ClosureError` that says what it was.
-    Whatever its class does meanwhile, this raises nothing.
+    Its causes go with it. Of these exceptions, one that cannot be pickled becomes a `ClosureError`
+    that says what it was. Whatever its class does meanwhile, this raises nothing.
 
     Parameters
     ----------
@@ -564,16 +577,36 @@ def pack_error(error: BaseException, where: str = "") -> bytes:
     where : str
         A line about what was being done.
     """
-    traceback = NOWHERE
-    try:
+    traceback, chain = NOWHERE, [error]
+    with contextlib.suppress(BaseException):  # whatever its class may raise
         traceback = RemoteTraceback.of(error)
-        error.__traceback__ = None
+        chain = causes(error)[:_MOST_CAUSES]
+    packed = [(_pickled(each), each.__cause__ is not None) for each in chain]
+    return pickle.dumps((packed, where, traceback, truncate(error_text(error))), protocol=PROTOCOL)
+
+
+def packed_text(data: bytes) -> str:
+    """Return what a packed exception says, in a line, without making it."""
+    text: str = pickle.loads(data)[-1]
+    return text
+
+
+_MOST_CAUSES = 10
+
+
+def _pickled(error: BaseException) -> bytes:
+    """Pickle an exception without what it was raised from, which its class may pickle or not."""
+    links = error.__cause__, error.__context__, error.__suppress_context__
+    try:
+        error.__cause__ = error.__context__ = error.__traceback__ = None
         packed = cloudpickle.dumps(error, protocol=PROTOCOL)
         pickle.loads(packed)  # many exceptions pickle, but do not come back
     except BaseException:  # again whatever its class, or that of an attribute, may raise
         substitute = ClosureError(f"{type(error).__qualname__}: {_shortened(error, 500)}")
         packed = cloudpickle.dumps(substitute, protocol=PROTOCOL)
-    return pickle.dumps((packed, where, traceback), protocol=PROTOCOL)
+    finally:
+        error.__cause__, error.__context__, error.__suppress_context__ = links
+    return packed
 
 
 def _raisable(error: BaseException) -> Exception:
@@ -587,6 +620,22 @@ def _raisable(error: BaseException) -> Exception:
     return wrapped
 
 
+def _chained(packed: Sequence[tuple[bytes, bool]]) -> Any:
+    """Return the first exception, with those that it was raised from."""
+    first, *rest = packed
+    error = upper = pickle.loads(first[0])
+    is_cause = first[1]
+    with suppress(Exception):  # a cause that this process cannot unpickle ends the chain
+        for each, next_is_cause in rest:
+            lower = pickle.loads(each)
+            if is_cause:
+                upper.__cause__ = lower
+            else:
+                upper.__context__ = lower
+            upper, is_cause = lower, next_is_cause
+    return error
+
+
 def unpack_error(data: bytes) -> BaseException:
     """Return what `pack_error` packed; a `ClosureError` if its type cannot be imported here.
 
@@ -598,8 +647,8 @@ def unpack_error(data: bytes) -> BaseException:
     """
     where, traceback = "", NOWHERE
     try:
-        packed, where, traceback = pickle.loads(data)
-        error = pickle.loads(packed)
+        packed, where, traceback, _ = pickle.loads(data)
+        error = _chained(packed)
     except BaseException as failure:  # likewise; most often ImportError
         if is_interrupt(failure):
             raise

@@ -55,6 +55,7 @@ from psnb._src.monitor.html import Events, html_table
 from psnb._src.placement.layout import Layout, ServerAddress, unpacked
 from psnb._src.placement.registry import STRATEGIES, Owner, OwnershipRecord
 from psnb._src.protocol.messages import Async, Mode, Sync, check_mode
+from psnb._src.protocol.notebook_only import NotebookOnly
 from psnb._src.server.operations import OpenLog
 from psnb._src.server.optimizer import CtrAccessor, Optimizer
 from psnb._src.server.optimizers import OPTIMIZERS
@@ -76,7 +77,7 @@ from psnb._src.utils.checks import (
     seconds,
 )
 from psnb._src.utils.files import as_path, typed
-from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.text import counted, shown, text_table
 from psnb._src.utils.threads import run_in_thread, run_on_loop, uninterrupted
 from psnb.errors import (
@@ -170,7 +171,7 @@ def _taken(client: Client, ownership: Ownership, layout: Layout) -> tuple[Strate
 _ASYNC = Async()
 
 
-class ParameterServerStrategy(SaysWhatToUse):
+class ParameterServerStrategy(NotebookOnly, FixedAttributes):
     """Parameters on the servers of a Dask cluster.
 
     Thread-safe. Also a context manager that closes it.
@@ -241,6 +242,15 @@ class ParameterServerStrategy(SaysWhatToUse):
     ConfigurationError
         If an argument is of the wrong kind.
     """
+
+    client: Client
+    mode: Mode
+    name: str
+
+    stays = (
+        "a strategy stays in the notebook: give the closure the variables, embeddings and models "
+        "themselves, which travel"
+    )
 
     def __init__(
         self,

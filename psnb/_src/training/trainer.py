@@ -23,10 +23,10 @@ from psnb._src.training.callbacks import Callback, CountedRows, TrainingHistory,
 from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild
 from psnb._src.training.predictions import PredictionFiles
 from psnb._src.training.run import STATE, EpochSource, FetchLines, Files, TrainingPlan, TrainingRun
+from psnb._src.utils.arrays import concatenated
 from psnb._src.utils.checks import integer, period
 from psnb._src.utils.files import AnyPath
-from psnb._src.utils.foreign_names import SaysWhatToUse
-from psnb._src.utils.integers import concatenated
+from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.text import shown
 from psnb._src.worker.context import ReportedStates, entered, worker_context
 from psnb.errors import ConfigurationError
@@ -186,7 +186,7 @@ def joined(parts: Iterator[Columns | None]) -> Columns | None:
 _WORKERS: dict[str, Callable[[], DeviceWorker]] = {"hogwild": Hogwild, "downpour": Downpour}
 
 
-class Trainer(SaysWhatToUse):
+class Trainer(FixedAttributes):
     """Trains, evaluates and predicts, over datasets and a coordinator's workers.
 
     After Paddle's ``Executor.train_from_dataset``. It is made of public parts, which you can also
@@ -231,6 +231,10 @@ class Trainer(SaysWhatToUse):
         If an argument is of the wrong kind.
     """
 
+    coordinator: ClusterCoordinator
+    worker: DeviceWorker
+    step: Any
+
     def __init__(
         self,
         coordinator: ClusterCoordinator,
@@ -248,7 +252,7 @@ class Trainer(SaysWhatToUse):
                 f"coordinator must be a psnb.ClusterCoordinator, found {shown(coordinator)}"
             )
         self.coordinator, self.worker = coordinator, _device_worker(worker)
-        self.step: Any = step
+        self.step = step
         if self.worker.takes_step != callable(step):
             raise ConfigurationError(
                 f"step must be a function of an iterator, found {shown(step)}"

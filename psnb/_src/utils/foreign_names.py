@@ -5,9 +5,12 @@ The table is for errors, and for docs/coming-from/names.md, which has it whole. 
 
 from __future__ import annotations
 
+import inspect
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from psnb._src.utils.foreign_arguments import explain_methods
 
 _SCHEDULE = "`coordinator.schedule(fn, args)` queues a closure, which runs on one worker"
 _PER_WORKER = "`coordinator.create_per_worker_dataset(fn)`; the function may take an InputContext"
@@ -29,6 +32,7 @@ _LOADED = "`psnb.data.{}`"
 _PROGRAM = "nothing: servers and workers are Dask's, and get what they need with the first closure"
 
 _PADDLE_SETTINGS = {
+    "set_batch": f"{_ARGUMENT}`batch_size`",
     "set_batch_size": f"{_ARGUMENT}`batch_size`",
     "set_thread": f"{_ARGUMENT}`threads`",
     "set_use_var": f"{_ARGUMENT}`slots`, of `psnb.data.Slot`",
@@ -128,6 +132,26 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
         "shutdown": "`close()`",
         "stop": "`close()` ends it, `cancel_queued()` what waits, `pause()` holds it",
     },
+    "InputContext": {
+        "num_input_pipelines": "`num_workers`",
+        "input_pipeline_id": "`worker_index`",
+        "num_replicas_in_sync": "`num_workers`",
+        "get_per_replica_batch_size": "a batch is that of one closure, whatever the workers",
+    },
+    "PerWorkerIterator": {
+        "get_next": "`next(iterator)` in a closure, whose argument it is",
+        "next": "`next(iterator)` in a closure, whose argument it is",
+    },
+    "SharedIterator": {
+        "get_next": "`next(iterator)`",
+        "get_next_as_optional": "`next(iterator, None)`",
+        "next": "`next(iterator)`",
+    },
+    "DatasetIterator": {
+        "get_next": "`next(iterator)`",
+        "get_next_as_optional": "`next(iterator, None)`",
+        "next": "`next(iterator)`",
+    },
     "RemoteValue": {
         "get": _FETCH,
         "result": _FETCH,
@@ -161,6 +185,7 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
         "output_types": _ELEMENT_SPEC,
         "make_one_shot_iterator": _ITERATE,
         "make_initializable_iterator": _ITERATE,
+        "batch_size": "`batch(batch_size)`",
         "prefetch_to_device": "`prefetch(n)`; a step moves its batch to `device=`",
         "global_shuffle": _MEMORY,
         "load_into_memory": _MEMORY,
@@ -245,6 +270,7 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
         "stop_training": "`stop()`",
     },
     "CheckpointManager": {
+        "checkpoint": "all parameters of the coordinator's strategy are saved",
         "restore_or_initialize": "`restore()`, if `latest_checkpoint` is not None",
         "latest": "`latest_checkpoint`",
         "save_persistables": "`save()`",
@@ -302,12 +328,43 @@ class NamedClass(ABCMeta):
 
 
 class SaysWhatToUse:
-    """Base of classes whose foreign names are in the table."""
+    """Base of classes whose foreign names, and arguments, are in the tables."""
 
     __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        explain_methods(cls)
 
     if not TYPE_CHECKING:  # or every name would be one for type checkers
 
         def __getattr__(self, name: str) -> NoReturn:
             _missing(type(self).__mro__, name)
             object.__getattribute__(self, name)  # raises Python's own error, with its suggestion
+
+
+class FixedAttributes(SaysWhatToUse):
+    """Base of classes whose objects take only attributes that the class declares, and each once.
+
+    An assignment that nothing reads would be a mistake that nobody sees. What begins with an
+    underscore, and classes that users derive, are free.
+    """
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            kind = type(self)
+            if (
+                name.startswith("_")
+                or hasattr(kind, name)  # a property, which knows whether it can be set
+                or not kind.__module__.startswith("psnb.")
+            ):
+                object.__setattr__(self, name, value)
+                return
+            if name in vars(self):
+                raise AttributeError(f"{kind.__name__}.{name} cannot be changed: make another one")
+            if not any(name in inspect.get_annotations(each) for each in kind.__mro__):
+                _missing(kind.__mro__, name)
+                _missing(kind.__mro__, f"set_{name}")
+                raise AttributeError(f"{kind.__name__} has no attribute {name!r} to set")
+            object.__setattr__(self, name, value)

@@ -23,6 +23,7 @@ from psnb._src.metrics.metric import MetricState
 from psnb._src.protocol.messages import Taken
 from psnb._src.protocol.packing import PROTOCOL, dumps
 from psnb._src.utils.ahead import require_closure
+from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import NAME, printable, truncate
 from psnb._src.worker.leasing import LeaseRequests
 from psnb._src.worker.mail import PeerMessages
@@ -195,7 +196,7 @@ def split_taken(remembered: bytes) -> tuple[bytes, list[Taken]]:
 
 
 @dataclass(frozen=True, slots=True)
-class InputContext:
+class InputContext(SaysWhatToUse):
     """The worker on which a dataset or resource function runs; after TensorFlow's class.
 
     Attributes

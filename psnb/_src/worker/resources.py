@@ -20,6 +20,7 @@ from psnb._src.data.memory import Memory
 from psnb._src.data.random import ShufflePlan
 from psnb._src.data.reader import DatasetIterator
 from psnb._src.data.splits import ends_with_prefetch
+from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import error_text
 from psnb._src.worker.context import InputContext, current_context, worker_context
@@ -28,7 +29,7 @@ from psnb._src.worker.read_ahead import ReadAhead
 from psnb.errors import ClosureInputError, ConfigurationError
 
 
-class SharedIterator:
+class SharedIterator(SaysWhatToUse):
     """An iterator that the closure threads of a worker may share: one ``next`` at a time.
 
     If a closure finds it at its end, and raises the StopIteration before it has written anything,

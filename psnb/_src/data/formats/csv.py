@@ -31,7 +31,7 @@ from psnb._src.data.formats.files import (
     within,
 )
 from psnb._src.data.formats.tables import first_missing, listed, pyarrow, to_columns
-from psnb._src.utils.integers import dtype_of
+from psnb._src.utils.arrays import dtype_of
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError
 

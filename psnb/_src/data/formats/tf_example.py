@@ -19,7 +19,7 @@ from psnb._src.data.formats.files import CHUNK_RECORDS
 from psnb._src.data.formats.protobuf import BYTES, FLOATS, INTEGERS, MALFORMED, WORD, varints
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import as_array, is_text
-from psnb._src.utils.integers import bits_of, integers_of
+from psnb._src.utils.arrays import bits_of, integers_of
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError
 

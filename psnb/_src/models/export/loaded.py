@@ -38,9 +38,9 @@ from psnb._src.models.export.manifest import (
 )
 from psnb._src.models.export.tables import StoredRows, StoredTable, check_index, mapped, place_dtype
 from psnb._src.models.export.writing import nested
+from psnb._src.utils.arrays import concatenated
 from psnb._src.utils.checks import integer, path_text, period
 from psnb._src.utils.files import AnyPath, as_path
-from psnb._src.utils.integers import concatenated
 from psnb._src.utils.text import shown, truncate
 from psnb._src.utils.threads import Lock, uninterrupted
 from psnb.errors import ConfigurationError, ExportError

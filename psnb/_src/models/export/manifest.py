@@ -31,9 +31,9 @@ from msgspec import Meta, Struct
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.tables import STORED, ExportedTable, StoredTable
 from psnb._src.server.states import ADMISSIONS, INITIALIZERS
+from psnb._src.utils.arrays import array_of, integers_of
 from psnb._src.utils.checks import from_config
 from psnb._src.utils.files import DTYPES, checksum, one_of, read_sealed, require, sealed, typed
-from psnb._src.utils.integers import array_of, integers_of
 from psnb.errors import ConfigurationError
 
 # ModelFeed: one of the arrays that a model needs of a batch.

@@ -16,7 +16,7 @@ from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.jax_program import COMBINERS, with_x64
 from psnb._src.models.jax.variables import TreeVariables
 from psnb._src.models.shared import BatchRows, FlatVariables, SizeBuckets
-from psnb._src.utils.integers import integers_of
+from psnb._src.utils.arrays import integers_of
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, InvalidArrayError
 

@@ -18,7 +18,7 @@ from psnb._src.models.keras.network import Blended, Computed, KerasNetwork, Plac
 from psnb._src.models.keras.program import KerasProgram
 from psnb._src.models.keras.split import looking_up, whole
 from psnb._src.models.shared import StepDescription
-from psnb._src.utils.integers import concatenated
+from psnb._src.utils.arrays import concatenated
 
 
 class JaxProgram(KerasProgram):

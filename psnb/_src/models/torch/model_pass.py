@@ -24,7 +24,7 @@ from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import Blend, Handle, Variable
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.shared import BatchRows, batch_summary
-from psnb._src.utils.integers import integers_of
+from psnb._src.utils.arrays import integers_of
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 
 # Elements of `psnb.data` as tensors, without a copy.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.utils.integers import bits_of, concatenated, integers_of
+from psnb._src.utils.arrays import bits_of, concatenated, integers_of
 from psnb.errors import InvalidArrayError
 from tests.utils.id_forms import FORMS, HIGH, LOW, NO_IDS
 

@@ -1,4 +1,4 @@
-"""Integers of whatever holds them, with all of their 64 bits. Pure.
+"""Arrays of what holds numbers: lists, tensors, columns; no integer of 64 bits is rounded. Pure.
 
 An id is 64 bits: -1 and ``2**64 - 1`` are one id. NumPy makes floats, which have 53, of lists with
 integers on both sides of 2**63, of signed beside unsigned ones and of columns with missing values.
@@ -19,6 +19,17 @@ from psnb.errors import InvalidArrayError
 _MASK = 2**64 - 1
 _INEXACT = 2.0**53
 """From here on, float64 does not hold every integer."""
+
+
+def untracked(value: Any) -> Any:
+    """Return the values of a tensor of torch, which NumPy takes, and anything else as it is.
+
+    Those of bfloat16, which NumPy has not, become float32.
+    """
+    if not hasattr(value, "detach") or not hasattr(value, "cpu"):
+        return value
+    plain = value.detach().cpu()
+    return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
 
 
 def integers_of(value: Any, what: str) -> np.ndarray:
@@ -57,10 +68,8 @@ def integers_of(value: Any, what: str) -> np.ndarray:
 def _array(value: Any, what: str) -> np.ndarray:
     if np.ma.is_masked(value):
         raise InvalidArrayError(f"{what}: expected integers, found masked ones: fill them")
-    if hasattr(value, "detach"):  # a tensor, which may lie on another device
-        value = value.detach().cpu()
     try:
-        return np.asarray(value)
+        return np.asarray(untracked(value))
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArrayError(
             f"{what} are not an array: {truncate(str(error), ARGUMENT)}"
@@ -134,6 +143,7 @@ def array_of(value: Any) -> np.ndarray:
     ValueError
         If no 64-bit type holds all of them.
     """
+    value = untracked(value)
     array = np.asarray(value)
     if array.dtype == np.float64 and not hasattr(value, "dtype"):
         with np.errstate(invalid="ignore"):
