@@ -52,7 +52,10 @@ def test_a_suffix_need_not_say_how_a_file_is_compressed(
 def test_fixed_length_records(tmp_path: Path) -> None:
     (tmp_path / "r").write_bytes(b"HHabcdefF")
     found = Dataset.fixed_length_records(tmp_path / "r", 3, header_bytes=2, footer_bytes=1)
-    assert [bytes(each) for each in found] == [b"abc", b"def"]
+    assert list(found) == [b"abc", b"def"]
+    assert found.element_spec == ArraySpec((), np.dtype(object))
+    (batch,) = found.batch(2)
+    assert batch.dtype == object
 
 
 def test_tfrecords_are_parsed_into_dicts(tmp_path: Path) -> None:

@@ -61,12 +61,6 @@ def test_only_the_last_batch_of_all_is_smaller_where_the_source_is_indexed() -> 
     assert [len(batch) for batch in elements(parts)] == [8] * 12 + [4]
 
 
-def test_enough_files_are_a_part_each(files: list[str]) -> None:
-    parts = splits(Dataset.text_lines(files), 3)
-    assert len(parts) == 4
-    assert elements(parts) == LINES
-
-
 def test_too_few_files_are_cut_into_ranges(files: list[str]) -> None:
     parts = splits(Dataset.text_lines(files), 9)
     assert len(parts) >= 8

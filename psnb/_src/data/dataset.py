@@ -73,7 +73,9 @@ class FileSources:
     """Base of `Dataset`; reads files, one after another.
 
     Files may be compressed; the suffix says how. Every method raises `DatasetError` if no file
-    matches a pattern. Errors in a file are raised when it is read, with file, record and byte.
+    matches a pattern. Errors in a file are raised when it is read, with file, record and byte. A
+    file without a record is passed over and counted (`DatasetIterator.empty_files`); if all are
+    such, that is an error.
     """
 
     node: Node
@@ -298,37 +300,39 @@ class FileSources:
         slots : sequence of Slot
             The slots of a line, in order. Dense ones become arrays, sparse ones `Ragged`.
         batch_size : int
-            Lines per batch; the last one of each file may have fewer.
+            Lines per batch, also of several files; the last one may have fewer. On a cluster that
+            is the last one of each split.
         threads : int
             Files that are read at the same time, each by a thread of its own.
         pipe_command : str, optional
-            A shell command that each file is piped through. If a part of a pipeline in it fails, or
-            it writes nothing, that is an error.
+            A shell command that each file is piped through. If a part of a pipeline in it fails,
+            that is an error; a file of which it makes nothing counts as empty.
         max_record_bytes : int
             Limit of a line in bytes; longer ones are refused before memory is allocated for them.
         queue_size : int, optional
-            How many batches of a file are read ahead, by a thread of its own; by default 2 with
-            several threads, else none. Paddle's queue holds 100.
+            How many batches are read ahead, by a thread of its own, with several threads of each
+            file; by default 2 then, else none. Paddle's queue holds 100.
         compression : str or None
             "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
         """
         threads = integer("threads", threads, 1)
+        batch_size = integer("batch_size", batch_size, 1)
         if queue_size is not None:
             queue_size = integer("queue_size", queue_size, 1)
         form = MultiSlot(slots, pipe_command, compression, max_record_bytes)
         paths = list_files(files)
         if threads == 1:
-            return _batches(cls, form, batch_size, queue_size, paths)
-        one = partial(_batches, cls, form, batch_size, queue_size or 2)
+            batches: Any = cls.from_files(form, paths).ragged_batch(batch_size)  # type: ignore[attr-defined]
+            return batches if queue_size is None else batches.prefetch(queue_size)
+        # Lines are read ahead rather than batches: so a batch goes on with the next file.
+        one = partial(_read_ahead, cls, form, (queue_size or 2) * batch_size)
         names: Any = cls.list_files(paths)  # type: ignore[attr-defined]
-        return names.interleave(one, cycle_length=threads)
+        lines = names.interleave(one, cycle_length=threads, block_length=batch_size)
+        return lines.ragged_batch(batch_size)
 
 
-def _batches(
-    cls: Any, form: MultiSlot, batch_size: int, queue_size: int | None, paths: Paths
-) -> Any:
-    batches = cls.from_files(form, paths).ragged_batch(batch_size)
-    return batches if queue_size is None else batches.prefetch(queue_size)
+def _read_ahead(cls: Any, form: MultiSlot, buffer_size: int, path: str) -> Any:
+    return cls.from_files(form, path).prefetch(buffer_size)
 
 
 class DatasetSources(FileSources):

@@ -595,7 +595,8 @@ class QueueDataset(FixedAttributes):
     slots : sequence of Slot
         The slots of a line, in order. Dense ones become arrays, sparse ones `Ragged`.
     batch_size : int
-        Lines per batch; the last one of each file may have fewer.
+        Lines per batch, also of several files; the last one may have fewer. On a cluster that is
+        the last one of each split.
     threads : int
         Files that are read at the same time, each by a thread of its own.
     pipe_command : str, optional
@@ -603,8 +604,8 @@ class QueueDataset(FixedAttributes):
     max_record_bytes : int
         Limit of a line in bytes; longer ones are refused before memory is allocated for them.
     queue_size : int, optional
-        How many batches of a file are read ahead, by a thread of its own; by default 2 with several
-        threads, else none. Paddle's queue holds 100.
+        How many batches are read ahead, by a thread of its own, with several threads of each file;
+        by default 2 then, else none. Paddle's queue holds 100.
 
     Attributes
     ----------

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import os
 import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
@@ -23,6 +24,8 @@ from psnb._src.data.spec import ArraySpec, Spec
 from psnb._src.utils.profiling import Stages, StageStatistics
 from psnb._src.utils.threads import Lock
 from psnb.errors import DatasetError
+
+_logger = logging.getLogger("psnb")
 
 # PipelineProfile: the stages of iterations over one chain, and what those that have ended have
 # counted.
@@ -40,6 +43,7 @@ class _PlaceCounts:
         self.node = stage.node
         self.above = None if stage.above is None else stage.above.place
         self.elements, self.seconds, self.moved = 0, 0.0, 0  # of stages that have ended
+        self.empty_files = 0
 
 
 class PipelineProfile:
@@ -75,6 +79,7 @@ class PipelineProfile:
                     each.node.waits,
                     place=place,
                     moved=each.moved,
+                    empty_files=each.empty_files,
                 )
                 for place, each in self._places.items()
             }
@@ -88,6 +93,7 @@ class PipelineProfile:
                     level=level,
                     limit=limit,
                     moved=stage.moved,
+                    empty_files=stage.empty_files,
                 )
                 now[stage.place] = now[stage.place].plus(here)
             return Stages(self._in_order(now, None, 0))
@@ -109,6 +115,7 @@ class PipelineProfile:
             place.elements += stage.elements
             place.seconds += stage.seconds
             place.moved += stage.moved
+            place.empty_files += stage.empty_files
 
 
 class StageLog:
@@ -182,10 +189,36 @@ class Options:
 
 @dataclass
 class Counters:
-    """The counts of an iteration, by place in the chain."""
+    """The counts of an iteration.
+
+    Attributes
+    ----------
+    errors_ignored : dict of int to int
+        By place in the chain.
+    stages : PipelineProfile
+        What the stages have counted.
+    empty_files : list of str
+        Files without a record, as often as they were passed over.
+    any_records : bool
+        Whether any file had one.
+    """
 
     errors_ignored: dict[int, int] = field(default_factory=dict)
     stages: PipelineProfile = field(default_factory=PipelineProfile)
+    empty_files: list[str] = field(default_factory=list)
+    any_records: bool = False
+
+    def check_files(self) -> None:
+        """Raise `DatasetError` if files were read, and none has a record."""
+        if self.empty_files and not self.any_records:
+            raise nothing_in(self.empty_files)
+
+
+def nothing_in(files: Sequence[str]) -> DatasetError:
+    """Return the error that none of some files has a record."""
+    if len(files) == 1:
+        return DatasetError(f"{files[0]} is empty: it has no record")
+    return DatasetError(f"all {len(files)} files are empty, from {files[0]} on: none has a record")
 
 
 @dataclass(frozen=True)
@@ -215,6 +248,16 @@ class Context:
     options: Options = Options()
     counters: Counters = field(default_factory=Counters)
     stage: StageCounters | None = None
+
+    def note_empty(self, file: str) -> None:
+        """Count a file without a record; say so of the first, as one may have been cut short."""
+        self.counters.empty_files.append(file)
+        if self.stage is not None:
+            self.stage.empty_files += 1
+        if len(self.counters.empty_files) == 1:
+            _logger.warning(
+                "%s is empty and passed over, further ones silently: stages() counts them", file
+            )
 
     def child(self, index: int) -> Context:
         """Return the context for an input."""
@@ -325,6 +368,11 @@ class Node(ABC):
     def indexed(self) -> Indexed | None:
         """Return the elements with random access, if that is possible; may open files."""
         return None
+
+    @property
+    def partial(self) -> bool:
+        """Whether it reads a part of the files that there were: others may have what it lacks."""
+        return any(each.partial for each in self.inputs)
 
     def spec(self, run: bool) -> Spec:
         """Return the spec of its elements; None if unknown.
@@ -444,6 +492,7 @@ class StageCounters:
         "_inside",
         "above",
         "elements",
+        "empty_files",
         "iterator",
         "moved",
         "node",
@@ -453,7 +502,7 @@ class StageCounters:
 
     def __init__(self, node: Node, place: int, above: StageCounters | None, apart: bool) -> None:
         self.node, self.place, self.above, self._apart = node.counted, place, above, apart
-        self.elements, self.seconds, self.moved = 0, 0.0, 0
+        self.elements, self.seconds, self.moved, self.empty_files = 0, 0.0, 0, 0
         self._inside = 0.0  # the time of its inputs
         self.iterator: weakref.ref[NodeIterator]
 

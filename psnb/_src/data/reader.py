@@ -216,7 +216,7 @@ class DatasetIterator(SaysWhatToUse, Iterator[Any]):
     """
 
     def __init__(self, node: Node, state: dict[str, Any] | None = None) -> None:
-        self._chain = node.fingerprint()
+        self._chain, self._partial = node.fingerprint(), node.partial
         self._counters = Counters(stages=book_for(node))
         inner = None
         if state is None:
@@ -235,6 +235,11 @@ class DatasetIterator(SaysWhatToUse, Iterator[Any]):
         """How many errors `Dataset.ignore_errors` has skipped, also in elements read ahead."""
         return sum(self._counters.errors_ignored.values())
 
+    @property
+    def empty_files(self) -> int:
+        """How many files without a record were passed over, also in what is read ahead."""
+        return len(self._counters.empty_files)
+
     def __iter__(self) -> DatasetIterator:
         return self
 
@@ -242,7 +247,7 @@ class DatasetIterator(SaysWhatToUse, Iterator[Any]):
     def __next__(self) -> Any:
         found = self._alone(self._next)
         if found is None:
-            self.close()
+            self._end()
             raise StopIteration
         return found[0]
 
@@ -305,6 +310,12 @@ class DatasetIterator(SaysWhatToUse, Iterator[Any]):
 
     def _next(self) -> tuple[Any] | None:
         return None if self._closed else self._reader.next_element()
+
+    def _end(self) -> None:
+        closed = self._closed
+        self.close()
+        if not closed and not self._partial and not self._reader.position:
+            self._counters.check_files()
 
     def _alone(self, function: Callable[[], T]) -> T:
         """Call a function of the reader while no other thread is in there."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from xxhash import xxh3_64
 
 from psnb._src.data.dataset import Dataset
@@ -17,7 +20,7 @@ from psnb._src.data.nodes.combine import FlatMap, Interleave, Sample
 from psnb._src.data.nodes.parallel import Prefetch
 from psnb._src.data.nodes.partitions import Partitions
 from psnb._src.data.nodes.shuffle import Shuffle
-from psnb._src.data.nodes.sources import FileRange, Files
+from psnb._src.data.nodes.sources import FileNames, FileRange, Files
 from psnb._src.data.nodes.transforms import (
     EveryNth,
     Filter,
@@ -49,11 +52,16 @@ _LOCAL = (
 and for where batches end."""
 
 
+_ASKED = 16
+"""How many files a filesystem is asked about at a time: of remote ones each takes a while."""
+
+
 def splits(dataset: Dataset, count: int) -> list[Dataset]:
     """Cut a dataset into parts; each is the same chain over a part of the source.
 
     Together they have all elements. Shuffles mix only within a part, and the last batch of each
-    part may be smaller.
+    part may be smaller. Of files, a part is several, one after another, or a piece of one: parts
+    have about as many bytes.
 
     Parameters
     ----------
@@ -61,8 +69,8 @@ def splits(dataset: Dataset, count: int) -> list[Dataset]:
         The dataset to cut.
     count : int
         The number of parts. There are fewer if the source has fewer elements, and of fewer files
-        if these cannot be cut: compressed ones cannot, and Parquet is by its row groups only. So
-        take no part for held-out rows without a look at how many there are.
+        if these cannot be cut: compressed ones and TFRecord files cannot, and Parquet is by its row
+        groups only. So take no part for held-out rows without a look at how many there are.
 
     Raises
     ------
@@ -141,12 +149,19 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
     # A part has whole batches, so that only the last one is smaller.
     if isinstance(node, Batch | RaggedBatch | PaddedBatch):
         quantum *= node.batch_size
+    if isinstance(node, Interleave | Unbatch):
+        quantum = 1  # batches are of what comes of an element
     if isinstance(node, _LOCAL):
         parts = _cut(node.source, count, quantum)
         return [dataclasses.replace(node, source=part) for part in parts]
     if isinstance(node, Files):
-        ranges = _ranges(node, count)
-        return [dataclasses.replace(node, files=(each,)) for each in ranges] or [node]
+        several = _ranges(node, count)
+        return [dataclasses.replace(node, files=each, partial=True) for each in several] or [node]
+    if isinstance(node, FileNames) and quantum == 1:
+        names = node.block.columns[0].tolist()
+        cuts = np.flatnonzero(np.diff(balanced(_sizes(names, count), count))) + 1
+        runs = pairwise([0, *cuts.tolist(), len(names)])
+        return [FileNames(node.block.part(*run), partial=True) for run in runs]
     if isinstance(node, Partitions):
         return list(node.cut(count))
     indexed = None if node.inputs else node.indexed()
@@ -157,29 +172,66 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
     return [Take(Skip(node, start), size) for start in range(0, indexed.count, size)] or [node]
 
 
-def _ranges(node: Files, count: int) -> list[FileRange]:
-    """Return the files; if there are too few, cut into ranges, if their format allows it."""
+def _ranges(node: Files, count: int) -> list[tuple[FileRange, ...]]:
+    """Return the files of each part: neighbours, and pieces of those that are large."""
+    sizes = _sizes([each.path for each in node.files], count)
+    share = max(1, sum(sizes) // max(1, count))
+    # Where there are enough files, one is cut only if it would hold up the others.
+    large = share if len(node.files) < count else 2 * share
     cut = getattr(node.format, "splits", None)
-    if cut is None or len(node.files) >= count:
-        return list(node.files)
-    whole = [each.path for each in node.files if each == FileRange(each.path)]
-    size = max(1, sum(map(size_of, whole)) // count)
-    return [
-        part
-        for each in node.files
-        for part in (
-            [FileRange(each.path, *span) for span in cut(each.path, size)]
-            if each.path in whole
-            else [each]
-        )
-    ]
+    pieces: list[FileRange] = []
+    weights: list[float] = []
+    for each, size in zip(node.files, sizes, strict=True):
+        spans = [each]
+        if cut is not None and size > large and each == FileRange(each.path):
+            spans = [FileRange(each.path, *span) for span in cut(each.path, share)]
+        pieces += spans
+        weights += [size / len(spans)] * len(spans)
+    groups: dict[int, list[FileRange]] = {}
+    for number, each in zip(balanced(weights, count).tolist(), pieces, strict=True):
+        group = groups.setdefault(number, [])
+        if group and (group[-1].path, group[-1].end) == (each.path, each.offset):
+            group[-1] = group[-1]._replace(end=each.end)
+        else:
+            group.append(each)
+    return [tuple(group) for group in groups.values()]
+
+
+def _sizes(paths: Sequence[str], count: int) -> list[int]:
+    """Return the bytes of each file; 1 each where workers alone see them, if there are enough."""
+    try:
+        with ThreadPoolExecutor(_ASKED, "psnb-sizes") as pool:
+            return list(pool.map(size_of, paths))
+    except DatasetError:
+        if len(paths) < count:
+            raise
+        return [1] * len(paths)
+
+
+def balanced(weights: Sequence[float], count: int) -> np.ndarray:
+    """Return the group of each of some things in a row, of ``count`` groups of about one weight.
+
+    Each group is of neighbours; what weighs nothing goes with them. Numbers rise, and some may be
+    missing. One thing that outweighs a group has it, mostly, to itself.
+    """
+    heavy = np.asarray(weights, np.float64)
+    if np.count_nonzero(heavy) <= count:
+        return np.maximum(0, np.cumsum(heavy > 0) - 1)
+    falling = np.sort(heavy)[::-1]
+    for several in range(count):
+        share = falling[several:].sum() / (count - several)
+        if falling[several] <= share:
+            break
+    counted = np.minimum(heavy, share)
+    middles = np.cumsum(counted) - counted / 2
+    return np.minimum(count - 1, middles // share).astype(np.int64)
 
 
 def _sharded(node: Node, count: int, index: int) -> Node:
     if isinstance(node, _LOCAL):
         return dataclasses.replace(node, source=_sharded(node.source, count, index))
     if isinstance(node, Files) and len(node.files) >= count:
-        return dataclasses.replace(node, files=node.files[index::count])
+        return dataclasses.replace(node, files=node.files[index::count], partial=True)
     if isinstance(node, Partitions) and len(node.parts) >= count:
         return dataclasses.replace(node, parts=node.parts[index::count])
     if node.inputs:

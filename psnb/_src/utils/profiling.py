@@ -179,6 +179,8 @@ class StageStatistics:
         Its place in the chain: the same number for all datasets that are made in the same way.
     moved : int
         Bytes that came from other workers for it: of partitions that Dask holds elsewhere.
+    empty_files : int
+        Files without a record that it has passed over.
     """
 
     name: str
@@ -191,6 +193,7 @@ class StageStatistics:
     chain: int = 0
     place: int = 0
     moved: int = 0
+    empty_files: int = 0
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -206,6 +209,7 @@ class StageStatistics:
             level=_sum(self.level, other.level),
             limit=_sum(self.limit, other.limit),
             moved=self.moved + other.moved,
+            empty_files=self.empty_files + other.empty_files,
         )
 
 
@@ -271,7 +275,9 @@ def _sum(one: int | None, other: int | None) -> int | None:
 def _table(rows: list[StageStatistics]) -> str:
     whole = sum(each.seconds for each in rows if not each.waits) or 1.0
     moved = any(each.moved for each in rows)
-    head = ("stage", "elements", "own time", "", "buffer", *(["moved"] if moved else []))
+    empty = any(each.empty_files for each in rows)
+    more = [*(["moved"] if moved else []), *(["empty files"] if empty else [])]
+    head = ("stage", "elements", "own time", "", "buffer", *more)
     return text_table(
         head,
         [
@@ -282,6 +288,7 @@ def _table(rows: list[StageStatistics]) -> str:
                 "waits" if each.waits else f"{each.seconds / whole:.0%}",
                 "" if each.level is None else f"{each.level:,} of {each.limit:,}",
                 *([size_text(each.moved) if each.moved else ""] if moved else []),
+                *([f"{each.empty_files:,}" if each.empty_files else ""] if empty else []),
             )
             for each in rows
         ],

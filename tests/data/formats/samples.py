@@ -62,7 +62,7 @@ def text() -> Sample:
 
 def fixed() -> Sample:
     rows = np.arange(ROWS * 3).reshape(ROWS, 3).astype(np.uint8)
-    return Sample(FixedLengthRecords(3, 2, 1), b"ab" + rows.tobytes() + b"c", rows.tolist())
+    return Sample(FixedLengthRecords(3, 2, 1), b"ab" + rows.tobytes() + b"c", [*map(bytes, rows)])
 
 
 def tfrecord_bytes(records: list[bytes]) -> bytes:

@@ -62,7 +62,7 @@ def test_a_file_may_have_no_header_and_another_delimiter(tmp_path: Path) -> None
 
 def test_records_end_in_any_way_and_empty_lines_are_none(tmp_path: Path) -> None:
     assert read(tmp_path, b"\xef\xbb\xbfa\r\n\r\n1\r2\n\n\n3\r\n") == [{"a": i} for i in (1, 2, 3)]
-    assert read(tmp_path, b"a,b\n") == []
+    assert read(tmp_path, b"a,b\n") == read(tmp_path, b"\n\n") == []
 
 
 @pytest.mark.parametrize("rows", [1, 9000])
@@ -104,7 +104,10 @@ def test_a_quoted_field_may_be_longer_than_what_is_read_at_a_time(tmp_path: Path
         (b'a,b\n1,x\n2,"y\n3,z\n', Csv(), "record 2, byte 8: a quote that is never closed"),
         (b'a,b\n1,"x""\n', Csv(), "record 1, byte 4: a quote that is never closed"),
         (b'a,"b\n1,2\n', Csv(), "record 1, byte 0: a quote that is never closed"),
-        (b"\n\n", Csv(), "Empty CSV file"),
+        (b'a,b\n1,"x"y\n', Csv(), "record 1, byte 9: 'y' follows the quote that closes a field"),
+        (b'a,b\n1,2\n3,"x" \n', Csv(), "record 2, byte 13: ' ' follows the quote"),
+        (b'"a"b,c\n1,2\n', Csv(), "record 1, byte 3: 'b' follows the quote"),
+        (b'"a""b"c\n', Csv(header=False), "record 1, byte 6: 'c' follows the quote"),
     ],
 )
 def test_what_is_wrong_is_reported(content: bytes, form: Csv, problem: str, tmp_path: Path) -> None:
@@ -118,6 +121,17 @@ def test_records_before_a_bad_one_are_read(tmp_path: Path) -> None:
     assert next(reader).count + next(reader).count == 5000
     with pytest.raises(DatasetError, match="record 5001, byte 10002"):
         next(reader)
+
+
+def test_records_before_a_quote_that_closes_too_early_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a\n" + b'"x"\n' * 5000 + b'"x"y\n"z"\n')
+    reader = Csv().read(path)
+    assert next(reader).count + next(reader).count == 5000
+    with pytest.raises(DatasetError, match="record 5001, byte 20005: 'y' follows"):
+        next(reader)
+    # It may lie in what is read next, and every part but that one is good.
+    parts = Csv().splits(path, 5000)
+    assert sum(len(records(Csv().read(path, begin, end=end))) for begin, end in parts[:-1]) > 0
 
 
 def test_the_first_of_several_bad_records_is_named(tmp_path: Path) -> None:
@@ -173,7 +187,7 @@ def test_parts_begin_where_records_do(
 
 
 def test_a_quote_that_never_closes_is_found_where_it_is_read(tmp_path: Path) -> None:
-    path = write(tmp_path, b"a,b\n1,2\n3,4\n" + b'5,"6\n7,8\n' * 3)
+    path = write(tmp_path, b"a,b\n1,2\n3,4\n" + b'5,"6\n' + b"7,8\n" * 3)
     *good, last = Csv().splits(path, 4)
     assert [records(Csv().read(path, begin, end=end)) for begin, end in good if begin]
     with pytest.raises(DatasetError, match="never closed"):

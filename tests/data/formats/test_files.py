@@ -15,6 +15,7 @@ from psnb._src.data.formats.files import list_files
 from psnb._src.data.formats.parquet import Parquet
 from psnb._src.data.formats.text import TextLines
 from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter
+from psnb.data import Dataset
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats import samples
 from tests.data.formats.samples import records, write
@@ -98,7 +99,7 @@ def test_what_is_wrong_over_http_is_reported(address: str) -> None:
     with pytest.raises(DatasetError, match=f"{address}/absent: no such file"):
         next(TextLines().read(f"{address}/absent"))
     with pytest.raises(DatasetError, match=f"{address}/empty is empty"):
-        next(TextLines().read(f"{address}/empty"))
+        next(iter(Dataset.text_lines(f"{address}/empty")))
 
 
 def test_a_server_that_is_not_there_is_named() -> None:

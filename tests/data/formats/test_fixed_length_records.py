@@ -11,7 +11,7 @@ from tests.data.formats.samples import records, write
 
 def test_header_and_footer_are_no_records(tmp_path: Path) -> None:
     path = write(tmp_path, b"HEAD" + bytes(range(6)) + b"FOOT")
-    assert records(FixedLengthRecords(3, 4, 4).read(path)) == [[0, 1, 2], [3, 4, 5]]
+    assert records(FixedLengthRecords(3, 4, 4).read(path)) == [b"\0\1\2", b"\3\4\5"]
 
 
 def test_a_file_may_have_no_record(tmp_path: Path) -> None:
@@ -20,13 +20,13 @@ def test_a_file_may_have_no_record(tmp_path: Path) -> None:
 
 def test_a_header_may_be_longer_than_what_is_read_at_a_time(tmp_path: Path) -> None:
     path = write(tmp_path, bytes(3_000_000) + b"ab")
-    assert records(FixedLengthRecords(2, 3_000_000).read(path)) == [[97, 98]]
+    assert records(FixedLengthRecords(2, 3_000_000).read(path)) == [b"ab"]
 
 
 def test_a_record_may_be_longer_than_what_is_read_at_a_time(tmp_path: Path) -> None:
     path = write(tmp_path, bytes(6_000_001))
     chunks = list(FixedLengthRecords(3_000_000, 0, 1).read(path))
-    assert [chunk.columns.shape for chunk in chunks] == [(1, 3_000_000)] * 2
+    assert [list(map(len, chunk.columns)) for chunk in chunks] == [[3_000_000]] * 2
 
 
 def test_a_record_that_is_cut_short_is_named(tmp_path: Path) -> None:

@@ -151,7 +151,8 @@ def test_any_text_is_read_as_a_plain_parser_does(
 ) -> None:
     slots = [Slot("a"), Slot("b", "float32")]
     try:
-        expected = [plainly(line) for line in content.removesuffix(b"\n").split(b"\n")]
+        lines = content.removesuffix(b"\n").split(b"\n") if content else []
+        expected = [plainly(line) for line in lines]
     except ValueError:
         with pytest.raises(DatasetError):
             read(tmp_path_factory.getbasetemp(), content, slots)

@@ -65,9 +65,11 @@ def find_records(data, delimiter, last, starts):  # type: ignore[no-untyped-def]
     r"""Write where records begin (int64), as many as there is room for, and where the last ends.
 
     Records end with ``\n``, ``\r\n`` or ``\r`` outside of quotes; empty lines are none. One that
-    ``data`` does not hold whole counts if it is the file's ``last``.
+    ``data`` does not hold whole counts if it is the file's ``last``. They end before a record with
+    something between the quote that closes a field and the next delimiter.
 
-    Returns how many there are, ``starts`` holding one entry more.
+    Returns how many there are, ``starts`` holding one entry more; and where that something is, -1
+    if there is none.
     """
     count = 0
     state = _START
@@ -90,16 +92,18 @@ def find_records(data, delimiter, last, starts):  # type: ignore[no-untyped-def]
                 count += 1
                 starts[count] = at + 1
                 if count + 1 == starts.size:
-                    return count
+                    return count, -1
             begin = at + 1
             state = _START
+        elif state == _MAYBE_CLOSED:
+            return count, at
         else:
             state = _FIELD
     if last and begin < data.size:
         starts[count] = begin
         count += 1
         starts[count] = data.size
-    return count
+    return count, -1
 
 
 _ROW = re.compile(r"Row #(\d+): *")
@@ -168,7 +172,7 @@ class Csv:
         Raises
         ------
         DatasetError
-            If the file cannot be read or is empty, lacks a column, or at a record that has not as
+            If the file cannot be read, lacks a column, or at a record that has not as
             many fields as there are columns or one that is not of its column's dtype; those before
             it are yielded.
         """
@@ -177,6 +181,8 @@ class Csv:
         with window_on(path, self.compression, 0, limit) as window:
             if window.data[: len(_MARK)].tobytes() == _MARK:
                 window.skip(len(_MARK))
+            if not _records(window, self.delimiter, place, first, 1)[1]:
+                return
             schema = _Schema(self, window, place)
             if offset <= window.offset:
                 yield from self._read(window, schema, place, end)
@@ -244,13 +250,19 @@ def _records(
     """
     starts = np.empty(most + 1, np.int64)
     last = not window.fill() and window.data.size <= CHUNK_BYTES
-    count = find_records(window.data[:CHUNK_BYTES], ord(delimiter), last, starts)
-    while not count and not last:
+    count, wrong = find_records(window.data[:CHUNK_BYTES], ord(delimiter), last, starts)
+    while not count and not last and wrong < 0:
         # A single record that is longer than that, or empty lines.
         if window.data.size > window.limit:
             raise too_long(place, "record", first, window.offset, window.limit)
         last = not window.more()
-        count = find_records(window.data, ord(delimiter), last, starts[:2])
+        count, wrong = find_records(window.data, ord(delimiter), last, starts[:2])
+    if not count and wrong >= 0:
+        problem = (
+            f"{chr(window.data[wrong])!r} follows the quote that closes a field: there a delimiter "
+            "must be, and a quote within quotes is written twice"
+        )
+        raise place.error("record", first, window.offset + wrong, problem)
     if last and count and starts[count] == window.data.size:
         record = window.data[starts[count - 1] : starts[count]]
         if fields_of(record, ord(delimiter))[1]:

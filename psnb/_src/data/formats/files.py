@@ -373,7 +373,8 @@ def opened(path: str, compression: str | None) -> Iterator[Any]:
         with reading(path):
             source = HttpFile(path) if path.startswith(_HTTP) else stored(path)
             raw = stack.enter_context(source)
-            if how is not None:
+            # Without a byte there is nothing to decompress, not even a header.
+            if how is not None and not holds_nothing(raw):
                 raw = stack.enter_context(_decompressed(raw, how, path))
         yield raw
 
@@ -389,6 +390,15 @@ def stored(path: str) -> Iterator[Any]:
             file = system.open(inner, "rb")
     with file:
         yield file
+
+
+def holds_nothing(file: Any) -> bool:
+    """Return whether a file that stands at its beginning has no byte, if that can be seen."""
+    if not file.seekable():
+        return False
+    size = file.seek(0, 2)
+    file.seek(0)
+    return bool(size == 0)
 
 
 def _open_file(path: str, flags: int) -> int:
@@ -671,7 +681,7 @@ def window_on(
     Raises
     ------
     DatasetError
-        If there is no such file, it cannot be read, holds nothing, or ends before ``offset``.
+        If there is no such file, it cannot be read, or ends before ``offset``.
     """
     with opened(path, compression) as file:
         window = ByteWindow(file, path, limit=limit)
@@ -685,9 +695,7 @@ def window_on(
                 window.offset = offset
             else:
                 window.discard(offset)
-        elif not window.more():
-            raise DatasetError(f"{path} is empty")
-        else:
+        elif window.more():
             check_plain(path, compression, window.data[:16].tobytes())
         yield window
 
@@ -719,8 +727,8 @@ def piped(
     Raises
     ------
     DatasetError
-        If the file cannot be read, the command writes nothing, or the output ends and the command
-        has failed: any part of a pipeline, where the shell can tell (bash and newer others).
+        If the file cannot be read, or the output ends and the command has failed: any part of a
+        pipeline, where the shell can tell (bash and newer others).
     """
     with opened(path, compression) as file:
         direct = is_local(path) and compression_of(path, compression) is None
@@ -738,8 +746,8 @@ def piped(
             window = ByteWindow(run, path, limit=limit)
             if offset > 0:
                 window.discard(offset)
-            elif not window.more():
-                raise DatasetError(f"{path}: the command {command!r} has written nothing")
+            else:
+                window.more()
             yield window
         finally:
             run.end()

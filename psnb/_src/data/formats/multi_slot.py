@@ -336,7 +336,7 @@ class MultiSlot:
         Raises
         ------
         DatasetError
-            If the file cannot be read or is empty, the command fails, or at a line that is not as
+            If the file cannot be read, the command fails, or at a line that is not as
             the slots say; those before it are yielded.
         """
         parser = _Parser(self.slots)

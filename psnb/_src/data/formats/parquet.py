@@ -17,6 +17,7 @@ from psnb._src.data.formats.files import (
     MAX_RECORD_BYTES,
     Chunk,
     checked_limit,
+    holds_nothing,
     reading,
     stored,
 )
@@ -580,7 +581,10 @@ class Parquet:
             If the file cannot be read, lacks a column, or at a row that misses an integer; those
             before it are yielded.
         """
-        with _opened(path, self.max_record_bytes) as (file, checked, groups):
+        with _opened(path, self.max_record_bytes) as found:
+            if found is None:
+                return
+            file, checked, groups = found
             schema = file.schema_arrow
             wanted = list(self.columns) if self.columns is not None else schema.names
             if absent := set(wanted) - set(schema.names):
@@ -606,8 +610,8 @@ class Parquet:
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
         """Return the ranges of rows of row groups, together of about ``size`` bytes."""
         cuts, row, held = [0], 0, 0
-        with _opened(path, self.max_record_bytes) as (_, _, groups):
-            for group in groups:
+        with _opened(path, self.max_record_bytes) as found:
+            for group in found[2] if found is not None else ():
                 if held >= size:
                     cuts.append(row)
                     held = 0
@@ -617,9 +621,12 @@ class Parquet:
 
 
 @contextmanager
-def _opened(path: str, limit: int) -> Iterator[tuple[Any, CheckedFile, list[RowGroup]]]:
+def _opened(path: str, limit: int) -> Iterator[tuple[Any, CheckedFile, list[RowGroup]] | None]:
     parquet = pyarrow("pyarrow.parquet")
     with stored(path) as raw:
+        if holds_nothing(raw):  # such as a mark that a job has ended
+            yield None
+            return
         with reading(path):
             checked = CheckedFile(raw, limit)
             file = parquet.ParquetFile(checked, pre_buffer=False)

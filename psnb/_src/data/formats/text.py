@@ -270,7 +270,7 @@ class TextLines:
         Raises
         ------
         DatasetError
-            If the file cannot be read or is empty, or at a line that is not in the encoding; those
+            If the file cannot be read, or at a line that is not in the encoding; those
             before it are yielded.
         """
         for lines in read_lines(path, self.compression, self.max_record_bytes, offset, first, end):
@@ -316,7 +316,7 @@ class TextLines:
 
 @dataclass(frozen=True)
 class FixedLengthRecords:
-    """Records of the same length; their columns are one array of uint8, a row each.
+    """Records of the same length; their columns are one array of bytes objects.
 
     Parameters
     ----------
@@ -356,12 +356,14 @@ class FixedLengthRecords:
         Raises
         ------
         DatasetError
-            If the file cannot be read, is empty, or does not end with a whole record and footer.
+            If the file cannot be read, or does not end with a whole record and footer.
         """
         size = self.record_bytes
         place = FilePosition(path, offset, first)
         most = min(CHUNK_RECORDS, max(1, CHUNK_BYTES // size))
         with window_on(path, self.compression, offset) as window:
+            if offset == 0 and not window.data.size:
+                return  # an empty file has no header either
             if offset < self.header_bytes:
                 while window.offset < self.header_bytes:
                     missing = self.header_bytes - window.offset
@@ -375,7 +377,9 @@ class FixedLengthRecords:
                     count = min(count, -(-(end - window.offset) // size))
                 if count <= 0:
                     break
-                records = window.data[: count * size].reshape(count, size).copy()
+                raw = window.data[: count * size].tobytes()
+                records = np.empty(count, object)
+                records[:] = [raw[at : at + size] for at in range(0, len(raw), size)]
                 window.skip(count * size)
                 yield Chunk(records, count, first, window.offset)
                 first += count
@@ -523,7 +527,7 @@ class Criteo:
         Raises
         ------
         DatasetError
-            If the file cannot be read or is empty, or at a line that is not as above; those before
+            If the file cannot be read, or at a line that is not as above; those before
             it are yielded.
         """
         for lines in read_lines(path, self.compression, self.max_record_bytes, offset, first, end):

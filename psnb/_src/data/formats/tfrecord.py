@@ -198,7 +198,7 @@ class TFRecords:
         Raises
         ------
         DatasetError
-            If the file cannot be read or is empty, or at a record that is cut short or corrupt, or
+            If the file cannot be read, or at a record that is cut short or corrupt, or
             not an ``Example`` with these features; those before it are yielded.
         """
         place = FilePosition(path, offset, first)

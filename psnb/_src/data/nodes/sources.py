@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -113,6 +113,8 @@ class FileNames(Slices):
     """Paths, found when the dataset was made."""
 
     name: ClassVar[str] = "list_files"
+
+    partial: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,10 +234,11 @@ class Files(Node):
 
     format: Format
     files: tuple[FileRange, ...]
+    partial: bool = field(default=False, repr=False)
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
         """Begin; files are opened when they are read."""
-        return _FilesIterator(self, state)
+        return _FilesIterator(self, context, state)
 
     def spec(self, run: bool) -> Spec:
         """Return what the first record says."""
@@ -254,8 +257,8 @@ class Files(Node):
 class _FilesIterator(NodeIterator):
     """The state: file, where its chunk begins, the number of its first record, how many to skip."""
 
-    def __init__(self, node: Files, state: State) -> None:
-        self._node = node
+    def __init__(self, node: Files, context: Context, state: State) -> None:
+        self._node, self._context = node, context
         self._file: int
         self._offset: int | None
         self._first: int
@@ -305,8 +308,11 @@ class _FilesIterator(NodeIterator):
                     raise
                 raise DatasetError(f"{path}: {type(error).__name__}: {error}") from error
             if records is None:
+                if self._offset is None and begin == 0:
+                    self._context.note_empty(path)
                 self._next_file()
                 continue
+            self._context.counters.any_records = True
             leaves, nesting = flatten(records.columns)
             numbers = np.arange(records.first, records.first + records.count)
             origin = Origin(np.full(records.count, path, object), numbers)
