@@ -650,6 +650,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             with the same iterator goes on.
         ConfigurationError
             If every example of the epoch was used already.
+        DatasetError
+            If all its files are empty.
         """
         if not isinstance(iterator, LeasedIterator):
             raise ConfigurationError(
@@ -669,6 +671,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             deque(ended, maxlen=0)
             self._queue.join(None, self._saving.poll)
         iterator.may_be_over = False
+        iterator.check_any()
         return iterator.progress()
 
     @uninterrupted  # except while it waits; it is closed then, too

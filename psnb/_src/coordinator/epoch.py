@@ -31,10 +31,10 @@ from psnb._src.coordinator.queue import BroadcastCalls
 from psnb._src.coordinator.remote_value import RemoteValue, StepValues
 from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues, ResourceRegistry
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.node import Node
+from psnb._src.data.node import Node, nothing_in
 from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.spec import Spec
-from psnb._src.data.splits import identity, partitions_of
+from psnb._src.data.splits import files_of, identity, partitions_of
 from psnb._src.monitor.display import Share
 from psnb._src.monitor.history import EpochCount, WorkerStatistics
 from psnb._src.utils.text import counted
@@ -161,6 +161,8 @@ class LeasedIterator(PerWorkerIterator):
         """How many elements it has; None if that is unknown."""
         self.feed: PartitionFeed | None = None
         """Sees to the partitions of a Dask collection."""
+        self.files: list[str] = []
+        """What it reads, if one file at least must have a record."""
 
     def require_rest(self) -> None:
         """Raise ConfigurationError if every example was used, and not by a call cut short."""
@@ -169,6 +171,12 @@ class LeasedIterator(PerWorkerIterator):
                 "run_epoch: every example of this epoch was used already, so nothing would run. "
                 "Begin another epoch: run_epoch(step, iter(dataset))"
             )
+
+    def check_any(self) -> None:
+        """Raise DatasetError if it is over, and none of its files had a record."""
+        found = self.progress()
+        if self.files and found.over and not found.visits:
+            raise nothing_in(self.files)
 
     def progress(self) -> Progress:
         """Return the progress of the epoch; cheap, any thread."""
@@ -276,8 +284,11 @@ class LeasedDataset(Epochs[LeasedIterator]):
     Thread-safe.
     """
 
-    def __init__(self, services: DatasetServices, splits: Sequence[Dataset], asked: int) -> None:
+    def __init__(
+        self, services: DatasetServices, whole: Dataset, splits: Sequence[Dataset], asked: int
+    ) -> None:
         self._registry, self._leases, self._splits = services.registry, services.leases, splits
+        self._whole = whole  # for its spec: the files of one split may be empty
         self._cluster = services.client, services.workers
         read = [partitions_of(split.node) for split in splits]
         self._partitions = [each for each in read if each is not None]
@@ -291,9 +302,10 @@ class LeasedDataset(Epochs[LeasedIterator]):
         epoch = self._leases.open(
             len(self._splits), state, dataset=self._known, order=self._order()
         )
-        arguments = make_leased_iterator, (self._on_workers,), partial(_spec, self._splits)
+        arguments = make_leased_iterator, (self._on_workers,), partial(_spec, self._whole)
         begun = LeasedIterator(self._registry, self._leases, epoch, *arguments)
         begun.length = _length(self._splits)
+        begun.files = files_of(self._whole.node)
         if self._source is not None:
             numbers = [[part.number for part in each.parts] for each in self._partitions]
             feed = PartitionFeed(self._source, numbers, *self._cluster, self._leases, epoch)
@@ -317,7 +329,7 @@ class LeasedDataset(Epochs[LeasedIterator]):
     @property
     def element_spec(self) -> Spec:
         """Shapes and dtypes of the elements; see `psnb.data.Dataset.element_spec`."""
-        return _spec(self._splits)
+        return _spec(self._whole)
 
     def whole_splits(self) -> WholeSplits:
         """Return the splits for closures that read one each; for psnb only."""
@@ -332,8 +344,8 @@ class LeasedDataset(Epochs[LeasedIterator]):
         return f"<psnb.LeasedDataset of {counted(len(self._splits), 'split')}>"
 
 
-def _spec(splits: Sequence[Dataset]) -> Spec:
-    return splits[0].element_spec
+def _spec(dataset: Dataset) -> Spec:
+    return dataset.element_spec
 
 
 def _length(splits: Sequence[Dataset]) -> int | None:

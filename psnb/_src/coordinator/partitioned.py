@@ -24,7 +24,7 @@ from psnb._src.data.in_memory import Call, DatasetInMemory, InMemoryDataset, Que
 from psnb._src.data.memory import Memory, MemoryStatistics, StoreContents
 from psnb._src.data.nodes.partitions import Partitions
 from psnb._src.data.spec import Spec
-from psnb._src.data.splits import file_bytes, identity, partitions_of, sharded
+from psnb._src.data.splits import file_bytes, files_of, identity, partitions_of, sharded
 from psnb._src.data.splits import splits as cut
 from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.utils.checks import choice
@@ -253,6 +253,10 @@ class PartitionedDataset(DatasetInMemory, Epochs[LeasedIterator]):
     def _load(self, generation: int) -> _LoadInProgress:
         return _LoadInProgress(self._memory, generation, self._partitions, self._services)
 
+    @property
+    def _files(self) -> list[str]:
+        return files_of(self._source.node)
+
     def _free(self, generation: int) -> None:
         self._workers.call_all(Memory.keep_only, generation)
 
@@ -336,7 +340,7 @@ def make_dataset_of(
         if sharding == "dynamic":
             parts = cut(source, wanted)
             _warn_of_idle_workers(source, len(parts), workers)
-            return LeasedDataset(services, parts, wanted)
+            return LeasedDataset(services, source, parts, wanted)
         sharded(source, 2, 0)  # raises here rather than on the workers
         whole = source
 

@@ -196,7 +196,7 @@ def _columns_like(nesting: Nesting, block: Block) -> tuple[Column, ...]:
 
 
 def _concatenated(columns: tuple[Column, ...], name: str) -> Column:
-    types = {_dtype(column) for column in columns if len(column)}
+    types = {leaf_dtype(column) for column in columns if len(column)}
     if len(types) > 1:
         dtypes = ", ".join(sorted(str(dtype) for dtype in types))
         raise DatasetError(f"{leaf_name(name)} has elements of different dtypes: {dtypes}")
@@ -211,7 +211,8 @@ def _concatenated(columns: tuple[Column, ...], name: str) -> Column:
     return stack([row for column in columns for row in column])
 
 
-def _dtype(column: Column) -> Any:
+def leaf_dtype(column: Column) -> Any:
+    """Return the dtype of the leaves in a column that has some: what they are, if not arrays."""
     if isinstance(column, np.ndarray) and column.dtype == object and column.ndim == 1:
         return kind_of(column[0]).dtype
     return np.dtype(object) if column.dtype.kind in "SU" else column.dtype

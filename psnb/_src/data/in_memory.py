@@ -21,10 +21,10 @@ from psnb._src.data.dataset import Dataset, Paths
 from psnb._src.data.formats.files import MAX_RECORD_BYTES, list_files
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.memory import Loading, Memory, MemoryStatistics, StoreContents
-from psnb._src.data.node import Node
+from psnb._src.data.node import Node, nothing_in
 from psnb._src.data.random import ShufflePlan, as_seed
 from psnb._src.data.reader import DatasetIterator
-from psnb._src.data.splits import is_deterministic, splits
+from psnb._src.data.splits import files_of, is_deterministic, splits
 from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.text import shown
@@ -212,6 +212,11 @@ class DatasetInMemory(FixedAttributes, ABC):
     def _stores(self) -> Stores:
         """Where the examples are; there may be none before something is loaded."""
 
+    @property
+    @abstractmethod
+    def _files(self) -> list[str]:
+        """The files that are read, if one at least must have a record."""
+
     @abstractmethod
     def _load(self, generation: int) -> Load:
         """Begin to read everything."""
@@ -228,7 +233,8 @@ class DatasetInMemory(FixedAttributes, ABC):
         Raises
         ------
         DatasetError
-            If something cannot be read; the error names file and record. What was in memory stays.
+            If something cannot be read; the error names file and record. Or if all files are empty.
+            What was in memory stays.
         WorkerLostError
             On a cluster, if there are no workers, or too many were lost.
         ClosureCancelledError
@@ -260,12 +266,23 @@ class DatasetInMemory(FixedAttributes, ABC):
         loading, self._loading = self._loading, None
         try:
             loading.wait()
+            self._check_any(loading.generation)
         except BaseException:  # whatever ends it, an interrupt too: what was loaded is forgotten
             loading.end()
             self._stores.call_all(Memory.forget, loading.generation, self._generation)
             raise
         self._become(loading.generation, ShufflePlan(self._partitions))
         self._loaded = True
+
+    def _check_any(self, generation: int) -> None:
+        if not (files := self._files):
+            return
+        self._stores.call_all(Memory.survey, generation)
+        held = [each.held for each in self._stores.contents.values()]
+        # With a worker that is lost some partitions are missing now.
+        whole = sum(len(each.partitions) for each in held) == self._partitions
+        if whole and not any(each.examples for each in held):
+            raise nothing_in(files)
 
     def local_shuffle(self, seed: int | None = None) -> None:
         """Shuffle the examples of each process; nothing is sent between workers.
@@ -576,6 +593,10 @@ class InMemoryDataset(DatasetInMemory):
         loading = Loading(self._store.memory, generation, self.threads)
         weakref.finalize(self, loading.stop)
         return loading
+
+    @property
+    def _files(self) -> list[str]:
+        return files_of(self.source.node)
 
     def _free(self, generation: int) -> None:
         self._store = None  # an iteration that has begun keeps what it reads, and goes on

@@ -90,6 +90,21 @@ def file_bytes(node: Node) -> int:
     return sum(map(file_bytes, node.inputs))
 
 
+def files_of(node: Node) -> list[str]:
+    """Return the files of a chain that, having given nothing, has read none with a record.
+
+    None where it leaves elements out itself, or makes them of something else.
+    """
+    if isinstance(node, Files):
+        return [each.path for each in node.files]
+    if isinstance(node, FileNames):
+        return node.names
+    picks = isinstance(node, Filter | IgnoreErrors | Unbatch) or getattr(
+        node, "drop_remainder", False
+    )
+    return files_of(node.source) if isinstance(node, _LOCAL) and not picks else []
+
+
 def sharded(dataset: Dataset, count: int, index: int) -> Dataset:
     """Return the part with those elements of the source whose number % ``count`` is ``index``.
 
@@ -158,9 +173,8 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
         several = _ranges(node, count)
         return [dataclasses.replace(node, files=each, partial=True) for each in several] or [node]
     if isinstance(node, FileNames) and quantum == 1:
-        names = node.block.columns[0].tolist()
-        cuts = np.flatnonzero(np.diff(balanced(_sizes(names, count), count))) + 1
-        runs = pairwise([0, *cuts.tolist(), len(names)])
+        cuts = np.flatnonzero(np.diff(balanced(_sizes(node.names, count), count))) + 1
+        runs = pairwise([0, *cuts.tolist(), len(node.names)])
         return [FileNames(node.block.part(*run), partial=True) for run in runs]
     if isinstance(node, Partitions):
         return list(node.cut(count))
@@ -232,6 +246,9 @@ def _sharded(node: Node, count: int, index: int) -> Node:
         return dataclasses.replace(node, source=_sharded(node.source, count, index))
     if isinstance(node, Files) and len(node.files) >= count:
         return dataclasses.replace(node, files=node.files[index::count], partial=True)
+    if isinstance(node, FileNames):
+        numbers = np.arange(index, len(node.names), count)
+        return FileNames(node.block.take(numbers), partial=True)
     if isinstance(node, Partitions) and len(node.parts) >= count:
         return dataclasses.replace(node, parts=node.parts[index::count])
     if node.inputs:

@@ -334,9 +334,14 @@ class RaggedRows:
     def __len__(self) -> int:
         return len(self._starts)
 
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the values."""
+        return self._values.dtype
+
     def fits(self, rows: Ragged) -> bool:
         """Return whether rows are of the dtype and trailing axes of these."""
-        return rows.dtype == self._values.dtype and rows.shape[2:] == self._values.shape[1:]
+        return rows.dtype == self.dtype and rows.shape[2:] == self._values.shape[1:]
 
     def grow(self, count: int) -> None:
         """Grow to ``count`` rows, the new ones empty."""

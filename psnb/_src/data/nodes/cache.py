@@ -6,6 +6,7 @@ Threads: several iterations may fill a cache at the same time; the first that co
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import shutil
@@ -26,7 +27,7 @@ from psnb._src.data.formats.files import CHUNK_RECORDS, Chunk, size_of, stored
 from psnb._src.data.node import Context, Node, NodeIterator, State
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.reader import Reader
-from psnb._src.data.spec import Nest, Nesting, is_text, paths
+from psnb._src.data.spec import Nest, Nesting, is_text, kind_of, paths
 from psnb._src.utils.checks import path_text
 from psnb._src.utils.files import is_local
 from psnb._src.utils.text import shown
@@ -90,12 +91,24 @@ def _as_arrays(column: Column) -> dict[str, np.ndarray]:
     """Return the arrays that represent a column, and its kind."""
     if isinstance(column, Ragged):
         return {**_kind("ragged", column.values), "offsets": column.offsets}
-    if column.dtype == object and all(isinstance(leaf, Ragged) for leaf in column):
-        # Of batches: all rows one after another, and how many each batch has.
-        joined = Ragged.concatenate(list(column))
-        counts = np.array([len(leaf) for leaf in column], np.int64)
-        return {**_kind("batches", joined.values), "offsets": joined.offsets, "counts": counts}
+    leaves = list(column) if column.dtype == object and column.ndim == 1 else []
+    if leaves and all(isinstance(leaf, Ragged) for leaf in leaves):
+        counts = np.array([len(leaf) for leaf in leaves], np.int64)
+        offsets = np.concatenate([leaf.offsets for leaf in leaves])
+        values = _shaped("batches", [leaf.values for leaf in leaves])
+        return {**values, "offsets": offsets, "counts": counts}
+    if leaves and all(isinstance(leaf, np.ndarray) for leaf in leaves):
+        return _shaped("arrays", leaves)
     return _kind("dense", column)
+
+
+def _shaped(kind: str, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays that represent arrays of any shapes: all values, and the shapes."""
+    if len({kind_of(each) for each in arrays}) > 1:
+        raise DatasetError("arrays of several dtypes or numbers of axes cannot be kept in files")
+    values = np.concatenate([each.reshape(-1) for each in arrays])
+    shapes = np.array([each.shape for each in arrays], np.int64)
+    return {**_kind(kind, values), "shapes": shapes}
 
 
 def _kind(kind: str, values: np.ndarray) -> dict[str, np.ndarray]:
@@ -121,21 +134,30 @@ def _column_from(arrays: Any, index: int) -> Column:
     values = _text_from(arrays, index) if kind.endswith(" text") else arrays[f"{index}.values"]
     if kind.startswith("dense"):
         return values
-    ragged = Ragged(values, arrays[f"{index}.offsets"])
-    return ragged if kind.startswith("ragged") else _divided(ragged, arrays[f"{index}.counts"])
+    if kind.startswith("ragged"):
+        return Ragged(values, arrays[f"{index}.offsets"])
+    leaves = _divided(values, arrays[f"{index}.shapes"])
+    if kind.startswith("batches"):
+        sizes = arrays[f"{index}.counts"] + 1
+        offsets = _divided(arrays[f"{index}.offsets"], sizes[:, None])
+        leaves = [Ragged(*each) for each in zip(leaves, offsets, strict=True)]
+    column = np.empty(len(leaves), object)
+    for place, leaf in enumerate(leaves):  # one by one: otherwise NumPy would look into them
+        column[place] = leaf
+    return column
 
 
-def _divided(rows: Ragged, counts: np.ndarray) -> np.ndarray:
-    batches = np.empty(len(counts), object)
-    begin = 0
-    for number, count in enumerate(counts.tolist()):
-        if count < 0 or begin + count > len(rows):
-            raise ValueError("its batches have other rows than there are")
-        batches[number] = rows[begin : begin + count]
-        begin += count
-    if begin != len(rows):
-        raise ValueError("its batches have other rows than there are")
-    return batches
+def _divided(values: np.ndarray, shapes: np.ndarray) -> list[Any]:
+    """Return arrays of given shapes, whose values follow each other."""
+    leaves, end = [], 0
+    for shape in shapes.tolist():
+        begin, end = end, end + math.prod(shape)
+        if min(shape, default=0) < 0 or end > len(values):
+            break
+        leaves.append(values[begin:end].reshape(shape))
+    if len(leaves) < len(shapes) or end != len(values):
+        raise ValueError("its arrays have other shapes than their values")
+    return leaves
 
 
 def _text_from(arrays: Any, index: int) -> np.ndarray:
@@ -198,7 +220,7 @@ def nesting_from(written: Any) -> Nesting:
 # Parts: some elements each in an ``.npz`` file without pickles, for caches and for `Dataset.save`.
 
 _PART_BYTES = 1 << 24
-_VERSION = 1
+_VERSION = 2
 
 
 class Part:
@@ -250,7 +272,7 @@ class PartsWriter:
             If they cannot be written.
         """
         self._held.append(block)
-        self._bytes += sum(column.nbytes for column in block.columns)
+        self._bytes += sum(map(_bytes_of, block.columns))
         if self._bytes >= _PART_BYTES:
             self._write()
 
@@ -273,6 +295,13 @@ class PartsWriter:
         self.counts.append(block.count)
 
 
+def _bytes_of(column: Column) -> int:
+    if column.dtype != object or isinstance(column, Ragged):
+        return column.nbytes
+    leaves = column.reshape(-1).tolist()
+    return sum(len(x) if isinstance(x, str | bytes) else getattr(x, "nbytes", 0) for x in leaves)
+
+
 def _name(number: int) -> str:
     return f"{number:05}.npz"
 
@@ -292,7 +321,7 @@ def _writing(method: str, folder: str, advice: str = "") -> Iterator[None]:
 #
 # It is written beside its place and renamed into it when it is complete.
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 @contextmanager
@@ -631,14 +660,16 @@ def write_elements(node: Node, path: str | os.PathLike[str]) -> None:
     try:
         with _writing("save", folder):
             os.makedirs(place)
-        parts = PartsWriter(place)
-        reader = Reader(node, Context(secrets.randbits(63)))
+        parts, context = PartsWriter(place), Context(secrets.randbits(63))
+        reader = Reader(node, context)
         try:
             while (block := reader.take(BLOCK)) is not None:
                 with _writing("save", folder):
                     parts.add(block)
         finally:
             reader.close()
+        if not reader.position and not node.partial:
+            context.counters.check_files()
         with _writing("save", folder):
             parts.finish()
             with open(os.path.join(place, _LIST), "w", encoding="utf-8") as file:

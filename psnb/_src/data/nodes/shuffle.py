@@ -10,7 +10,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from psnb._src.data.block import BLOCK, Block, Column, Origin, concatenate, stack, take
+from psnb._src.data.block import (
+    BLOCK,
+    Block,
+    Column,
+    Origin,
+    concatenate,
+    leaf_dtype,
+    stack,
+    take,
+)
 from psnb._src.data.node import Context, Indexed, Node, NodeIterator, State
 from psnb._src.data.nodes.batching import RaggedRows
 from psnb._src.data.ragged import Ragged
@@ -65,20 +74,18 @@ class _Store:
                 if isinstance(new, Ragged) and column.fits(new):
                     column.put(rows, new)
                     continue
-                column = self._columns[index] = _as_objects(column)
-            if column.dtype != object and new.dtype != column.dtype:
-                raise DatasetError(
-                    f"shuffle: elements of different dtypes: {column.dtype} and {new.dtype}"
-                )
-            if column.dtype != object and (
-                isinstance(new, Ragged) or new.shape[1:] != column.shape[1:]
-            ):
-                column = self._columns[index] = _as_objects(column)
-            if column.dtype == object and not (isinstance(new, np.ndarray) and new.dtype == object):
-                for row, leaf in zip(rows.tolist(), new, strict=True):
-                    column[row] = leaf  # an array each
-            else:
+            elif (column.dtype, column.shape[1:]) == (new.dtype, new.shape[1:]):
                 column[rows] = new
+                continue
+            if column.dtype != object and leaf_dtype(new) != column.dtype:
+                raise DatasetError(
+                    f"shuffle: elements of different dtypes: {column.dtype} and {leaf_dtype(new)}"
+                )
+            # Each element's leaf on its own: their shapes differ.
+            if isinstance(column, RaggedRows) or column.dtype != object or column.ndim > 1:
+                column = self._columns[index] = _as_objects(column)
+            for row, leaf in zip(rows.tolist(), new, strict=True):
+                column[row] = leaf
 
     def get(self, rows: np.ndarray) -> Block:
         """Return some rows."""

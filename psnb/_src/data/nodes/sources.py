@@ -116,6 +116,11 @@ class FileNames(Slices):
 
     partial: bool = field(default=False, repr=False)
 
+    @property
+    def names(self) -> list[str]:
+        """The paths."""
+        return list(self.block.columns[0])
+
 
 @dataclass(frozen=True, eq=False)
 class Generator(Node):
