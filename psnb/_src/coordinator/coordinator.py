@@ -518,7 +518,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             see `LeasedDataset` and `run_epoch`.
         splits : int, optional
             Into how many parts the dataset is cut, for ``"dynamic"`` and in memory; by default
-            eight for each worker, in mode `Sync` eight for each closure of a round. Of a Dask
+            eight for each worker, in mode `Sync` eight for each closure of a round. The last batch
+            of each may be short. Of files, a split is several, or a piece of one. Of a Dask
             collection each partition, or with fewer splits as many neighbours as it takes: then
             `shuffle` mixes the rows of all that are in a split.
 

@@ -32,6 +32,7 @@ from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.nodes.sources import (
     FileNames,
     Files,
+    FileShares,
     Format,
     Generator,
     Npy,
@@ -39,6 +40,7 @@ from psnb._src.data.nodes.sources import (
     Slices,
     Table,
     Tensors,
+    file_names,
     file_ranges,
 )
 from psnb._src.data.nodes.transforms import (
@@ -300,18 +302,18 @@ class FileSources:
         slots : sequence of Slot
             The slots of a line, in order. Dense ones become arrays, sparse ones `Ragged`.
         batch_size : int
-            Lines per batch, also of several files; the last one may have fewer. On a cluster that
-            is the last one of each split.
+            Lines per batch, also of several files. The last one of each thread may have fewer; on a
+            cluster that is in each split.
         threads : int
-            Files that are read at the same time, each by a thread of its own.
+            How many threads read at the same time, each its share of the files.
         pipe_command : str, optional
             A shell command that each file is piped through. If a part of a pipeline in it fails,
             that is an error; a file of which it makes nothing counts as empty.
         max_record_bytes : int
             Limit of a line in bytes; longer ones are refused before memory is allocated for them.
         queue_size : int, optional
-            How many batches are read ahead, by a thread of its own, with several threads of each
-            file; by default 2 then, else none. Paddle's queue holds 100.
+            How many batches are read ahead, by a thread of its own, or by each of several; by
+            default 2 with several, else none. Paddle's queue holds 100.
         compression : str or None
             "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
         """
@@ -324,15 +326,14 @@ class FileSources:
         if threads == 1:
             batches: Any = cls.from_files(form, paths).ragged_batch(batch_size)  # type: ignore[attr-defined]
             return batches if queue_size is None else batches.prefetch(queue_size)
-        # Lines are read ahead rather than batches: so a batch goes on with the next file.
-        one = partial(_read_ahead, cls, form, (queue_size or 2) * batch_size)
-        names: Any = cls.list_files(paths)  # type: ignore[attr-defined]
-        lines = names.interleave(one, cycle_length=threads, block_length=batch_size)
-        return lines.ragged_batch(batch_size)
+        # Each thread reads its share of the files, so a batch goes on with the next one of them.
+        one = partial(_read_ahead, cls, form, batch_size, queue_size or 2)
+        shares: Any = cls(FileShares(tuple(paths), threads))
+        return shares.interleave(one, cycle_length=threads)
 
 
-def _read_ahead(cls: Any, form: MultiSlot, buffer_size: int, path: str) -> Any:
-    return cls.from_files(form, path).prefetch(buffer_size)
+def _read_ahead(cls: Any, form: MultiSlot, batch_size: int, queue_size: int, paths: Any) -> Any:
+    return cls.from_files(form, paths).ragged_batch(batch_size).prefetch(queue_size)
 
 
 class DatasetSources(FileSources):
@@ -507,9 +508,7 @@ class DatasetSources(FileSources):
             If no file matches a pattern.
         """
         found = list_files(file_pattern)
-        names = np.empty(len(found), object)
-        names[:] = found
-        dataset = cls(FileNames(Block(None, (names,), len(names))))
+        dataset = cls(file_names(found))
         return cls(Shuffle(dataset.node, len(found), seed)) if shuffle else dataset
 
     @classmethod
@@ -591,7 +590,7 @@ def replaced_files(node: Node, files: Sequence[str]) -> Node:
 
 
 def _sources(node: Node) -> list[Node]:
-    if isinstance(node, Files | FileNames):
+    if isinstance(node, Files | FileNames | FileShares):
         return [node]
     return [source for each in node.inputs for source in _sources(each)]
 
@@ -599,10 +598,8 @@ def _sources(node: Node) -> list[Node]:
 def _replaced(node: Node, files: Sequence[str]) -> Node:
     if isinstance(node, Files):
         return dataclasses.replace(node, files=file_ranges(files))
-    if isinstance(node, FileNames):
-        names = np.empty(len(files), object)
-        names[:] = files
-        return FileNames(Block(None, (names,), len(names)))
+    if isinstance(node, FileNames | FileShares):
+        return node.over(files)
 
     def of(value: Any) -> Any:
         if isinstance(value, Node):

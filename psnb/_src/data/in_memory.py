@@ -616,17 +616,17 @@ class QueueDataset(FixedAttributes):
     slots : sequence of Slot
         The slots of a line, in order. Dense ones become arrays, sparse ones `Ragged`.
     batch_size : int
-        Lines per batch, also of several files; the last one may have fewer. On a cluster that is
-        the last one of each split.
+        Lines per batch, also of several files. The last one of each thread may have fewer; on a
+        cluster that is in each split.
     threads : int
-        Files that are read at the same time, each by a thread of its own.
+        How many threads read at the same time, each its share of the files.
     pipe_command : str, optional
         A shell command that each file is piped through.
     max_record_bytes : int
         Limit of a line in bytes; longer ones are refused before memory is allocated for them.
     queue_size : int, optional
-        How many batches are read ahead, by a thread of its own, with several threads of each file;
-        by default 2 then, else none. Paddle's queue holds 100.
+        How many batches are read ahead, by a thread of its own, or by each of several; by default 2
+        with several, else none. Paddle's queue holds 100.
 
     Attributes
     ----------

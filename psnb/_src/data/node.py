@@ -207,6 +207,13 @@ class Counters:
     stages: PipelineProfile = field(default_factory=PipelineProfile)
     empty_files: list[str] = field(default_factory=list)
     any_records: bool = False
+    _lock: Lock = field(default_factory=Lock)  # guards the list of files, for a moment
+
+    def add_empty(self, file: str) -> int:
+        """Note a file without a record; return how many there are now."""
+        with self._lock:
+            self.empty_files.append(file)
+            return len(self.empty_files)
 
     def check_files(self) -> None:
         """Raise `DatasetError` if files were read, and none has a record."""
@@ -251,10 +258,9 @@ class Context:
 
     def note_empty(self, file: str) -> None:
         """Count a file without a record; say so of the first, as one may have been cut short."""
-        self.counters.empty_files.append(file)
         if self.stage is not None:
             self.stage.empty_files += 1
-        if len(self.counters.empty_files) == 1:
+        if self.counters.add_empty(file) == 1:
             _logger.warning(
                 "%s is empty and passed over, further ones silently: stages() counts them", file
             )

@@ -20,7 +20,7 @@ from psnb._src.data.nodes.combine import FlatMap, Interleave, Sample
 from psnb._src.data.nodes.parallel import Prefetch
 from psnb._src.data.nodes.partitions import Partitions
 from psnb._src.data.nodes.shuffle import Shuffle
-from psnb._src.data.nodes.sources import FileNames, FileRange, Files
+from psnb._src.data.nodes.sources import FileNames, FileRange, Files, FileShares
 from psnb._src.data.nodes.transforms import (
     EveryNth,
     Filter,
@@ -97,8 +97,8 @@ def files_of(node: Node) -> list[str]:
     """
     if isinstance(node, Files):
         return [each.path for each in node.files]
-    if isinstance(node, FileNames):
-        return node.names
+    if isinstance(node, FileNames | FileShares):
+        return list(node.names)
     picks = isinstance(node, Filter | IgnoreErrors | Unbatch) or getattr(
         node, "drop_remainder", False
     )
@@ -172,10 +172,10 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
     if isinstance(node, Files):
         several = _ranges(node, count)
         return [dataclasses.replace(node, files=each, partial=True) for each in several] or [node]
-    if isinstance(node, FileNames) and quantum == 1:
+    if isinstance(node, FileNames | FileShares) and quantum == 1:
         cuts = np.flatnonzero(np.diff(balanced(_sizes(node.names, count), count))) + 1
         runs = pairwise([0, *cuts.tolist(), len(node.names)])
-        return [FileNames(node.block.part(*run), partial=True) for run in runs]
+        return [node.over(node.names[slice(*run)], partial=True) for run in runs]
     if isinstance(node, Partitions):
         return list(node.cut(count))
     indexed = None if node.inputs else node.indexed()
@@ -246,9 +246,8 @@ def _sharded(node: Node, count: int, index: int) -> Node:
         return dataclasses.replace(node, source=_sharded(node.source, count, index))
     if isinstance(node, Files) and len(node.files) >= count:
         return dataclasses.replace(node, files=node.files[index::count], partial=True)
-    if isinstance(node, FileNames):
-        numbers = np.arange(index, len(node.names), count)
-        return FileNames(node.block.take(numbers), partial=True)
+    if isinstance(node, FileNames | FileShares):
+        return node.over(node.names[index::count], partial=True)
     if isinstance(node, Partitions) and len(node.parts) >= count:
         return dataclasses.replace(node, parts=node.parts[index::count])
     if node.inputs:

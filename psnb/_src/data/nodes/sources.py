@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from psnb._src.data.block import Block, Origin, Stacker, block_spec, column_spec
 from psnb._src.data.formats.files import missing
 from psnb._src.data.node import UNKNOWN, Context, Indexed, Node, NodeIterator, State
 from psnb._src.data.nodes.base import InOrder, Joined, SelectedRows, Zipped, first_spec
+from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import (
     ArraySpec,
     Nesting,
@@ -120,6 +121,46 @@ class FileNames(Slices):
     def names(self) -> list[str]:
         """The paths."""
         return list(self.block.columns[0])
+
+    def over(self, names: Sequence[str], *, partial: bool = False) -> Node:
+        """Return the same of other paths."""
+        return file_names(names, partial=partial)
+
+
+def file_names(names: Sequence[str], *, partial: bool = False) -> FileNames:
+    """Return the node of some paths."""
+    return FileNames(Block(None, (_texts(names),), len(names)), partial)
+
+
+@dataclass(frozen=True, eq=False)
+class FileShares(Node):
+    """Paths, dealt to several readers: an element is all that one of them reads."""
+
+    name: ClassVar[str] = "files"
+
+    names: tuple[str, ...]
+    readers: int
+    partial: bool = field(default=False, repr=False)
+
+    def iterate(self, context: Context, state: State = None) -> InOrder:
+        """Begin."""
+        return InOrder(self.indexed(), state)
+
+    def indexed(self) -> Indexed:
+        """Return the shares, none of which is empty."""
+        count = min(self.readers, len(self.names))
+        shares = [_texts(self.names[reader :: self.readers]) for reader in range(count)]
+        return SelectedRows(Block(None, (Ragged.from_rows(shares, object),), count))
+
+    def over(self, names: Sequence[str], *, partial: bool = False) -> Node:
+        """Return the same of other paths."""
+        return replace(self, names=tuple(names), partial=partial)
+
+
+def _texts(names: Sequence[str]) -> np.ndarray:
+    column = np.empty(len(names), object)
+    column[:] = names
+    return column
 
 
 @dataclass(frozen=True, eq=False)
