@@ -377,9 +377,7 @@ class FixedLengthRecords:
                     count = min(count, -(-(end - window.offset) // size))
                 if count <= 0:
                     break
-                raw = window.data[: count * size].tobytes()
-                records = np.empty(count, object)
-                records[:] = [raw[at : at + size] for at in range(0, len(raw), size)]
+                records = window.data[: count * size].view(f"V{size}").astype(object)
                 window.skip(count * size)
                 yield Chunk(records, count, first, window.offset)
                 first += count
