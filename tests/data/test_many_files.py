@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from psnb._src.data.formats.text import TextLines
 from psnb._src.data.splits import balanced
 from psnb.data import (
     Dataset,
+    FileRange,
     InMemoryDataset,
     QueueDataset,
     Ragged,
@@ -124,7 +126,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize("count", [1, 3, 8, 300])
+@pytest.mark.parametrize("count", [0, 1, 3, 8, 300])
 def test_parts_have_each_record_once_and_there_are_no_more_than_asked_for(
     form: Form, sizes: list[int], count: int, tmp_path: Path
 ) -> None:
@@ -132,8 +134,8 @@ def test_parts_have_each_record_once_and_there_are_no_more_than_asked_for(
     parts = splits(dataset, count)
     found = [form.number(each) for part in parts for each in part]
     assert sorted(found) == list(range(FIRST, FIRST + sum(sizes)))
-    assert len(parts) <= count
-    if len(sizes) == 40 and count <= 8:
+    assert 1 <= len(parts) <= max(1, count)
+    if len(sizes) == 40 and 1 <= count <= 8:
         assert [len(list(part)) for part in parts] == pytest.approx([400 / count] * count, abs=10)
 
 
@@ -217,6 +219,16 @@ def test_a_large_file_among_enough_others_is_cut(tmp_path: Path) -> None:
     dataset = written(tmp_path, FORMS["text"], [5, 5, 10_000, 5, 5, 5])
     sizes = [len(list(part)) for part in splits(dataset, 4)]
     assert max(sizes) < 4000
+
+
+def test_a_file_that_is_named_twice_or_in_pieces_is_read_so(tmp_path: Path) -> None:
+    path = str(tmp_path / "part")
+    Path(path).write_text("a\nb\nc\nd\n")
+    pieces = [FileRange(path, 0, 2), FileRange(path, 4, 6), FileRange(path, 6), FileRange(path)]
+    lines = D.from_files(TextLines(), [path, *pieces])
+    for count in (1, 2, 3):
+        found = [line for part in splits(lines, count) for line in part]
+        assert found == [*"abcd", "a", "c", "d", *"abcd"]
 
 
 def test_files_that_only_workers_see_are_shared_out_by_their_number() -> None:

@@ -78,7 +78,7 @@ def splits(dataset: Dataset, count: int) -> list[Dataset]:
         If the chain has a part that depends on the elements before it, or a source that cannot be
         cut.
     """
-    return [Dataset(node) for node in _cut(dataset.node, count, 1)]
+    return [Dataset(node) for node in _cut(dataset.node, max(1, count), 1)]
 
 
 def file_bytes(node: Node) -> int:
@@ -181,7 +181,7 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
     indexed = None if node.inputs else node.indexed()
     if indexed is None:
         raise _uncuttable(node)
-    size = -(-max(1, indexed.count) // max(1, count))
+    size = -(-max(1, indexed.count) // count)
     size = -(-size // quantum) * quantum
     return [Take(Skip(node, start), size) for start in range(0, indexed.count, size)] or [node]
 
@@ -189,7 +189,7 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
 def _ranges(node: Files, count: int) -> list[tuple[FileRange, ...]]:
     """Return the files of each part: neighbours, and pieces of those that are large."""
     sizes = _sizes([each.path for each in node.files], count)
-    share = max(1, sum(sizes) // max(1, count))
+    share = max(1, sum(sizes) // count)
     # Where there are enough files, one is cut only if it would hold up the others.
     large = share if len(node.files) < count else 2 * share
     cut = getattr(node.format, "splits", None)
