@@ -151,7 +151,17 @@ def test_an_epoch_over_nothing_but_empty_files_is_an_error(
     )
     with pytest.raises(errors.DatasetError, match=said):
         memory.load_into_memory()
-    trainer = psnb.Trainer(coordinator, lambda iterator: next(iterator))
+    trainer = psnb.Trainer(
+        coordinator, lambda iterator: next(iterator), predict=lambda batch: batch
+    )
+    predictions = nothing / "predicted" / "*.csv"
+    with_some = data.Dataset.range(3).batch(3)
+    trainer.infer_from_dataset(with_some, to=str(predictions))
+    with pytest.raises(errors.DatasetError, match=said):
+        trainer.infer_from_dataset(lines(nothing), to=str(predictions))
+    assert list(predictions.parent.glob("*.csv"))  # those of before
+    with pytest.raises(errors.DatasetError, match=said):
+        trainer.evaluate(lines(nothing))
     with pytest.raises(errors.PsnbError, match=r"no epoch had a batch|empty"):
         trainer.train_from_dataset(lines(nothing))
 

@@ -88,10 +88,13 @@ class WholeSplits(NamedTuple):
         On each worker the list of them, as datasets.
     choosers : sequence of callable
         For each split, which workers may read it; no two are the same object.
+    files : sequence of str
+        What they read, if one file at least must have a record.
     """
 
     datasets: PerWorkerValues
     choosers: Sequence[WorkerPredicate]
+    files: Sequence[str] = ()
 
 
 def map_splits(
@@ -102,7 +105,7 @@ def map_splits(
     Parameters
     ----------
     function : callable
-        A closure that changes no parameters.
+        A closure that changes no parameters. What it returns is false if its split has nothing.
     splits : WholeSplits
         What to read.
     services : DatasetServices
@@ -112,6 +115,8 @@ def map_splits(
 
     Raises
     ------
+    DatasetError
+        If all files are empty.
     Exception
         What the first closure that failed raised. Those that have not begun are withdrawn, and
         those that run have ended.
@@ -126,13 +131,16 @@ def map_splits(
             return Share(sum(each.done() for each in remotes), len(remotes), "parts")
 
         with services.progress(shown, share):
-            return [each.fetch() for each in remotes]
+            found = [each.fetch() for each in remotes]
     except BaseException:  # an interrupt, too: the other parts are not waited for
         for chooser in splits.choosers:
             services.pinned.withdraw(chooser, "another part of the dataset failed")
         for each in remotes:
             each.wait()
         raise
+    if splits.files and not any(found):
+        raise nothing_in(splits.files)
+    return found
 
 
 class LeasedIterator(PerWorkerIterator):
@@ -338,7 +346,8 @@ class LeasedDataset(Epochs[LeasedIterator]):
                 "this reads each partition of a Dask collection as a whole, and the collection is "
                 "computed as an epoch goes on: persist() it first"
             )
-        return WholeSplits(self._on_workers, [_anyone() for _ in self._splits])
+        choosers = [_anyone() for _ in self._splits]
+        return WholeSplits(self._on_workers, choosers, files_of(self._whole.node))
 
     def __repr__(self) -> str:
         return f"<psnb.LeasedDataset of {counted(len(self._splits), 'split')}>"

@@ -56,6 +56,9 @@ class SplitFigures:
     weights: dict[str, float] = field(default_factory=dict)
     states: dict[str, MetricState] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return self.rows > 0
+
     def add(self, values: dict[str, float], examples: float) -> None:
         """Add numbers that were reported of some examples."""
         for name, value in values.items():
