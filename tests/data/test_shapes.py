@@ -109,7 +109,9 @@ def test_large_elements_do_not_wait_for_others_to_be_written(
     assert len(list((tmp_path / "saved").glob("*.npz"))) == 5
 
 
-@pytest.mark.parametrize("shapes", [[[2, 2], [-1, 3]], [[2, 2], [9, 9]], [[1, 2], [1, 3]]])
+@pytest.mark.parametrize(
+    "shapes", [[[2, 2], [-1, 3], [1, 1]], [[4, 1], [-1, 1], [4, 1]], [[1, 2]] * 3, [[9, 9]] * 3]
+)
 def test_shapes_that_are_not_those_of_the_values_are_refused(
     shapes: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,13 +121,14 @@ def test_shapes_that_are_not_those_of_the_values_are_refused(
         write(path, **{**arrays, "0.shapes": np.array(shapes)})
 
     monkeypatch.setattr(np, "savez", damaged)
-    of([np.ones((2, 2)), np.ones((1, 3))]).save(tmp_path / "saved")
+    of([np.ones((2, 2)), np.ones((1, 2)), np.ones((1, 1))]).save(tmp_path / "saved")
     with pytest.raises(DatasetError, match="its arrays have other shapes than their values"):
         list(D.load(tmp_path / "saved"))
 
 
 def test_arrays_of_several_dtypes_are_refused_as_they_are_elsewhere(tmp_path: Path) -> None:
-    several = of([np.ones((1, 2)), np.ones((2, 3), np.float32)])
+    whole = D.from_tensor_slices(np.ones((3, 1, 2)))
+    several = whole.concatenate(of([np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)]))
     for use in (lambda: several.save(tmp_path / "saved"), lambda: list(several.shuffle(2))):
         with pytest.raises(DatasetError, match=r"dtype|float"):
             use()
