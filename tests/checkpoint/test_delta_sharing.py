@@ -114,14 +114,16 @@ def test_a_folder_is_not_taken_for_unused_as_its_checkpoints_come_and_go(
     first = manager.save()
     folder = CheckpointStore(RemotePath(store))
     used = {*folder._folders(first)}
-    look, old = CheckpointStore.checkpoints, [True]
+    look, old = CheckpointStore._with_manifest, [True]
 
-    def before(self: CheckpointStore) -> list[AnyPath]:
+    def before(self: CheckpointStore) -> set[str]:
         found = look(self)
         if old and old.pop():  # when it is read, a delta has come and its base has gone
             manager.save()
             (folder.path / first.name).remove()
         return found
 
-    monkeypatch.setattr(CheckpointStore, "checkpoints", before)
-    assert folder._used() >= used
+    monkeypatch.setattr(CheckpointStore, "_with_manifest", before)
+    named = folder._named()
+    assert first.name not in named
+    assert {each for folders in named.values() for each in folders} >= used

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -246,7 +247,7 @@ def test_prepare_makes_the_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("files", [[], ["0000-00000.safetensors"], ["manifest.json"]])
 def test_prepare_clears_what_a_killed_writer_left(checkpoint: Path, files: list[str]) -> None:
-    left = checkpoint.parent / ".incomplete-killed"
+    left = checkpoint.parent / f".incomplete-{uuid.uuid4().hex}"
     left.mkdir()
     for file in files:
         (left / file).write_bytes(b"half")
@@ -255,15 +256,50 @@ def test_prepare_clears_what_a_killed_writer_left(checkpoint: Path, files: list[
 
 
 def test_prepare_leaves_what_no_manager_has_made(tmp_path: Path) -> None:
-    (tmp_path / ".incomplete-file").write_text("a file")
-    (tmp_path / ".incomplete-loop").symlink_to(tmp_path / ".incomplete-loop")
+    file, loop, linked, odd = (tmp_path / f".incomplete-{number:032x}" for number in range(4))
+    file.write_text("a file")
+    loop.symlink_to(loop)
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / ".incomplete-linked").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / ".incomplete-odd").mkdir()
-    os.mkfifo(tmp_path / ".incomplete-odd" / "manifest.json")
+    linked.symlink_to(tmp_path / "elsewhere")
+    odd.mkdir()
+    os.mkfifo(odd / "manifest.json")
+    (tmp_path / ".incomplete-download").mkdir()
     there = names(tmp_path)
     LocalStore(tmp_path).prepare()
     assert names(tmp_path) == there
+
+
+def test_prune_removes_nothing_of_which_it_is_not_known_whether_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = [save(tmp_path) for _ in range(3)]
+    lstat = Path.lstat
+
+    def failing(path: Path) -> os.stat_result:
+        if path == paths[0] / "kept":
+            raise PermissionError(errno.EACCES, "no")
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", failing)
+    LocalStore(tmp_path).prune(1)
+    assert names(tmp_path) == [paths[0].name, paths[2].name]
+    assert caplog.messages == ["an old checkpoint cannot be removed: [Errno 13] no"]
+
+
+def test_a_checkpoint_that_cannot_be_looked_at_is_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path)
+    lstat = Path.lstat
+
+    def failing(each: Path) -> os.stat_result:
+        if each.parent == path:
+            raise OSError(errno.EIO, "no")
+        return lstat(each)
+
+    monkeypatch.setattr(Path, "lstat", failing)
+    with pytest.raises(CheckpointError, match="cannot be read now"):
+        store.checkpoints_in(tmp_path)
 
 
 @pytest.mark.parametrize("below", ["file", "file/below"])

@@ -35,7 +35,13 @@ from psnb._src.checkpoint.shards import (
     in_use,
     write_checkpoint,
 )
-from psnb._src.checkpoint.store import checked_metadata, checkpoints_in, not_read, store_at
+from psnb._src.checkpoint.store import (
+    checked_metadata,
+    checkpoints_in,
+    is_gone,
+    not_read,
+    store_at,
+)
 from psnb._src.monitor.history import CheckpointStatistics
 from psnb._src.monitor.html import html_table
 from psnb._src.utils.checks import integer, path_text
@@ -381,7 +387,7 @@ class FolderManager(FixedAttributes):
                 parameters = self._strategy.parameters()
                 return Checkpoint(path, parameters, choice, strict=strict, models=self._models)
             except CheckpointError:
-                if path.exists():
+                if not is_gone(path):
                     raise
                 # Other managers have saved newer ones meanwhile, and removed this one.
         raise CheckpointError(f"there is no checkpoint in {str(self.directory)!r}")
@@ -468,7 +474,7 @@ def latest_full(directory: AnyPath) -> SavedCheckpoint | None:
             found = SavedCheckpoint(path)
             found.verify()
         except CheckpointError as error:
-            if path.exists():  # otherwise a manager removed it just now
+            if not is_gone(path):  # otherwise a manager removed it just now
                 damage.append(str(error))
             continue
         for each in damage:

@@ -20,6 +20,7 @@ from psnb._src.checkpoint.store import (
     FORMAT,
     ManifestEntry,
     checkpoints_in,
+    is_gone,
     not_read,
     number_of,
     store_at,
@@ -494,7 +495,7 @@ def folder_listing(directory: AnyPath, *, verify: bool) -> FolderListing:
             known = path.name, folder.written(path), *_known(path, verify)
             rows.append((*known, "ok" if verify else "not verified"))
         except CheckpointError as error:
-            if path.exists():  # otherwise a manager removed it just now
+            if not is_gone(path):  # otherwise a manager removed it just now
                 rows.append((path.name, folder.written(path), *[""] * 4, "damaged"))
                 wrong.append(str(error))
     if not rows:

@@ -270,6 +270,10 @@ def read_manifest(path: AnyPath, file: Callable[[str], Path]) -> Manifest:
 
 
 _CANNOT_REMOVE = "an old checkpoint cannot be removed: %s"
+_NOTHING_REMOVED = (
+    "nothing old is removed from %s, as a checkpoint that cannot be read now may need it: %s. If "
+    "that stays so, use the psnb that saved it, or move what is damaged away"
+)
 
 GONE = "removed just now"
 """What the error of a checkpoint says that another manager has removed."""
@@ -321,6 +325,10 @@ def number_of(name: str) -> int | None:
 # one. It is unknown whether a writer is alive: files that belong to no checkpoint are removed a day
 # after they were begun. A checkpoint may be removed while it is read, which raises an error. To be
 # read, files are copied to this machine's folder for temporary files.
+#
+# Only what is known to be unneeded is removed: `CheckpointStore._named` says which files are
+# needed, by all that has a manifest, whatever its name. One that cannot be read now (no answer, no
+# room for its copy, a newer format, damage) may need any: then nothing is removed.
 
 _BEGUN = "begun"
 _FILES_FOLDER = "files-"
@@ -583,26 +591,30 @@ class CheckpointStore:
         """
         latest = -math.inf
         for path in self.checkpoints():
-            for folder in self._folders(path)[:1]:
-                latest = max(latest, _time_in(folder / KEPT, -math.inf))
+            with suppress(CheckpointError):  # then one more is kept than need be
+                latest = max(latest, _time_in(self._folders(path)[0] / KEPT, -math.inf))
         return latest
 
     def prune(self, keep: int) -> None:
         """Remove all but the newest ``keep`` checkpoints, and those that stay; failures are logged.
 
-        Checkpoints that are in use are left for the next time, where that can be known.
+        Checkpoints that are in use are left for the next time, where that can be known. If one
+        cannot be read, a warning says so, and nothing is removed.
         """
-        freed: set[RemotePath] = set()
         try:
-            for path in self.checkpoints()[:-keep]:
-                folders = self._folders(path)
-                if not any((own / KEPT).exists() for own in folders[:1]):
-                    (self.root / path.name).remove()  # first: without it the others are leftovers
-                    freed.update(folders)
-            for folder in sorted(freed - self._used(), key=str) if freed else ():
-                folder.remove()
-        except OSError as error:
-            logger.warning(_CANNOT_REMOVE, error)
+            self._prune(keep)
+        except (CheckpointError, OSError) as error:
+            logger.warning(_NOTHING_REMOVED, self.path, error)
+
+    def _prune(self, keep: int) -> None:
+        if not (old := self.checkpoints()[:-keep]):
+            return
+        named = self._named()
+        found = {path.name: named[path.name] for path in old if path.name in named}
+        going = {name: each for name, each in found.items() if not (each[0] / KEPT).exists()}
+        for name in going:
+            (self.root / name).remove()  # first: without it the others are leftovers
+        self._free({folder for folders in going.values() for folder in folders})
 
     def _is_complete(self, name: str) -> bool:
         return (self.root / name / MANIFEST).exists()
@@ -611,41 +623,79 @@ class CheckpointStore:
         return StoredCheckpoint(self.path / name)
 
     def _folders(self, path: AnyPath) -> list[RemotePath]:
-        """Return the folders in which the files of a checkpoint are, its own first."""
-        try:
-            stored = self.use(path)
-            try:
-                manifest = stored.manifest()
-            finally:
-                stored.release()
-        except CheckpointError:  # it is damaged, or was removed just now
-            return []
-        files = [file for entry in manifest.parameters for file in entry.files]
-        names = dict.fromkeys(each.partition("/")[0] for each in (manifest.prefix, *files))
-        return [self.root / name for name in names]
+        """Return the folders in which the files of a checkpoint are, its own first.
 
-    def _used(self) -> set[RemotePath]:
-        """Return the folders in which the files of all checkpoints are."""
+        Raises
+        ------
+        CheckpointError
+            If its manifest cannot be read.
+        """
+        stored = self.use(path)
+        try:
+            manifest = stored.manifest()
+        finally:
+            stored.release()
+        files = [file for entry in manifest.parameters for file in entry.files]
+        names = [name.partition("/")[0] for name in (manifest.prefix, *files) if "/" in name]
+        # One that was written on a disk, and copied here, has its files in its own folder.
+        own = [] if manifest.prefix else [path.name]
+        return [self.root / name for name in dict.fromkeys([*own, *names])]
+
+    def _named(self) -> dict[str, list[RemotePath]]:
+        """Return the folders of files that are needed, by the name of what needs them.
+
+        Raises
+        ------
+        CheckpointError, OSError
+            If a manifest cannot be read: it may name any.
+        """
         while True:
-            found = {path: self._folders(path) for path in self.checkpoints()}
+            names = self._with_manifest()
+            try:
+                found = {name: self._folders(self.path / name) for name in names}
+            except CheckpointError:
+                if self._with_manifest() == names:
+                    raise
+                continue
             # One that went meanwhile may have had the same files as one that came meanwhile.
-            if all(folders or (path / MANIFEST).exists() for path, folders in found.items()):
-                return {folder for folders in found.values() for folder in folders}
+            if self._with_manifest() == names:
+                return found
+
+    def _with_manifest(self) -> set[str]:
+        """Return the names of all that is a checkpoint, also where people have renamed it."""
+        names = self.root.names()
+        return {
+            name for name in names if not name.startswith(_FILES_FOLDER) and self._is_complete(name)
+        }
+
+    def _free(self, folders: set[RemotePath]) -> None:
+        """Remove those of some folders of files that are not needed; all removing of files is here.
+
+        Raises
+        ------
+        CheckpointError, OSError
+            If it is not known which these are.
+        """
+        if not folders:
+            return
+        needed = {folder for each in self._named().values() for folder in each}
+        for folder in sorted(folders - needed):
+            folder.remove()
 
     def _prepare(self) -> None:
         with self.partial():
             pass
         begun_before = time.time() - self._left_after
-        old = [
+        old = {
             folder
             for name in self.root.names()
             if name.startswith(_FILES_FOLDER)
             and _time_in((folder := self.root / name) / _BEGUN, math.inf) < begun_before
-        ]
-        used = self._used() if old else set()
-        for folder in old:
-            if folder not in used:
-                folder.remove()
+        }
+        try:
+            self._free(old)
+        except (CheckpointError, OSError) as error:
+            logger.warning(_NOTHING_REMOVED, self.path, error)
 
 
 def _time_in(path: RemotePath, otherwise: float) -> float:
@@ -685,6 +735,7 @@ _LOCK = ".lock"
 hold a lock."""
 
 _HIDDEN = ".incomplete-"
+_PARTIAL = re.compile(rf"{re.escape(_HIDDEN)}[0-9a-f]{{32}}")
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
 """The errors of renaming a folder if its new name is taken."""
 
@@ -804,11 +855,9 @@ class LocalStore(CheckpointStore):
 
     def prune(self, keep: int) -> None:
         for path in (self.path / each.name for each in self.checkpoints()[:-keep]):
-            if (path / KEPT).exists():
-                continue
             try:
                 with self._alone():
-                    if _is_used(path):
+                    if _is_there(path / KEPT) or _is_used(path):
                         continue
                     # Renamed first: a folder with a checkpoint's name must be complete at any time.
                     going = path.rename(self._hidden())
@@ -842,7 +891,7 @@ class LocalStore(CheckpointStore):
         # No manager makes a folder of such a name without a manifest, nor with a link for one.
         try:
             return stat.S_ISREG((self.path / name / MANIFEST).lstat().st_mode)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
     def _use(self, name: str) -> StoredCheckpoint:
@@ -867,8 +916,17 @@ class LocalStore(CheckpointStore):
 
 
 def _is_partial(path: Path) -> bool:
-    """Return whether this is a folder that a manager has begun, and no link or file of others."""
-    return path.is_dir() and not path.is_symlink()
+    """Return whether this is a folder that a manager has begun, and nothing of others."""
+    return _PARTIAL.fullmatch(path.name) is not None and path.is_dir() and not path.is_symlink()
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether something is there; unlike pathlib, raise if that cannot be known."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _is_used(path: Path) -> bool:
@@ -909,6 +967,14 @@ def not_read(place: AnyPath, error: OSError) -> CheckpointError:
     return CheckpointError(
         f"{str(place)!r} cannot be read now: {error}; see whether it is reached from here"
     )
+
+
+def is_gone(path: AnyPath) -> bool:
+    """Return whether a checkpoint is known not to be there; what cannot be reached may be."""
+    try:
+        return not (path / MANIFEST).exists()
+    except OSError:
+        return False
 
 
 def use(path: AnyPath) -> StoredCheckpoint:

@@ -413,9 +413,16 @@ class RemotePath:
         return RemotePath(self._address.rpartition("/")[0])
 
     def exists(self) -> bool:
-        """Return whether something is there."""
-        with self._system() as (system, inner):
-            return bool(system.exists(inner))
+        """Return whether something is there; raise if that cannot be known now.
+
+        By ``info``: fsspec's own ``exists`` takes any error for an answer.
+        """
+        try:
+            with self._system() as (system, inner):
+                system.info(inner)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def names(self) -> list[str]:
         """Return the names of what is in a folder; none if it is not there."""

@@ -125,7 +125,8 @@ def export(
     for name, table in exported.tables.items():
         stored.setdefault(name, table.dtype.name)
     _check_choices(exported.tables, stored, scores, isinstance(min_score, Mapping))
-    partial = where.with_name(f".incomplete-{uuid.uuid4().hex}")
+    # Not as checkpoints are that are not complete: a manager removes those in its folder.
+    partial = where.with_name(f".exporting-{uuid.uuid4().hex}")
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
