@@ -102,6 +102,22 @@ def test_files_that_were_added_to_a_saved_dataset_are_not_removed(tmp_path: Path
     assert values(D.load(tmp_path / "saved")) == [0, 1, 2]
 
 
+def test_files_that_come_while_a_dataset_is_saved_again_are_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    D.range(3).save(tmp_path / "saved")
+
+    def add(number: int) -> int:
+        (tmp_path / "saved" / "notes").write_text("mine")
+        return number + 1
+
+    D.range(3).map(add).save(tmp_path / "saved")
+    assert values(D.load(tmp_path / "saved")) == [1, 2, 3]
+    (notes,) = tmp_path.glob("saved.*.old/notes")
+    assert notes.read_text() == "mine"
+    assert str(notes.parent) in caplog.text
+
+
 def test_an_interrupt_while_folders_are_swapped_leaves_what_was_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,9 +11,10 @@ import json
 import math
 import os
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -149,6 +150,12 @@ _WRITERS: dict[str, Callable[[Path | TextIO, Columns, ExitStack], Write]] = {
 
 _PLACE = "*"
 
+_CALL = r"[0-9a-f]{32}(\.[0-9a-f]{32})?"
+"""What ends the name of a hidden file: its call, and the attempt that writes it."""
+
+_LEFT_AFTER = 86_400.0
+"""Seconds after which hidden files are those of a process that died: until then, it may write."""
+
 
 @dataclass(frozen=True)
 class PredictionFiles:
@@ -197,7 +204,10 @@ class PredictionFiles:
                     f"{path} would be taken for one of the {count} parts that are to be written: "
                     "remove it, or write to another folder"
                 )
-        self.clear()
+        for path, _ in self._numbered(r"\.", rf"\.{_CALL}"):
+            with suppress(FileNotFoundError):  # its call has ended just now
+                if path.stat().st_mtime < time.time() - _LEFT_AFTER:
+                    path.unlink()
 
     def write(self, number: int, batches: Iterable[Columns]) -> bool:
         """Write a part, to be published, in place of an earlier attempt's; False without rows."""
@@ -228,9 +238,9 @@ class PredictionFiles:
         return [str(self.path(number)) for number, has_rows in enumerate(written) if has_rows]
 
     def clear(self) -> None:
-        """Remove what was not published, also of calls whose process died."""
-        for name, _ in self._numbered(r"\.", r"\..*"):
-            name.unlink(missing_ok=True)
+        """Remove what this call has not published; others may be writing theirs."""
+        for path, _ in self._numbered(r"\.", rf"\.{self.call}.*"):
+            path.unlink(missing_ok=True)
 
     def path(self, number: int) -> Path:
         """Return the file of a part."""

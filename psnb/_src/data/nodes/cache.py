@@ -6,6 +6,7 @@ Threads: several iterations may fill a cache at the same time; the first that co
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import secrets
@@ -32,6 +33,8 @@ from psnb._src.utils.checks import path_text
 from psnb._src.utils.files import is_local
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError
+
+logger = logging.getLogger("psnb")
 
 # Blocks as named arrays, as files keep them, without pickles. Pure.
 
@@ -747,4 +750,9 @@ def _swap(place: str, folder: str) -> None:
         with suppress(OSError):  # none was there, or the new one is
             os.rename(old, folder)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    try:
+        _check_replaceable(old)  # others may have put more there while this was written
+    except DatasetError as error:
+        logger.warning("save: what was in %s before is kept: %s", folder, error)
+    else:
+        shutil.rmtree(old, ignore_errors=True)
