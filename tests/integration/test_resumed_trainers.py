@@ -14,6 +14,7 @@ import psnb
 from psnb import data
 from psnb._src.coordinator import partitioned
 from psnb.errors import CheckpointError, ConfigurationError
+from tests.checkpoint.saved import forge
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
 from tests.integration.test_resuming import damage
@@ -220,6 +221,71 @@ def test_a_checkpoint_that_no_trainer_has_saved_is_refused(cluster: Client, tmp_
         script.manager.save({"step": 3})
         with pytest.raises(ConfigurationError, match="a trainer saved"):
             script.train()
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        lambda saved: saved["run"].pop("next_number"),
+        lambda saved: saved["run"].clear(),
+        lambda saved: saved["metadata"].pop("part"),
+        lambda saved: saved["metadata"]["iterator"].pop("visits"),
+        lambda saved: saved["metadata"]["rows"][0].update(loss=1.0),
+    ],
+)
+def test_what_an_earlier_psnb_has_saved_is_refused_and_nothing_is_restored(
+    cluster: Client, tmp_path: Path, before: Callable[[dict[str, Any]], object]
+) -> None:
+    with Script(cluster, tmp_path) as first:
+        first.train(callbacks=[first.stop_in(2)])
+        there = numbers(first.visits, 200)
+        newest = first.manager.latest_checkpoint
+        assert isinstance(newest, Path)
+        forge(newest, before)
+    with Script(cluster, tmp_path) as second:
+        with pytest.raises(
+            (CheckpointError, ConfigurationError), match=r"begin a new|without resume"
+        ):
+            second.train()
+        assert numbers(second.visits, 200) == [0] * 200
+        second.manager.restore()  # which is what the errors advise
+        assert numbers(second.visits, 200) == there
+
+
+def test_logs_go_on_where_they_were(cluster: Client, tmp_path: Path) -> None:
+    def logs() -> list[psnb.Callback]:
+        return [psnb.CSVLog(tmp_path / "log.csv"), Board(tmp_path / "events")]
+
+    with Script(cluster, tmp_path) as first:
+        first.train(callbacks=[*logs(), first.stop_in(2)])
+    with (tmp_path / "log.csv").open("ab") as file:
+        file.write(b"2,7")  # as if it had been killed while it writes
+    with Script(cluster, tmp_path) as second:
+        second.train(callbacks=logs())
+    lines = (tmp_path / "log.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["epoch", "1", "2", "2", "3"]
+    stopped, resumed = map(steps_of, sorted((tmp_path / "events").iterdir()))
+    assert 40 in stopped
+    assert 40 < stopped[-1] <= 80
+    assert {80, 120} <= {*resumed}
+    assert 40 < min(resumed)
+    assert max(resumed) == 120
+
+
+class Board(psnb.TensorBoard):
+    """Also writes at the end of each epoch, however fast that is."""
+
+    def on_epoch(self, trainer: psnb.Trainer, row: psnb.EpochRow) -> None:
+        end = psnb.TrainingSnapshot(row.epoch, row.batches, row.examples, row.metrics, row.seconds)
+        self.on_batch(trainer, end)
+        super().on_epoch(trainer, row)
+
+
+def steps_of(events: Path) -> list[int]:
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = [Event.FromString(bytes(record)) for record in data.Dataset.tfrecords(str(events))]
+    return [e.step for e in found for v in e.summary.value if v.tag == "batch/loss"]
 
 
 def test_an_epoch_in_memory_goes_on_as_it_was_shuffled(cluster: Client, tmp_path: Path) -> None:

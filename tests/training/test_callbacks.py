@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -128,6 +129,62 @@ def test_a_csv_log_has_a_line_for_each_epoch_and_is_continued(tmp_path: Path) ->
     ]
 
 
+def csv_lines(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_log_goes_on_behind_what_a_killed_process_has_left_of_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer: Any = FakeTrainer()
+    path = tmp_path / "log.csv"
+    for epoch in (1, 2):
+        psnb.CSVLog(path).on_epoch(trainer, row(epoch, loss=epoch / 3))
+    whole = path.read_bytes()
+    for end in range(len(whole) + 1):  # whatever was written of it
+        caplog.clear()
+        path.write_bytes(whole[:end])
+        cut = whole[:end].rpartition(b"\n")[2].decode()
+        psnb.CSVLog(path).on_epoch(trainer, row(3, loss=1.0))
+        found = csv_lines(path)
+        assert found[-1].items() >= {"epoch": "3", "batches": "10", "loss": "1.0"}.items()
+        kept = [(line["epoch"], line["loss"]) for line in found[:-1]]
+        assert kept == [("1", str(1 / 3)), ("2", str(2 / 3))][: len(kept)]
+        assert len(kept) == max(0, whole[:end].count(b"\n") - 1)
+        assert caplog.messages == (
+            [f"{path} ended within a line, as a process was killed or had no room; removed: {cut}"]
+            if cut
+            else []
+        )
+
+
+def test_a_log_of_json_lines_goes_on_behind_what_is_left_of_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer: Any = FakeTrainer()
+    path = tmp_path / "log.jsonl"
+    psnb.JSONLinesLog(path).on_epoch(trainer, row(1, loss=0.5))
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:30] + b" " * (1 << 19))  # longer than what is read at once
+    psnb.JSONLinesLog(path).on_begin(trainer)
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [each["event"] for each in found] == ["epoch", "begin"]
+    assert "ended within a line" in caplog.text
+
+
+def test_a_log_may_be_a_pipe(tmp_path: Path) -> None:
+    trainer: Any = FakeTrainer()
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        psnb.JSONLinesLog(path).on_begin(trainer)
+        assert json.loads(os.read(reader, 1000))["event"] == "begin"
+    finally:
+        os.close(reader)
+
+
 def test_a_log_of_json_lines_has_all_that_happens(tmp_path: Path) -> None:
     trainer: Any = FakeTrainer()
     path = tmp_path / "log.jsonl"
@@ -172,3 +229,24 @@ def test_tensorboard_gets_scalars_by_epoch_and_by_batch(tmp_path: Path) -> None:
     events = [Event.FromString(bytes(record)) for record in psnb.data.Dataset.tfrecords(file)]
     found = [(v.tag, e.step, v.simple_value) for e in events for v in e.summary.value]
     assert found == [("epoch/loss", 1, 0.5), ("batch/loss", 13, 0.25)]
+
+
+def test_tensorboard_counts_on_from_the_epochs_that_are_resumed(tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+
+    trainer: Any = FakeTrainer()
+    trainer.history = psnb.TrainingHistory((row(1, loss=0.5), row(2, loss=0.4)))
+    board = psnb.TensorBoard(tmp_path)
+    for _ in range(2):  # an object may be used for several trainings
+        board.on_begin(trainer)
+        board.on_batch(trainer, psnb.TrainingSnapshot(3, 4, 40, {"loss": 0.25}, 1.0))
+        board.on_epoch(trainer, row(3, loss=0.25))
+        board.on_batch(trainer, psnb.TrainingSnapshot(4, 1, 10, {"loss": 0.125}, 1.0))
+        board.on_end(trainer, psnb.TrainingHistory())
+    events = [
+        Event.FromString(bytes(record))
+        for file in sorted(tmp_path.iterdir())
+        for record in psnb.data.Dataset.tfrecords(str(file))
+    ]
+    found = [(v.tag, e.step) for e in events for v in e.summary.value]
+    assert found == [("batch/loss", 24), ("epoch/loss", 3), ("batch/loss", 31)] * 2

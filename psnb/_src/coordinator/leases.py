@@ -439,7 +439,8 @@ def _checked(splits: int, state: Any, dataset: Mapping[str, Any]) -> tuple[list[
         ranges = [SplitRange(int(split), at, number) for split, at, number in state["ranges"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
-            "this is not a state of an epoch; take one with iterator.state()"
+            "this is not a state of an epoch, or one of an earlier psnb: take one with "
+            "iterator.state(), or begin a new epoch"
         ) from error
     same = version == VERSION and found == dataset
     if not same or any(not 0 <= range_.split < splits for range_ in ranges):

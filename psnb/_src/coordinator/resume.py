@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, overload
 from distributed import Client
 
 from psnb._src.checkpoint.manager import FolderManager, SaveSchedule, latest_full
+from psnb._src.checkpoint.reader import SavedCheckpoint
 from psnb._src.coordinator.coordinator import (
     ClusterCoordinator,
     go_on_from,
@@ -349,18 +350,12 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
             f"there is no checkpoint in {str(directory)!r}: nothing was saved there yet, or it is "
             "another directory"
         )
-    try:
+    with _of_a_run(saved):
         run = SavedRun.read(saved.run, saved.descriptions)
         parameters = [
             described_parameter(name, each, saved.optimizers[name], run.recipes[name])
             for name, each in saved.descriptions.items()
         ]
-    except ConfigurationError:
-        raise
-    except ValueError as error:
-        raise CheckpointError(
-            f"checkpoint {str(saved.path)!r} was not saved by a psnb.CheckpointManager: {error}"
-        ) from error
     strategy = ParameterServerStrategy(
         client, **{"mode": run.mode, "replicas": run.replicas, **settings}
     )
@@ -386,6 +381,34 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
         run.closures,
         run.versions,
     )
+
+
+def run_of(saved: SavedCheckpoint) -> SavedRun:
+    """Return what a checkpoint has of the run that saved it.
+
+    Raises
+    ------
+    CheckpointError
+        If that is not all that one goes on with.
+    """
+    with _of_a_run(saved):
+        return SavedRun.read(saved.run, saved.descriptions)
+
+
+@contextmanager
+def _of_a_run(saved: SavedCheckpoint) -> Iterator[None]:
+    """Translate what is raised if a checkpoint has not all of its run."""
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(
+            f"checkpoint {str(saved.path)!r} was not saved by a psnb.CheckpointManager, or by one "
+            f"of an earlier psnb: {error}. Nothing was made or restored of it. Its parameters can "
+            "be: make them, restore it with CheckpointManager.restore, and train from the "
+            "beginning of an epoch, without resume"
+        ) from error
 
 
 # What trainers and Keras's ``fit`` show of their epochs in a coordinator's views; for psnb only.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -25,12 +27,14 @@ from psnb._src.metrics.ranking import loaded_states, saved_states
 from psnb._src.monitor.history import EXAMPLES, NO_METRICS
 from psnb._src.monitor.html import html_table
 from psnb._src.utils.checks import integer
-from psnb._src.utils.files import AnyPath
+from psnb._src.utils.files import AnyPath, append_lines
 from psnb._src.utils.text import error_text, shown, text_table
 from psnb.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from psnb._src.training.trainer import Trainer
+
+logger = logging.getLogger("psnb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +409,8 @@ class CSVLog(Callback):
 
     The first epoch that is written decides on the columns. A file that is there already is
     continued, with its own columns. An epoch that was stopped has a line, too, and one more of the
-    whole if training goes on with it.
+    whole if training goes on with it. So has one after which a process was killed before it saved:
+    it is trained again. What a killed process has left of a line is removed, with a warning.
 
     Parameters
     ----------
@@ -419,19 +424,22 @@ class CSVLog(Callback):
     def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
         """Append a line."""
         values = {name: getattr(row, name) for name in _COLUMNS} | dict(row.metrics)
-        names = self._names()
-        with self._path.open("a", encoding="utf-8", newline="") as file:
-            lines = csv.DictWriter(file, names or list(values), extrasaction="ignore")
-            if not names:
-                lines.writeheader()
-            lines.writerow(values)
-
-    def _names(self) -> list[str]:
-        """Return the columns that the file has; none if it is not there."""
-        if not self._path.exists():
-            return []
+        _append(self._path, "")  # what was cut may be its columns
         with self._path.open(encoding="utf-8", newline="") as file:
-            return next(csv.reader(file), [])
+            names = next(csv.reader(file), [])
+        text = StringIO(newline="")
+        lines = csv.DictWriter(text, names or list(values), extrasaction="ignore")
+        if not names:
+            lines.writeheader()
+        lines.writerow(values)
+        _append(self._path, text.getvalue())
+
+
+def _append(path: Path, text: str) -> None:
+    if cut := append_lines(path, text):
+        logger.warning(
+            "%s ended within a line, as a process was killed or had no room; removed: %s", path, cut
+        )
 
 
 class JSONLinesLog(Callback):
@@ -439,7 +447,8 @@ class JSONLinesLog(Callback):
 
     Events are ``"begin"``, ``"batch"`` (now and then), ``"epoch"``, ``"checkpoint"``,
     ``"failure"`` and ``"end"``. A metric that is not a finite number is null. An epoch that was
-    stopped has a line, too, and one more of the whole if training goes on with it.
+    stopped has a line, too, and one more of the whole if training goes on with it. What a killed
+    process has left of a line is removed, with a warning.
 
     Parameters
     ----------
@@ -485,8 +494,7 @@ class JSONLinesLog(Callback):
 
     def _append(self, event: str, values: Mapping[str, Any]) -> None:
         line = json.dumps({"time": time.time(), "event": event, **values}, allow_nan=False)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        _append(self._path, line + "\n")
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
@@ -498,7 +506,8 @@ class TensorBoard(Callback):
 
     Under ``epoch/`` and a metric's name those of whole epochs, by the epoch; under ``batch/`` those
     of the epoch so far, a few times a second, by the number of batches that this training has used.
-    Needs ``pip install psnb[tensorboard]``.
+    If it goes on with an earlier one, so does that number. Needs
+    ``pip install psnb[tensorboard]``.
 
     Parameters
     ----------
@@ -523,10 +532,12 @@ class TensorBoard(Callback):
         self._before = 0  # batches of earlier epochs
 
     def on_begin(self, trainer: Trainer) -> None:
-        """Begin a file."""
+        """Begin a file, behind the epochs that are resumed."""
         from tensorboardX import SummaryWriter
 
-        self._writer, self._before = SummaryWriter(self._folder), 0
+        # Its own names are of a second: the next training within it would overwrite the file.
+        self._writer = SummaryWriter(self._folder, filename_suffix=f".{time.time_ns()}")
+        self._before = sum(row.batches for row in trainer.history.rows)
 
     def on_batch(self, trainer: Trainer, snapshot: TrainingSnapshot) -> None:
         """Write the metrics so far."""

@@ -314,8 +314,9 @@ class TrainingRun:
             float(self._part["seconds"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(
-                "resume= takes history.state, or what CheckpointManager.restore() returns of a "
-                "checkpoint that a trainer saved"
+                "to resume takes history.state, or what CheckpointManager.restore() returns of a "
+                "checkpoint that a trainer saved. To go on with the parameters of another one, "
+                "restore it, and train without resume"
             ) from error
         self._begun: LeasedIterator | None = None  # the rest of that epoch, before it is trained
         self._current: EpochProgress | None = None

@@ -14,7 +14,8 @@ from psnb._src.checkpoint.manager import latest_full
 from psnb._src.client.updates import writing_nothing
 from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from, map_whole_splits
 from psnb._src.coordinator.dask_source import DaskPartitions, frame_beside
-from psnb._src.coordinator.resume import CheckpointManager, training_shown
+from psnb._src.coordinator.resume import CheckpointManager, run_of, training_shown
+from psnb._src.coordinator.settings import SavedRun
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.splits import check_order, partitions_of
 from psnb._src.metrics.metric import MetricState
@@ -370,7 +371,8 @@ class Trainer(FixedAttributes):
             size; nothing was restored. Or if an epoch has no files, or no epoch a batch.
         CheckpointError
             With ``resume=True``: if all checkpoints are damaged, or the newest does not fit the
-            parameters.
+            parameters, or was saved by an earlier psnb that kept less of a run. Nothing was
+            restored.
         """
         if self._run is not None:
             raise ConfigurationError("this trainer is training already: make another one")
@@ -424,14 +426,15 @@ class Trainer(FixedAttributes):
         if self._resume and manager is not None and resume is None:
             newest = latest_full(manager.directory)
             if newest is not None:
-                resume, restore = newest.metadata, partial(self._restore, manager, newest.path)
+                saved, resume = run_of(newest), newest.metadata
+                restore = partial(self._restore, manager, newest.path, saved)
         run = TrainingRun(self, plan, resume)
         run.prepare(restore)
         return run
 
-    def _restore(self, manager: CheckpointManager, path: AnyPath) -> None:
-        run = manager.restore(path).run
-        go_on_from(self.coordinator, run["closures"], run["next_number"])
+    def _restore(self, manager: CheckpointManager, path: AnyPath, saved: SavedRun) -> None:
+        manager.restore(path)
+        go_on_from(self.coordinator, saved.closures, saved.next_number)
 
     def evaluate(self, dataset: Any) -> dict[str, float]:
         """Evaluate the model on a dataset; every example counts exactly once, whatever worker dies.
