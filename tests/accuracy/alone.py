@@ -27,8 +27,8 @@ def trained_alone(
     """Train on batch after batch; yield its mean loss, and the parameters until the next."""
     optimizer = optax.multi_transform(
         {
-            "rows": optax.adagrad(run.EMBEDDING_RATE, 0.1, eps=1e-7),
-            "network": optax.adagrad(run.NETWORK_RATE, 0.1, eps=1e-7),
+            "rows": optax.adagrad(run.EMBEDDING_RATE, run.START, eps=1e-7),
+            "network": optax.adagrad(run.NETWORK_RATE, run.START, eps=1e-7),
         },
         {"network": "network", "wide": "rows", "deep": "rows"},
     )

@@ -214,3 +214,25 @@ def test_a_gradient_of_padding_need_not_be_finite() -> None:
     e = padded(3, SGD(1.0))
     e.push([3, 4], [[math.nan] * DIM, [1.0] * DIM])
     assert e.skipped() == 0
+
+
+@pytest.mark.parametrize(("combiner", "power"), [("mean", 1.0), ("sqrtn", 0.5)])
+def test_a_mean_that_counts_padding_as_paddles_is_a_sum_that_is_divided(
+    combiner: str, power: float
+) -> None:
+    bags = Ragged.from_rows([[3, 0, 0], [0], [1, 2], [3, 1, 0]], np.int64)
+    start = np.random.default_rng(0).normal(size=(ROWS, DIM))
+    e, plain = padded(0, SGD(1.0), rows=ROWS), padded(None, SGD(1.0), rows=ROWS)
+    for each in (e, plain):
+        each.assign(np.arange(ROWS), np.concatenate([np.zeros((1, DIM)), start[1:]]))
+    divisors = (bags.lengths**power)[:, None]
+    # Paddle's: padding is a row of zeros like any other, but takes no gradient.
+    found = e.lookup_bags(bags, combiner="sum") / divisors
+    np.testing.assert_allclose(found, plain.lookup_bags(bags, combiner=combiner), atol=1e-12)
+    assert not np.allclose(found, e.lookup_bags(bags, combiner=combiner))
+    gradients = np.random.default_rng(1).normal(size=(len(bags), DIM))
+    e.push_bags(bags, None, gradients / divisors, combiner="sum")
+    plain.push_bags(bags, None, gradients, combiner=combiner)
+    used = np.arange(1, ROWS)
+    np.testing.assert_allclose(e.lookup(used), plain.lookup(used), atol=1e-12)
+    assert not e.lookup([0]).any()

@@ -67,7 +67,7 @@ def alone() -> tuple[list[float], wd.Parameters]:
 def placed(strategy: psnb.ParameterServerStrategy) -> psnb.jax.TreeVariables:
     for name, rows in wd.initial_tables().items():
         table = strategy.embedding(
-            name, wd.dim(name), wd.ROWS, optimizer=psnb.Adagrad(wd.SPARSE_RATE)
+            name, wd.dim(name), wd.ROWS, optimizer=psnb.Adagrad(wd.SPARSE_RATE, 0.1)
         )
         table.assign(np.arange(wd.ROWS), rows)
     return psnb.jax.variables(strategy, wd.initial_network(), psnb.Adam(wd.RATE))

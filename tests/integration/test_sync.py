@@ -50,7 +50,7 @@ def clipped(gradient: np.ndarray) -> np.ndarray:
 
 def adagrad(value: np.ndarray, gradient: np.ndarray, state: Parameters) -> np.ndarray:
     """One step of Adagrad, written down once more."""
-    total = state.get("total", np.full_like(value, 0.1)) + np.square(gradient)
+    total = state.get("total", np.zeros_like(value)) + np.square(gradient)
     state["total"] = total
     return value - 0.3 * gradient / (np.sqrt(total) + 1e-7)
 

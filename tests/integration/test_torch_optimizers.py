@@ -156,8 +156,9 @@ def test_it_is_torch_alone_where_batches_have_some_rows(cluster: Client, name: s
     assert_same(cluster, make, every_row=False, sparse=sparse)
 
 
-def test_ratings_are_learned_as_with_torch_alone(cluster: Client) -> None:
-    """As on MovieLens: with ``psnb.Adagrad(0.1)``, from TensorFlow's 0.1, they are only guessed."""
+@pytest.mark.parametrize("own", [False, True], ids=["torch's", "psnb's"])
+def test_ratings_are_learned_as_with_torch_alone(cluster: Client, own: bool) -> None:
+    """As on MovieLens, by a mean: with accumulators from 0.1 they are only guessed."""
 
     class Ratings(nn.Module):
         def __init__(self) -> None:
@@ -189,9 +190,11 @@ def test_ratings_are_learned_as_with_torch_alone(cluster: Client) -> None:
 
     def trained() -> float:
         module = Ratings()
-        adagrad = torch.optim.Adagrad(module.parameters(), lr=0.1)
+        given: dict[str, Any] = {"optimizer": torch.optim.Adagrad(module.parameters(), lr=0.1)}
+        if own:
+            given = {"sparse": psnb.Adagrad(0.1), "dense": psnb.Adagrad(0.1)}
         with psnb.ParameterServerStrategy(cluster, mode=psnb.Sync(1)) as strategy:
-            model = psnb.torch.distribute(module, strategy, optimizer=adagrad)
+            model = psnb.torch.distribute(module, strategy, **given)
             coordinator = psnb.ClusterCoordinator(strategy)
 
             def step(batch: Any) -> float:
@@ -213,5 +216,5 @@ def test_ratings_are_learned_as_with_torch_alone(cluster: Client) -> None:
         optimizer.step()
         losses.append(loss.item())
     alone = float(np.mean(losses[-len(data) :])) ** 0.5
-    assert trained() == pytest.approx(alone, rel=1e-4)
+    assert trained() == pytest.approx(alone, rel=1e-2 if own else 1e-4)  # another epsilon
     assert alone < 0.5 * stars.std()

@@ -50,7 +50,7 @@ def alone() -> tuple[list[float], dict[str, Tensor]]:
     own = {name: each for name, each in module.named_parameters() if "." not in name}
     rows = [each for name, each in module.named_parameters() if "." in name]
     optimizers = [
-        torch.optim.Adagrad(rows, wd.SPARSE_RATE, initial_accumulator_value=0.1, eps=1e-7),
+        torch.optim.Adagrad(rows, wd.SPARSE_RATE, eps=1e-7),
         torch.optim.Adam(own.values(), wd.RATE),
     ]
     losses, data = [], wd.batches()

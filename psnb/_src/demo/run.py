@@ -28,6 +28,10 @@ NETWORK_RATE = 0.01
 """Lower than for embeddings: every batch updates the whole network, so stale gradients affect it
 more."""
 
+START = 0.1
+"""Where Adagrad's accumulators start: as TensorFlow's, with which the accuracy of this job was
+measured (docs/performance/accuracy.md)."""
+
 SCORED = 8192
 """Held-out flights in a batch."""
 
@@ -40,13 +44,13 @@ def loaded() -> tuple[flights.Flights, flights.Flights]:
 
 def place(strategy: psnb.ParameterServerStrategy, seed: int = 0) -> dict[str, Any]:
     """Put fresh parameters on the servers; return what the functions of `psnb.jax` take of them."""
-    adagrad, start = psnb.Adagrad(EMBEDDING_RATE), psnb.Normal(stddev=0.01)
+    adagrad, start = psnb.Adagrad(EMBEDDING_RATE, START), psnb.Normal(stddev=0.01)
     tables = {
         "wide": strategy.embedding("wide", 1, initializer=0.0, optimizer=adagrad),
         "deep": strategy.embedding("deep", model.DIMENSION, initializer=start, optimizer=adagrad),
     }
     layers = model.initial_layers(len(flights.FIELDS), len(flights.DENSE_COLUMNS), seed)
-    params = psnb.jax.variables(strategy, layers, psnb.Adagrad(NETWORK_RATE), "network")
+    params = psnb.jax.variables(strategy, layers, psnb.Adagrad(NETWORK_RATE, START), "network")
     return {"params": params, "tables": tables, "ids": model.ids}
 
 

@@ -166,11 +166,13 @@ def _adagrad_rows(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """Adagrad (Duchi, Hazan, Singer, JMLR 12, 2011), with TensorFlow's initial accumulator.
+    """Adagrad (Duchi, Hazan, Singer, JMLR 12, 2011).
 
     ``a += g * g; w -= learning_rate / (1 + learning_rate_decay * t) * g / (sqrt(a) + epsilon)``,
-    where ``t`` counts the table's updates from 0. PyTorch starts accumulators at 0, so its first
-    steps are as long as the learning rate: ``initial_accumulator_value=0, epsilon=1e-10``.
+    where ``t`` counts the table's updates from 0. Accumulators start at 0, as PyTorch's and
+    Paddle's: the first steps are as long as the learning rate, however small the gradients are.
+    TensorFlow, Keras and optax start them at 0.1: ``initial_accumulator_value=0.1`` takes the same
+    steps, which are much smaller where a loss is a mean.
 
     Parameters
     ----------
@@ -179,7 +181,7 @@ class Adagrad(Optimizer):
     initial_accumulator_value : float
         Where every accumulator starts; above 0 damps the first steps.
     epsilon : float
-        Keeps the division defined; above 0.
+        Keeps the division defined; above 0. PyTorch's is 1e-10.
     learning_rate_decay : float
         PyTorch's ``lr_decay``.
     epsilon_in_root : bool
@@ -189,7 +191,7 @@ class Adagrad(Optimizer):
     --------
     >>> import numpy as np
     >>> import psnb
-    >>> optimizer = psnb.Adagrad(1.0, 0.0, 1e-10, learning_rate_decay=0.5)
+    >>> optimizer = psnb.Adagrad(1.0, epsilon=1e-10, learning_rate_decay=0.5)
     >>> w, accumulator = np.zeros((1, 1)), np.zeros((1, 1))
     >>> for step in range(2):  # as a server does
     ...     optimizer.apply(w, {"accumulator": accumulator}, np.array([0]), np.ones((1, 1)), step)
@@ -197,7 +199,7 @@ class Adagrad(Optimizer):
     -1.471405
     """
 
-    initial_accumulator_value: float = 0.1
+    initial_accumulator_value: float = 0.0
     epsilon: float = 1e-7
     learning_rate_decay: float = 0.0
     epsilon_in_root: bool = False

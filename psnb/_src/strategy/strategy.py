@@ -503,7 +503,8 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             What happens to a push with NaN or infinities: `InvalidArrayError` and no change; the
             rows of such ids are left out and counted (`Embedding.skipped`); or it is let through.
         padding_idx : int, optional
-            An id that gives zeros and takes no gradient, as in PyTorch.
+            An id that gives zeros, takes no gradient and counts as not there in a bag, as in
+            PyTorch.
         admission : Admission, optional
             Which ids get a row, if ``rows`` is None: `Always` by default, `Probability` or
             `CountFilter`. The others give zeros and take no gradients.

@@ -87,9 +87,7 @@ def test_a_table_that_is_used_twice_gets_one_update() -> None:
             return (self.one(ids) * self.two(ids + 1)).sum()
 
     module = Twice()
-    optimizer = torch.optim.Adagrad(
-        module.parameters(), RATE, initial_accumulator_value=0.1, eps=1e-7
-    )
+    optimizer = torch.optim.Adagrad(module.parameters(), RATE, eps=1e-7)
     model = distributed(module, sparse=Adagrad(RATE))
     assert len(split(module).tables) == len(model.tables) == 1
     ids = torch.tensor([0, 2, 0])

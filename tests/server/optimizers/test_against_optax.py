@@ -37,7 +37,7 @@ RULES: dict[str, tuple[Optimizer, Callable[[Any], optax.GradientTransformation]]
     "momentum": (Momentum(0.05), lambda rate: optax.sgd(rate, 0.9)),
     "nesterov": (Momentum(0.05, 0.8, True), lambda rate: optax.sgd(rate, 0.8, nesterov=True)),
     "adagrad": (
-        Adagrad(0.1, epsilon=1e-2, epsilon_in_root=True),
+        Adagrad(0.1, 0.1, 1e-2, epsilon_in_root=True),
         lambda rate: optax.adagrad(rate, eps=1e-2),
     ),
     "adagrad from 1": (Adagrad(0.1, 1.0, 1e-30), lambda rate: optax.adagrad(rate, 1.0, 1e-30)),

@@ -88,6 +88,20 @@ def test_hyperparameter_is_that_of_torch(
     np.testing.assert_allclose(found, by_torch(make), rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e-5])  # such as of a mean over a large batch
+def test_adagrad_takes_torchs_steps_by_default_however_small_gradients_are(size: float) -> None:
+    table = DenseTable("v", np.zeros(3), Adagrad(0.1))
+    weight = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    alone = torch.optim.Adagrad([weight], 0.1)
+    for gradient in np.random.default_rng(0).normal(size=(20, 3)) * size:
+        table.push(gradient)
+        weight.grad = torch.from_numpy(gradient)
+        alone.step()
+    found = weight.detach().numpy()
+    assert np.abs(found).max() > 0.1
+    np.testing.assert_allclose(table.read(), found, rtol=0.1)  # epsilon is larger
+
+
 def test_epsilon_of_adagrad_may_be_in_the_root() -> None:
     table = DenseTable("v", np.zeros(1), Adagrad(1.0, 0.0, 0.25, epsilon_in_root=True))
     table.push(np.array([0.5]))

@@ -87,7 +87,7 @@ def test_describe_is_json_with_name_and_hyperparameters(number: float) -> None:
         "clipnorm": 0.5,
         "clipvalue": None,
         "maximize": False,
-        "initial_accumulator_value": 0.1,
+        "initial_accumulator_value": 0.0,
         "epsilon": 1e-7,
         "learning_rate_decay": 0.0,
         "epsilon_in_root": False,

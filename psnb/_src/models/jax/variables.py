@@ -175,13 +175,13 @@ def variables(
 
     Notes
     -----
-    The optimizers of psnb have TensorFlow's defaults, of which some are not optax's:
+    The optimizers of psnb have defaults of their own, of which some are not optax's:
 
     ========  =======================================  =======================================
     ..        psnb                                     optax
     ========  =======================================  =======================================
     SGD       rate 0.01; ``Momentum``: 0.9             no default rate; no momentum
-    Adagrad   accumulator from 0.1,                    accumulator from 0.1,
+    Adagrad   accumulator from 0,                      accumulator from 0.1,
               ``sqrt(a) + 1e-7``                       ``sqrt(a + 1e-7)``
     Adam      ``sqrt(v̂) + 1e-8``, no decay             the same; adamw: decay 1e-4
     RMSProp   ``rho=0.9``, ``sqrt(s + 1e-7)``          ``decay=0.9``, ``sqrt(s + 1e-8)``

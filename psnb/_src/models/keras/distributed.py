@@ -749,14 +749,14 @@ def distribute(
 
     Notes
     -----
-    psnb's own optimizers, for ``sparse`` and ``dense``, have TensorFlow's defaults; what
+    psnb's own optimizers, for ``sparse`` and ``dense``, have defaults of their own; what
     ``compile`` is given keeps Keras's:
 
     ========  =======================================  =======================================
     ..        psnb                                     Keras
     ========  =======================================  =======================================
     SGD       rate 0.01                                the same
-    Adagrad   rate 0.01, accumulator from 0.1,         rate 0.001, accumulator from 0.1,
+    Adagrad   rate 0.01, accumulator from 0,           rate 0.001, accumulator from 0.1,
               ``sqrt(a) + 1e-7``                       ``sqrt(a + 1e-7)``
     Adam      rate 0.001, ``sqrt(v̂) + 1e-8``           rate 0.001, ``sqrt(v) + 1e-7``
     RMSprop   rate 0.001, ``rho=0.9``,                 the same

@@ -579,22 +579,19 @@ def distribute(
 
     Notes
     -----
-    psnb's own optimizers have TensorFlow's defaults, what ``optimizer`` takes over has torch's:
+    psnb's own optimizers have defaults of their own, what ``optimizer`` takes over has torch's:
 
     ========  ==========================================  ==========================================
     ..        psnb                                        torch
     ========  ==========================================  ==========================================
     SGD       ``SGD(0.01)``, ``Momentum(0.01, 0.9)``      rate 0.001, momentum 0
-    Adagrad   rate 0.01, accumulator from 0.1,            rate 0.01, accumulator from 0,
+    Adagrad   rate 0.01, accumulator from 0,              rate 0.01, accumulator from 0,
               ``sqrt(a) + 1e-7``                          ``sqrt(a) + 1e-10``
     Adam      rate 0.001, ``sqrt(v̂) + 1e-8``,             the same; decay is added to the gradient
               decay decoupled                             (AdamW: decoupled, 0.01)
     RMSprop   rate 0.001, ``rho=0.9``,                    rate 0.01, ``alpha=0.99``,
               ``sqrt(s + 1e-7)``                          ``sqrt(s) + 1e-8``
     ========  ==========================================  ==========================================
-
-    So ``psnb.Adagrad(0.1)`` takes much smaller first steps than ``torch.optim.Adagrad(...,
-    lr=0.1)``.
 
     Rows of tables change only with batches that have them: torch alone would move the others, too,
     by momentum, moments and decay, unless it is ``SparseAdam``; with SGD and Adagrad without decay
