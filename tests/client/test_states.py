@@ -100,7 +100,7 @@ def test_what_is_cleared_or_given_up_while_it_is_read_is_read(
     e = embedding(50, 2, Adagrad(0.1), transport)
     e.push(np.arange(50), np.ones((50, 2), np.float32))
     for state in e._shards.shard_states():
-        assert (state["slot.accumulator"] > 0.1).all()
+        assert (state["slot.accumulator"] > 0).all()
 
 
 def test_what_is_given_up_again_and_again_cannot_be_read() -> None:

@@ -84,7 +84,7 @@ class Sharded:
 @dataclass
 class Row:
     values: np.ndarray
-    accumulator: np.ndarray = field(default_factory=lambda: np.full(DIM, 0.1))
+    accumulator: np.ndarray = field(default_factory=lambda: np.zeros(DIM))
     use: np.ndarray = field(default_factory=lambda: np.zeros(3, np.float32))
 
 
