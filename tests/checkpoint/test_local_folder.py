@@ -406,3 +406,18 @@ def test_without_locks_checkpoints_are_written_read_and_removed(tmp_path: Path) 
         assert is_whole(old)
     LocalStore(tmp_path).prune(1)
     assert names(tmp_path) == [new.name]
+
+
+def test_a_folder_that_cannot_be_listed_is_not_pruned_and_a_save_is_none_the_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = [save(tmp_path).name for _ in range(2)]
+
+    def failing(folder: LocalStore) -> list[int]:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "numbers", failing)
+        LocalStore(tmp_path).prune(1)
+    assert names(tmp_path) == there
+    assert "nothing old is removed" in caplog.text

@@ -853,7 +853,7 @@ class LocalStore(CheckpointStore):
                 latest = max(latest, (self.path / path.name / KEPT).stat().st_mtime)
         return latest
 
-    def prune(self, keep: int) -> None:
+    def _prune(self, keep: int) -> None:
         for path in (self.path / each.name for each in self.checkpoints()[:-keep]):
             try:
                 with self._alone():
