@@ -1,6 +1,7 @@
 """Tests of the compiled loops: the hash map, rows, numbers that are not finite."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -174,3 +175,15 @@ def test_norm_is_the_root_of_the_sum_of_squares(dtype: str, shape: tuple[int, ..
 
 def test_norm_does_not_overflow_the_dtype() -> None:
     assert kernels.norm(np.full(4, 1e38, np.float32)) == pytest.approx(2e38)
+
+
+def test_no_row_is_given_that_the_hash_map_cannot_hold(tmp_path: Path) -> None:
+    most = 2**31
+    # A file with a hole: only what is written takes room.
+    by_row = np.asarray(np.memmap(tmp_path / "ids", np.uint64, "w+", shape=most + 8))
+    keys, rows = np.zeros(64, np.uint64), np.full(64, kernels.EMPTY, np.int32)
+    ids, out = np.array([11, 22], np.uint64), np.zeros(2, np.int64)
+    arguments = kernels.read_only(ids), np.empty(0, np.bool_), 1, most - 1, 40, out, by_row
+    assert kernels.sight(keys, rows, *arguments) == (1, most, 39)
+    assert kernels.find(keys, rows, kernels.read_only(ids), out) == 1
+    assert out.tolist() == [most - 1, -1]

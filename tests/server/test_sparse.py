@@ -10,18 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psnb._src.server import row_index, sparse
 from psnb._src.server.optimizer import CtrAccessor
-from psnb._src.server.optimizers import Adagrad
+from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.states import (
     Admission,
     Always,
+    Constant,
     CountFilter,
     Probability,
     Uniform,
     shard_of_ids,
 )
-from psnb._src.server.table import LookUpRows, PushRows, RecordUse
+from psnb._src.server.table import LookUpRows, PushRows, PutRows, RecordUse
+from psnb.errors import ServerMemoryError
 
 DIM, SEED = 2, 7
 ACCESSOR = CtrAccessor(nonclk_coeff=0.5, show_click_decay_rate=0.5)
@@ -260,3 +263,22 @@ def test_shrinking_frees_memory() -> None:
     assert made.nbytes() < before / 20
     made.lookup(np.arange(100, dtype=np.uint64))
     assert made.describe_rows()["rows"] == 100
+
+
+def test_rows_that_a_shard_cannot_tell_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (sparse, row_index):  # what is compiled has it as a constant
+        monkeypatch.setattr(module, "MOST_ROWS", 3)
+    made = SparseTable("e", 2, None, 0, 1, "float32", Constant(1.0), 0, SGD(1.0))
+    ids = np.arange(5, dtype=np.uint64)
+    made.lookup(ids[:3])
+    before = made.state()
+    ones = np.ones((3, 2), np.float32)
+    for write in (PushRows(ids[2:], ones), PutRows(ids[2:], ones)):
+        with pytest.raises(ServerMemoryError, match="has 3 at most"):
+            made.run(write)
+    with pytest.raises(ServerMemoryError, match="shards="):
+        made.lookup(ids)
+    for key, array in made.state().items():
+        np.testing.assert_array_equal(array, before[key])
+    made.push(ids[:3], ones)
+    np.testing.assert_array_equal(made.lookup(ids[:3]), np.zeros((3, 2)))

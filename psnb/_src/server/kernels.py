@@ -129,6 +129,9 @@ def fill_normal(out, ids, seed):  # type: ignore[no-untyped-def]
 EMPTY = np.int32(-1)
 """Marks a free slot of a hash map."""
 
+MOST_ROWS = 2**31
+"""How many rows the int32 of a hash map can tell apart."""
+
 _FIRST_HEADS = 1 << 15
 
 
@@ -176,8 +179,9 @@ def sight(keys, rows, ids, may, frequencies, count, free, out, by_row):  # type:
     """Look up ids; those sighted often enough get the next rows from ``count``.
 
     ``may`` (bool) says which may get one, or is empty: all may. ``by_row`` gets the id of each new
-    row. Ends early when no slot may be taken any more (``free``), or ``by_row`` is full. Returns
-    how many ids are done, the new count, and how many slots may still be taken.
+    row. Ends early when no slot may be taken any more (``free``), or ``by_row`` is full, or there
+    are `MOST_ROWS`. Returns how many ids are done, the new count, and how many slots may still be
+    taken.
     """
     for i in range(ids.size):
         ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
@@ -186,7 +190,7 @@ def sight(keys, rows, ids, may, frequencies, count, free, out, by_row):  # type:
         slot = _slot(keys, rows, ids[i])
         row = rows[slot]
         if row < 0 and (may.size == 0 or may[i]):
-            if count == by_row.size:
+            if count == by_row.size or count == MOST_ROWS:
                 return i, count, free
             if row == EMPTY:
                 if free == 0:

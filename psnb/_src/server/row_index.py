@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from psnb._src.server import kernels
-from psnb._src.server.kernels import distinct, read_only
+from psnb._src.server.kernels import MOST_ROWS, distinct, read_only
 from psnb._src.server.memory import Promise, lasting, scratch
 from psnb._src.server.states import Admission, Always, check_ids
 from psnb.errors import IdOutOfRangeError, InternalError
@@ -303,7 +303,7 @@ class GrowingRowIndex:
     @property
     def spare(self) -> int:
         """How many ids may come before more memory is needed."""
-        return min(self._free, self._ids.room - self.count)
+        return min(self._free, self._ids.room - self.count, MOST_ROWS - self.count)
 
     def prepare(
         self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True

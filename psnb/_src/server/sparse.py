@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.server import kernels
-from psnb._src.server.kernels import distinct, read_only, summed
+from psnb._src.server.kernels import MOST_ROWS, distinct, read_only, summed
 from psnb._src.server.memory import Promise, answer_array
 from psnb._src.server.optimizer import CtrAccessor, Optimizer, RowUse, Updater, Workspace
 from psnb._src.server.row_index import FixedRowIndex, GrowingArray, GrowingRowIndex, Occurrences
@@ -42,7 +42,7 @@ from psnb._src.server.table import (
     Watcher,
 )
 from psnb._src.transport.stream import halved
-from psnb.errors import InternalError, InvalidArrayError
+from psnb.errors import InternalError, InvalidArrayError, ServerMemoryError
 
 _ALWAYS = Always()
 _COUNTS = np.dtype(np.float32)
@@ -526,6 +526,13 @@ class SparseTable(Table):
     def _reserve(self, more: int) -> None:
         """Get the memory of more rows; what was got stays if there is none for the rest."""
         rows = self._growing()
+        if rows.count + more > MOST_ROWS:
+            raise ServerMemoryError(
+                f"a shard of embedding {self._name!r} has {rows.count:,} rows and was to get up to "
+                f"{more:,} more: it has {MOST_ROWS:,} at most. Nothing was changed. Make "
+                "the strategy with more servers or more shards=, into which a checkpoint can be "
+                "restored, or hold fewer rows (admission=, shrink)"
+            )
         rows.reserve(more)
         for array in self._by_row():
             array.reserve(rows.count + more)
