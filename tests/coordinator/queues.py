@@ -111,8 +111,8 @@ class ClosureQueue(product.ClosureQueue):
     def awaited(self) -> list[object]:
         return self.scheduler.waiting.awaited()
 
-    def settled_below(self) -> int:
-        return self.scheduler.in_flight.settled_below()
+    def settled(self) -> tuple[int, ...]:
+        return self.scheduler.in_flight.settled.bounds()
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.__dict__["scheduler"], name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.in_flight import InFlight
-from psnb._src.server.commit_log import ENDED
 from tests.coordinator.queues import ClosureQueue, closure
 
 
@@ -57,9 +56,9 @@ def test_closed_attempts_are_those_that_were_begun() -> None:
     in_flight.lose([lost])
     never_taken = closure(ClosureQueue(1), 4)
     attempts = in_flight.closed_attempts([again, never_taken])
-    assert in_flight.settled_below() == under_way.execution.commit
+    assert in_flight.settled.bounds() == (ended.execution.commit, again.execution.commit)
+    assert under_way.execution.commit not in attempts
     assert attempts == {
-        ended.execution.commit: ENDED,
         again.execution.commit: 1,
         lost.execution.commit: 1,
     }

@@ -13,7 +13,6 @@ from psnb._src.coordinator.in_flight import (
     Step,
 )
 from psnb._src.coordinator.remote_value import ClosureStatus
-from psnb._src.server.commit_log import ENDED
 from tests.coordinator.queues import (
     ClosureQueue,
     numbers,
@@ -104,9 +103,9 @@ def test_all_attempts_that_were_begun_are_closed_to_new_servers() -> None:
     succeed(queue, first)
     succeed(queue, done)
     queue.lose([again])
-    assert queue.closed_attempts() == (1, {1: 1, 2: ENDED})
+    assert queue.closed_attempts() == ((0, 1, 2, 3), {1: 1})
     put_back(queue, again)
-    assert queue.closed_attempts() == (1, {1: 1, 2: ENDED})
+    assert queue.closed_attempts() == ((0, 1, 2, 3), {1: 1})
     assert numbers(queue.take(up_to(1))) == [1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,9 +24,16 @@ from psnb._src.server.operations import (
     PreparePart,
 )
 from psnb._src.server.optimizers import SGD
+from psnb._src.server.replication import Transfer
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.table import OnTable, PushGradient, ReadValues, ShardOperation
-from psnb.errors import ClosureCancelledError, PsnbError, ServerLostError, ServerUnresponsiveError
+from psnb.errors import (
+    ClosureCancelledError,
+    OwnershipLostError,
+    PsnbError,
+    ServerLostError,
+    ServerUnresponsiveError,
+)
 
 SHARDS = A, B, C = tuple(ShardId("s", number) for number in range(3))
 COMMIT = Commit("w", 7, shards=(A, B))
@@ -62,6 +70,14 @@ class World:
         """Run operations on shards."""
         for to, operation in operations:
             self.shards[to].run(operation)
+
+    def move(self, shard: ShardId) -> None:
+        """Move a shard to another server."""
+        moved = ParameterShard("elsewhere")
+        for steps in Transfer(self.shards[shard]).last():
+            for step in pickle.loads(pickle.dumps(steps)):
+                moved.run(step)
+        self.shards[shard] = moved
 
     def finish(self) -> list[float]:
         """Finish what is halfway; return what the variables of the first two have by then."""
@@ -167,3 +183,29 @@ def test_an_unresponsive_shard_is_an_error_after_which_it_can_be_done_again(
         drive(recover_orphans(SHARDS, ask), world.attempt)
     world.silent_to = None
     assert world.finish() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("ended", [[], [A]])
+def test_a_shard_that_has_moved_tells_how_a_round_has_ended(
+    world: World, ended: list[ShardId]
+) -> None:
+    end = pushed_in_a_round(world)
+    world.run(*((each, end) for each in ended))
+    world.move(A)
+    assert world.finish() == [float(len(ended))] * 2
+
+
+def test_the_end_of_a_round_that_comes_late_changes_no_shard(world: World) -> None:
+    end = pushed_in_a_round(world)
+    assert world.finish() == [0.0, 0.0]
+    with pytest.raises(OwnershipLostError, match="round 3 of w was not ended"):
+        world.run((A, end))
+    assert world.finish() == [0.0, 0.0]
+
+
+def test_the_end_of_a_round_that_all_have_ended_may_come_again(world: World) -> None:
+    end = pushed_in_a_round(world)
+    world.run((A, end))
+    assert world.finish() == [1.0, 1.0]
+    world.run((A, end), (B, end))
+    assert world.finish() == [1.0, 1.0]

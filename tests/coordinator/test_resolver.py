@@ -12,14 +12,14 @@ from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.remote_value import ClosureStatus
-from psnb._src.coordinator.resolve import Resolver
+from psnb._src.coordinator.resolve import LEAST_TOLD, Resolver
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import exchange_writer
 from psnb._src.protocol.packing import dumps, unpack_error
 from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import ApplyCommit, EndWriter, FenceCommits
 from psnb.errors import InternalError, ServerLostError
-from tests.coordinator.queues import ClosureQueue, put
+from tests.coordinator.queues import ClosureQueue, put, succeed
 
 SHARD = ShardId("s", 0)
 RESULT = dumps("done", "result")
@@ -148,3 +148,47 @@ def test_a_closure_whose_exchange_is_not_applied_fails_for_all_that_took_part() 
     assert closure.remote.status is ClosureStatus.FAILED
     with pytest.raises(ServerLostError, match="had learned together"):
         queue.join()
+
+
+class Told(Strategy):
+    """Servers that note what they are told; some never answer."""
+
+    OTHER = ShardId("s", 1)
+    shards = SHARD, OTHER  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[ShardId, Any]] = []
+
+    async def ask(self, requests: Sequence[Request]) -> list[Any]:
+        for each in requests:
+            assert isinstance(each.to, ShardId)
+            self.told.append((each.to, each.operation))
+            if each.to == self.OTHER:
+                await asyncio.Event().wait()
+        return [[]] * len(requests)
+
+
+def test_servers_are_told_what_is_settled_when_as_much_is_as_is_in_flight() -> None:
+    queue, strategy = ClosureQueue(1000), Told()
+    put(queue, 1000)
+    slow, *_ = queue.take(lambda each: True)
+
+    async def work() -> None:
+        resolver = Resolver(queue.scheduler, strategy, LeaseRegistry(), False)  # type: ignore[arg-type]
+        in_flight = queue.scheduler.in_flight
+        for closure in [each for each in in_flight._running.values() if each is not slow]:
+            succeed(queue, closure)
+            resolver.tell_settled()
+            await asyncio.sleep(0)
+            assert in_flight.untold <= max(LEAST_TOLD, len(in_flight))
+        await asyncio.sleep(0.01)
+        assert len(resolver._tasks) == 1  # of the shard that does not answer
+        for task in resolver._tasks:
+            task.cancel()
+
+    asyncio.run(work())
+    fences = [fence for shard, fence in strategy.told if shard == SHARD]
+    assert fences[-1].settled == {queue.name: (1, 1000 - queue.scheduler.in_flight.untold)}
+    assert 2 < len(fences) < 1000 / LEAST_TOLD
+    assert len(strategy.told) == len(fences) + 1

@@ -111,12 +111,12 @@ def test_steps_count_as_they_are_done_and_the_run_ends_with_the_last() -> None:
     run = taken_run(queue, 3, number=7)
     queue.advance(run, 2, b"")
     assert (done, run.number, run.left, queue.statistics().completed) == ([(7, 2)], 9, 1, 2)
-    assert queue.settled_below() == 2
+    assert queue.settled() == (0, 2)
     queue.advance(run, 1, b"")
     queue.settle([(run, True, b"", True)])
     assert queue.statistics().completed == 3
     assert run.remote.status is ClosureStatus.COMPLETED
-    assert queue.settled_below() == 3
+    assert queue.settled() == (0, 3)
 
 
 def test_numbers_go_on_behind_the_steps_of_a_run_that_waits_again() -> None:
@@ -134,7 +134,7 @@ def test_a_run_that_ends_early_leaves_no_commit_open() -> None:
     assert after.execution.commit == 5
     queue.advance(run, 2, b"")
     queue.settle([(run, True, b"", True)])
-    assert queue.settled_below() == 5
+    assert queue.settled() == (0, 5)
 
 
 def test_a_step_that_fails_fails_its_run() -> None:

@@ -237,7 +237,7 @@ def test_a_closure_that_waits_does_not_make_servers_remember_those_that_ended() 
         closure = put_one(queue, number)
         assert queue.take(up_to(1)) == [closure]
         succeed(queue, closure)
-    assert queue.settled_below() == 19
+    assert queue.settled() == (0, 19)
 
 
 def test_a_closure_that_runs_again_keeps_its_commit_number() -> None:
@@ -248,4 +248,4 @@ def test_a_closure_that_runs_again_keeps_its_commit_number() -> None:
     queue.put_back([closure], executing=1, lost="gone")
     queue.take(up_to(1))
     assert closure.execution.commit == before == 0
-    assert queue.settled_below() == 0
+    assert queue.settled() == ()

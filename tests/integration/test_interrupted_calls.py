@@ -45,7 +45,8 @@ def test_a_write_is_made_once_or_not_at_all(strategy: psnb.ParameterServerStrate
 
     interrupted_everywhere(make)
     # None of the numbers of writes is left open, which servers would remember for ever.
-    assert updates._writer._watermark.low == updates._writer._next
+    numbers = updates._writer._numbers
+    assert numbers._ended == numbers._next
 
 
 def test_a_read_returns_what_is_there_after_an_interrupted_one(

@@ -11,11 +11,10 @@ import numpy as np
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.server.operations import EndWriter
-from psnb._src.server.server import Host
-from psnb._src.server.table import OnTable, ReadValues
 from psnb.errors import PsnbError, ServerUnresponsiveError
 from tests.model.notebook import Notebook
-from tests.model.reconciler import ROOM, TABLE
+from tests.model.reconciler import ROOM
+from tests.model.takeover import Takeover, contents
 from tests.model.workers import code
 from tests.model.world import Server, World
 
@@ -43,15 +42,29 @@ class Episode:
         Whether a server is killed only if nothing can be lost by it.
     cancels : bool
         Whether closures are cancelled.
+    tells : bool
+        Whether shards are told now and then what they may forget.
+    dies : bool
+        Whether the notebook may die, and another one takes over.
     """
 
     def __init__(
-        self, seed: int, *, mode: str, replicas: int, careful: bool, cancels: bool = False
+        self,
+        seed: int,
+        *,
+        mode: str,
+        replicas: int,
+        careful: bool,
+        cancels: bool = False,
+        tells: bool = False,
+        dies: bool = False,
     ) -> None:
         self.world = world = World(seed)
         self.notebook = Notebook(world, mode, servers=3, shards=4, replicas=replicas, workers=3)
         self._mode, self._careful = mode, careful
         self._cancels = Random(seed) if cancels else None  # its own: old seeds stay what they were
+        self._tells = Random(seed) if tells else None
+        self._death = Takeover(seed, self.notebook) if dies else None
         self._name = f"seed {seed}, {mode}, replicas={replicas}, careful={careful}"
 
     def run(self, steps: int) -> Counter[str]:
@@ -68,6 +81,9 @@ class Episode:
         for _ in range(steps):
             self._act()
             world.step()
+            if self._death is not None and self._death.due():
+                self._death.run()
+                return
         world.faults = False
         for process in (*world.servers.values(), *notebook.sessions, notebook):
             if process.frozen:
@@ -93,6 +109,8 @@ class Episode:
         world, notebook = self.world, self.notebook
         if self._cancels is not None and self._cancels.random() < 0.02:
             notebook.do(lambda: notebook.cancel(self._cancels))
+        if self._tells is not None and self._tells.random() < 0.05:
+            notebook.do(notebook.tell)
         choice = world.random.random()
         if choice < 0.10:
             notebook.do(notebook.feed)
@@ -211,8 +229,9 @@ class Episode:
             self._check_closure(closure, {i: float(v[closure.id]) for i, v in values.items()})
         for server in notebook.watched():
             for held in server.host._hosted.values() if server.alive else ():
-                held.shard.run(EndWriter(notebook.queue.name))
+                held.shard.run(notebook.settled())
                 assert self._mode == "geo" or not len(held.shard.log())
+                held.shard.run(EndWriter(notebook.queue.name))
 
     def _check_closure(self, closure: Closure, found: dict[int, float]) -> None:
         notebook, status = self.notebook, closure.remote.status
@@ -252,13 +271,15 @@ class Episode:
         return worker is None or worker.lost or closure.execution.commit in notebook.forgotten
 
 
-def contents(host: Host, index: int) -> np.ndarray:
-    values: np.ndarray = host._hosted[index].shard.run(OnTable(TABLE, ReadValues()))
-    return values
-
-
 def episode(seed: int) -> Episode:
     """Return an episode of whatever kind."""
     kinds = [(0, False), (1, False), (1, True)]
     replicas, careful = kinds[seed // len(MODES) % len(kinds)]
-    return Episode(seed, mode=MODES[seed % len(MODES)], replicas=replicas, careful=careful)
+    return Episode(
+        seed,
+        mode=MODES[seed % len(MODES)],
+        replicas=replicas,
+        careful=careful,
+        tells=seed % 7 in (1, 3, 4, 5),
+        dies=seed % 7 in (3, 4),
+    )

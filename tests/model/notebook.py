@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from psnb._src.client.commit import UndecidedError, ask, end_round, resolve_in_doubt
+from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures import Closure, ScheduleOptions
 from psnb._src.coordinator.in_flight import ApplyRound, FlushGate, Gate, RoundGate, Step
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.operations import EndRound
+from psnb._src.server.operations import EndRound, FenceCommits
 from psnb.errors import ServerLostError, ServerUnresponsiveError
 from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS, ClosureQueue
 from tests.model.reconciler import Fences, Reconciler
@@ -76,7 +77,7 @@ class Notebook(Reconciler):
         self.queue.attach(on_step=self._steps.append)
         self.resolver = _Resolver(self, mode == "geo")
         self.closures: list[Closure] = []
-        self._mode = mode
+        self.mode = mode
         self.workers: list[Worker] = []
         self.sessions: list[Worker] = []  # those that were given up, too
         for _ in range(workers):
@@ -84,6 +85,7 @@ class Notebook(Reconciler):
         # Where each attempt of a closure writes, and since when it runs.
         self.wrote: dict[tuple[int, int], tuple[tuple[ShardId, ...], int]] = {}
         self.rounds: dict[int, tuple[tuple[int, ...], Any]] = {}  # closures, and what came of it
+        self.ending: dict[int, tuple[int, ...]] = {}  # closures of rounds whose end was begun
         self.ran: dict[int, Worker] = {}  # who has told the end of a closure
         self.forgotten: set[int] = set()  # numbers of closures of which a worker lost what it knew
         self.doubts: list[tuple[Closure, set[int]]] = []  # who asked about the exchange of whom
@@ -106,7 +108,7 @@ class Notebook(Reconciler):
         left = [each for each in self.closures if not each.remote.done()]
         if left:
             remote = random.choice(left).remote
-            closure = self.queue.cancel(remote, in_flight=self._mode != "geo")
+            closure = self.queue.cancel(remote, in_flight=self.mode != "geo")
             self.world.counts["closures cancelled"] += remote.done()
             if closure is not None:
                 self.world.counts["closures revoked"] += 1
@@ -119,8 +121,7 @@ class Notebook(Reconciler):
             worker = self.world.random.choice(idle)
             for closure in self.queue.take(lambda each: len(worker.load) < 2 and not worker.load):
                 worker.load.append(closure)
-                execution, low = closure.execution, self.queue.settled_below()
-                sent = closure, execution.attempt, low, self.layout.version
+                sent = closure, closure.execution.attempt, self.layout.version
                 begin = once(lambda sent=sent: worker.begin(*sent))
                 self.world.send(worker, begin, lost=lambda: self.broken(worker))
         while self._steps:
@@ -129,6 +130,22 @@ class Notebook(Reconciler):
                 self._apply(step)
             else:
                 self._flush()
+
+    def settled(self) -> FenceCommits:
+        """Return what tells a shard which commits it may forget."""
+        settled = self.queue.scheduler.in_flight.settled.bounds()
+        return FenceCommits({}, (), {self.queue.name: settled})
+
+    def tell(self) -> None:
+        """Tell all shards what is settled, or those that it reaches."""
+        requests = [Request(shard, self.settled()) for shard in self.shards]
+        self.world.ask(self, requests, lambda outcomes: None)
+
+    def die(self, random: Random) -> None:
+        """Take in nothing any more; workers live on, and what was sent may arrive."""
+        self.world.forget(self, random)
+        for worker in self.sessions:
+            worker.lost, worker.load = True, []
 
     def heard(
         self,
@@ -165,7 +182,7 @@ class Notebook(Reconciler):
             self._flushed(worker)
 
     def _start_worker(self) -> None:
-        made = Exchanging if self._mode == "geo" else Worker
+        made = Exchanging if self.mode == "geo" else Worker
         worker = made(self.world, len(self.sessions), self)
         self.workers.append(worker)
         self.sessions.append(worker)
@@ -178,6 +195,7 @@ class Notebook(Reconciler):
             self.rounds[step.number] = step.closures, outcome
             self.queue.stepped(outcome)
 
+        self.ending[step.number] = step.closures
         of = EndRound(self.queue.name, step.number, step.closures, {})
         self.world.drive(self, end_round(self.shards, {}, of, ask, self.queue.block), ended)
 

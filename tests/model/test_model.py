@@ -24,6 +24,8 @@ WRONG = {
     "a server that knew nothing of a commit made a half of it": 111,
     "a closure read from a server that was taken for lost": 30022,
     "an exchange that was not taken was told to nobody": 30011,
+    "the end of a round did not move with its shard": 976,
+    "the end of a round came when another owner had closed the shards": 11686,
 }
 """Seeds of what has been wrong. They hold for as long as the model uses chance as it does."""
 

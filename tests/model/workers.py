@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from psnb._src.client.commit import UndecidedError, ask
 from psnb._src.client.commit import commit as commit_on
+from psnb._src.client.numbering import CommitNumbers
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures import Closure
 from psnb._src.placement.layout import ShardId
@@ -18,7 +18,6 @@ from psnb._src.protocol.messages import exchange_writer
 from psnb._src.protocol.packing import pack_error
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.table import AddRows, OnTable, PushGradient, ReadValues
-from psnb._src.utils.profiling import Watermark
 from psnb.errors import ServerLostError
 from tests.model.reconciler import ROOM, TABLE
 from tests.model.world import Process, World
@@ -51,7 +50,7 @@ class Worker(Process):
         self.load: list[Closure] = []
         self.lost = False  # the notebook has given it up
 
-    def begin(self, closure: Closure, attempt: int, low: int, layout: int) -> None:
+    def begin(self, closure: Closure, attempt: int, layout: int) -> None:
         """Run a closure: read, write to some shards, commit."""
         if self.known.version < layout:
             self.known = self.world.published
@@ -72,7 +71,7 @@ class Worker(Process):
             if turn is not None and not self.lost:
                 notebook.check_rounds(chosen[0], values, turn)
             notebook.wrote[closure.id, attempt] = chosen, begun
-            self._write(closure, number, attempt, low, chosen, turn)
+            self._write(closure, number, attempt, chosen, turn)
 
         begun = self.world.steps
         self.world.ask(self, [Request(chosen[0], OnTable(TABLE, ReadValues()))], read)
@@ -82,14 +81,13 @@ class Worker(Process):
         closure: Closure,
         number: int,
         attempt: int,
-        low: int,
         chosen: tuple[ShardId, ...],
         turn: int | None,
     ) -> None:
         one = write(closure.id, attempt, pushed=turn is not None)
         name, result = self.notebook.queue.name, pickle.dumps(attempt)
         commit = Commit(
-            *(name, number, attempt, low, chosen),
+            *(name, number, attempt, (), chosen),
             closures=((number, result),),
             coordinator=name,
             pushed=turn is not None,
@@ -144,10 +142,9 @@ class Exchanging(Worker):
 
     def __init__(self, world: World, session: int, notebook: Notebook) -> None:
         super().__init__(world, session, notebook)
-        self._numbers, self._watermark = itertools.count(), Watermark()
+        self._numbers = CommitNumbers()
         self._writes: dict[ShardId, list[OnTable]] = {}
         self._closures: list[tuple[int, bytes | None]] = []
-        self._ended_below = 0
         self.sent: dict[int, set[int]] = {}  # by number, the closures of an exchange
 
     def _write(
@@ -155,7 +152,6 @@ class Exchanging(Worker):
         closure: Closure,
         number: int,
         attempt: int,
-        low: int,
         chosen: tuple[ShardId, ...],
         turn: int | None,
     ) -> None:
@@ -164,7 +160,6 @@ class Exchanging(Worker):
             self._writes.setdefault(shard, []).append(one)
         result = pickle.dumps(attempt)
         self._closures.append((number, result))
-        self._ended_below = max(self._ended_below, low)
         if len(self._closures) < 3:
             self._end(closure, result, None)
         else:
@@ -177,23 +172,22 @@ class Exchanging(Worker):
         if not writes:
             ended(None)
             return
-        number = next(self._numbers)
+        number, settled = self._numbers.begin(tuple(writes))
         self.sent[number] = {each for each, _ in closures}
 
         def done(outcome: Any) -> None:
             if isinstance(outcome, ServerLostError):
                 outcome = UndecidedError(commit, outcome)
             if not isinstance(outcome, UndecidedError):
-                self._watermark.end(number)
+                self._numbers.end(number)
                 if isinstance(outcome, Exception):  # which whoever joins will hear of
                     self.notebook.forgotten |= self.sent[number]
             ended(outcome)
 
         name = self.notebook.queue.name
         commit = Commit(
-            *(exchange_writer(name, self.session), number, 1, self._watermark.low, tuple(writes)),
+            *(exchange_writer(name, self.session), number, 1, settled, tuple(writes)),
             closures=closures,
             coordinator=name,
-            ended_below=self._ended_below,
         )
         self._commit(commit, {shard: Part(each) for shard, each in writes.items()}, done)

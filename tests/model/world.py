@@ -150,11 +150,11 @@ class Pending:
     """A request that somebody waits for, and its way through the network; see `CommTransport`."""
 
     def __init__(self, owner: Process, request: Request, then: Callable[[Any], None]) -> None:
-        self._world, self._owner = owner.world, owner
+        self._world, self.owner = owner.world, owner
         self._request, self._then = request, then
         self._server: Server | None = None
         self._under_way = 0  # messages there and back
-        self.done = False
+        self.done = self.lost = False
         self.send()
 
     def send(self) -> None:
@@ -200,14 +200,14 @@ class Pending:
     def _arrive(self, server: Server, message: bytes) -> None:
         making = isinstance(self._request.operation, CreateTable)
         # What makes a table would make it anew: nobody sends it twice who has had an answer.
-        if not server.alive or (making and self.done):
+        if not server.alive or self.lost or (making and self.done):
             self._lost()
             return
         world = self._world
 
         def answered(answers: list[Any]) -> None:
             packed = pickle.dumps(answers[0])
-            world.send(self._owner, lambda: self._answered(pickle.loads(packed)), self._lost)
+            world.send(self.owner, lambda: self._answered(pickle.loads(packed)), self._lost)
 
         server.run(pickle.loads(message), answered)
 
@@ -226,14 +226,14 @@ class Pending:
 
     def _end(self, outcome: Any) -> None:
         self.done = True
-        self._owner.do(lambda: self._then(outcome))
+        self.owner.do(lambda: self._then(outcome))
 
     def _look(self) -> None:
-        self._owner.known = self._world.published
+        self.owner.known = self._world.published
 
     def _place(self) -> Any:
         assert isinstance(self._request.to, ShardId)
-        return self._owner.known.placements[self._request.to.number]
+        return self.owner.known.placements[self._request.to.number]
 
 
 class World:
@@ -292,6 +292,12 @@ class World:
         for position, request in enumerate(requests):
             take = lambda outcome, at=position: ended(at, outcome)  # noqa: E731
             self.pending.append(Pending(owner, request, take))
+
+    def forget(self, owner: Process, random: random.Random) -> None:
+        """Let nobody wait for what a process has asked; what has not arrived may do so later."""
+        for each in self.pending:
+            if each.owner is owner:
+                each.done, each.lost = True, random.random() < 0.5
 
     def drive(
         self,

@@ -49,8 +49,8 @@ LAYOUT = Layout("s", 2, 1, 10.0, (ShardPlacement(ServerAddress("tcp://a", "a")),
 STAGE = StageStatistics("map(parse)", 7, 0.5, level=1, limit=2, place=1 << 62)
 
 MESSAGES = [
-    RunClosures(4, LAYOUT, 3, {"f": ("name", b"pickled")}, ["g"], [ASSIGNMENT] * 2),
-    RunClosures(4, None, 3, {}, [], []),
+    RunClosures(LAYOUT, 3, {"f": ("name", b"pickled")}, ["g"], [ASSIGNMENT] * 2),
+    RunClosures(None, 3, {}, [], []),
     RecallClosures([1, 2]),
     CancelClosures([1, 2]),
     FlushCopies(),

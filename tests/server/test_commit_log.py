@@ -10,7 +10,7 @@ import pytest
 
 from psnb import errors
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.commit_log import ENDED, PROCESS, Commit, CommitLog, CommitState, Part
+from psnb._src.server.commit_log import PROCESS, Commit, CommitLog, CommitState, Part
 from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import (
     ApplyCommit,
@@ -36,6 +36,7 @@ from psnb._src.server.table import (
     ReadValues,
     TuneOptimizer,
 )
+from psnb._src.utils.range_set import Bounds
 
 ONES = np.ones(2, np.float32)
 PUSH = OnTable("v", PushGradient(-ONES))
@@ -47,8 +48,8 @@ def shard() -> ParameterShard:
     return made
 
 
-def commit(number: int = 0, attempt: int = 1, below: int = 0, **more: Any) -> Commit:
-    return Commit("a", number, attempt, below, **more)
+def commit(number: int = 0, attempt: int = 1, settled: Bounds = (), **more: Any) -> Commit:
+    return Commit("a", number, attempt, settled, **more)
 
 
 def do(
@@ -151,7 +152,7 @@ def test_what_an_earlier_attempt_sends_late_changes_nothing() -> None:
 def test_what_has_ended_for_good_is_forgotten_and_never_applied_again() -> None:
     made = shard()
     for number in range(100):
-        do(made, "commit", commit(number, below=max(0, number - 5)))
+        do(made, "commit", commit(number, settled=(0, number - 5)[: 2 * (number > 5)]))
     assert len(made.log()) == 6
     assert refused(made, "commit", commit(2))
 
@@ -159,14 +160,36 @@ def test_what_has_ended_for_good_is_forgotten_and_never_applied_again() -> None:
 def test_what_is_held_is_forgotten_when_it_has_ended() -> None:
     made = shard()
     do(made, "prepare", commit(1))
-    do(made, "commit", commit(9, below=5))
+    do(made, "commit", commit(9, settled=(0, 5)))
     assert len(made.log()) == 1
 
 
-def test_a_late_comer_with_an_old_mark_does_not_lower_it() -> None:
+def test_a_late_comer_that_knows_less_takes_nothing_back() -> None:
     made = shard()
-    do(made, "commit", commit(50, below=40))
+    do(made, "commit", commit(50, settled=(0, 40)))
+    do(made, "commit", commit(41, settled=(0, 10)))
     assert refused(made, "commit", commit(39))
+
+
+def test_what_ended_behind_one_that_has_not_is_forgotten_and_never_applied_again() -> None:
+    made = shard()
+    do(made, "prepare", commit(0))
+    for number in range(1, 1000):
+        do(made, "commit", commit(number))
+        if number % 10 == 0:
+            made.run(FenceCommits({}, (), {"a": (1, number)}))
+        assert len(made.log()) <= 11
+    assert refused(made, "commit", commit(500))
+    do(made, "apply", commit(0))
+    assert value(made) == 1000
+
+
+def test_a_closure_that_has_ended_is_not_noted_again_with_its_exchange() -> None:
+    made = shard()
+    made.run(FenceCommits({}, (), {"a": (4, 5)}))
+    exchange = Commit("a/0", 0, closures=((4, b"four"), (6, b"six")), coordinator="a")
+    do(made, "commit", exchange)
+    assert [fact.commit.number for fact in made.run(FenceCommits({"a": {4: 1, 6: 1}}))] == [6]
 
 
 def test_after_it_was_asked_for_only_the_notebook_decides() -> None:
@@ -229,7 +252,7 @@ def test_another_attempt_that_is_asked_for_is_given_up_though_one_before_it_was_
 
 def test_nothing_is_kept_of_what_has_ended_before_it_is_given_up() -> None:
     made = shard()
-    do(made, "commit", commit(9, below=9))
+    do(made, "commit", commit(9, settled=(0, 9)))
     do(made, "give_up", commit(3))
     assert fence(made, n4=1) == []
     assert len(made.log()) == 1
@@ -264,7 +287,7 @@ def test_a_commit_tells_who_takes_part_and_what_its_closures_return() -> None:
 def test_an_exchange_is_the_effect_of_its_closures() -> None:
     made = shard()
     closures = ((4, b"four"), (5, None))
-    exchange = Commit("a/0", 0, closures=closures, coordinator="a", ended_below=4)
+    exchange = Commit("a/0", 0, closures=closures, coordinator="a")
     do(made, "prepare", exchange)
     assert fence(made, n4=1) == []
     do(made, "apply", exchange)
@@ -301,7 +324,7 @@ def test_a_writer_that_has_ended_is_forgotten_and_commits_no_more() -> None:
 
 def test_new_shards_know_what_was_given_up_elsewhere() -> None:
     made = shard()
-    assert made.run(FenceCommits({"a": {5: 1, 6: ENDED}}, ["a/0"], {"a": 4})) == []
+    assert made.run(FenceCommits({"a": {5: 1}}, ["a/0"], {"a": (0, 4, 6, 7)})) == []
     for late in (commit(3), commit(5), commit(6, attempt=1000), Commit("a/0", 9)):
         assert refused(made, "commit", late)
     do(made, "commit", commit(5, attempt=2))

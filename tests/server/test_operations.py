@@ -34,7 +34,7 @@ from psnb._src.server.table import (
 )
 from psnb._src.transport.stream import Message
 
-COMMIT = Commit("w", 3, 2, 1, (ShardId("s", 0), ShardId("s", 4)), ((3, b"x"),), "c", 2, True)
+COMMIT = Commit("w", 3, 2, (0, 1), (ShardId("s", 0), ShardId("s", 4)), ((3, b"x"),), "c", True)
 ROWS = PushRows(np.arange(2, dtype=np.uint64), np.ones((2, 3)), 1.5, distinct=True)
 PART = Part([OnTable("v", ROWS), OnTable("w", SkipUpdates(3))], 7, 1)
 PREVIEW = OnTable("v", Preview([AddValues(np.ones(1))], ReadValues()))

@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 
+from psnb._src.placement.layout import ShardId
 from psnb._src.server import replication, table
-from psnb._src.server.operations import CreateSparse
+from psnb._src.server.commit_log import (
+    PROCESS,
+    Commit,
+    CommitLog,
+    CommitState,
+    LogEntry,
+    Part,
+    _CommitWriter,
+)
+from psnb._src.server.operations import (
+    CloseLog,
+    CommitPart,
+    CreateDense,
+    CreateSparse,
+    EndRound,
+    FenceCommits,
+    PreparePart,
+)
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.replication import Transfer
+from psnb._src.server.rounds import Rounds, _RoundWriter
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.states import Constant
 from psnb._src.server.table import (
     ClearTable,
     LookUpRows,
     OnTable,
+    PushGradient,
     PushRows,
     PutSegment,
+    ReservedWrite,
     ShardOperation,
 )
+from psnb._src.utils.range_set import RangeSet
 
 ROWS = 1000
 
@@ -153,3 +176,83 @@ def test_no_watcher_follows_the_tables_when_it_is_over(shard: ParameterShard) ->
     for _ in range(2):
         under_way.close()
     assert not shard.table("e").watchers
+
+
+CARRIED = {
+    "ParameterShard": {"_tables", "_creations", "_log", "_ended"},
+    "CommitLog": {"version", "rounds", "_writers", "_closed"},
+    "_CommitWriter": {"settled", "entries", "closed", "ticks"},
+    "LogEntry": {"commit", "state", "part", "reserved", "staleness", "fenced"},
+    "Rounds": {"_writers"},
+    "_RoundWriter": {"round", "held"},
+}
+NOT_NEEDED = {
+    "ParameterShard": {"name", "_make"},  # the copy has its own
+    "Rounds": {"_rooms", "_averaged"},  # memory, which the copy gets with `reserved` and `held`
+}
+
+
+def test_a_copy_has_all_that_a_shard_knows_of_commits() -> None:
+    """What is new in a shard must go with it, or be named as what a copy does not need."""
+    ones = np.ones(2, np.float32)
+    push = OnTable("v", PushGradient(-ones))
+    made, copy = ParameterShard("test"), ParameterShard("copy")
+    made.run(CreateDense("v", 0 * ones, SGD(1.0)))
+    for number in range(2):
+        made.run(CommitPart(Commit("a", number), Part([push], 0, number)))
+        if not number:
+            made.run(EndRound("a", 0, (0,), {"v": 1.0}))
+    made.run(CommitPart(Commit("b", 3, coordinator="c", closures=((9, b"x"),)), Part([push], 0)))
+    made.run(PreparePart(Commit("b", 4, 2, shards=(ShardId("s", 0),)), Part([push], 0)))
+    made.run(PreparePart(Commit(f"{PROCESS}d", 0), Part([push])))
+    made.run(FenceCommits({"b": {4: 2, 5: 1}}, ["e"], {"b": (0, 2, 7, 8)}))
+    made.run(CloseLog())
+    made.tick()
+    for steps in Transfer(made).last():
+        take(copy, steps)
+    found = known(made)
+    assert known(copy) == found
+    fresh = ParameterShard("new"), CommitLog(), _CommitWriter(), Rounds(), _RoundWriter()
+    for one in (*fresh, LogEntry(Commit("", 0), CommitState.GIVEN_UP)):
+        kind = type(one).__name__
+        for name in CARRIED[kind] - {"_log", "rounds"}:
+            values = [value for (*place, _), value in found.items() if place == [kind, name]]
+            assert {*values} - {plain(getattr(one, name))}, f"{kind}.{name} is as it was at first"
+
+
+def known(of: ParameterShard) -> dict[tuple[str, str, str], str]:
+    """Return what a shard knows, by kind, name and path, and see that all of it has been named."""
+    found: dict[tuple[str, str, str], str] = {}
+
+    def look(at: Any, path: str) -> None:
+        kind = type(at).__name__
+        if isinstance(at, dict):
+            for key, value in at.items():
+                look(value, f"{path}[{key!r}]")
+        elif kind in CARRIED:
+            names = set(at.__slots__ if hasattr(at, "__slots__") else vars(at))
+            assert names == CARRIED[kind] | NOT_NEEDED.get(kind, set()), kind
+            for name in CARRIED[kind]:
+                found[kind, name, path] = plain(getattr(at, name))
+                look(getattr(at, name), f"{path}.{name}")
+
+    look(of, "")
+    return found
+
+
+def plain(value: Any) -> str:
+    """Return a text that is the same for what is equal."""
+    match value:
+        case RangeSet():
+            return str(value.bounds())
+        case dict():
+            return str(list(value))
+        case list() | tuple():
+            return str([plain(each) for each in value])
+        case Part():
+            return plain([*value])
+        case ReservedWrite():
+            return str(value.write)
+        case None | bool() | int() | str() | Commit() | EndRound() | OnTable():
+            return repr(value)
+    return type(value).__name__

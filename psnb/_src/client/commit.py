@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, 
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
+
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
@@ -317,7 +319,7 @@ def _ends(logs: Mapping[ShardId, ClosedLog]) -> list[Request]:
     ends: list[EndRound] = [log.ended for log in logs.values() if log.ended is not None]
     distinct = {(each.writer, each.number): each for each in ends}.values()
     return [
-        Request(shard, end)
+        Request(shard, msgspec.structs.replace(end, decided=True))
         for shard, log in logs.items()
         for end in distinct
         if not set(end.closures).isdisjoint(log.held.get(end.writer, ()))

@@ -12,7 +12,6 @@ was exchanged before a commit comes, the commit goes into the next one.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from psnb._src.client.commit import UndecidedError
+from psnb._src.client.numbering import CommitNumbers
 from psnb._src.client.requests import Request, ServerClient, on_table, process_client
 from psnb._src.client.sparse_shards import ParameterShards, SeenIds, SparseShards
 from psnb._src.client.updates import ShardWrite, Updates, fetch_together
@@ -60,7 +60,7 @@ from psnb._src.server.table import (
 )
 from psnb._src.transport.stream import as_float32
 from psnb._src.utils.checks import integer
-from psnb._src.utils.profiling import PULL, PUSH, Watermark, counted_as
+from psnb._src.utils.profiling import PULL, PUSH, counted_as
 from psnb._src.utils.text import shown
 from psnb._src.utils.threads import Answer, uninterrupted
 from psnb.errors import ConfigurationError, InvalidArrayError, ServerLostError, ServerMemoryError
@@ -287,19 +287,16 @@ class LocalCopies:
     workers : int
         The number of workers by which differences are divided; set by the session, read by
         `exchange`.
-    ended_below : int
-        All closures below this number have ended; set and read likewise.
     """
 
     def __init__(
         self, server_client: ServerClient, closures: int, coordinator: str, writer: str
     ) -> None:
-        self.workers, self.ended_below = 1, 0
+        self.workers = 1
         self._server_client, self._closures = server_client, closures
         self._coordinator, self._writer = coordinator, writer
         self._lock = threading.Lock()  # guards the current cycle, its count, and the next two
-        self._numbers = itertools.count()
-        self._watermark = Watermark()
+        self._numbers = CommitNumbers()
         self._cycle = _Cycle()
 
     def server_name(self, shard: ShardId) -> str:
@@ -426,24 +423,23 @@ class LocalCopies:
             )
         if not cycle.updates:
             return None
-        with self._lock:
-            number, low = next(self._numbers), self._watermark.low
+        number, settled = self._numbers.begin(cycle.updates.shards)
         commit = Commit(
             self._writer,
             number,
-            settled_below=low,
+            settled=settled,
             closures=tuple(cycle.closures),
             coordinator=self._coordinator,
-            ended_below=self.ended_below,
         )
+        undecided = False  # then servers remember it
         try:
             return cycle.updates.commit(self._server_client, commit)
         except UndecidedError:
-            number = -1  # so that servers remember it
+            undecided = True
             raise
         except ServerLostError as error:
             # Some may still have it prepared, and might apply it when this worker is lost.
-            number = -1
+            undecided = True
             raise UndecidedError(commit, error) from error
         except ServerMemoryError as error:
             # Not tried again: the copies of the next cycle are of rows as they are without it.
@@ -453,8 +449,8 @@ class LocalCopies:
                 "this closure have learned"
             ) from None
         finally:
-            with self._lock:
-                self._watermark.end(number)
+            if not undecided:
+                self._numbers.end(number)
 
     def _apply(
         self,

@@ -26,6 +26,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from psnb._src.client.commit import UndecidedError
+from psnb._src.client.numbering import CommitNumbers
 from psnb._src.client.requests import Request, ServerClient, on_table, process_client
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import PROCESS, Commit, Part
@@ -50,7 +51,6 @@ from psnb._src.server.table import (
     TableRead,
 )
 from psnb._src.utils.ahead import require_closure
-from psnb._src.utils.profiling import Watermark
 from psnb._src.utils.threads import run_in_thread
 from psnb.errors import (
     ClosureCancelledError,
@@ -332,20 +332,15 @@ class _DirectWriter:
 
     def __init__(self) -> None:
         self._name = f"{PROCESS}{uuid.uuid4().hex}"
-        self._lock = threading.Lock()  # guards the numbers, for a moment each
-        self._next = 0
-        self._watermark = Watermark()
+        self._numbers = CommitNumbers()
 
-    def begin(self) -> Commit:
+    def begin(self, shards: tuple[ShardId, ...]) -> Commit:
         """Return the next commit; servers remember it until it has ended."""
-        with self._lock:
-            number, low = self._next, self._watermark.low
-            self._next += 1
-        return Commit(self._name, number, settled_below=low)
+        number, settled = self._numbers.begin(shards)
+        return Commit(self._name, number, settled=settled, shards=shards)
 
     def end(self, commit: Commit) -> None:
-        with self._lock:
-            self._watermark.end(commit.number)
+        self._numbers.end(commit.number)
 
 
 _writer = _DirectWriter()
@@ -380,7 +375,7 @@ def _commit(
     server_client: ServerClient, shards: tuple[ShardId, ...], parts: Mapping[ShardId, Part]
 ) -> None:
     writer = _writer
-    commit = writer.begin()._replace(shards=shards)
+    commit = writer.begin(shards)
     try:
         server_client.commit(commit, parts)
     except UndecidedError as error:

@@ -14,8 +14,7 @@ from heapq import heapify, heappop, heappush
 
 from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Execution, Pin, Run, WorkerPredicate
 from psnb._src.coordinator.remote_value import RemoteValue
-from psnb._src.server.commit_log import ENDED
-from psnb._src.utils.profiling import Watermark
+from psnb._src.utils.range_set import RangeSet
 
 
 class _ByPriority:
@@ -235,6 +234,10 @@ class InFlight:
     ----------
     blocked_by : str
         What holds up open closures, or a gate's step; empty if nothing does, or if that was raised.
+    settled : RangeSet
+        Numbers of commits of closures that have ended, in whatever order.
+    untold : int
+        How many of them servers have not been told of; whoever tells them sets it to 0.
     """
 
     def __init__(self) -> None:
@@ -242,7 +245,7 @@ class InFlight:
         self._running: dict[int, Closure] = {}
         self._open: dict[int, Closure] = {}
         self._commits = 0  # that have a number
-        self._watermark = Watermark()  # of the commits
+        self.settled, self.untold = RangeSet(), 0
 
     def __len__(self) -> int:
         return len(self._running) + len(self._open)
@@ -279,7 +282,7 @@ class InFlight:
         """Note that the next steps of a run are done."""
         execution = closure.execution
         first, execution.commit = execution.commit, execution.commit + steps
-        self._watermark.end_all(range(first, execution.commit))
+        self._settle(range(first, execution.commit))
         execution.kept = {n: each for n, each in execution.kept.items() if n >= execution.commit}
         execution.done += steps
         if steps:
@@ -328,27 +331,27 @@ class InFlight:
 
     def end(self, closure: Closure) -> None:
         """Note that a closure that was begun at least once has ended for good."""
-        self._watermark.end_all(closure.commits)
-
-    def settled_below(self) -> int:
-        """Return the commit number below which every closure has ended, in whatever order."""
-        return self._watermark.low
+        self._settle(closure.commits)
 
     def closed_attempts(self, waiting: Iterable[Closure]) -> dict[int, int]:
-        """Return the attempts that were begun, of commits from `settled_below` on.
+        """Return the attempts that were begun, of commits that are not settled.
 
         Parameters
         ----------
         waiting : iterable of Closure
             Closures that wait, some of them to run again.
         """
-        attempts = dict.fromkeys(self._watermark.ended(), ENDED)
+        attempts: dict[int, int] = {}
         for closure in waiting:
             if closure.execution is not NOT_TAKEN:
                 attempts |= dict.fromkeys(closure.commits, closure.execution.attempt - 1)
         for closure in self._open.values():
             attempts |= dict.fromkeys(closure.commits, closure.execution.attempt)
         return attempts
+
+    def _settle(self, commits: range) -> None:
+        self.settled.add(commits.start, commits.stop)
+        self.untold += len(commits)
 
 
 # Gate: when closures may begin, and what must be done with what they pushed. Pure, no locks.

@@ -443,7 +443,6 @@ class WorkerKnowledge:
         while len(self._functions) > max(_MOST_FUNCTIONS, len(closures)):
             forget.append(self._functions.popitem(last=False)[0])
         return messages.RunClosures(
-            self._services.scheduler.in_flight.settled_below(),
             self._new_layout(),
             workers,
             functions,

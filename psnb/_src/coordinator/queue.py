@@ -35,6 +35,7 @@ from psnb._src.coordinator.remote_value import (
 from psnb._src.coordinator.scheduler import QueueStatistics, Scheduler
 from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.protocol.packing import PerWorkerReference
+from psnb._src.utils.range_set import Bounds
 from psnb._src.utils.text import counted, timed_out
 from psnb._src.utils.threads import Inbox, uninterrupted
 from psnb._src.worker.context import worker_index
@@ -300,7 +301,7 @@ class ClosureQueue:
         self.inbox.catch_up(_CATCH_UP)
         return self._scheduler.statistics
 
-    def closed_attempts(self) -> tuple[int, dict[int, int]]:
+    def closed_attempts(self) -> tuple[Bounds, dict[int, int]]:
         """Do what `Scheduler.closed_attempts` does, in any thread."""
         return self.inbox.ask(self._scheduler.closed_attempts)
 

@@ -23,6 +23,7 @@ from psnb._src.protocol.packing import pack_error
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import EndWriter, FenceCommits
 from psnb._src.strategy.core import StrategyCore
+from psnb._src.utils.range_set import Bounds
 from psnb._src.utils.threads import start_task
 from psnb._src.worker.context import split_outcome, split_taken
 from psnb.errors import (
@@ -33,6 +34,9 @@ from psnb.errors import (
 )
 
 Applied = Mapping[CommitKey, Commit]
+
+LEAST_TOLD = 64
+"""How many commits must have ended before servers are told of it, however few are in flight."""
 
 _AGAIN = 0.2
 """Seconds until a server that does not respond is asked again: its error may come at once."""
@@ -62,6 +66,7 @@ class Resolver:
         # The event loop adds to it, and another thread may copy it, which is atomic.
         self._ended_sessions: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._telling: set[ShardId] = set()  # which of them is told what is settled
 
     def lose(
         self,
@@ -178,11 +183,24 @@ class Resolver:
         """Note that closures write to parameters of other strategies."""
         self._others |= dict.fromkeys(strategies)
 
-    def fences(self, closed_attempts: tuple[int, dict[int, int]]) -> list[FenceCommits]:
+    def fences(self, closed_attempts: tuple[Bounds, dict[int, int]]) -> list[FenceCommits]:
         """Return the operations that inform new shards which commits were given up."""
         name = self._scheduler.name
-        below, attempts = closed_attempts
-        return [FenceCommits({name: attempts}, list(self._ended_sessions), {name: below})]
+        settled, attempts = closed_attempts
+        return [FenceCommits({name: attempts}, list(self._ended_sessions), {name: settled})]
+
+    def tell_settled(self) -> None:
+        """Tell servers which commits they may forget, if it is time; on the loop, returns at once.
+
+        That is when as many have ended, since they were told, as closures are in flight: so shards
+        remember at most twice as many, and ranges, of which there may be one for each closure in
+        flight, cost a constant time a closure. If a shard does not get it, it gets all of it the
+        next time.
+        """
+        in_flight = self._scheduler.in_flight
+        if in_flight.untold >= max(LEAST_TOLD, len(in_flight)):
+            in_flight.untold = 0
+            start_task(self._tell(in_flight.settled.bounds()), self._tasks, "psnb settled commits")
 
     def end(self) -> None:
         """Have servers forget the coordinator, which was closed; on the loop, returns at once."""
@@ -197,6 +215,23 @@ class Resolver:
             await resolve_in_doubt(shards, {}, writers, self._strategy.ask, _give_up)
             requests = [Request(shard, EndWriter(writer)) for shard in shards for writer in writers]
             await self._strategy.ask(requests)
+
+    async def _tell(self, settled: Bounds) -> None:
+        fence = FenceCommits({}, (), {self._scheduler.name: settled})
+        with contextlib.suppress(PsnbError, OSError):  # the strategy, or another one, may be closed
+            for shard in await self._shards():
+                if shard not in self._telling:  # its server may be unresponsive
+                    self._telling.add(shard)
+                    task = self._tell_shard(Request(shard, fence))
+                    start_task(task, self._tasks, "psnb settled commits of a shard")
+
+    async def _tell_shard(self, request: Request) -> None:
+        assert isinstance(request.to, ShardId)
+        try:
+            with contextlib.suppress(PsnbError, OSError):
+                await self._strategy.ask([request])
+        finally:
+            self._telling.discard(request.to)
 
     def _outcome(self, closure: Closure, commit: int, remembered: bytes | None) -> bytes:
         """Return the outcome of a closure that has had its effect; note what it has taken."""

@@ -42,6 +42,7 @@ from psnb._src.coordinator.remote_value import (
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.protocol.packing import pack_error, packed_text
+from psnb._src.utils.range_set import Bounds
 from psnb._src.utils.text import counted, text_of
 from psnb._src.worker.context import split_outcome
 from psnb.errors import (
@@ -708,13 +709,13 @@ class Scheduler:
         self.go_on()
         return self.gate.complete()
 
-    def closed_attempts(self) -> tuple[int, dict[int, int]]:
-        """Return the commit number below which all have ended, and the attempts of those above.
+    def closed_attempts(self) -> tuple[Bounds, dict[int, int]]:
+        """Return the numbers of commits that have ended, and the attempts of others.
 
         These are the attempts that were begun: servers must accept no commit of them any more. To
         be called while nothing runs.
         """
-        return self.in_flight.settled_below(), self.in_flight.closed_attempts(self.waiting)
+        return self.in_flight.settled.bounds(), self.in_flight.closed_attempts(self.waiting)
 
     def _begin_effects(self) -> str:
         """Apply a round that nothing else would fill; return what holds rounds up."""

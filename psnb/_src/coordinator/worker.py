@@ -392,6 +392,7 @@ class WorkerConnection:
                 with self._scheduler.turn():
                     self._take_in(message)
                 if isinstance(message, messages.ClosureResults):
+                    self._resolver.tell_settled()
                     self._records.merged.draw(time.time())
 
     def _take_in(self, message: messages.ToNotebook) -> None:

@@ -88,7 +88,6 @@ class RunClosures(ToWorker, frozen=True):
 
     batch: ClassVar = Assignment
 
-    settled_below: int  # all closures with a smaller number of commit have ended
     layout: Layout | None  # where the shards are, if the worker does not know it yet
     workers: int  # how many there are now
     functions: dict[str, tuple[str, bytes]]  # new ones by id: name, and pickled

@@ -10,10 +10,12 @@ outcome, the notebook asks all shards (`CommitLog.fence`) and decides
 answer any more, even if it is still alive.
 
 A closure that runs again does so in another *attempt*, under the same number. The log refuses
-attempts that were given up, and all numbers below a coordinator's *watermark*: those have ended for
-good. Above it the log keeps each number, so its size is proportional to the work under way. The
-process that makes writes outside of closures numbers them in the same way, so a request without an
-answer can be sent again.
+attempts that were given up, and all numbers that are *settled*: those have ended for good. The log
+has them as ranges, and keeps each of the others, so its size is proportional to the work under way.
+A coordinator tells all shards now and then what is settled (`Resolver.tell_settled`). The process
+that makes writes outside of closures numbers them in the same way, so a request without an answer
+can be sent again; its commits carry what is settled (`CommitNumbers`). To tell it again, late, or
+never changes no answer of a shard, only what it must remember.
 
 The log also counts the updates of closures, from which the staleness of each is computed, and it
 keeps what closures pushed in a round that is not over yet.
@@ -31,6 +33,7 @@ from typing import NamedTuple
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.rounds import Rounds
 from psnb._src.server.table import OnTable, ReservedWrite
+from psnb._src.utils.range_set import Bounds, RangeSet
 from psnb.errors import ClosureCancelledError
 
 # What notebook, workers and servers send each other about commits. Pure.
@@ -49,8 +52,8 @@ class Commit(NamedTuple):
         The number of the commit among the writer's; the same for all attempts of a closure.
     attempt : int
         Which attempt, from 1.
-    settled_below : int
-        All commits of the writer below this number have ended, so servers may forget them.
+    settled : tuple of int
+        Numbers of the writer's commits that have ended, so servers may forget them; see `RangeSet`.
     shards : tuple of ShardId
         All shards that take part.
     closures : tuple of tuple
@@ -59,8 +62,6 @@ class Commit(NamedTuple):
     coordinator : str
         The coordinator of these closures. It is the writer, except where a worker is, which
         exchanges what several closures have learned (mode `Geo`).
-    ended_below : int
-        All closures of the coordinator below this number have ended.
     pushed : bool
         Whether there are gradients among the writes.
     """
@@ -68,11 +69,10 @@ class Commit(NamedTuple):
     writer: str
     number: int
     attempt: int = 1
-    settled_below: int = 0
+    settled: Bounds = ()
     shards: tuple[ShardId, ...] = ()
     closures: tuple[tuple[int, bytes | None], ...] = ()
     coordinator: str = ""
-    ended_below: int = 0
     pushed: bool = False
 
 
@@ -111,9 +111,6 @@ class CommitRecord(NamedTuple):
 
 PROCESS = "process "
 """The prefix of the names of processes that write outside of closures."""
-
-ENDED = 1 << 62
-"""In place of the number of an attempt: all attempts."""
 
 _IDLE_TICKS = 60
 
@@ -157,7 +154,7 @@ class LogEntry:
 
 @dataclass(slots=True)
 class _CommitWriter:
-    low: int
+    settled: RangeSet = field(default_factory=RangeSet)
     entries: dict[int, LogEntry] = field(default_factory=dict)
     closed: bool = False  # nothing more is taken from it
     ticks: int = 0  # since something came from it
@@ -192,6 +189,11 @@ class CommitLog:
         return entry is None or (
             entry.state is not CommitState.APPLIED and entry.commit.attempt < commit.attempt
         )
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no commits any more, of any writer."""
+        return self._closed
 
     def prepared(self) -> Iterator[LogEntry]:
         """Yield the commits that are prepared."""
@@ -236,7 +238,7 @@ class CommitLog:
                 return entry
             raise _given_up(commit)
         entry = LogEntry(commit, CommitState.PREPARED, part, reserve(part))
-        self._settle(commit.writer, commit.settled_below).entries[commit.number] = entry
+        self._settle(commit.writer, commit.settled).entries[commit.number] = entry
         return entry
 
     def find(self, commit: Commit, *, decided: bool = False) -> LogEntry:
@@ -274,9 +276,9 @@ class CommitLog:
         decided : bool
             Whether it is the notebook that has given it up.
         """
-        writer = self._settle(commit.writer, commit.settled_below)
+        writer = self._settle(commit.writer, commit.settled)
         entry = writer.entries.get(commit.number)
-        if commit.number < writer.low or (
+        if commit.number in writer.settled or (
             entry is not None
             and (
                 entry.state is CommitState.APPLIED
@@ -297,7 +299,7 @@ class CommitLog:
         attempts : mapping of int to int
             By number, the attempt up to which a commit is given up if it is not here.
         """
-        known = self._settle(writer, 0)
+        known = self._settle(writer)
         facts = []
         for number, attempt in attempts.items():
             entry = known.entries.get(number)
@@ -313,7 +315,7 @@ class CommitLog:
 
     def close(self, writer: str) -> list[CommitRecord]:
         """Refuse all further commits of a writer, and report those that are here."""
-        known = self._settle(writer, 0)
+        known = self._settle(writer)
         known.closed = True
         facts = []
         for entry in known.entries.values():
@@ -330,19 +332,19 @@ class CommitLog:
 
     def end(self, writer: str) -> None:
         """Refuse all further commits of a writer, and forget those that are here."""
-        self._writers[writer] = _CommitWriter(0, closed=True)
+        self._writers[writer] = _CommitWriter(closed=True)
 
-    def settle(self, writer: str, below: int) -> None:
-        """Refuse a writer's commits below a number: they have ended."""
-        self._settle(writer, below)
+    def settle(self, writer: str, settled: Bounds) -> None:
+        """Forget commits of a writer that have ended, and refuse them if they come late."""
+        self._settle(writer, settled)
 
     def note(self, commit: Commit) -> None:
         """Note closures whose effect is in a commit that is not their own."""
         if commit.coordinator in ("", commit.writer):
             return
-        known = self._settle(commit.coordinator, commit.ended_below)
+        known = self._settle(commit.coordinator)
         for number, result in commit.closures:
-            if number >= known.low:
+            if number not in known.settled:
                 own = Commit(commit.coordinator, number, closures=((number, result),))
                 known.entries[number] = LogEntry(
                     own._replace(coordinator=commit.coordinator), CommitState.APPLIED
@@ -362,21 +364,21 @@ class CommitLog:
         }
 
     def _refuses(self, commit: Commit, writer: _CommitWriter) -> bool:
-        return self._closed or writer.closed or commit.number < writer.low
+        return self._closed or writer.closed or commit.number in writer.settled
 
     def _look_up(self, commit: Commit) -> tuple[_CommitWriter, LogEntry | None]:
         """Return the writer and the entry of a commit; changes nothing."""
-        writer = self._writers.get(commit.writer) or _CommitWriter(0)
+        writer = self._writers.get(commit.writer) or _CommitWriter()
         return writer, writer.entries.get(commit.number)
 
-    def _settle(self, writer: str, settled_below: int) -> _CommitWriter:
+    def _settle(self, writer: str, settled: Bounds = ()) -> _CommitWriter:
         known = self._writers.get(writer)
         if known is None:
-            known = self._writers[writer] = _CommitWriter(settled_below)
-        elif settled_below > known.low:
-            known.low = settled_below
-            entries = known.entries
-            known.entries = {n: entry for n, entry in entries.items() if n >= settled_below}
+            known = self._writers[writer] = _CommitWriter()
+        if settled:
+            known.settled.update(settled)
+            entries = known.entries.items()
+            known.entries = {n: entry for n, entry in entries if n not in known.settled}
         known.ticks = 0
         return known
 

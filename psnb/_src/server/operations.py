@@ -21,6 +21,7 @@ from psnb._src.server.states import Admission, Always, Initializer
 from psnb._src.server.table import OnTable, Operation, Preview, Segment, ShardOperation, TableRead
 from psnb._src.transport.stream import Message
 from psnb._src.utils.files import WrittenFile
+from psnb._src.utils.range_set import Bounds
 
 _ALWAYS = Always()
 
@@ -104,7 +105,7 @@ class FenceCommits(ShardOperation, frozen=True):
 
     attempts: Mapping[str, Mapping[int, int]]
     closed: Sequence[str] = ()
-    settled: Mapping[str, int] | None = None
+    settled: Mapping[str, Bounds] | None = None
 
 
 class EndWriter(ShardOperation, frozen=True):
@@ -133,12 +134,16 @@ class SquareNorms(ShardOperation, frozen=True):
 
 
 class EndRound(ShardOperation, frozen=True):
-    """Applies what closures pushed in a round."""
+    """Applies what closures pushed in a round.
+
+    A log that is closed takes it only if it is ``decided`` by the owner that has closed it.
+    """
 
     writer: str
     number: int
     closures: Sequence[int]
     norms: Mapping[str, float]
+    decided: bool = False
 
 
 class ClosedLog(Message, frozen=True):
@@ -172,6 +177,7 @@ class FinishReplica(ShardOperation, frozen=True):
 
     tails: Mapping[str, TableTail]
     log: CommitLog
+    ended: EndRound | None
 
 
 # Of the server that a shard is on, and so not of its copies.

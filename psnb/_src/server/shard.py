@@ -41,7 +41,8 @@ from psnb._src.server.rounds import square_norm
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.states import Always
 from psnb._src.server.table import OnTable, Push, ReservedWrite, ShardOperation, Table, with_rates
-from psnb.errors import ConfigurationError, InternalError
+from psnb._src.utils.range_set import Bounds
+from psnb.errors import ConfigurationError, InternalError, OwnershipLostError
 
 # The kinds of tables, and what must be compiled before one is made. Pure, without Dask.
 
@@ -165,10 +166,8 @@ class ParameterShard:
                 return None
             case SquareNorms(writer, number, closures, tables):
                 return self._square_norms(writer, number, closures, tables)
-            case EndRound(writer, number, closures, norms):
-                self._end_round(writer, number, closures, norms)
-                self._ended = operation
-                return None
+            case EndRound():
+                return self._end_round(operation)
             case CreateDense() | CreateSparse():
                 # Sent again, because the answer was lost: the table was not used meanwhile.
                 return self._create(operation)
@@ -177,8 +176,8 @@ class ParameterShard:
                 return None
             case MeasureTables():
                 return {name: table.nbytes() for name, table in self._tables.items()}
-            case FinishReplica(tails, log):
-                return self._finish(tails, log)
+            case FinishReplica(tails, log, ended):
+                return self._finish(tails, log, ended)
         raise InternalError(f"{self.name} has no operation {operation}")
 
     def decided(self, operation: ShardOperation) -> ShardOperation:
@@ -252,14 +251,20 @@ class ParameterShard:
         """Return the log of commits itself, not a copy."""
         return self._log
 
-    def _finish(self, tails: Mapping[str, TableTail], log: CommitLog) -> None:
+    def ended(self) -> EndRound | None:
+        """Return the end of the latest round, with which other shards can end it as well."""
+        return self._ended
+
+    def _finish(
+        self, tails: Mapping[str, TableTail], log: CommitLog, ended: EndRound | None
+    ) -> None:
         for name, tail in tails.items():
             self._tables[name].check_tail(tail.tail)
         self._tables = {name: self._tables[name] for name in tails}
         self._creations = {name: self._creations[name] for name in tails}
         for name, tail in tails.items():
             self._tables[name].take_over(tail.tail, tail.skipped, tail.optimizer)
-        self._log = log
+        self._log, self._ended = log, ended
         # What the original has reserved for its commits, they need here as well.
         for entry in log.prepared():
             assert entry.part is not None
@@ -334,7 +339,7 @@ class ParameterShard:
         self,
         attempts: Mapping[str, Mapping[int, int]],
         closed: Sequence[str] = (),
-        settled: Mapping[str, int] | None = None,
+        settled: Mapping[str, Bounds] | None = None,
     ) -> list[CommitRecord]:
         """Report the state of some commits, and let only the notebook decide on them.
 
@@ -344,30 +349,34 @@ class ParameterShard:
             By writer and number: the last attempt that may exist.
         closed : sequence of str
             Writers of which all commits are reported, and none is accepted from now on.
-        settled : mapping of str to int
-            By writer, the number below which all commits have ended.
+        settled : mapping of str to tuple of int
+            By writer, the numbers of commits that have ended; see `RangeSet`.
         """
-        for writer, below in (settled or {}).items():
-            self._log.settle(writer, below)
+        for writer, numbers in (settled or {}).items():
+            self._log.settle(writer, numbers)
         facts = [fact for writer in closed for fact in self._log.close(writer)]
-        for writer, numbers in attempts.items():
-            facts += self._log.fence(writer, numbers)
+        for writer, last in attempts.items():
+            facts += self._log.fence(writer, last)
         return facts
 
-    def _end_round(
-        self, writer: str, number: int, closures: Sequence[int], norms: Mapping[str, float]
-    ) -> None:
-        """Apply what closures pushed in a round, once, as one update; see `Rounds`.
-
-        ``norms`` has the norms of whole gradients, by table, where they are known.
-        """
+    def _end_round(self, end: EndRound) -> None:
+        """Apply what closures pushed in a round, once, as one update; see `Rounds`."""
         rounds = self._log.rounds
-        if not rounds.over(writer, number):
-            for each in rounds.averages(writer, closures, self._tables, norms):
-                assert each.make is not None
-                each.make()
-            rounds.end(writer, number)
-            self._log.version += len(closures)
+        if rounds.over(end.writer, end.number):
+            return
+        if self._log.closed and not end.decided:
+            # Late, from an owner that another one has taken over from: that one has asked all
+            # shards already which of them have ended the round.
+            raise OwnershipLostError(
+                f"round {end.number} of {end.writer} was not ended on {self.name}: another process "
+                "has taken the strategy over"
+            )
+        for each in rounds.averages(end.writer, end.closures, self._tables, end.norms):
+            assert each.make is not None
+            each.make()
+        rounds.end(end.writer, end.number)
+        self._log.version += len(end.closures)
+        self._ended = end
 
     def _square_norms(
         self, writer: str, number: int, closures: Sequence[int], tables: Sequence[str]

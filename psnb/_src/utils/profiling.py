@@ -293,39 +293,3 @@ def _table(rows: list[StageStatistics]) -> str:
             for each in rows
         ],
     )
-
-
-# Watermark: the number below which all numbers have ended. Pure; callers must lock it.
-
-
-class Watermark:
-    """Tracks numbers that end in any order.
-
-    Attributes
-    ----------
-    low : int
-        Every number below has ended. It never goes down.
-    """
-
-    def __init__(self) -> None:
-        self.low = 0
-        self._ended: set[int] = set()
-
-    def end(self, number: int) -> None:
-        """Note that a number has ended."""
-        self._ended.add(number)
-        while self.low in self._ended:
-            self._ended.discard(self.low)
-            self.low += 1
-
-    def end_all(self, numbers: range) -> None:
-        """Note that numbers in a row have ended."""
-        if not self._ended and numbers and numbers.start == self.low:
-            self.low = numbers.stop  # nearly always
-        else:
-            for number in numbers:
-                self.end(number)
-
-    def ended(self) -> frozenset[int]:
-        """Return the numbers above `low` that have ended."""
-        return frozenset(self._ended)

@@ -157,7 +157,6 @@ class ClosureRunner:
             if opening.exchange is None
             else LocalCopies(server_client, opening.exchange, name, writer)
         )
-        self._settled_below = 0
         self._written_to = {opening.strategy}  # the strategies that the coordinator knows of
         # Of closures that have not ended: the loop adds, closure threads remove. All per-worker
         # values that are made share one.
@@ -167,11 +166,11 @@ class ClosureRunner:
             threading.local()
         )  # `commit`: an `Answer` when this thread's last one has ended
 
-    def learn(self, settled_below: int, workers: int) -> None:
-        """Note below which number all closures have ended, and how many workers there are."""
-        self._settled_below, self._results.workers = settled_below, workers
+    def learn(self, workers: int) -> None:
+        """Note how many workers there are."""
+        self._results.workers = workers
         if self._copies is not None:
-            self._copies.workers, self._copies.ended_below = workers, settled_below
+            self._copies.workers = workers
 
     @property
     def busy(self) -> bool:
@@ -421,10 +420,8 @@ class ClosureRunner:
             name,
             assignment.commit,
             assignment.attempt,
-            self._settled_below,
             closures=((assignment.commit, small),),
             coordinator=name,
-            ended_below=self._settled_below,
             pushed=updates.pushed,
             shards=updates.shards,
         )

@@ -222,7 +222,7 @@ class Session:
     def _take(self, message: RunClosures) -> None:
         if message.layout is not None:
             self._server_client.learn(message.layout)
-        self._runner.learn(message.settled_below, message.workers)
+        self._runner.learn(message.workers)
         for function_id in message.forget:
             self._functions.pop(function_id, None)
         for function_id, (name, payload) in message.functions.items():

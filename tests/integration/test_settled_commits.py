@@ -1,0 +1,67 @@
+"""What has ended beside a closure that takes long is not kept: by no server, nor the notebook."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psnb
+from psnb._src.coordinator.resolve import LEAST_TOLD
+from psnb._src.server.commit_log import CommitLog
+from psnb._src.server.replication import Transfer
+from psnb._src.server.shard import ParameterShard
+from tests.conftest import wait_until
+
+TOGETHER, TIMES = 100, 15
+
+
+def held() -> tuple[list[CommitLog], list[ParameterShard]]:
+    """Return the logs of all copies, and the shards that have a variable."""
+    gc.collect()
+    objects = gc.get_objects()
+    logs = [each for each in objects if isinstance(each, CommitLog)]
+    shards = [each for each in objects if isinstance(each, ParameterShard) and each.tables()]
+    return logs, shards
+
+
+@pytest.mark.parametrize("mode", [psnb.Async(), psnb.Geo(2)], ids=["async", "geo"])
+def test_servers_and_notebook_keep_no_more_than_twice_what_is_in_flight(
+    mode: Any, tmp_path: Path
+) -> None:
+    over = tmp_path / "over"
+    with (
+        psnb.local_cluster(workers=2, servers=2, processes=False) as client,
+        psnb.ParameterServerStrategy(client, replicas=1, mode=mode) as strategy,
+    ):
+        v = strategy.variable(np.zeros(2, np.float32), optimizer=psnb.SGD(1.0))
+        coordinator = psnb.ClusterCoordinator(strategy)
+
+        def short() -> None:
+            v.push(np.ones(2, np.float32))
+
+        def long() -> None:
+            while not over.exists():
+                time.sleep(0.02)
+
+        slow = coordinator.schedule(long, worker=0)
+        wait_until(lambda: slow.status is psnb.ClosureStatus.RUNNING, "the long one runs")
+        try:
+            kept, sent = [], []
+            for _ in range(TIMES):
+                for each in [coordinator.schedule(short, worker=1) for _ in range(TOGETHER)]:
+                    each.fetch()
+                logs, shards = held()
+                kept += [len(log) for log in logs]
+                sent += [len(pickle.dumps(Transfer(each).last())) for each in shards]
+            settled = coordinator._queue._scheduler.in_flight.settled
+            assert len(settled) <= 2
+        finally:
+            over.touch()
+        assert 0 < max(kept) <= 2 * max(TOGETHER + 1, LEAST_TOLD)
+        assert max(sent) < 2 * max(sent[: len(sent) // TIMES])

@@ -1,0 +1,147 @@
+"""Takeover: the notebook dies between any two messages, and another one takes its strategy over.
+
+Meanwhile shards move. What the first has left must be finished or given up by all shards alike.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from psnb._src.client.commit import ask, recover_orphans
+from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.server.server import Host
+from psnb._src.server.table import OnTable, ReadValues
+from psnb.errors import ServerUnresponsiveError
+from tests.model.notebook import Notebook
+from tests.model.reconciler import TABLE
+from tests.model.workers import code
+from tests.model.world import Process
+
+_LATER = 300
+"""Steps in which what was under way arrives, or most of it."""
+
+
+class Takeover:
+    """The death of a notebook, what happens until another one is there, and what must hold then.
+
+    Parameters
+    ----------
+    seed : int
+        Of its own chance.
+    notebook : Notebook
+        What dies; its reconciler lives on, as the other one has one, too.
+    """
+
+    def __init__(self, seed: int, notebook: Notebook) -> None:
+        self._random, self._notebook = Random(seed), notebook
+
+    def due(self) -> bool:
+        """Return whether it dies now: mostly while shards end a round, or some of them have."""
+        notebook = self._notebook
+        if notebook.recovering or notebook.unmade or notebook.frozen:
+            return False
+        chance = 0.3 if self._halfway() else 0.03 if self._round() is not None else 0.0003
+        return self._random.random() < chance
+
+    def run(self) -> None:
+        """Die, let shards move, take over; assert that nothing is done by halves."""
+        world, notebook = self._notebook.world, self._notebook
+        world.counts["rounds left halfway" if self._halfway() else "notebooks died"] += 1
+        steps = self._random.choice([300, 1000] if self._halfway() else [0, 10, 100])
+        notebook.die(self._random)
+        self._go_on(steps)
+        world.faults = False
+        for server in world.servers.values():
+            server.wake()
+        found: list[Any] = []
+        owner = Process(world, "another notebook")
+        while not found:
+            world.drive(owner, recover_orphans(notebook.shards, ask), found.append)
+            while not found:
+                self._go_on(1)
+            if isinstance(found[0], ServerUnresponsiveError):
+                found.clear()
+        assert found == [None]
+        world.counts["takeovers"] += 1
+        self._go_on(_LATER)
+        self._check()
+
+    def _round(self) -> int | None:
+        """Return the round of which the end is begun, and not heard of."""
+        return next((n for n in self._notebook.ending if n not in self._notebook.rounds), None)
+
+    def _halfway(self) -> bool:
+        number = self._round()
+        if number is None:
+            return False
+        ends = [host._hosted[i].shard.ended() for i, host in self._primaries().items()]
+        ended = [each is not None and each.number == number for each in ends]
+        return any(ended) and not all(ended)
+
+    def _go_on(self, steps: int) -> None:
+        world, notebook = self._notebook.world, self._notebook
+        for _ in range(steps):
+            if world.faults and self._random.random() < 0.04:
+                notebook.rearrange()
+            if self._random.random() < 0.2:
+                notebook.round()
+            world.step()
+
+    def _primaries(self) -> dict[int, Host]:
+        found = {}
+        for index, place in enumerate(self._notebook.layout.placements):
+            server = self._notebook.world.servers[place.primary.key] if place.primary else None
+            if server is not None and server.alive and index in server.host._hosted:
+                found[index] = server.host
+        return found
+
+    def _check(self) -> None:
+        notebook = self._notebook
+        values = {i: contents(host, i) for i, host in self._primaries().items()}
+        halves: dict[int, set[bool]] = {}
+        for closure in notebook.closures:
+            turn = closure.execution.round
+            counted = notebook.ending.get(-1 if turn is None else turn, ())
+            share = len(counted) if closure.execution.commit in counted else 1
+            sums = {i: round(float(v[closure.id]) * share) for i, v in values.items()}
+            there = self._check_closure(closure, {i: v for i, v in sums.items() if v})
+            if there is not None and closure.execution.commit in counted:
+                halves.setdefault(turn or 0, set()).add(there)
+        for turn, found in halves.items():
+            assert len(found) == 1, f"half of round {turn} is there"
+
+    def _check_closure(self, closure: Closure, sums: dict[int, int]) -> bool | None:
+        """Assert that it is there wholly or not at all; return which, if it can be told."""
+        notebook, there, unknown = self._notebook, False, False
+        told = f"{closure} {closure.remote.status}: {sums}"
+        for (number, attempt), (chosen, begun) in notebook.wrote.items():
+            lost, risked = notebook.lost_at, notebook.risked_at
+            kept = {
+                each.number
+                for each in chosen
+                if max(lost.get(each.number, -1), risked.get(each.number, -1)) < begun
+            }
+            if number != closure.id:
+                continue
+            if not kept:  # there is nothing left of it, whether it was there or not
+                unknown = True
+                continue
+            found = {index for index in kept if sums.get(index) == code(attempt)}
+            assert found in (set(), kept), f"half of attempt {attempt} is there: {told}"
+            assert not (there and found), f"two attempts are there: {told}"
+            there = there or bool(found)
+        if unknown and not there:
+            return None
+        if closure.remote.status is ClosureStatus.COMPLETED and notebook.mode == "async":
+            assert there, f"it is lost: {told}"
+        return there
+
+
+def contents(host: Host, index: int) -> np.ndarray:
+    """Return what the table of a shard holds."""
+    values: np.ndarray = host._hosted[index].shard.run(OnTable(TABLE, ReadValues()))
+    return values
