@@ -201,7 +201,11 @@ def held(shard: ParameterShard) -> Any:
         tables.append((name, plain(shard.creation(name), state)))
     writers = shard.log()._writers.items()
     log = [
-        (name, each.low, sorted((n, e.state, e.commit.attempt) for n, e in each.entries.items()))
+        (
+            name,
+            each.settled.bounds(),
+            sorted((n, e.state, e.commit.attempt) for n, e in each.entries.items()),
+        )
         for name, each in sorted(writers)
     ]
     return tables, log, shard.version
