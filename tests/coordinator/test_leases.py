@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from psnb._src.coordinator.leases import HELD_SECONDS, EpochLeases, Progress, SplitRange
 from psnb._src.protocol.messages import Taken
-from psnb.errors import ConfigurationError
+from psnb.errors import ConfigurationError, DatasetError
 from tests.coordinator.queues import take
 
 
@@ -190,6 +190,29 @@ def test_what_runs_when_a_state_is_taken_is_done_again() -> None:
     take(leases, "a", 0, closure=7, count=2, after=2, ended=True)
     again = EpochLeases(1, leases.state())
     assert again.lease("b") == (0, SplitRange(0, None, 2))
+
+
+def test_parts_of_a_partition_have_the_same_rows_also_when_an_epoch_goes_on() -> None:
+    leases = EpochLeases(3)
+    for _ in range(3):
+        leases.lease("a")
+    assert leases.begin("a", 0, 0, [[7, 5, "aa"]])
+    assert leases.begin("a", 1, 0, [[7, 5, "aa"], [8, 5, "cc"]])
+    for epoch in (leases, EpochLeases(3, json.loads(json.dumps(leases.state())))):
+        epoch.lease("a")
+        with pytest.raises(DatasetError, match="partition 7 was computed again"):
+            epoch.begin("a", 2 if epoch is leases else 0, 0, [[7, 5, "bb"]])
+
+
+def test_a_lease_that_is_returned_is_leased_next() -> None:
+    leases = EpochLeases(2)
+    leases.lease("a")
+    take(leases, "a", 0, closure=7, count=2, after=2, ended=False)
+    leases.return_("b", 0)  # not its own
+    assert leases.lease("b") == (1, SplitRange(1))
+    leases.return_("a", 0)
+    assert leases.lease("b") == (2, SplitRange(0, 2))
+    assert leases.ranges(7) == (SplitRange(0, None, 2),)
 
 
 @pytest.mark.parametrize(

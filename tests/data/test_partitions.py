@@ -10,7 +10,13 @@ import pandas as pd
 import pytest
 
 from psnb._src.data.block import Block
-from psnb._src.data.nodes.partitions import Partitions, PartRange, checksum, rows_of_partition
+from psnb._src.data.nodes.partitions import (
+    KnownPartitions,
+    Partitions,
+    PartRange,
+    checksum,
+    rows_of_partition,
+)
 from psnb._src.data.splits import identity
 from psnb.data import ArraySpec, Dataset, splits
 from psnb.errors import DatasetError
@@ -70,6 +76,21 @@ def test_a_partition_that_has_other_rows_when_it_is_computed_again_is_refused(
         else:
             with pytest.raises(DatasetError, match="partition 0 was computed again, and has"):
                 again.iterator(state)
+
+
+def test_what_is_known_of_partitions_stays_as_it_was_when_one_is_refused() -> None:
+    known = KnownPartitions([[0, 5, "aa"]])
+    known.add([[1, 2, "bb"], [0, 5, "aa"]])
+    for other in ([0, 5, "cc"], [0, 4, "aa"]):
+        with pytest.raises(DatasetError, match="partition 0 was computed again, and has other"):
+            known.add([[2, 1, "dd"], other])
+    assert known.listed() == [[0, 5, "aa"], [1, 2, "bb"]]
+
+
+def test_an_iterator_tells_what_partitions_it_has_read() -> None:
+    first, second, *_ = splits(dataset(*NUMBERS).shuffle(2).batch(1), 8)
+    found = [each.iterator().partitions() for each in (first, second)]
+    assert found[0] == found[1] == [[0, 5, checksum(rows_of_partition(NUMBERS[0]))]]
 
 
 def test_rows_of_what_partitions_are() -> None:

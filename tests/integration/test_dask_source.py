@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -468,3 +469,120 @@ def test_a_trainer_reads_it_ahead_in_threads_of_its_own(
     trainer = psnb.Trainer(coordinator, step, worker=psnb.Downpour())
     trainer.train_from_dataset(Dataset.from_dask(collection()).batch(10).prefetch(2), epochs=2)
     assert numbers(visits, ROWS) == [2] * ROWS
+
+
+def test_parts_of_a_partition_without_an_order_are_refused_where_it_is_computed_again(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, ROWS)
+    _orders.clear()
+    parts = [dask.delayed(_in_another_order)(n) for n in range(0, ROWS, 250)]
+
+    def made() -> Any:
+        data = Dataset.from_dask(parts).batch(25)
+        return coordinator.create_per_worker_dataset(data, sharding="dynamic", splits=16)
+
+    def step(iterator: Iterator[Any]) -> None:
+        ids = next(iterator)
+        visits.push(ids, -np.ones((len(ids), 1), np.float32))
+
+    begun = iter(made())
+    for _ in range(5):
+        coordinator.schedule(step, (begun,))
+    coordinator.join()
+    state = json.loads(json.dumps(begun.state()))
+    assert 0 < sum(numbers(visits, ROWS)) <= 125
+    begun = None  # what Dask has computed for it is let go
+    wait_until(lambda: gc.collect() >= 0 and not held(strategy.client, "computed"), "let go")
+    with pytest.raises(DatasetError, match=r"partition \d was computed again, and has other rows"):
+        coordinator.run_epoch(step, made().iterator(state))
+    assert max(numbers(visits, ROWS)) == 1
+
+
+_orders: list[int] = []
+
+
+def _in_another_order(start: int) -> list[int]:
+    _orders.append(start)
+    ids = list(range(start, start + 250))
+    return ids if _orders.count(start) == 1 else ids[::-1]
+
+
+def test_an_evaluation_whose_partition_changes_meanwhile_is_refused(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    _shared[:] = range(16)
+    kept = persisted(strategy, dask.delayed(_shared_rows)())
+    dataset = coordinator.create_per_worker_dataset(
+        Dataset.from_dask([kept]).batch(2), sharding="dynamic", splits=8
+    )
+
+    def step(iterator: Iterator[Any]) -> None:
+        next(iterator)
+        _turn_round()
+
+    with pytest.raises(DatasetError, match="partition 0 was computed again"):
+        psnb.Trainer(coordinator, step).evaluate(dataset)
+
+
+_shared: list[int] = []
+
+
+def _shared_rows() -> list[int]:
+    return _shared
+
+
+def _turn_round() -> None:
+    _shared.sort(reverse=True)
+
+
+def test_parts_of_a_partition_are_read_side_by_side_so_that_it_is_computed_once(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    _orders.clear()
+    parts = [dask.delayed(_in_another_order)(n) for n in range(0, ROWS, 100)]
+    data = Dataset.from_dask(parts).shuffle(20, seed=1).batch(25)
+    dataset = coordinator.create_per_worker_dataset(data, sharding="dynamic", splits=60)
+    coordinator.run_epoch(next, iter(dataset))
+    assert sorted(_orders) == list(range(0, ROWS, 100)) != _orders
+
+
+@pytest.mark.parametrize("mode", [psnb.Async(), psnb.Sync(1)], ids=["async", "sync"])
+def test_a_partition_that_failed_is_computed_again_after_its_error_was_raised(
+    cluster: Client, mode: Any
+) -> None:
+    _stumbling.set()
+    parts = [dask.delayed(_stumbles)(n) for n in range(6)]
+    with psnb.ParameterServerStrategy(cluster, mode=mode) as strategy:
+        coordinator, visits = psnb.ClusterCoordinator(strategy), visits_of(strategy, 6)
+        dataset = coordinator.create_per_worker_dataset(
+            Dataset.from_dask(parts).batch(1), sharding="dynamic"
+        )
+
+        def step(iterator: Iterator[Any]) -> None:
+            visits.push(next(iterator), -np.ones((1, 1), np.float32))
+
+        iterator = iter(dataset)
+        with pytest.raises(DatasetError, match="could not compute partition 3: OSError: stumbled"):
+            coordinator.run_epoch(step, iterator)
+        _stumbling.clear()
+        wait_until(lambda: not _erred(cluster), "Dask keeps no failure")
+        coordinator.run_epoch(step, iterator)
+        assert numbers(visits, 6) == [1] * 6
+
+
+_stumbling = threading.Event()
+
+
+def _stumbles(number: int) -> list[int]:
+    if number == 3 and _stumbling.is_set():
+        raise OSError("stumbled")
+    return [number]
+
+
+def _erred(client: Client) -> list[Any]:
+    def erred(dask_scheduler: Any) -> list[Any]:
+        return [key for key, task in dask_scheduler.tasks.items() if task.state == "erred"]
+
+    found: list[Any] = client.run_on_scheduler(erred)
+    return found

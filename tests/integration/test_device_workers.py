@@ -12,7 +12,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind
-from psnb.errors import ConfigurationError
+from psnb.errors import ClosureInputError, ConfigurationError
 from tests.integration.helpers import kill_myself
 
 EXAMPLES, BATCH = 240, 5
@@ -114,6 +114,22 @@ def test_downpour_makes_one_step_of_the_optimizer_for_several_batches(
     iterator = iter(coordinator.create_per_worker_dataset(data, sharding="dynamic", splits=1))
     psnb.Downpour(push_every=4).train(coordinator, step, iterator, lambda: None)
     assert moved.read().tolist() == [-(4.0 + (0.5 * 4.0 + 4.0))]
+
+
+def test_downpour_loses_no_batch_that_a_step_has_taken_at_the_end(
+    strategy: psnb.ParameterServerStrategy,
+) -> None:
+    coordinator = psnb.ClusterCoordinator(strategy)
+
+    def step(iterator: Any) -> None:
+        next(iterator), next(iterator)
+
+    trainer = psnb.Trainer(coordinator, step, worker=psnb.Downpour(push_every=2))
+    dataset = coordinator.create_per_worker_dataset(
+        psnb.data.Dataset.range(3), sharding="dynamic", splits=1
+    )
+    with pytest.raises(ClosureInputError, match="had taken 1 element when it found no more"):
+        trainer.train_from_dataset(dataset)
 
 
 def test_downpour_refuses_to_clip_sums_by_norm(strategy: psnb.ParameterServerStrategy) -> None:

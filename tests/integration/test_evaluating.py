@@ -52,6 +52,17 @@ def test_a_step_of_evaluation_that_takes_nothing_is_refused(
     coordinator.join()
 
 
+def test_a_step_of_evaluation_that_would_leave_examples_out_is_refused(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    def step(iterator: Any) -> None:
+        psnb.report(mean=float(next(iterator) + next(iterator)))
+
+    trainer = psnb.Trainer(coordinator, step)
+    with pytest.raises(errors.ClosureInputError, match="had taken 1 element when it found no more"):
+        trainer.evaluate(data.Dataset.range(3))
+
+
 def test_predictions_are_in_the_order_of_the_dataset(
     coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:

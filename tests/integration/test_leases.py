@@ -251,6 +251,44 @@ def test_closures_that_come_after_the_end_of_a_share_are_over_without_an_error(
     assert found == [0, 2, 4, None, 1, 3, None, None]
 
 
+def take_two(iterator: Iterator[Any]) -> int:
+    return int(next(iterator) + next(iterator))
+
+
+@pytest.mark.parametrize("sharding", ["none", "static", "dynamic"])
+def test_a_step_that_would_lose_what_it_has_taken_at_the_end_is_an_error(
+    coordinator: psnb.ClusterCoordinator, sharding: str
+) -> None:
+    of_each = 3 if sharding != "static" else 6
+    dataset = coordinator.create_per_worker_dataset(data.Dataset.range(of_each), sharding=sharding)
+    iterator = iter(dataset)
+    for _ in range(2):
+        coordinator.schedule(take_two, (iterator,), worker=0)
+    with pytest.raises(errors.ClosureInputError, match=r"had taken 1 element .*next\(iterator, N"):
+        coordinator.join(DEADLINE)
+
+
+def test_what_a_step_would_have_lost_at_the_end_is_there_for_the_next(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, 7)
+    dataset = coordinator.create_per_worker_dataset(data.Dataset.range(7), sharding="dynamic")
+    iterator = iter(dataset)
+
+    def count(*ids: Any) -> None:
+        visits.push(np.array(ids), -np.ones((len(ids), 1), np.float32))
+
+    with pytest.raises(errors.ClosureInputError, match="would count as used"):
+        coordinator.run_epoch(lambda it: count(next(it), next(it)), iterator)
+
+    def two_at_most(it: Iterator[Any]) -> None:
+        first, second = next(it), next(it, None)
+        count(*(each for each in (first, second) if each is not None))
+
+    coordinator.run_epoch(two_at_most, iterator)
+    assert numbers(visits, 7) == [1] * 7
+
+
 def test_an_end_that_is_no_datasets_is_an_error(coordinator: psnb.ClusterCoordinator) -> None:
     coordinator.schedule(lambda: next(iter([])))
     with pytest.raises(StopIteration):

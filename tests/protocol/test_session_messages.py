@@ -30,6 +30,7 @@ from psnb._src.protocol.messages import (
     QuestionAsked,
     RecallClosures,
     ReleaseResources,
+    ReturnLease,
     RunClosures,
     SessionOpening,
     SignOfLife,
@@ -72,7 +73,8 @@ MESSAGES = [
     ChainsRead({"range>map": Stages([STAGE])}),
     WorkerLeaves(),
     QuestionAsked(1, AskLease(2, 7, None)),
-    QuestionAsked(1, BeginLease(2, 0, {"at": 0})),
+    QuestionAsked(1, BeginLease(2, 0, {"at": 0}, [[1, 5, "aa"]])),
+    QuestionAsked(1, ReturnLease(2, 0)),
     QuestionAsked(1, KeepResult(7, 2, 5, b"value")),
     QuestionAsked(1, AnnounceStrategies(["other"])),
 ]

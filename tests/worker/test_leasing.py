@@ -10,13 +10,16 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from psnb._src.coordinator.leases import LeaseRegistry
+from psnb._src.data.block import Block
+from psnb._src.data.nodes.partitions import Partitions, PartRange, rows_of_partition
 from psnb._src.protocol.messages import AskLease, BeginLease, Taken
 from psnb._src.worker import leasing
 from psnb._src.worker.context import WorkerContext
-from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests
+from psnb._src.worker.leasing import LeasedSplitReader, LeaseInquiry, LeaseRequests
 from psnb._src.worker.read_ahead import ReadAhead
 from psnb.data import Dataset, splits
 from psnb.errors import ClosureCancelledError, DatasetError
@@ -43,12 +46,14 @@ class Worker:
         self.requests = LeaseRequests(closure, self.ask, self.report, ranges, slot)
         return self.requests
 
-    def ask(self, question: AskLease | BeginLease) -> Future[Any]:
+    def ask(self, question: LeaseInquiry) -> Future[Any]:
         future: Future[Any] = Future()
         if isinstance(question, AskLease):
             future.set_result(self.leases.lease(self, question))
-        else:
+        elif isinstance(question, BeginLease):
             future.set_result(self.leases.begin(self, question))
+        else:
+            future.set_result(self.leases.return_(self, question))
         return future
 
     def report(self, taken: Taken) -> None:
@@ -169,7 +174,7 @@ def test_who_was_given_up_begins_nothing(leases: LeaseRegistry) -> None:
     (worker,) = workers(leases, Dataset.range(10), 1)
     ask = worker.ask
 
-    def given_up(question: AskLease | BeginLease) -> Future[Any]:
+    def given_up(question: LeaseInquiry) -> Future[Any]:
         if isinstance(question, BeginLease):
             leases.lose(worker)
         return ask(question)
@@ -232,13 +237,49 @@ def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(leases: LeaseR
     assert leases.progress(epoch).over
 
 
+def test_parts_of_a_partition_that_is_computed_again_with_other_rows_are_not_used(
+    leases: LeaseRegistry,
+) -> None:
+    class Source:
+        reads = 0
+
+        def read(self, number: int) -> tuple[Block, int]:
+            self.reads += 1
+            return rows_of_partition(np.arange(4)[:: 1 if self.reads == 1 else -1]), 0
+
+        def spec(self) -> None:
+            return None
+
+    cut = splits(Dataset(Partitions("t", (PartRange(0),), Source())), 2)
+    epoch = leases.open(len(cut))
+    first, second = (Worker(leases, cut, epoch) for _ in range(2))
+    assert [int(next(first.iterator)) for _ in range(2)] == [0, 1]
+    for _ in range(2):  # it is for whoever asks next
+        with pytest.raises(DatasetError, match="partition 0 was computed again"):
+            next(second.iterator)
+    leases.lose(first)
+
+
+def test_what_cannot_be_read_on_is_leased_again_from_there(leases: LeaseRegistry) -> None:
+    (worker,) = workers(leases, Dataset.range(6), 1, parts=1)
+    assert int(next(worker.iterator)) == 0
+    (slot,) = worker.iterator._slots.values()
+    assert slot.lease is not None
+    assert slot.lease.iterator is not None
+    # As where it was read ahead and that has failed, or its partition is gone.
+    slot.lease.state, slot.lease.iterator, slot.lease.ahead = {"odd": 1}, None, None
+    with pytest.raises(DatasetError, match="not a state"):
+        next(worker.iterator)
+    assert [int(each) for each in worker.iterator] == [1, 2, 3, 4, 5]
+
+
 def test_threads_wait_for_what_another_prepares(leases: LeaseRegistry) -> None:
     cut = splits(Dataset.range(4), 1)
     epoch = leases.open(len(cut))
     worker = Worker(leases, cut, epoch)
     asked, begun, go_on = [], threading.Event(), threading.Event()
 
-    def ask(question: AskLease | BeginLease) -> Future[Any]:
+    def ask(question: LeaseInquiry) -> Future[Any]:
         asked.append(type(question))
         return worker.ask(question)
 

@@ -24,7 +24,7 @@ from psnb._src.protocol.messages import AskLease, BeginLease, Lease, Taken
 from psnb._src.utils.ahead import NoClosureYet
 from psnb._src.worker import leasing, read_ahead
 from psnb._src.worker.context import entered
-from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests
+from psnb._src.worker.leasing import LeasedSplitReader, LeaseInquiry, LeaseRequests
 from psnb._src.worker.read_ahead import AheadIterator, ReadAhead
 from psnb._src.worker.resources import make_leased_iterator
 from psnb.data import Dataset, Options, splits
@@ -306,7 +306,7 @@ def test_a_lease_is_over_though_its_generator_raises_as_it_is_closed() -> None:
 
     answers: dict[type[object], Any] = {AskLease: Lease(0, 0, None, 1, ()), BeginLease: True}
 
-    def ask(question: AskLease | BeginLease) -> Future[Any]:
+    def ask(question: LeaseInquiry) -> Future[Any]:
         future: Future[Any] = Future()
         future.set_result(answers[type(question)])
         return future

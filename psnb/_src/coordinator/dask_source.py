@@ -278,6 +278,7 @@ class PartitionFeed:
         self._workers, self._leases, self._epoch = workers, leases, epoch
         self._loop = event_loop(client)
         self._held: dict[int, tuple[Future, frozenset[str]]] = {}  # with the workers that may
+        self._failed: set[int] = set()  # and were let go: computed again when they are leased
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -302,7 +303,8 @@ class PartitionFeed:
         there = None
         if not self._source.persisted:
             await self._compute(frozenset(workers))
-            there = {n for n, split in enumerate(self._numbers) if self._held.keys() >= {*split}}
+            known = self._held.keys() | self._failed
+            there = {n for n, split in enumerate(self._numbers) if known >= {*split}}
         keys = self._source.keys
         wanted = [n for n in range(len(keys)) if self._source.persisted or n in self._held]
         where = await holders(self._client, [keys[number] for number in wanted])
@@ -311,22 +313,35 @@ class PartitionFeed:
         self._leases.place(self._epoch, {n: each for n, each in found.items() if each}, there)
 
     async def _compute(self, workers: frozenset[str]) -> None:
-        """Have Dask compute what is needed now, and let go of all else."""
-        splits = self._leases.needed(self._epoch, _AHEAD * max(1, len(workers)))
-        needed = dict.fromkeys(number for split in splits for number in self._numbers[split])
+        """Have Dask compute what is needed now, and let go of all else.
+
+        Also of what has failed, once no closure reads it: one has raised the error then. Otherwise
+        Dask would keep the failure for as long as there is an epoch, also for who computes the
+        collection otherwise.
+        """
+        needed = self._needed(_AHEAD * max(1, len(workers)))
+        read = self._needed(0)
+        self._failed -= read.keys()
         for number, (future, allowed) in list(self._held.items()):
             # Nobody is left who may compute it: Dask knows addresses, and started again a worker
             # has another one.
             stuck = not future.done() and not allowed & workers
-            if number not in needed or stuck:
+            if failed := future.status == "error" and number not in read:
+                self._failed.add(number)
+            if number not in needed or stuck or failed:
                 future.release()
                 del self._held[number]
-        new = [number for number in needed if number not in self._held]
+        new = [number for number in needed if number not in self._held.keys() | self._failed]
         if new and workers:
             await asyncio.sleep(0)  # Dask hears first of what was released
             submit = partial(self._source.submit, self._client, new, sorted(workers))
             futures = await offload(submit)
             self._held |= {n: (each, workers) for n, each in zip(new, futures, strict=True)}
+
+    def _needed(self, ahead: int) -> dict[int, None]:
+        """Return the partitions that are read or used now, and those of the next splits."""
+        splits = self._leases.needed(self._epoch, ahead)
+        return dict.fromkeys(number for split in splits for number in self._numbers[split])
 
 
 def _most(names: Sequence[set[str]]) -> frozenset[str]:

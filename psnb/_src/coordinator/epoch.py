@@ -32,6 +32,7 @@ from psnb._src.coordinator.remote_value import RemoteValue, StepValues
 from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues, ResourceRegistry
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.node import Node, nothing_in
+from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.spec import Spec
 from psnb._src.data.splits import files_of, identity, partitions_of
@@ -105,7 +106,8 @@ def map_splits(
     Parameters
     ----------
     function : callable
-        A closure that changes no parameters. What it returns is false if its split has nothing.
+        A closure that changes no parameters. Returns a result, which is false if its split has
+        nothing, and what partitions it has read.
     splits : WholeSplits
         What to read.
     services : DatasetServices
@@ -116,12 +118,14 @@ def map_splits(
     Raises
     ------
     DatasetError
-        If all files are empty.
+        If all files are empty, or closures have read a partition that was computed again meanwhile,
+        with other rows.
     Exception
         What the first closure that failed raised. Those that have not begun are withdrawn, and
         those that run have ended.
     """
     remotes: list[RemoteValue] = []
+    results, partitions = [], KnownPartitions()
     try:
         for number, chooser in enumerate(splits.choosers):
             how = ScheduleOptions(DEFAULT_RETRIES, 0, chooser, detached=True)
@@ -131,16 +135,19 @@ def map_splits(
             return Share(sum(each.done() for each in remotes), len(remotes), "parts")
 
         with services.progress(shown, share):
-            found = [each.fetch() for each in remotes]
+            for each in remotes:
+                result, read = each.fetch()
+                partitions.add(read)
+                results.append(result)
     except BaseException:  # an interrupt, too: the other parts are not waited for
         for chooser in splits.choosers:
             services.pinned.withdraw(chooser, "another part of the dataset failed")
         for each in remotes:
             each.wait()
         raise
-    if splits.files and not any(found):
+    if splits.files and not any(results):
         raise nothing_in(splits.files)
-    return found
+    return results
 
 
 class LeasedIterator(PerWorkerIterator):
@@ -330,9 +337,22 @@ class LeasedDataset(Epochs[LeasedIterator]):
         node: Node | None = self._splits[0].node
         while self._source is not None and node is not None:
             if isinstance(node, Shuffle):
-                return np.random.default_rng(node.seed).permutation(len(self._splits)).tolist()
+                order = np.random.default_rng(node.seed).permutation(len(self._splits)).tolist()
+                return order if self._source.persisted else self._side_by_side(order)
             node = next(iter(node.inputs), None)
         return None
+
+    def _side_by_side(self, order: list[int]) -> list[int]:
+        """Return an order in which parts of one partition follow each other: it is computed once.
+
+        Otherwise it would be let go, and computed again, between any two of them.
+        """
+        first = [each.parts[0].number for each in self._partitions]
+        places = {
+            number: place
+            for place, number in enumerate(dict.fromkeys(map(first.__getitem__, order)))
+        }
+        return sorted(order, key=lambda split: places[first[split]])
 
     @property
     def element_spec(self) -> Spec:

@@ -28,9 +28,10 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from psnb._src.coordinator.closures import Closure, Execution
+from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.protocol import messages
 from psnb._src.utils.threads import Lock
-from psnb.errors import ConfigurationError, InternalError
+from psnb.errors import ConfigurationError, DatasetError, InternalError
 
 VERSION = 2
 """Version of the format of states."""
@@ -150,9 +151,9 @@ class EpochLeases:
     ) -> None:
         self._lock = Lock()  # guards everything here, for a moment each
         ranges = [SplitRange(index) for index in (range(splits) if order is None else order)]
-        visits = 0
+        visits, self._partitions = 0, KnownPartitions()
         if state is not None:
-            ranges, visits = _checked(splits, state, dataset)
+            ranges, visits, self._partitions = _checked(splits, state, dataset)
         self._dataset = dict(dataset)
         self._free = deque(ranges)
         self._owners = dict(owners or {})
@@ -304,14 +305,30 @@ class EpochLeases:
             return True
         return self._clock() - self._latest.get(worker, self._begun) > HELD_SECONDS
 
-    def begin(self, holder: Hashable, number: int, state: Any) -> bool:
-        """Note where a lease begins; return whether the holder has it."""
+    def begin(
+        self, holder: Hashable, number: int, state: Any, partitions: Iterable[list[Any]] = ()
+    ) -> bool:
+        """Note where a lease begins; return whether the holder has it.
+
+        Raises
+        ------
+        DatasetError
+            If a partition has other rows than where another part of it was read.
+        """
         with self._lock:
             lease = self._leases.get(number)
             if lease is None or lease.holder != holder:
                 return False
+            self._partitions.add(partitions)
             lease.state = state
             return True
+
+    def return_(self, holder: Hashable, number: int) -> None:
+        """Have what is left of a lease leased again: its holder could not read it."""
+        with self._lock:
+            lease = self._leases.get(number)
+            if lease is not None and lease.holder == holder:
+                self._close(number)
 
     def take(self, holder: Hashable, taken: messages.Taken) -> None:
         """Note what a closure has taken; in the order in which that was taken from the lease.
@@ -405,6 +422,7 @@ class EpochLeases:
                 "dataset": self._dataset,
                 "visits": self._visits,
                 "ranges": [[each.split, each.state, each.count] for each in ranges],
+                "partitions": self._partitions.listed(),
             }
 
     def progress(self) -> Progress:
@@ -433,10 +451,13 @@ def _left_of(lease: _OpenLease) -> list[SplitRange]:
     return left
 
 
-def _checked(splits: int, state: Any, dataset: Mapping[str, Any]) -> tuple[list[SplitRange], int]:
+def _checked(
+    splits: int, state: Any, dataset: Mapping[str, Any]
+) -> tuple[list[SplitRange], int, KnownPartitions]:
     try:
         version, found, visits = state["version"], dict(state["dataset"]), state["visits"]
         ranges = [SplitRange(int(split), at, number) for split, at, number in state["ranges"]]
+        partitions = KnownPartitions(state.get("partitions", ()))  # none in those of before
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
             "this is not a state of an epoch, or one of an earlier psnb: take one with "
@@ -450,7 +471,7 @@ def _checked(splits: int, state: Any, dataset: Mapping[str, Any]) -> tuple[list[
             f"or begin a new epoch; expected {dict(dataset)} (version {VERSION}), found "
             f"{found!r:.500} (version {version!r:.20})"
         )
-    return ranges, int(visits)
+    return ranges, int(visits), partitions
 
 
 # OrderedLeases: which worker reads which part of a dataset, in an order that no worker changes.
@@ -507,7 +528,7 @@ class OrderedLeases(EpochLeases):
         """Return the splits that are read or used now, and the next of each slot."""
         with self._lock:
             free = [each.split for each in self._free]
-        count, each = self._count, max(1, ahead // self._count)
+        count, each = self._count, max(1, ahead // self._count) if ahead else 0
         first = [
             split
             for slot in range(count)
@@ -721,11 +742,23 @@ class LeaseRegistry:
             owned = leases.owned(worker)
             return messages.Lease(number, part.split, part.state, part.count, owned)
 
-    def begin(self, holder: Hashable, asked: messages.BeginLease) -> bool:
-        """Note where a lease of a worker's session begins; return whether it has it."""
+    def begin(self, holder: Hashable, asked: messages.BeginLease) -> bool | str:
+        """Note where a lease of a worker's session begins; see `BeginLease` for the answer."""
         with self._lock:
             leases = self._epochs.get(asked.epoch)
-            return leases is not None and leases.begin(holder, asked.lease, asked.state)
+            try:
+                return leases is not None and leases.begin(
+                    holder, asked.lease, asked.state, asked.partitions
+                )
+            except DatasetError as error:
+                return str(error)
+
+    def return_(self, holder: Hashable, asked: messages.ReturnLease) -> bool:
+        """Have what is left of a lease of a worker's session leased again."""
+        with self._lock:
+            if (leases := self._epochs.get(asked.epoch)) is not None:
+                leases.return_(holder, asked.lease)
+            return True
 
     def take(self, holder: Hashable, taken: messages.Taken) -> None:
         """Note what a closure has taken from a lease of a worker's session."""

@@ -475,6 +475,8 @@ class WorkerConnection:
                 return self._leases.lease(self, inquiry)
             case messages.BeginLease():
                 return self._leases.begin(self, inquiry)
+            case messages.ReturnLease():
+                return self._leases.return_(self, inquiry)
             case messages.KeepResult():
                 return self._load.keep(
                     inquiry.closure, inquiry.attempt, inquiry.commit, inquiry.result

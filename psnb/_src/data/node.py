@@ -201,9 +201,12 @@ class Counters:
         Files without a record, as often as they were passed over.
     any_records : bool
         Whether any file had one.
+    partitions : list
+        What partitions it has read.
     """
 
     errors_ignored: dict[int, int] = field(default_factory=dict)
+    partitions: list[list[Any]] = field(default_factory=list)
     stages: PipelineProfile = field(default_factory=PipelineProfile)
     empty_files: list[str] = field(default_factory=list)
     any_records: bool = False

@@ -290,6 +290,10 @@ class DatasetIterator(SaysWhatToUse, Iterator[Any]):
             "at": self._alone(self._reader.state),
         }
 
+    def partitions(self) -> list[list[Any]]:
+        """Return number, rows and checksum of each partition that was read, for psnb only."""
+        return self._counters.partitions
+
     def close(self) -> None:
         """End threads and close files; idempotent. There are no more elements then.
 

@@ -278,12 +278,21 @@ class BeginLease(Inquiry, frozen=True):
     """May a closure take from a lease, from the split's beginning? False if it was given up.
 
     Asked once, before anything is taken: the order of elements may be drawn by lot, and then this
-    state alone says which are left.
+    state alone says which are left. If the rows of a partition are not those of which another part
+    was read, the answer is a text that says so.
     """
 
     epoch: int
     lease: int
     state: Any  # of the split's iterator
+    partitions: list[list[Any]]  # that it reads: number, rows and checksum of each
+
+
+class ReturnLease(Inquiry, frozen=True):
+    """Lease this again: what is left of it could not be read here. Always true."""
+
+    epoch: int
+    lease: int
 
 
 class KeepResult(Inquiry, frozen=True):

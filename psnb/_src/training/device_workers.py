@@ -17,6 +17,8 @@ from psnb._src.protocol.messages import Async, Geo, Sync
 from psnb._src.utils.checks import integer
 from psnb._src.utils.threads import uninterrupted
 from psnb._src.worker.context import report
+from psnb._src.worker.leasing import taken_in_vain
+from psnb._src.worker.resources import lease_requests
 from psnb.errors import ConfigurationError
 
 
@@ -193,14 +195,18 @@ class _Batches:
         self.__name__ = getattr(step, "__name__", type(step).__name__)
 
     def __call__(self, iterator: Iterator[Any], variables: PulledVariables) -> None:
+        taken = lease_requests().taken
         with accumulating(variables):
             for number in range(self._count):
                 variables.begin_batch()
+                before = taken.count
                 try:
                     self._step(iterator)
-                except StopIteration:
+                except StopIteration as error:
                     if not number:
                         raise  # there was nothing to do at all
+                    if count := taken.count - before:
+                        raise taken_in_vain(count) from error
                     break
 
 

@@ -30,6 +30,7 @@ from psnb._src.utils.files import AnyPath
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.text import shown
 from psnb._src.worker.context import ReportedStates, entered, worker_context
+from psnb._src.worker.leasing import taken_in_vain
 from psnb.errors import ConfigurationError
 
 # Evaluation: a closure that runs a step over one split of a dataset and lets it write nothing.
@@ -82,8 +83,8 @@ class Evaluation:
         name = getattr(step, "__qualname__", type(step).__qualname__)
         self.__qualname__ = self.__name__ = f"evaluation by {name}"
 
-    def __call__(self, datasets: Sequence[Dataset], number: int) -> SplitFigures:
-        """Return the figures of a split."""
+    def __call__(self, datasets: Sequence[Dataset], number: int) -> tuple[SplitFigures, list[Any]]:
+        """Return the figures of a split, and what partitions it has read."""
         found, states = SplitFigures(), ReportedStates()
         with datasets[number].iterator() as iterator:
             counted = CountedRows(iterator)
@@ -101,16 +102,19 @@ class Evaluation:
                     before = counted.batches
                     try:
                         self._step(counted)
-                    except StopIteration:
+                    except StopIteration as error:
                         if not counted.ended:
                             raise
+                        if count := counted.batches - before:
+                            raise taken_in_vain(count) from error
                     if counted.batches == before and not counted.ended:
                         raise ConfigurationError(
                             f"{self.__name__}: it has taken nothing from its iterator, so it would "
                             "never end; batch = next(iterator)"
                         )
+            partitions = iterator.partitions()
         found.rows, found.states = counted.rows, states.merged()
-        return found
+        return found, partitions
 
 
 def merged_figures(parts: Iterable[SplitFigures]) -> dict[str, float]:
@@ -158,12 +162,15 @@ class Inference:
         name = getattr(predict, "__qualname__", type(predict).__qualname__)
         self.__qualname__ = self.__name__ = f"predictions by {name}"
 
-    def __call__(self, datasets: Sequence[Dataset], number: int) -> Any:
-        """Return a split's predictions, None if there are none; or whether its file has rows."""
+    def __call__(self, datasets: Sequence[Dataset], number: int) -> tuple[Any, list[Any]]:
+        """Return a split's predictions, None if there are none; or whether its file has rows.
+
+        And what partitions it has read.
+        """
         with datasets[number].iterator() as iterator, writing_nothing():
-            if self._files is not None:
-                return self._files.write(number, map(self._columns, iterator))
-            return joined(self._columns(batch) for batch in iterator)
+            batches = map(self._columns, iterator)
+            write = joined if self._files is None else partial(self._files.write, number)
+            return write(batches), iterator.partitions()
 
     def _columns(self, batch: Any) -> Columns:
         found = self._predict(batch)

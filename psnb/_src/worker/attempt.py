@@ -8,14 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from psnb._src.client.updates import Updates
-from psnb._src.protocol.messages import (
-    AskLease,
-    Assignment,
-    BeginLease,
-    ClosureResult,
-    Taken,
-    ToNotebook,
-)
+from psnb._src.protocol.messages import Assignment, ClosureResult, Taken, ToNotebook
 from psnb._src.protocol.packing import Nothing, dumps, loads, pack_error, shorten_call
 from psnb._src.utils.profiling import COMMIT, COMPUTE, PHASES, READ, start_clock
 from psnb._src.worker.context import (
@@ -24,7 +17,7 @@ from psnb._src.worker.context import (
     ReportedStates,
     end_printed_lines,
 )
-from psnb._src.worker.leasing import LeaseRequests, TakenElements
+from psnb._src.worker.leasing import LeaseInquiry, LeaseRequests, TakenElements, taken_in_vain
 from psnb._src.worker.resources import Resources
 
 NO_TIME = [0.0] * len(PHASES)
@@ -98,7 +91,7 @@ class ClosureAttempt:
         function: LoadedFunction,
         assignment: Assignment,
         updates: Updates,
-        ask: Callable[[AskLease | BeginLease], Future[Any]],
+        ask: Callable[[LeaseInquiry], Future[Any]],
         report: Callable[[Taken], object],
     ) -> None:
         self.clock = start_clock(READ)
@@ -124,10 +117,12 @@ class ClosureAttempt:
         function = self._function.get()
         try:
             return function(*self._args, **self._kwargs)
-        except StopIteration:
+        except StopIteration as error:
             # From a dataset that has nothing left: the closure has nothing to do.
             if not self.requests.ended or self.updates:
                 raise
+            if count := self.requests.taken.count:
+                raise taken_in_vain(count) from error
             return Nothing(self._function.name)
         finally:
             end_printed_lines()

@@ -26,13 +26,19 @@ from psnb._src.protocol.messages import (
     AskLease,
     BeginLease,
     Lease,
+    ReturnLease,
     Taken,
     TakenRange,
 )
 from psnb._src.protocol.packing import dumps
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import counted
-from psnb.errors import ClosureCancelledError, ClosureInputError, SerializationError
+from psnb.errors import (
+    ClosureCancelledError,
+    ClosureInputError,
+    DatasetError,
+    SerializationError,
+)
 
 # TakenElements: what a closure has taken from its worker's iterators, for when it fails. Pure.
 #
@@ -65,21 +71,27 @@ class ConsumedInputs(NamedTuple):
 
 
 class TakenElements:
-    """What one attempt at a closure takes; for its thread only."""
+    """What one attempt at a closure takes; for its thread only.
+
+    Attributes
+    ----------
+    count : int
+        How many elements, also if they were too much to be kept.
+    """
 
     def __init__(self) -> None:
         self._taken: dict[int, tuple[object, list[Any]]] = {}  # by the iterators' identity
         self._ended: set[int] = set()
-        self._count = self._bytes = 0
+        self.count = self._bytes = 0
         self._too_much = False
 
     def add(self, iterator: object, element: Any) -> None:
         """Note that an element was taken."""
+        self.count += 1
         if self._too_much:
             return
-        self._count += 1
         self._bytes += size(element)
-        if self._count > MOST_ELEMENTS or self._bytes > MOST_BYTES:
+        if self.count > MOST_ELEMENTS or self._bytes > MOST_BYTES:
             self._too_much = True
             self._taken.clear()
             return
@@ -104,6 +116,19 @@ class TakenElements:
             return b""
         # Elements that do not say their size have counted as small.
         return packed if len(packed) <= MOST_BYTES else b""
+
+
+def taken_in_vain(count: int) -> ClosureInputError:
+    """Return the error that a step has ended with StopIteration although it had taken elements.
+
+    They would count as used, and have had no effect.
+    """
+    return ClosureInputError(
+        f"the step had taken {counted(count, 'element')} when it found no more, and let the "
+        "StopIteration through: what it had taken would count as used, without any effect. Take "
+        "those behind the first with next(iterator, None), and train on what there is; or take one "
+        "element a call, of a dataset in larger batches"
+    )
 
 
 def size(element: Any) -> int:
@@ -167,6 +192,8 @@ class NotReplayable:
         )
 
 
+LeaseInquiry = AskLease | BeginLease | ReturnLease
+
 ASK_TIMEOUT = 60.0
 """Seconds in which the coordinator must answer; if it cannot, the session ends long before."""
 
@@ -207,7 +234,7 @@ class LeaseRequests:
     def __init__(
         self,
         closure: int,
-        ask: Callable[[AskLease | BeginLease], Future[Any]],
+        ask: Callable[[LeaseInquiry], Future[Any]],
         report: Callable[[Taken], object],
         ranges: Iterable[TakenRange],
         slot: int | None = None,
@@ -237,16 +264,26 @@ class LeaseRequests:
             self._given.add((epoch, found.number))
         return found
 
-    def begin(self, epoch: int, lease: int, state: Any) -> None:
+    def begin(self, epoch: int, lease: int, iterator: Iterated) -> None:
         """Say where a lease begins.
 
         Raises
         ------
         ClosureCancelledError
             If the coordinator has given this worker up.
+        DatasetError
+            If what it reads has changed since another part of it was read.
         """
-        if not self._ask(BeginLease(epoch, lease, state)).result(ASK_TIMEOUT):
+        asked = BeginLease(epoch, lease, iterator.state(), iterator.partitions())
+        answer = self._ask(asked).result(ASK_TIMEOUT)
+        if isinstance(answer, str):
+            raise DatasetError(answer)
+        if not answer:
             raise ClosureCancelledError("the coordinator has given this worker up")
+
+    def return_(self, epoch: int, lease: int) -> None:
+        """Have what is left of a lease leased again; does not wait."""
+        self._ask(ReturnLease(epoch, lease))
 
     def may_read(self, epoch: int, lease: int) -> bool:
         """Return whether this may take from a lease: one of a slot only if it was given to it."""
@@ -288,6 +325,9 @@ class Iterated(Protocol):
 
     def state(self) -> Any:
         """Return where it is."""
+
+    def partitions(self) -> list[list[Any]]:
+        """Return number, rows and checksum of each partition that was read."""
 
     def latest(self) -> str:
         """Return which element came last, for messages."""
@@ -334,7 +374,6 @@ class _Slot:
         # held while the coordinator is asked, and while a remote file is read: a waiter
         # wants just the result of that, and nothing else is under it.
         self.turn = threading.Lock()
-        self.unread: Lease | None = None  # could not be begun, for the next request
         self.lease: _OpenLease | None = None  # what is being read
         self.slow = False  # whether most elements of the last lease have taken `WORTH_AHEAD`
 
@@ -421,8 +460,8 @@ class LeasedSplitReader:
         return element
 
     def _get_lease(self, requests: LeaseRequests, slot: _Slot) -> None:
-        """Get a lease and begin with it; if that fails, the next thread begins with it."""
-        lease = slot.unread or requests.lease(self._epoch)
+        """Get a lease and begin with it; if that fails, whoever asks next begins with it."""
+        lease = requests.lease(self._epoch)
         if lease is None:
             requests.ended = True
             requests.taken.end(self)
@@ -432,17 +471,20 @@ class LeasedSplitReader:
             if before.number == lease.number:
                 return
             _close(before)
-        if requests.slot is None:
-            slot.unread = lease
+        try:
+            slot.lease = self._begin(requests, lease, slot.slow and requests.slot is None)
+        except BaseException:
+            requests.return_(self._epoch, lease.number)
+            raise
+
+    def _begin(self, requests: LeaseRequests, lease: Lease, worth_ahead: bool) -> _OpenLease:
         self._prepare(lease.owned)
         make = partial(self._splits[lease.split].iterator, lease.state)
-        worth = slot.slow and requests.slot is None
-        ahead = self._begin_ahead(make, lease.count) if worth else None
+        ahead = self._begin_ahead(make, lease.count) if worth_ahead else None
         iterator = ahead or make()
         if lease.state is None:
-            requests.begin(self._epoch, lease.number, iterator.state())
-        slot.lease = _OpenLease(lease.number, lease.split, lease.count, iterator, ahead=ahead)
-        slot.unread = None
+            requests.begin(self._epoch, lease.number, iterator)
+        return _OpenLease(lease.number, lease.split, lease.count, iterator, ahead=ahead)
 
     def _begin_ahead(self, make: Callable[[], Iterated], count: int | None) -> AheadIterator | None:
         if self._make_ahead is not None:
@@ -491,6 +533,9 @@ class LeasedSplitReader:
         except Exception:  # a dataset may raise anything; the next element comes after this one
             if lease.iterator is not None:
                 requests.take(self._epoch, number, at, 0, lease.iterator.state(), False)
+            else:
+                slot.lease = None
+                requests.return_(self._epoch, number)
             raise
         seconds = perf_counter() - begin if lease.ahead is None else lease.ahead.seconds
         iterator = lease.iterator

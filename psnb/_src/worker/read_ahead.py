@@ -116,6 +116,10 @@ class AheadIterator:
         """Return where it is: behind the element that was taken last."""
         return self._state
 
+    def partitions(self) -> list[list[Any]]:
+        """Return what partitions were read."""
+        return self._iterator.partitions()
+
     def latest(self) -> str:
         """Return which element was taken last, for messages."""
         return self._latest

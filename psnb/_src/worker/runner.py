@@ -31,7 +31,6 @@ from psnb._src.protocol.messages import (
     AnnounceStrategies,
     AskLease,
     Assignment,
-    BeginLease,
     ClosureResult,
     ClosureUndecided,
     CopiesFlushed,
@@ -39,6 +38,7 @@ from psnb._src.protocol.messages import (
     ElementsTaken,
     FlushUndecided,
     KeepResult,
+    ReturnLease,
     SessionOpening,
     ToNotebook,
     exchange_writer,
@@ -56,7 +56,7 @@ from psnb._src.worker.context import (
     entered,
     with_taken,
 )
-from psnb._src.worker.leasing import ASK_TIMEOUT
+from psnb._src.worker.leasing import ASK_TIMEOUT, LeaseInquiry
 from psnb._src.worker.mail import PeerMessages
 from psnb._src.worker.resources import Resources
 from psnb._src.worker.results import NotebookLink, ResultSender, out_of_reach
@@ -427,9 +427,10 @@ class ClosureRunner:
         )
         return commit, updates.parts()
 
-    def _ask_lease(self, question: AskLease | BeginLease) -> Future[Any]:
-        if isinstance(question, AskLease) and question.slot is not None:
-            self._results.flush()  # what was taken before in this slot: the answer depends on it
+    def _ask_lease(self, question: LeaseInquiry) -> Future[Any]:
+        in_order = isinstance(question, AskLease) and question.slot is not None
+        if in_order or isinstance(question, ReturnLease):
+            self._results.flush()  # what was taken before: the answer depends on it
         return self._link.ask(question)
 
     def _require_unrevoked(self, closure: int) -> None:

@@ -1,13 +1,14 @@
 """Partitions that another library holds or computes, such as Dask; read one after another.
 
 The library is behind `PartitionSource`: this room does not know it. A partition may be computed
-again where its worker was lost, so a state has a checksum of the partition whose rows were taken:
-going on in one that has other rows is refused.
+again where its worker was lost, or another part of it is read. So what is known of partitions is
+kept, in states and with an epoch over several parts (`KnownPartitions`): going on in one that has
+other rows is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -47,6 +48,51 @@ class PartRange(NamedTuple):
     number: int
     part: int = 0
     of: int = 1
+
+
+class KnownPartitions:
+    """Rows and checksum of the partitions whose rows may have been used, by number.
+
+    Parameters
+    ----------
+    known : iterable of list
+        From `listed`.
+    """
+
+    def __init__(self, known: Iterable[Sequence[Any]] = ()) -> None:
+        self._known: dict[int, tuple[int, str]] = {
+            number: (rows, checksum) for number, rows, checksum in known
+        }
+
+    def add(self, found: Iterable[Sequence[Any]]) -> None:
+        """Note what partitions are; changes nothing if it raises.
+
+        Raises
+        ------
+        DatasetError
+            If one is known with other rows.
+        """
+        new = {number: (rows, checksum) for number, rows, checksum in found}
+        for number, now in new.items():
+            before = self._known.get(number, now)
+            if before != now:
+                raise DatasetError(
+                    f"{Partitions.name}: partition {number} was computed again, and has other "
+                    f"rows: {now[0]} rows with checksum {now[1]}, and some were used of one with "
+                    f"{before[0]} rows and checksum {before[1]}. Its graph must give the same rows "
+                    "each time: give samples a seed (random_state=), read files that do not "
+                    "change, and persist() the collection or write it to files if it cannot. "
+                    "Begin another epoch then"
+                )
+        self._known |= new
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._known.clear()
+
+    def listed(self) -> list[list[Any]]:
+        """Return it in JSON's types."""
+        return [[number, *known] for number, known in self._known.items()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +148,7 @@ class _PartitionsIterator(NodeIterator):
         self._index: int
         self._row: int
         self._index, self._row, known = state or (0, 0, [])
-        # Rows and checksum by number, of the partitions whose rows may have been used.
-        self._known: dict[int, tuple[int, str]] = {each[0]: (each[1], each[2]) for each in known}
+        self._known, self._read_before = KnownPartitions(known), context.counters.partitions
         self._blocks: dict[int, Block] = {}
         if node.together:
             begun = perf_counter()
@@ -130,7 +175,7 @@ class _PartitionsIterator(NodeIterator):
         return None
 
     def state(self) -> State:
-        return [self._index, self._row, [[number, *known] for number, known in self._known.items()]]
+        return [self._index, self._row, self._known.listed()]
 
     def _next(self) -> None:
         self._blocks.pop(self._index, None)
@@ -141,17 +186,9 @@ class _PartitionsIterator(NodeIterator):
         block, moved = self._node.source.read(number)
         if self._stage is not None:
             self._stage.moved += moved
-        found = block.count, checksum(block)
-        before = self._known.setdefault(number, found)
-        if before != found:
-            raise DatasetError(
-                f"{self._node.name}: partition {number} was computed again, and has other rows: "
-                f"{found[0]} rows with checksum {found[1]}, and some were used of one with "
-                f"{before[0]} rows and checksum {before[1]}. Its graph must give the same rows "
-                "each time: give samples a seed (random_state=), read files that do not change, "
-                "and persist() the collection or write it to files if it cannot. Begin another "
-                "epoch then"
-            )
+        found = [number, block.count, checksum(block)]
+        self._known.add([found])
+        self._read_before.append(found)
         return block.part(block.count * part // of, block.count * (part + 1) // of)
 
 
