@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,9 @@ def test_a_closure_cell_that_changes_is_noticed() -> None:
 
 
 def test_the_function_of_a_partial_is_looked_into(notebook: dict[str, Any]) -> None:
-    referred = DependencyFingerprint(partial(notebook["step"], 2))
+    function = partial(notebook["step"], 2)
+    referred = DependencyFingerprint(function)
+    assert referred.is_unchanged()
     notebook["BATCH"] = 1024
     assert not referred.is_unchanged()
 
@@ -113,19 +115,86 @@ def test_a_large_dict_is_left_alone() -> None:
     assert referred.is_unchanged()
 
 
-def test_a_function_that_refers_to_itself_is_not_kept() -> None:
+class Slots:
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+def _class_with(function: Any) -> type:
+    return type("Model", (), {"step": staticmethod(function), "same": property(function)})
+
+
+HOLDERS: dict[str, Callable[[Any], Any]] = {
+    "itself": lambda function: function,
+    "a dict": lambda function: {"step": function},
+    "a list in a dict": lambda function: {"steps": [function]},
+    "a tuple with a dict": lambda function: ({"step": function},),
+    "a set": lambda function: {function},
+    "a large dict": lambda function: {**dict.fromkeys(range(10_000)), "step": function},
+    "another function": lambda function: {"other": lambda: function},
+    "a partial": lambda function: {"other": partial(function)},
+    "an object": lambda function: SimpleNamespace(step=function),
+    "an object with slots": lambda function: {"other": Slots({"step": function})},
+    "a method": lambda function: {"other": MethodType(function, {})},
+    "a method of C": lambda function: {"other": {"step": function}.__len__},
+    "a class": _class_with,
+    "a read-only dict": lambda function: MappingProxyType({"step": function}),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
+def test_a_function_that_refers_to_what_holds_it_is_forgotten_with_that(
+    holder: Callable[[Any], Any],
+) -> None:
+    class Large:
+        pass
+
+    def make() -> tuple[Callable[[], Any], Large]:
+        def function() -> Any:
+            return held
+
+        large = Large()
+        held = {"holder": holder(function), "large": large}
+        return function, large
+
+    function, large = make()
+    referred = DependencyFingerprint(function)
+    weak, weak_large = weakref.ref(function), weakref.ref(large)
+    kept = {"referred": referred}
+    del function, large, referred
+    gc.collect()
+    assert weak() is weak_large() is None
+    assert not kept["referred"].is_unchanged()
+
+
+def test_the_registry_forgets_a_function_that_is_in_a_dict_to_which_it_refers() -> None:
     def make() -> Callable[[], Any]:
         def function() -> Any:
-            return function
+            return steps
 
+        steps = {"step": function}
         return function
 
     registry, function = FunctionRegistry(), make()
-    registry.register(function)
+    assert registry.register(function) is registry.register(function)
     weak = weakref.ref(function)
     del function
     gc.collect()
     assert weak() is None
+
+
+def test_a_collection_that_was_replaced_is_noticed_wherever_it_is_made_anew() -> None:
+    def function() -> Any:
+        return held
+
+    for make in (dict, list, set, tuple, lambda: {1: 2}, lambda: [1], lambda: Slots(1)):
+        held = make()  # type: ignore[operator]
+        referred = DependencyFingerprint(function)
+        assert referred.is_unchanged()
+        held = [held]  # of another kind, at another place
+        assert not referred.is_unchanged()
 
 
 def test_a_changed_function_is_pickled_again_and_keeps_how_long_it_takes(

@@ -21,9 +21,20 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
-from operator import call, is_not
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any
+from operator import attrgetter, call, is_not
+from types import (
+    CellType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    SimpleNamespace,
+)
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -35,14 +46,35 @@ _MOST_IN_ALL = 2048
 _MOST_BYTES = 1 << 12
 _MISSING = object()
 
-Read = Callable[[], Iterable[object]]
+Read = Callable[[Any], Iterable[object]]
+"""Returns the parts of a value that may be replaced."""
+
+
+class _Parts(NamedTuple):
+    """The parts of a value, as they were.
+
+    Attributes
+    ----------
+    of, at : int
+        The value is part ``at`` of parts ``of``; the function itself is part 0 of parts -1.
+    read : callable
+        Returns the parts.
+    ids : list of int
+        The parts' identities.
+    """
+
+    of: int
+    at: int
+    read: Read
+    ids: list[int]
 
 
 class DependencyFingerprint:
     """What a function refers to at this moment.
 
-    It holds functions, classes and objects weakly, so that it may be kept for as long as the
-    function lives.
+    It may be kept for as long as the function lives, and keeps neither that nor what may refer to
+    it: functions, classes and objects are held weakly, and dicts and other collections not at all.
+    They are found again from the function on, and compared by what is in them.
 
     Parameters
     ----------
@@ -55,101 +87,122 @@ class DependencyFingerprint:
         The code of functions of local modules, which the workers import, by module and name.
     """
 
-    __slots__ = ("_alive", "_bytes", "_ids", "_kept", "imported")
+    __slots__ = ("_alive", "_bytes", "_function", "_kept", "_large", "_parts", "imported")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.imported: dict[tuple[str, str], CodeType] = {}
-        self._ids: list[tuple[Read, list[int]]] = []
-        self._bytes: list[tuple[Callable[[], bytes], bytes]] = []
+        self._function = _weakly(function)
+        self._parts: list[_Parts] = []
+        self._bytes: list[tuple[int, int, bytes]] = []  # of arrays: where they are, and what
         # Two things have the same id only if they live at the same time.
         self._alive: list[weakref.ref[Any]] = []
         self._kept: list[object] = []
+        self._large = False  # a collection that is not looked into has the function in it
         self._walk(function)
 
     def is_unchanged(self) -> bool:
         """Return whether all of it is as it was."""
-        for read, ids in self._ids:
-            if [*map(id, read())] != ids:
+        if self._large or not all(map(is_not, map(call, self._alive), repeat(None))):
+            return False
+        found: list[tuple[Any, ...]] = []
+        root = (self._function(),)
+        if root[0] is None:
+            return False
+        for of, at, read, ids in self._parts:
+            parts = tuple(read(root[0] if of < 0 else found[of][at]))
+            if [*map(id, parts)] != ids:
                 return False
-        return all(map(is_not, map(call, self._alive), repeat(None))) and all(
-            read() == data for read, data in self._bytes
+            found.append(parts)
+        return all(
+            (root[0] if of < 0 else found[of][at]).tobytes() == data for of, at, data in self._bytes
         )
 
     def _walk(self, function: Callable[..., Any]) -> None:
         seen: set[int] = set()
-        todo: deque[object] = deque([function])
+        todo: deque[tuple[object, int, int]] = deque([(function, -1, 0)])
         left = _MOST_IN_ALL
         while todo:
-            value = todo.popleft()
+            value, of, at = todo.popleft()
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            if isinstance(value, np.ndarray):
-                if value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
-                    self._bytes.append((value.tobytes, value.tobytes()))
-                continue
             if isinstance(value, FunctionType) and is_imported(value) and is_local(_module(value)):
                 self.imported[_module(value), value.__qualname__] = value.__code__
-            reads, fixed = _reads_of(value)
-            todo += fixed
+            if isinstance(value, np.ndarray):
+                if value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
+                    self._bytes.append((of, at, value.tobytes()))
+                self._hold(value, compared=False)
+                continue
+            reads = _reads_of(value)
+            compared = bool(reads)
             for read in reads:
-                found = tuple(read())
+                found = tuple(read(value))
                 if len(found) > min(left, _MOST_ITEMS):
+                    compared = False
+                    self._large |= any(each is function for each in found)
                     continue
                 left -= len(found)
-                self._ids.append((read, [*map(id, found)]))
-                todo += found
-                for each in found:
-                    self._hold(each)
+                number = len(self._parts)
+                self._parts.append(_Parts(of, at, read, [*map(id, found)]))
+                todo += ((each, number, index) for index, each in enumerate(found))
+            if value is not function:
+                self._hold(value, compared)
 
-    def _hold(self, value: object) -> None:
+    def _hold(self, value: object, compared: bool) -> None:
         try:
             self._alive.append(weakref.ref(value))
         except TypeError:
-            self._kept.append(value)
+            if not compared and not self._large:
+                self._kept.append(value)
 
 
-def _reads_of(value: object) -> tuple[list[Read], Iterable[object]]:
-    """Return what reads the parts of a value that may be replaced, and those that may not be."""
+def _reads_of(value: object) -> list[Read]:
+    """Return what reads the parts of a value."""
     match value:
         case FunctionType():
-            return _reads_of_function(value), ()
+            return _reads_of_function(value)
         case MethodType():
-            return [], (value.__func__, value.__self__)
+            return [attrgetter("__func__", "__self__")]
+        case MethodWrapperType():
+            return [_self_of]
         case classmethod() | staticmethod():
-            return [], (value.__func__,)
+            return [_function_of]
         case property():
-            return [], (value.fget,)
+            return [_getter_of]
         case functools.partial():
-            return [], (value.func, value.args, value.keywords)
-        case tuple() | frozenset():
-            return [], value if len(value) <= _MOST_ITEMS else ()
-        case list() | set():
-            return [functools.partial(tuple, value)], ()
-        case dict():
-            return [functools.partial(_items, value)], ()
+            return [attrgetter("func", "args", "keywords")]
+        case list() | set() | tuple() | frozenset():
+            return [tuple]
+        case dict() | MappingProxyType():
+            return [_items]
+        case GetSetDescriptorType() | MemberDescriptorType():  # parts of a class
+            return [_nothing]
         case type():
             own = is_local(value.__module__) or not is_imported(value)
-            return [functools.partial(_attributes, _weakly(value))] if own else [], ()
+            return [_attributes] if own else []
         case ModuleType() | CodeType() | str() | bytes() | int() | float() | None:
-            return [], ()
+            return []
     return _reads_of_object(value)
 
 
-def _reads_of_object(value: object) -> tuple[list[Read], Iterable[object]]:
+def _reads_of_object(value: object) -> list[Read]:
     kind = type(value)
     if hasattr(kind, "__psnb_referred__"):
-        return [functools.partial(_referred, _weakly(value))], ()
+        return [kind.__psnb_referred__]
     wrapped = getattr(value, "__wrapped__", None) if callable(value) else None
-    fixed = [wrapped] if isinstance(wrapped, FunctionType) else []  # of jax.jit, numba and others
+    reads: list[Read] = [_wrapped] if isinstance(wrapped, FunctionType) else []  # of jax.jit, numba
     pickled_plainly = kind is SimpleNamespace or (
         kind.__reduce_ex__ is object.__reduce_ex__
         and kind.__reduce__ is object.__reduce__
         and kind.__getstate__ is object.__getstate__
     )
-    if not pickled_plainly or not hasattr(value, "__dict__"):
-        return [], fixed
-    return [functools.partial(_attributes, _weakly(value))], [*fixed, kind]
+    if pickled_plainly and hasattr(value, "__dict__"):
+        reads.append(_attributes)
+    if pickled_plainly and (slots := _slots(kind)):
+        reads.append(functools.partial(_values_of, slots))
+    if pickled_plainly and reads:
+        reads.append(_kind)
+    return reads
 
 
 def _reads_of_function(function: FunctionType) -> list[Read]:
@@ -159,10 +212,10 @@ def _reads_of_function(function: FunctionType) -> list[Read]:
         if not is_local(_module(function)):
             return []
         names = _code_among(names, scope)  # its module's data are the workers' own
-    reads: list[Read] = [functools.partial(_parts, _weakly(function), names)]
-    for module in {each for name in names if _is_own(each := scope.get(name))}:
-        own = vars(module)
-        reads.append(functools.partial(_values, own, _code_among(names, own)))
+    reads: list[Read] = [functools.partial(_parts_of_function, names)]
+    for name in names:
+        if _is_own(module := scope.get(name)):
+            reads.append(functools.partial(_values, name, _code_among(names, vars(module))))
     return reads
 
 
@@ -177,14 +230,11 @@ def _is_own(value: object) -> bool:
 def _weakly(value: Any) -> Callable[[], Any]:
     try:
         return weakref.ref(value)
-    except TypeError:
+    except TypeError:  # no registry keeps it, either
         return lambda: value
 
 
-def _parts(get: Callable[[], FunctionType | None], names: list[str]) -> Iterable[object]:
-    function = get()
-    if function is None:
-        return ()
+def _parts_of_function(names: list[str], function: FunctionType) -> Iterable[object]:
     own: list[object] = [function.__code__, function.__defaults__, function.__kwdefaults__]
     if function.__closure__ is not None:
         own += map(_content, function.__closure__)
@@ -192,17 +242,47 @@ def _parts(get: Callable[[], FunctionType | None], names: list[str]) -> Iterable
     return own
 
 
-def _attributes(get: Callable[[], Any]) -> Iterable[object]:
-    return _items(getattr(get(), "__dict__", {}))
+def _values(name: str, names: list[str], function: FunctionType) -> Iterable[object]:
+    """Return what a module has under some names that a function knows as ``name``."""
+    return map(vars(function.__globals__[name]).get, names, repeat(_MISSING))
 
 
-def _referred(get: Callable[[], Any]) -> Iterable[object]:
-    value = get()
-    return () if value is None else value.__psnb_referred__()
+def _function_of(value: Any) -> Iterable[object]:
+    return (value.__func__,)
 
 
-def _values(scope: dict[str, Any], names: list[str]) -> Iterable[object]:
-    return map(scope.get, names, repeat(_MISSING))
+def _self_of(value: Any) -> Iterable[object]:
+    return (value.__self__,)
+
+
+def _getter_of(value: Any) -> Iterable[object]:
+    return (value.fget,)
+
+
+def _wrapped(value: Any) -> Iterable[object]:
+    return (value.__wrapped__,)
+
+
+def _kind(value: Any) -> Iterable[object]:
+    return (type(value),)
+
+
+def _attributes(value: Any) -> Iterable[object]:
+    return _items(value.__dict__)
+
+
+def _slots(kind: type) -> list[str]:
+    several = [each.__dict__.get("__slots__", ()) for each in kind.__mro__]
+    names = [name for each in several for name in ([each] if isinstance(each, str) else each)]
+    return [name for name in names if not name.startswith("__")]
+
+
+def _values_of(names: list[str], value: Any) -> Iterable[object]:
+    return map(getattr, repeat(value), names, repeat(_MISSING))
+
+
+def _nothing(value: Any) -> Iterable[object]:
+    return ()
 
 
 def _items(scope: Mapping[Any, Any]) -> Iterable[object]:
