@@ -26,6 +26,7 @@ from psnb._src.server.table import CountUpdates, ReadOptimizer, ReadRate, TuneOp
 from psnb._src.utils.arrays import array_of, bits_of, integers_of, untracked
 from psnb._src.utils.checks import integer, is_integer
 from psnb._src.utils.files import require, typed
+from psnb._src.utils.ownership import may_change
 from psnb._src.utils.text import ARGUMENT, shown, truncate
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError, PsnbError
 
@@ -68,27 +69,7 @@ def unchanging(array: np.ndarray) -> np.ndarray:
 
     What cannot be written is not copied any more until it is sent.
     """
-    return array if array.flags.writeable or not _is_written(array.base) else array.copy()
-
-
-def _is_written(base: Any) -> bool:
-    """Return whether others may write what an array is a view of.
-
-    What is no buffer, such as the memory of an array of JAX, is taken for unchanging.
-    """
-    while isinstance(base, np.ndarray):
-        if base.flags.writeable:
-            return True
-        base = base.base
-    while base is not None and type(base) is not bytes:
-        try:
-            view = memoryview(base)
-        except TypeError:
-            return False
-        if not view.readonly:
-            return True
-        base = view.obj if view.obj is not base else None
-    return False
+    return array if array.flags.writeable or not may_change(array) else array.copy()
 
 
 def _advice(found: object, dtype: np.dtype) -> str:
@@ -120,7 +101,7 @@ def checked_rows(rows: ArrayLike, name: str, shape: tuple[int, ...]) -> np.ndarr
         raise IdOutOfRangeError(
             f"variable {name!r} has shape {shape}, so rows are 0 to {shape[0] - 1}; found row {bad}"
         )
-    return np.ascontiguousarray(array, np.int64).reshape(array.shape)
+    return unchanging(np.ascontiguousarray(array, np.int64).reshape(array.shape))
 
 
 def _outside(array: np.ndarray, rows: int) -> int | None:

@@ -60,6 +60,7 @@ from psnb._src.server.table import (
 )
 from psnb._src.transport.stream import as_float32
 from psnb._src.utils.checks import integer
+from psnb._src.utils.ownership import owned
 from psnb._src.utils.profiling import PULL, PUSH, counted_as
 from psnb._src.utils.text import shown
 from psnb._src.utils.threads import Answer, uninterrupted
@@ -792,7 +793,8 @@ def prefetch(
     Parameters
     ----------
     batches : iterable
-        Anything; taken in the calling thread, up to ``depth`` batches early.
+        Anything; taken in the calling thread, up to ``depth`` batches early. What is read early is
+        a copy, so a generator may fill the same arrays for each batch.
     wanted : callable
         Takes a batch, returns the argument of `pull` for it.
     depth : int
@@ -822,6 +824,8 @@ def _fetched(
             while len(asked) <= depth and not ended:
                 try:
                     batch = next(batches)
+                    if depth:  # it waits here while the next one is made, in the same array perhaps
+                        batch = owned(batch)
                 except StopIteration:
                     ended = True
                 except Exception as error:  # a dataset may raise anything

@@ -51,6 +51,7 @@ from psnb._src.server.table import (
     TableRead,
 )
 from psnb._src.utils.ahead import require_closure
+from psnb._src.utils.ownership import may_change
 from psnb._src.utils.threads import run_in_thread
 from psnb.errors import (
     ClosureCancelledError,
@@ -210,7 +211,7 @@ def _kept(operation: TableOperation) -> TableOperation:
 
 
 def _may_change(value: object) -> bool:
-    return isinstance(value, np.ndarray) and value.flags.writeable
+    return isinstance(value, np.ndarray) and may_change(value)
 
 
 _local = threading.local()

@@ -28,6 +28,7 @@ from psnb._src.data.spec import (
     paths,
     unflatten,
 )
+from psnb._src.utils import ownership
 from psnb.errors import DatasetError
 
 BLOCK = 1024
@@ -119,10 +120,10 @@ def read_only(block: Block) -> Block:
 
 def _read_only(column: Column) -> Column:
     if isinstance(column, Ragged):
-        return Ragged(_read_only(column.values), column.offsets)  # type: ignore[arg-type]
-    view = column.view()
-    view.flags.writeable = False
-    return view
+        return column.__psnb_arrays__(ownership.read_only)
+    if column.dtype == object and len(column) and isinstance(column[0], np.ndarray | Ragged):
+        column = _objects([_read_only(leaf) for leaf in column])
+    return ownership.read_only(column)
 
 
 def made_of(given: Block, block: Block) -> Block:
@@ -154,7 +155,7 @@ def copied(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
     if isinstance(leaf, Ragged):
-        return Ragged(leaf.values.copy(), leaf.offsets.copy())
+        return leaf.__psnb_arrays__(np.ndarray.copy)
     return leaf
 
 

@@ -6,7 +6,7 @@ Pure and immutable: methods that change something return another one, which may 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -249,6 +249,10 @@ class Ragged:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __psnb_arrays__(self, of_array: Callable[[np.ndarray], np.ndarray]) -> Ragged:
+        """Return one of what a function makes of its arrays; see `psnb._src.utils.ownership`."""
+        return Ragged._trusted(of_array(self._values), of_array(self._offsets))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Ragged, (self._values, self._offsets)

@@ -30,6 +30,7 @@ from distributed import Client, Future, get_client, get_worker
 from psnb._src.dask_compat import event_loop, scheduler_address, scheduler_has
 from psnb._src.protocol.errors import NOWHERE, RemoteTraceback, completed
 from psnb._src.protocol.notebook_only import NotebookOnly, why_here
+from psnb._src.utils.ownership import shared
 from psnb._src.utils.text import (
     causes,
     error_text,
@@ -747,11 +748,12 @@ def _result(key: Any) -> Any:
     try:
         # Dask informs a client of its own tasks only, so the future is given to one. It runs here:
         # elsewhere, on a parameter server above all, the result would only take memory.
-        return client.submit(_same, future, workers=_here(), pure=False).result()
+        found = client.submit(_same, future, workers=_here(), pure=False).result()
     except Exception as error:  # whatever the task has raised, or why it was lost
         raise ClosureInputError(
             f"a Dask future among the closure's arguments has no result: {error_text(error)}"
         ) from error
+    return shared(found)  # Dask hands out the very object that others get, too
 
 
 def _here() -> list[str] | None:

@@ -28,6 +28,7 @@ from psnb._src.utils.arrays import concatenated
 from psnb._src.utils.checks import integer, period
 from psnb._src.utils.files import AnyPath
 from psnb._src.utils.foreign_names import FixedAttributes
+from psnb._src.utils.ownership import owned
 from psnb._src.utils.text import shown
 from psnb._src.worker.context import ReportedStates, entered, worker_context
 from psnb._src.worker.leasing import taken_in_vain
@@ -169,8 +170,11 @@ class Inference:
         """
         with datasets[number].iterator() as iterator, writing_nothing():
             batches = map(self._columns, iterator)
-            write = joined if self._files is None else partial(self._files.write, number)
-            return write(batches), iterator.partitions()
+            if self._files is None:  # copies, as a function may fill the same array each time
+                found: Any = joined(map(owned, batches))
+            else:
+                found = self._files.write(number, batches)
+            return found, iterator.partitions()
 
     def _columns(self, batch: Any) -> Columns:
         found = self._predict(batch)

@@ -31,11 +31,13 @@ from psnb._src.protocol.messages import (
     TakenRange,
 )
 from psnb._src.protocol.packing import dumps
+from psnb._src.utils.ownership import owned
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import counted
 from psnb.errors import (
     ClosureCancelledError,
     ClosureInputError,
+    ConfigurationError,
     DatasetError,
     SerializationError,
 )
@@ -92,10 +94,18 @@ class TakenElements:
             return
         self._bytes += size(element)
         if self.count > MOST_ELEMENTS or self._bytes > MOST_BYTES:
-            self._too_much = True
-            self._taken.clear()
+            self._drop()
             return
-        self._taken.setdefault(id(iterator), (iterator, []))[1].append(element)
+        try:
+            kept = owned(element)  # a step may change it in place
+        except ConfigurationError:
+            self._drop()
+            return
+        self._taken.setdefault(id(iterator), (iterator, []))[1].append(kept)
+
+    def _drop(self) -> None:
+        self._too_much = True
+        self._taken.clear()
 
     def end(self, iterator: object) -> None:
         """Note that an iterator was found at its end."""

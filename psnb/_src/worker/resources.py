@@ -21,6 +21,7 @@ from psnb._src.data.random import ShufflePlan
 from psnb._src.data.reader import DatasetIterator
 from psnb._src.data.splits import ends_with_prefetch
 from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.ownership import owned
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import error_text
 from psnb._src.worker.context import InputContext, current_context, worker_context
@@ -52,6 +53,8 @@ class SharedIterator(SaysWhatToUse):
         try:
             with self._lock:
                 element = next(self._iterator)
+                if not isinstance(self._iterator, DatasetIterator):
+                    element = owned(element)  # it may be filled anew for another thread
                 self._taken += 1
                 if mine is not None:
                     mine.latest = self._latest()

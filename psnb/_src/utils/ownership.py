@@ -1,0 +1,133 @@
+"""Who may still change what psnb was given, or hands out: the one place that decides it.
+
+Others may fill an array anew, as generators do for each batch, or change it in place, as steps do.
+Who keeps something for later keeps what is `owned`: nobody else changes that. Who hands one thing
+to several hands out what is `shared`: none of them can change it for the others. What is sent at
+once, or pickled, needs neither.
+
+Both reach into dicts, lists, tuples, and objects; what may not be changed is not copied.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from psnb._src.utils.text import error_text
+from psnb.errors import ConfigurationError
+
+_ATOMIC = frozenset(
+    {
+        *(bool, bytes, complex, float, int, str, type(None), type, range, slice),
+        *(BuiltinFunctionType, FunctionType, ModuleType),
+    }
+)
+
+
+def may_change(array: np.ndarray) -> bool:
+    """Return whether others may write what an array shows.
+
+    What is no buffer, such as the memory of an array of JAX, is taken for unchanging.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return True
+        base = base.base
+    while base is not None and type(base) is not bytes:
+        try:
+            view = memoryview(base)
+        except TypeError:
+            return False
+        if not view.readonly:
+            return True
+        base = view.obj if view.obj is not base else None
+    return False
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a view that cannot be written, although others may write what it shows."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def owned(value: Any) -> Any:
+    """Return a value that nobody else can change: what may be changed of it is copied.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is something that cannot be copied.
+    """
+    return _made(value, _copied, {})
+
+
+def shared(value: Any) -> Any:
+    """Return a value that who gets it cannot change for others.
+
+    Arrays are read-only views; other objects that may be changed are copied.
+
+    Raises
+    ------
+    ConfigurationError
+        As for `owned`.
+    """
+    return _made(value, read_only, {})
+
+
+def _copied(array: np.ndarray) -> np.ndarray:
+    return array.copy() if may_change(array) else array
+
+
+def _made(value: Any, of_array: Callable[[np.ndarray], np.ndarray], made: dict[int, Any]) -> Any:
+    kind = type(value)
+    if kind in _ATOMIC or (isinstance(value, np.generic) and kind is not np.void):
+        return value
+    if id(value) in made:  # by another way, or by itself
+        return made[id(value)]
+    found: Any
+    if kind is np.ndarray and value.dtype.kind not in "OV":
+        found = of_array(value)
+    elif kind is np.ndarray and value.dtype == object:
+        found = _objects(value, of_array, made)
+    elif kind is dict:
+        found = made[id(value)] = {}
+        found.update((key, _made(each, of_array, made)) for key, each in value.items())
+    elif kind is list:
+        found = made[id(value)] = []
+        found.extend(_made(each, of_array, made) for each in value)
+    elif kind is tuple:
+        found = tuple(_made(each, of_array, made) for each in value)
+    elif (arrays := getattr(value, "__psnb_arrays__", None)) is not None:
+        found = arrays(of_array)
+    else:
+        found = _copy_of(value, made)
+    made[id(value)] = found
+    return found
+
+
+def _objects(
+    array: np.ndarray, of_array: Callable[[np.ndarray], np.ndarray], made: dict[int, Any]
+) -> np.ndarray:
+    if _ATOMIC.issuperset(map(type, array.flat)):  # texts, as most are
+        return of_array(array)
+    found = array.copy()
+    for at in np.ndindex(array.shape):
+        found[at] = _made(array[at], of_array, made)
+    return of_array(found)
+
+
+def _copy_of(value: Any, made: dict[int, Any]) -> Any:
+    try:
+        return copy.deepcopy(value, made)
+    except Exception as error:  # whatever the class does
+        raise ConfigurationError(
+            f"a {type(value).__name__} is kept for later, and may be changed meanwhile, as it "
+            f"cannot be copied ({error_text(error)}): give arrays or tensors without a gradient "
+            "in its place"
+        ) from error
