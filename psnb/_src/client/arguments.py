@@ -101,7 +101,7 @@ def checked_rows(rows: ArrayLike, name: str, shape: tuple[int, ...]) -> np.ndarr
         raise IdOutOfRangeError(
             f"variable {name!r} has shape {shape}, so rows are 0 to {shape[0] - 1}; found row {bad}"
         )
-    return unchanging(np.ascontiguousarray(array, np.int64).reshape(array.shape))
+    return np.ascontiguousarray(array, np.int64).reshape(array.shape)
 
 
 def _outside(array: np.ndarray, rows: int) -> int | None:
