@@ -23,6 +23,7 @@ from psnb._src.protocol.messages import (
     ClosureUndecided,
     ElementsTaken,
     Inquiry,
+    ReturnLease,
     SessionOpening,
     Taken,
 )
@@ -144,6 +145,26 @@ def test_each_step_is_a_commit_of_its_own_and_they_are_reported_together() -> No
         whole.add_numbers({"loss": 2.0})
     assert split_outcome(result.payload) == split_outcome(whole.attach(b""))
     assert not world.runner.busy
+
+
+def test_what_was_taken_from_a_lease_is_reported_before_it_is_returned() -> None:
+    def step() -> None:
+        requests = worker_context().lease_requests
+        assert requests is not None
+        requests.take(1, 0, 0, 1, None, False)
+        requests.return_(1, 0)
+        raise ValueError
+
+    world = World(step)
+
+    def ask(inquiry: Inquiry) -> Future[Any]:
+        world.link.sent.append(inquiry)
+        return Future()
+
+    world.link.ask = ask  # type: ignore[method-assign]
+    first, second, *_ = world.run()
+    assert first.taken == [Taken(1, 0, 10, 0, 1, None, False)]
+    assert second == ReturnLease(1, 0)
 
 
 def test_what_steps_return_comes_if_it_is_wanted() -> None:
