@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from distributed import Client
 
 import psnb
 from psnb.data import Dataset, InMemoryDataset, Ragged
@@ -360,3 +361,45 @@ def test_predictions_are_what_the_function_returned(
     )
     found = trainer.infer_from_dataset(data)
     assert (found["y"] if isinstance(found, dict) else found).tolist() == list(range(8))
+
+
+MODES = {
+    "async": (psnb.Async(), psnb.Hogwild()),
+    "sync": (psnb.Sync(1), psnb.Hogwild()),
+    "geo": (psnb.Geo(3), psnb.Hogwild()),
+    "downpour": (psnb.Async(), psnb.Downpour(push_every=3)),
+}
+
+
+@pytest.mark.parametrize(("mode", "worker"), MODES.values(), ids=MODES)
+def test_steps_may_fill_one_gradient_and_change_what_they_read_in_every_mode(
+    cluster: Client, mode: psnb.Mode, worker: psnb.DeviceWorker
+) -> None:
+    with psnb.ParameterServerStrategy(cluster, num_servers=1, mode=mode) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        v = strategy.variable(np.zeros(2), "v", psnb.SGD(1.0))
+        t = strategy.embedding("t", 1, rows=2, initializer=0.0, optimizer=psnb.SGD(1.0))
+        _buffers["gradient"] = np.zeros(2)
+        _buffers["rows"] = np.zeros((2, 1), np.float32)
+        _buffers["ids"] = np.zeros(2, np.int64)
+
+        def step(iterator: Iterator[Any]) -> None:
+            gradient, rows, ids = (_buffers[each] for each in ("gradient", "rows", "ids"))
+            gradient[:] = rows[:] = -next(iterator)
+            ids[:] = 0, 1
+            for each in (v.read(), t.lookup(ids)):
+                change(FORMS["array"], each)
+            v.push(gradient)
+            t.push(ids, rows)
+            gradient[:], rows[:], ids[:] = 100, 100, 1
+            for each in (v.read(), t.lookup(np.arange(2))):
+                change(FORMS["array"], each)
+
+        data = coordinator.create_per_worker_dataset(
+            Dataset.range(1, 7), sharding="dynamic", splits=1
+        )
+        coordinator.use_threads(1)
+        psnb.Trainer(coordinator, step, worker, progress=False).train_from_dataset(data)
+        total = 21 / (strategy.num_workers if isinstance(mode, psnb.Geo) else 1)
+        assert v.read().tolist() == [total] * 2
+        assert t.lookup(np.arange(2)).ravel().tolist() == [total] * 2
