@@ -525,6 +525,26 @@ def test_an_evaluation_whose_partition_changes_meanwhile_is_refused(
         psnb.Trainer(coordinator, step).evaluate(dataset)
 
 
+def test_what_is_loaded_into_memory_of_a_partition_that_changes_meanwhile_is_refused(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    _shared[:] = range(64)
+    (kept,) = dask.persist(dask.delayed(_shared_rows)(), scheduler=strategy.client)
+    wait_until(futures_of(kept)[0].done, "computed")
+    rows = Dataset.from_dask([kept]).map(_turned)
+    dataset = coordinator.create_per_worker_dataset(InMemoryDataset.of(rows, 4), splits=8)
+    with pytest.raises(DatasetError, match="partition 0 was computed again"):
+        dataset.load_into_memory()
+    _shared[:] = range(64)
+    with pytest.raises(DatasetError, match="partition 0 was computed again"):
+        InMemoryDataset.of(rows, 4).load_into_memory()
+
+
+def _turned(row: Any) -> Any:
+    _turn_round()
+    return row
+
+
 _shared: list[int] = []
 
 

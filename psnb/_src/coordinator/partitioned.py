@@ -22,7 +22,7 @@ from psnb._src.coordinator.values import PerWorkerDataset, PerWorkerValues
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.in_memory import Call, DatasetInMemory, InMemoryDataset, QueueDataset, Stores
 from psnb._src.data.memory import Memory, MemoryStatistics, StoreContents
-from psnb._src.data.nodes.partitions import Partitions
+from psnb._src.data.nodes.partitions import KnownPartitions, Partitions
 from psnb._src.data.spec import Spec
 from psnb._src.data.splits import file_bytes, files_of, identity, partitions_of, sharded
 from psnb._src.data.splits import splits as cut
@@ -145,10 +145,11 @@ class _LoadInProgress:
         ]
 
     def wait(self) -> None:
-        """Wait for the end; raise the first error."""
+        """Wait for the end; raise the first error, also if parts of a partition do not fit."""
+        known = KnownPartitions()
         with self._services.progress():
             for remote in self._remotes:
-                remote.fetch()
+                known.add(remote.fetch().read)
 
     def end(self) -> None:
         """Cancel partitions that wait to be read, and wait for those that are being read."""

@@ -20,14 +20,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, NoReturn, Protocol
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 import cloudpickle
 import numpy as np
 
 from psnb._src.data.block import Block, Column, concatenate, read_only, take
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.node import Context, Node, NodeIterator, State
+from psnb._src.data.node import Context, Counters, Node, NodeIterator, State
+from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.random import ShufflePlan, SlotShuffle, numbered
 from psnb._src.data.reader import Reader
@@ -472,12 +473,15 @@ class StoreContents(NamedTuple):
         Its partitions.
     sent : int
         How many examples it has put into their new partitions, if this answers `Memory.scatter`.
+    read : sequence of list
+        What partitions of a Dask collection it has read, if this answers `Memory.load`.
     """
 
     address: str
     part: str
     held: MemoryStatistics
     sent: int = 0
+    read: Sequence[list[Any]] = ()
 
 
 class Sender(Protocol):
@@ -554,8 +558,8 @@ class Memory:
         DatasetError
             If the source cannot be read, or there is no room.
         """
-        self._make(generation, ShufflePlan(self.partitions), [number])
-        return self.survey(generation)
+        read = self._make(generation, ShufflePlan(self.partitions), [number])
+        return self.survey(generation)._replace(read=read)
 
     def make(self, generation: int, layout: ShufflePlan, numbers: Iterable[int]) -> StoreContents:
         """Make partitions that are not here; reads each source that they come from once.
@@ -681,13 +685,16 @@ class Memory:
         if generation < self._newest or generation in self._forgotten:
             raise over()
 
-    def _make(self, generation: int, layout: ShufflePlan, numbers: Sequence[int]) -> None:
-        unfinished = next(self._unfinished)
+    def _make(
+        self, generation: int, layout: ShufflePlan, numbers: Sequence[int]
+    ) -> list[list[Any]]:
+        """Make partitions from the sources; return what partitions of Dask these have read."""
+        unfinished, read = next(self._unfinished), list[list[Any]]()
         try:
             for number in numbers:
                 self._store.begin(unfinished, number)
             for source in layout.sources(numbers):
-                for chunk in self._read(source):
+                for chunk in self._read(source, read):
                     partitions = layout.destinations(source, chunk.numbers)
                     mine = np.flatnonzero(np.isin(partitions, numbers))
                     if len(mine) < len(partitions):
@@ -701,9 +708,11 @@ class Memory:
             for number in numbers:
                 self._store.drop(unfinished, number)
             raise
+        return read
 
-    def _read(self, source: int) -> Iterator[NumberedExamples]:
-        reader = Reader(self._sources[source].node, Context(self._seed))
+    def _read(self, source: int, read: list[list[Any]]) -> Iterator[NumberedExamples]:
+        counters = Counters(partitions=read)
+        reader = Reader(self._sources[source].node, Context(self._seed, counters=counters))
         try:
             while (block := reader.take(_READ_AT_ONCE)) is not None:
                 first = reader.position - block.count
@@ -760,7 +769,8 @@ class Loading:
         self.generation = generation
         self._left = deque(range(memory.partitions))  # each operation on it is atomic
         self._errors: list[BaseException] = []
-        arguments = memory, generation, self._left, self._errors
+        self._read: list[list[Any]] = []
+        arguments = memory, generation, self._left, self._errors, self._read
         self._threads = [
             threading.Thread(target=_load, args=arguments, name=f"psnb-load-{n}", daemon=True)
             for n in range(min(threads, max(1, memory.partitions)))
@@ -773,6 +783,7 @@ class Loading:
         self._join()
         if self._errors:
             raise self._errors[0]
+        KnownPartitions().add(self._read)
 
     def stop(self) -> None:
         """Begin no more partitions."""
@@ -788,14 +799,20 @@ class Loading:
             thread.join()
 
 
-def _load(memory: Memory, generation: int, left: deque[int], errors: list[BaseException]) -> None:
+def _load(
+    memory: Memory,
+    generation: int,
+    left: deque[int],
+    errors: list[BaseException],
+    read: list[list[Any]],
+) -> None:
     try:
         while True:
             try:
                 number = left.popleft()
             except IndexError:
                 return
-            memory.load(generation, number)
+            read += memory.load(generation, number).read
     except BaseException as error:  # `wait` raises it
         errors.append(error)
         left.clear()

@@ -72,9 +72,10 @@ class KnownPartitions:
         DatasetError
             If one is known with other rows.
         """
-        new = {number: (rows, checksum) for number, rows, checksum in found}
-        for number, now in new.items():
-            before = self._known.get(number, now)
+        new: dict[int, tuple[int, str]] = {}
+        for number, rows, checksum in found:
+            now = rows, checksum
+            before = self._known.get(number, new.setdefault(number, now))
             if before != now:
                 raise DatasetError(
                     f"{Partitions.name}: partition {number} was computed again, and has other "
