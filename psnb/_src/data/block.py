@@ -121,8 +121,9 @@ def read_only(block: Block) -> Block:
 def _read_only(column: Column) -> Column:
     if isinstance(column, Ragged):
         return column.__psnb_arrays__(ownership.read_only)
-    if column.dtype == object and len(column) and isinstance(column[0], np.ndarray | Ragged):
-        column = _objects([_read_only(leaf) for leaf in column])
+    leaf = column[0] if column.dtype == object and column.ndim == 1 and len(column) else None
+    if isinstance(leaf, np.ndarray | Ragged):
+        column = _objects([_read_only(each) for each in column])
     return ownership.read_only(column)
 
 

@@ -30,7 +30,7 @@ from distributed import Client, Future, get_client, get_worker
 from psnb._src.dask_compat import event_loop, scheduler_address, scheduler_has
 from psnb._src.protocol.errors import NOWHERE, RemoteTraceback, completed
 from psnb._src.protocol.notebook_only import NotebookOnly, why_here
-from psnb._src.utils.ownership import shared
+from psnb._src.utils.ownership import owned
 from psnb._src.utils.text import (
     causes,
     error_text,
@@ -753,7 +753,7 @@ def _result(key: Any) -> Any:
         raise ClosureInputError(
             f"a Dask future among the closure's arguments has no result: {error_text(error)}"
         ) from error
-    return shared(found)  # Dask hands out the very object that others get, too
+    return owned(found)  # Dask hands out the very object that others get, too
 
 
 def _here() -> list[str] | None:

@@ -1,17 +1,15 @@
 """Who may still change what psnb was given, or hands out: the one place that decides it.
 
 Others may fill an array anew, as generators do for each batch, or change it in place, as steps do.
-Who keeps something for later keeps what is `owned`: nobody else changes that. Who hands one thing
-to several hands out what is `shared`: none of them can change it for the others. What is sent at
-once, or pickled, needs neither.
-
-Both reach into dicts, lists, tuples, and objects; what may not be changed is not copied.
+Who keeps something for later, or gets what others have, too, takes what is `owned`: nobody else
+changes that. It reaches into dicts, lists, tuples, and objects, and copies nothing that cannot be
+changed. What is sent at once, or pickled, needs no copy. Columns that psnb hands out to several
+readers are `read_only`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -64,27 +62,14 @@ def owned(value: Any) -> Any:
     ConfigurationError
         If there is something that cannot be copied.
     """
-    return _made(value, _copied, {})
-
-
-def shared(value: Any) -> Any:
-    """Return a value that who gets it cannot change for others.
-
-    Arrays are read-only views; other objects that may be changed are copied.
-
-    Raises
-    ------
-    ConfigurationError
-        As for `owned`.
-    """
-    return _made(value, read_only, {})
+    return _owned(value, {})
 
 
 def _copied(array: np.ndarray) -> np.ndarray:
     return array.copy() if may_change(array) else array
 
 
-def _made(value: Any, of_array: Callable[[np.ndarray], np.ndarray], made: dict[int, Any]) -> Any:
+def _owned(value: Any, made: dict[int, Any]) -> Any:
     kind = type(value)
     if kind in _ATOMIC or (isinstance(value, np.generic) and kind is not np.void):
         return value
@@ -92,34 +77,32 @@ def _made(value: Any, of_array: Callable[[np.ndarray], np.ndarray], made: dict[i
         return made[id(value)]
     found: Any
     if kind is np.ndarray and value.dtype.kind not in "OV":
-        found = of_array(value)
+        found = _copied(value)
     elif kind is np.ndarray and value.dtype == object:
-        found = _objects(value, of_array, made)
+        found = _objects(value, made)
     elif kind is dict:
         found = made[id(value)] = {}
-        found.update((key, _made(each, of_array, made)) for key, each in value.items())
+        found.update((key, _owned(each, made)) for key, each in value.items())
     elif kind is list:
         found = made[id(value)] = []
-        found.extend(_made(each, of_array, made) for each in value)
+        found.extend(_owned(each, made) for each in value)
     elif kind is tuple:
-        found = tuple(_made(each, of_array, made) for each in value)
+        found = tuple(_owned(each, made) for each in value)
     elif (arrays := getattr(value, "__psnb_arrays__", None)) is not None:
-        found = arrays(of_array)
+        found = arrays(_copied)
     else:
         found = _copy_of(value, made)
     made[id(value)] = found
     return found
 
 
-def _objects(
-    array: np.ndarray, of_array: Callable[[np.ndarray], np.ndarray], made: dict[int, Any]
-) -> np.ndarray:
+def _objects(array: np.ndarray, made: dict[int, Any]) -> np.ndarray:
     if _ATOMIC.issuperset(map(type, array.flat)):  # texts, as most are
-        return of_array(array)
+        return _copied(array)
     found = array.copy()
     for at in np.ndindex(array.shape):
-        found[at] = _made(array[at], of_array, made)
-    return of_array(found)
+        found[at] = _owned(array[at], made)
+    return found
 
 
 def _copy_of(value: Any, made: dict[int, Any]) -> Any:
