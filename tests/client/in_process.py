@@ -30,6 +30,7 @@ from psnb._src.server.server import Host
 from psnb._src.server.states import Admission, Always, Uniform, row_ranges
 from psnb._src.server.table import FetchRows, LookUpRows, OnTable, ShardOperation
 from tests.server.pair import now
+from tests.server.standby import THREADS
 
 ROWS, DIM = 10, 2
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
@@ -46,7 +47,7 @@ class InProcess:
     def __init__(self, shards: int) -> None:
         self.shards = [ShardId("s", number) for number in range(shards)]
         self.servers = [ServerAddress("here", f"server-{n}") for n in range(shards)]
-        self._hosts = [Host(each.key, each.name, now) for each in self.servers]
+        self._hosts = [Host(each.key, each.name, now, THREADS) for each in self.servers]
         for number, host in enumerate(self._hosts):
             hosting = HostShards({number: ShardPlacement(None)}, [])
             host.run([hosting], PendingReply(lambda answers: None), nowhere)

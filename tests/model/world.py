@@ -30,6 +30,7 @@ from psnb._src.server.replication import ForwardedRequest, Opening
 from psnb._src.server.server import Host
 from psnb._src.server.table import ShardOperation
 from psnb.errors import PsnbError, ServerLostError, ServerUnresponsiveError
+from tests.server.standby import NO_THREADS
 
 Then = Callable[[list[Any]], None]
 
@@ -77,7 +78,7 @@ class Server(Process):
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
         self.address = ServerAddress(name, name)
-        self.host = Host(name, name, lambda function: function())
+        self.host = Host(name, name, lambda function: function(), NO_THREADS)
 
     def run(self, operations: Sequence[Any], answer: Callable[[list[Any]], None]) -> None:
         self.host.run(operations, PendingReply(answer), self._connect)

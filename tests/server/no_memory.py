@@ -27,6 +27,7 @@ from psnb._src.server.server import Host
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.table import OnTable, ShardOperation
 from tests.server.pair import Wire, now, result
+from tests.server.standby import NO_THREADS
 
 
 class Allocator:
@@ -52,7 +53,7 @@ class Allocator:
         self.count += 1
         if self.failing is not None and self.count - 1 in self.failing:
             self.failed = True
-            raise memory.NoMemoryError(int(np.prod(shape)))
+            raise memory.no_memory(int(np.prod(shape)))
         return self._real(get, shape, dtype)
 
     @contextmanager
@@ -80,7 +81,7 @@ class Servers:
     """
 
     def __init__(self, homes: str, creations: Sequence[CreateTable], *, copied: bool) -> None:
-        self.hosts = {name: Host(name, name, now) for name in {*homes, "c"}}
+        self.hosts = {name: Host(name, name, now, NO_THREADS) for name in {*homes, "c"}}
         self.placements = [ShardPlacement(ServerAddress(name, name)) for name in homes]
         self._wires: list[Wire] = []
         self.commits = 0

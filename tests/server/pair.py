@@ -46,6 +46,7 @@ from psnb._src.server.table import (
     ReadValues,
     ShardOperation,
 )
+from tests.server.standby import THREADS
 
 SYNCING, SYNCED = ReplicaState.SYNCING, ReplicaState.SYNCED
 ONES = np.ones(2, np.float32)
@@ -100,7 +101,7 @@ class Pair:
     """Two hosts, the first of which holds shard 0, and the wires between them."""
 
     def __init__(self) -> None:
-        self.hosts = {name: Host(name, name, now) for name in "ab"}
+        self.hosts = {name: Host(name, name, now, THREADS) for name in "ab"}
         self.wires: list[Wire] = []
         self.place = ShardPlacement(A)
         self.manage("a", HostShards({0: self.place}, []))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import threading
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from psnb._src.server import memory
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.memory import NoMemoryError, PreallocatedPages, Promise, refusal
+from psnb._src.server.memory import PreallocatedPages, Promise, no_memory, refusal
 from psnb._src.server.operations import (
     CreateDense,
     CreateSparse,
@@ -53,7 +52,9 @@ from psnb._src.server.table import (
     TableWrite,
 )
 from psnb.errors import PsnbError, ServerMemoryError
+from tests.conftest import wait_until
 from tests.server.no_memory import Allocator, Servers
+from tests.server.standby import NO_THREADS, THREADS
 
 OLD, MORE, DIM = 50, 700, 2
 
@@ -415,7 +416,7 @@ def test_a_shrink_without_memory_removes_rows_or_changes_nothing(
 
 
 def test_the_error_says_what_there_is_no_memory_for() -> None:
-    error = refusal(NoMemoryError(123_456_789), "PushRows of 'e'", "server 1 at tcp://b")
+    error = refusal(no_memory(123_456_789), "PushRows of 'e'", "server 1 at tcp://b")
     text = "server 1 at tcp://b has no memory for PushRows of 'e': that needs 123,456,789 bytes"
     assert str(error).startswith(text)
     assert isinstance(error, MemoryError)
@@ -466,7 +467,7 @@ CHANGES: dict[str, TableWrite] = {
 def test_a_snapshot_without_memory_ends_and_the_table_changes(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, open_snapshots = watched(kind), OpenSnapshots()
+    table, open_snapshots = watched(kind), OpenSnapshots(NO_THREADS)
     name = open_snapshots.begin("s", table, None).snapshot
     with monkeypatch.context() as patch:
         patch.setattr(type(open_snapshots.taken(name)), "_keep", without_memory)
@@ -517,7 +518,7 @@ def test_a_sync_starts_over_where_there_was_no_memory_to_note_a_change(
 def test_room_for_snapshots_that_there_is_no_memory_for_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room, made, real = PreallocatedPages(), [0], memory._chunk
+    room, made, real = PreallocatedPages(THREADS), [0], memory._chunk
 
     def chunk() -> np.ndarray:
         made[0] += 1
@@ -527,10 +528,8 @@ def test_room_for_snapshots_that_there_is_no_memory_for_is_done_without(
 
     monkeypatch.setattr(memory, "_chunk", chunk)
     room.want(5)
-    for thread in threading.enumerate():
-        if thread.name == "psnb-room":
-            thread.join()
-    assert room.want(5)
+    wait_until(lambda: room.want(5), "there is what there is memory for")
+    assert len(room._chunks) == 2
     room.clear()
     assert not room.want(1)
 

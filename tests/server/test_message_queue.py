@@ -11,6 +11,8 @@ import pytest
 from psnb._src.server import serving
 from psnb._src.server.operations import CreateDense, OnShard, ServerRequest
 from psnb._src.server.serving import _MessageQueue
+from psnb._src.utils.standby import StandbyThreads
+from tests.server.standby import THREADS
 
 MAKING = ServerRequest(1, "key", [OnShard(0, CreateDense("v", np.zeros(3), None))])
 NEXT = ServerRequest(2, "key", [])
@@ -21,6 +23,10 @@ class Stream:
 
     def abort(self) -> None:
         self.aborted = True
+
+
+def who_prepares(request: ServerRequest) -> StandbyThreads | None:
+    return THREADS if request is MAKING else None
 
 
 def taken(fails: bool = False) -> tuple[list[int], Stream]:
@@ -34,7 +40,7 @@ def taken(fails: bool = False) -> tuple[list[int], Stream]:
             raise MemoryError
 
     async def main() -> None:
-        queue = _MessageQueue(stream, carry_out)  # type: ignore[arg-type]
+        queue = _MessageQueue(stream, carry_out, who_prepares)  # type: ignore[arg-type]
         for each in (MAKING, NEXT):
             queue.take(each)
         assert queue._making is not None
@@ -49,14 +55,11 @@ def test_those_behind_one_that_takes_long_are_run_after_it() -> None:
     assert taken()[0] == [1, 2]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
-def test_all_are_run_without_memory_for_a_thread(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    async def no_thread(*args: object) -> None:
-        raise error
+def test_all_are_run_without_memory_to_prepare_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepared(request: ServerRequest) -> None:
+        raise MemoryError
 
-    monkeypatch.setattr(serving.asyncio, "to_thread", no_thread)
+    monkeypatch.setattr(serving, "_prepared", prepared)
     assert taken()[0] == [1, 2]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from psnb._src.server.dense import DenseTable
 from psnb._src.server.memory import CHUNK, TICKS, PreallocatedPages
 from psnb._src.server.optimizers import Adam
 from psnb._src.server.snapshots import chunks_wanted
+from psnb._src.utils.standby import StandbyThreads
 from tests.conftest import wait_until
+from tests.server.standby import THREADS
 
 FULL = np.arange(CHUNK // 8)
 
@@ -34,7 +37,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def room() -> Iterator[PreallocatedPages]:
-    made = PreallocatedPages()
+    made = PreallocatedPages(THREADS)
     yield made
     made.clear()
 
@@ -46,7 +49,7 @@ def ready(room: PreallocatedPages, chunks: int) -> None:
 def test_copies_are_made_in_memory_that_is_there(room: PreallocatedPages, made: list[str]) -> None:
     ready(room, 3)
     copies = room.copies([FULL, FULL + 1, FULL[: FULL.size // 2]])
-    assert made == ["psnb-room"] * 3
+    assert [name.rpartition("-")[0] for name in made] == ["standby"] * 3
     assert [copy.tolist() for copy in (copies[0][:3], copies[1][:3], copies[2][-1:])] == [
         *([0, 1, 2], [1, 2, 3], [FULL.size // 2 - 1])
     ]
@@ -63,13 +66,24 @@ def test_what_is_more_than_was_wanted_is_copied_too(
     assert len(made) == 2
 
 
+@pytest.mark.parametrize(("processors", "shared"), [(2, True), (1, False)])
 def test_many_are_copied_in_their_order_by_several_threads(
-    room: PreallocatedPages, made: list[str], monkeypatch: pytest.MonkeyPatch
+    room: PreallocatedPages,
+    monkeypatch: pytest.MonkeyPatch,
+    processors: int,
+    shared: bool,
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    sharing = []
+
+    def share(*arguments: Any) -> Any:
+        sharing.append(1)
+        return StandbyThreads.share(THREADS, *arguments)
+
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    monkeypatch.setattr(THREADS, "share", share)
     copies = room.copies([FULL + number for number in range(8)])
     assert all((copy == FULL + number).all() for number, copy in enumerate(copies))
-    assert {name.rpartition("_")[0] for name in made} == {"psnb-copying"}
+    assert bool(sharing) is shared
 
 
 def test_small_ones_take_no_piece(room: PreallocatedPages, made: list[str]) -> None:

@@ -33,6 +33,7 @@ from psnb._src.utils.files import WrittenFile, checksum, mapped_arrays
 from psnb.errors import CheckpointError
 from tests.conftest import wait_until
 from tests.server.pair import Pair, now
+from tests.server.standby import THREADS
 
 FILE = "0000-00000.safetensors"
 ONES = np.ones((40, 2), np.float32)
@@ -77,7 +78,7 @@ def written(
     folder: Path, tables: Mapping[str, Table], soon: snapshots.Soon = now
 ) -> Mapping[str, WrittenFile]:
     taken = {name: snapshot(table) for name, table in tables.items()}
-    writing = TableWriting("server 0", str(folder), taken, soon)
+    writing = TableWriting("server 0", str(folder), taken, soon, THREADS)
     wait_until(lambda: writing.progress().files is not None, "it is written")
     files = writing.progress().files
     assert files is not None
@@ -120,7 +121,7 @@ def test_what_changes_between_two_pieces_is_written_as_it_was(
 
 def test_a_missing_folder_is_reported_with_the_servers_name(tmp_path: Path) -> None:
     taken = {FILE: snapshot(sparse())}
-    writing = TableWriting("server 3", str(tmp_path / "gone"), taken, now)
+    writing = TableWriting("server 3", str(tmp_path / "gone"), taken, now, THREADS)
     with pytest.raises(CheckpointError, match=r"server 3 cannot write 0000.*: FileNot.*gone'"):
         wait_until(lambda: writing.progress().files is not None, "it fails")
     writing.stop()
@@ -152,7 +153,7 @@ def test_what_is_stopped_ends_and_its_tables_are_free(tmp_path: Path) -> None:
         go_on.wait()
         function()
 
-    writing = TableWriting("server 0", str(tmp_path), {FILE: snapshot(table)}, wait)
+    writing = TableWriting("server 0", str(tmp_path), {FILE: snapshot(table)}, wait, THREADS)
     begun.wait()
     writing.stop()
     assert not table.watchers

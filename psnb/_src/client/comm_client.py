@@ -60,7 +60,7 @@ from psnb.errors import (
 logger = logging.getLogger("psnb")
 
 CALL_TIMEOUT = 600.0
-"""Seconds for one operation of a server that sends heartbeats, including the transfer of data. A
+"""Seconds for one operation of a server that answers others, including the transfer of data. A
 server whose process is gone is noticed at once; an unresponsive one after the layout's patience."""
 
 RETRIES = 3

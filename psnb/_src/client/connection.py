@@ -21,7 +21,6 @@ from psnb._src.dask_compat import ConnectionPool, give_back_connection
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.server.memory import refusal
 from psnb._src.server.operations import (
-    BUSY,
     Done,
     Failed,
     HostOperation,
@@ -63,7 +62,7 @@ class ServerConnection:
     Attributes
     ----------
     heard : int
-        How many messages have come, including heartbeats.
+        How many messages have come, including answers to those without operations.
     shared : bool
         Whether large arrays go through shared memory.
     """
@@ -121,8 +120,7 @@ class ServerConnection:
         # A frame of its own: while the next answer is awaited, no variable may keep the arrays of
         # the last one, which may be in the server's memory.
         self.heard += 1
-        if reply.number != BUSY:
-            self._pending.pop(reply.number).answered(reply.answers)
+        self._pending.pop(reply.number).answered(reply.answers)
 
     async def _read(self) -> None:
         try:

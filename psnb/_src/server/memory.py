@@ -16,7 +16,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
@@ -25,6 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from psnb._src.utils import memory
+from psnb._src.utils.standby import StandbyThreads
 from psnb.errors import ServerMemoryError
 
 try:
@@ -35,18 +35,14 @@ except ImportError:  # on Windows
 Shape = tuple[int, ...]
 
 
-class NoMemoryError(MemoryError):
-    """There is no such memory.
-
-    Attributes
-    ----------
-    nbytes : int
-        How much was wanted.
-    """
-
-    def __init__(self, nbytes: int) -> None:
-        super().__init__(nbytes)
-        self.nbytes = nbytes
+def no_memory(nbytes: int) -> MemoryError:
+    """Return what is raised where there are not so many bytes; for any process that has tables."""
+    error = MemoryError(
+        f"this process has no memory for {nbytes:,} bytes more, and {_limit()}. Give it more "
+        "memory, or let it hold less at a time: fewer rows, smaller batches"
+    )
+    error.nbytes = nbytes  # type: ignore[attr-defined]  # `refusal` names them
+    return error
 
 
 class Promising(Protocol):
@@ -119,7 +115,7 @@ def _kept(get: Callable[[Any, Any], np.ndarray], shape: Shape, dtype: Any) -> np
 
 
 def require_room(nbytes: int) -> None:
-    """Raise NoMemoryError unless the system has so much; nothing is kept of it."""
+    """Raise MemoryError unless the system has so much; nothing is kept of it."""
     allocate(partial(memory.in_pages, huge=False), (nbytes,), np.dtype(np.uint8))
 
 
@@ -129,12 +125,12 @@ def _leave_reserve(wanted: Any, dtype: Any) -> None:
 
 
 def allocate(get: Callable[[Any, Any], Any], shape: Shape | int, dtype: Any) -> Any:
-    """Return what ``get`` returns, or raise NoMemoryError."""
+    """Return what ``get`` returns, or raise `no_memory`."""
     try:
         return get(shape, dtype)
     except (MemoryError, ValueError):  # numpy's for more than there are addresses
         count = shape if isinstance(shape, int) else math.prod(shape)
-        raise NoMemoryError(count * np.dtype(dtype).itemsize) from None
+        raise no_memory(count * np.dtype(dtype).itemsize) from None
 
 
 def refusal(error: MemoryError, what: str, where: str) -> ServerMemoryError:
@@ -179,9 +175,9 @@ def _limit() -> str:
 # Pure.
 #
 # The system provides a page of memory when it is first written, which takes five times as long as
-# to copy a page into it. So a thread, ``psnb-room``, writes to all pages ahead, while requests go
-# on; it ends when there is as much room as is wanted. A chunk that was taken is its taker's; it
-# goes back to the system with its last reference.
+# to copy a page into it. So one of the server's `StandbyThreads` writes to all pages ahead, while
+# requests go on, until there is as much room as is wanted. A chunk that was taken is its taker's;
+# it goes back to the system with its last reference.
 
 CHUNK = 1 << 22
 """Bytes of a chunk."""
@@ -189,8 +185,8 @@ CHUNK = 1 << 22
 _SMALL = 1 << 20
 """Bytes of an array's rest for which no chunk is wanted."""
 
-_THREADS, _CHUNKS_EACH = 4, 4
-"""How many threads copy, at most, and how many chunks each has to copy, at least."""
+_SHARED = 8
+"""How many chunks several threads copy together, at least."""
 
 TICKS = 2
 """Minutes after which unused memory is given back."""
@@ -204,13 +200,19 @@ def count_chunks(nbytes: int) -> int:
 class PreallocatedPages:
     """Pieces of memory that are there already.
 
-    Used by the server's one thread, but for what its own thread calls.
+    Used by the server's one thread, but for what ``threads`` call.
+
+    Parameters
+    ----------
+    threads : StandbyThreads
+        Make them, and help to copy.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: StandbyThreads) -> None:
+        self._threads = threads
         self._lock = threading.Lock()  # guards the next three
         self._missing = 0  # chunks that are still to be made
-        self._fills = False  # the thread lives
+        self._fills = False  # one of the threads makes them, or will
         self._most: int | None = None  # chunks that there is memory for, if that is known
         self._chunks: deque[np.ndarray] = deque()
         self._ticks = 0
@@ -227,16 +229,14 @@ class PreallocatedPages:
             self._missing = max(0, chunks - len(self._chunks))
             if self._missing and not self._fills:
                 self._fills = True
-                threading.Thread(target=self._fill, name="psnb-room", daemon=True).start()
+                self._threads.submit(self._fill)
             return not self._missing
 
     def copies(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return copies of arrays of one axis, of a `CHUNK` at most each; several at a time."""
-        threads = min(_THREADS, os.cpu_count() or 1, len(arrays) // _CHUNKS_EACH)
-        if threads < 2:
+        if len(arrays) < _SHARED or os.cpu_count() == 1:
             return [self._copy(each) for each in arrays]
-        with ThreadPoolExecutor(threads, "psnb-copying") as pool:
-            return list(pool.map(self._copy, arrays))
+        return self._threads.share(self._copy, arrays)
 
     def _copy(self, array: np.ndarray) -> np.ndarray:
         if array.nbytes <= _SMALL:

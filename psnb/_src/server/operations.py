@@ -414,9 +414,6 @@ ServerAnswer = Done | Failed | Moved
 
 # The messages.
 
-BUSY = -1
-"""In place of a message's number: a heartbeat that was not requested."""
-
 
 class ServerRequest(Message, frozen=True):
     """A message to the server with this key. Without operations it asks for a heartbeat.

@@ -62,6 +62,7 @@ from psnb._src.server.replication import DEPOSED, DONE, Connect, ShardReplica
 from psnb._src.server.shard import ParameterShard, build
 from psnb._src.server.snapshots import OpenSnapshots, Soon, TableWriting
 from psnb._src.server.table import OnTable, Operation, ShardOperation, Table
+from psnb._src.utils.standby import StandbyThreads
 from psnb._src.utils.text import text_of
 from psnb.errors import CheckpointError, InternalError, PsnbError, SerializationError
 
@@ -156,6 +157,8 @@ class Host:
         The server's name, for messages.
     soon : callable
         Calls functions on the server's event loop, from any thread.
+    threads : StandbyThreads
+        For what takes long; they may be those of several servers.
 
     Attributes
     ----------
@@ -163,13 +166,13 @@ class Host:
         Whether the strategy is to move the shards elsewhere, as the process will end.
     """
 
-    def __init__(self, key: str, name: str, soon: Soon) -> None:
-        self._key, self._name, self._soon = key, name, soon
+    def __init__(self, key: str, name: str, soon: Soon, threads: StandbyThreads) -> None:
+        self._key, self._name, self._soon, self._threads = key, name, soon, threads
         self.leaves = False
         self._hosted: dict[int, HostedShard] = {}
         self._traffic = Traffic()
         self._made: Made = {}
-        self._snapshots = OpenSnapshots()
+        self._snapshots = OpenSnapshots(threads)
         self._writings: dict[str, TableWriting] = {}  # by folder
 
     def run(
@@ -367,7 +370,7 @@ class Host:
                 f"{folder!r}: they were not used for minutes; save again"
             )
         taken = {file: self._snapshots.taken(name) for file, name in files.items()}
-        self._writings[folder] = TableWriting(self._name, folder, taken, self._soon)
+        self._writings[folder] = TableWriting(self._name, folder, taken, self._soon, self._threads)
 
     def _progress(self, folder: str) -> WritingProgress:
         if folder not in self._writings:

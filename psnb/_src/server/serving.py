@@ -9,12 +9,16 @@ new keys, so that a former owner, which has the old ones, reaches none; Dask's k
 
 Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
 table needs a lock and every operation is atomic. (A thread of its own for them would cost 0.3 ms a
-call, as much as the round trip.) But a new table is compiled and made in another thread, where what
-strategies send of users' classes and functions is unpickled too; messages on the same connection
-wait meanwhile. (What servers send to copies is unpickled as it comes.) While the process has
-servers, a thread ``psnb-life`` checks whether the loop makes progress. If not, it sends *busy* to
-all clients. Only a frozen process sends nothing. What is written of tables (`table_writing`) a
-thread ``psnb-writing`` writes, and asks the loop for it.
+call, as much as the round trip.) What takes long is done by `StandbyThreads` ``psnb-server``, which
+the process has from its first server on. They compile and make new tables, and unpickle what
+strategies send of users' classes and functions, while messages on the same connection wait. (What
+servers send to copies is unpickled as it comes.) They write checkpoints, for which they ask the
+loop. No other thread is started while there are servers.
+
+A server lives as long as this loop turns: nothing else answers for it. Clients that hear nothing
+for as long as the strategy's ``heartbeat_timeout`` take it for unresponsive, also if the process
+works, and a replica takes over. (A thread that told them *busy* meanwhile was rejected: it told
+them so of loops that never turned again.)
 """
 
 from __future__ import annotations
@@ -22,13 +26,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
 
 from distributed import Worker
+from fsspec.asyn import get_loop
 
 from psnb._src.dask_compat import (
     CONNECTION_KEPT,
@@ -36,12 +39,12 @@ from psnb._src.dask_compat import (
     actor_of,
     add_handler,
     event_loop,
+    offload,
     remove_handler,
 )
 from psnb._src.placement.registry import ParameterServer
 from psnb._src.server.memory import answers_in, refusal
 from psnb._src.server.operations import (
-    BUSY,
     AddKey,
     CommitParts,
     Done,
@@ -68,6 +71,8 @@ from psnb._src.transport.shared_memory import probe as own_probe
 from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream
 from psnb._src.utils.files import own_version
 from psnb._src.utils.memory import extend_stack
+from psnb._src.utils.standby import StandbyThreads
+from psnb._src.utils.threads import start_task
 from psnb.errors import ServerLostError
 
 HANDLER = "psnb_server"
@@ -78,19 +83,22 @@ GRACE = 25.0
 
 logger = logging.getLogger("psnb")
 
+THREADS = 4
+"""How many threads a process with servers has for what takes long: as many checkpoints of several
+strategies can be written at a time."""
+
 _MINUTE = 60.0
-_LOOK = 0.5
 _LOOK_WHETHER_EMPTY = 0.05
-_STUCK = 1.0
-"""Seconds without progress after which the event loop counts as busy."""
 
 
 class _Server:
     """A server, Dask's key of it, and the connection over which its strategy was last heard."""
 
-    def __init__(self, key: str, actor: ParameterServer, soon: Soon) -> None:
+    def __init__(
+        self, key: str, actor: ParameterServer, soon: Soon, threads: StandbyThreads
+    ) -> None:
         self.task = key
-        self.host = actor.host = Host(key, f"server {actor.name}", soon)
+        self.host = actor.host = Host(key, f"server {actor.name}", soon, threads)
         self.keeper: MessageStream | None = None
 
 
@@ -109,14 +117,11 @@ class ParameterServers:
         self._worker, self._connect = worker, connect
         self._loop = event_loop(worker)
         self._servers: dict[str, _Server] = {}
-        self._streams: set[MessageStream] = (
-            set()
-        )  # to each client, on the loop; the thread copies it
-        self._ticked = 0.0  # the last progress of the loop; written by it, read by the thread
-        self._ended = threading.Event()  # ends the thread, which runs while there are servers
-        self._timers: list[asyncio.TimerHandle] = []
+        self._streams: set[MessageStream] = set()  # to each client
+        self._threads = StandbyThreads("psnb-none", 0)  # others while there are servers
+        self._timer: asyncio.TimerHandle | None = None
         self._leaving = False
-        self._freeing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         add_handler(worker, HANDLER, self._serve)
 
     def __len__(self) -> int:
@@ -143,22 +148,19 @@ class ParameterServers:
         actor = actor_of(self._worker, key)
         if not isinstance(actor, ParameterServer):
             return  # a handle of one elsewhere, for a task of the user's
-        server = self._servers[key] = _Server(key, actor, self._loop.call_soon_threadsafe)
-        server.host.leaves = self._leaving
-        if len(self._servers) == 1:
+        if not self._servers:
             extend_stack()
-            self._ended = threading.Event()
-            self._timers = [self._loop.call_later(_MINUTE, self._count_minute)]
-            self._go_round()
-            look = partial(self._look, self._ended)
-            threading.Thread(target=look, name="psnb-life", daemon=True).start()
+            self._threads = StandbyThreads("psnb-server", THREADS)
+            start_task(_start_threads_of_others(), self._tasks, "psnb starting threads")
+            self._timer = self._loop.call_later(_MINUTE, self._count_minute)
+        soon = self._loop.call_soon_threadsafe
+        server = self._servers[key] = _Server(key, actor, soon, self._threads)
+        server.host.leaves = self._leaving
 
     def free(self, key: str) -> None:
         """End a server whose actor Dask has forgotten; on the loop."""
         for server in {each for each in self._servers.values() if each.task == key}:
-            freeing = asyncio.create_task(self._free(server), name="psnb freeing a server")
-            self._freeing.add(freeing)
-            freeing.add_done_callback(self._freeing.discard)
+            start_task(self._free(server), self._tasks, "psnb freeing a server")
 
     async def _free(self, server: _Server) -> None:
         await self._hand_over([server], GRACE)
@@ -167,8 +169,8 @@ class ParameterServers:
     def close(self) -> None:
         """Drop all servers, and answer no more requests."""
         remove_handler(self._worker, HANDLER)
-        for freeing in self._freeing:
-            freeing.cancel()
+        for task in self._tasks:
+            task.cancel()
         for server in set(self._servers.values()):
             self._stop(server)
 
@@ -181,7 +183,7 @@ class ParameterServers:
         sees = can_see(probe)
         await comm.write({"status": "OK", "probe": own_probe(), "sees": sees})
         stream = message_stream(comm)
-        messages = _MessageQueue(stream, self._run)
+        messages = _MessageQueue(stream, self._run, self._who_prepares)
         self._streams.add(stream)
         try:
             seen = await stream.receive(bool)
@@ -197,6 +199,11 @@ class ParameterServers:
         finally:
             self._streams.discard(stream)
             stream.abort()
+
+    def _who_prepares(self, request: ServerRequest) -> StandbyThreads | None:
+        """Return the threads for what takes long of a request; None if nothing does."""
+        here = request.key in self._servers
+        return self._threads if here and any(map(takes_long, request.operations)) else None
 
     def _refused(self, error: UnreceivedError) -> ServerReply:
         """Return the answer to a request that there is no memory for."""
@@ -261,27 +268,21 @@ class ParameterServers:
         server.host.close()
         server.keeper = None  # it has nothing to hand over any more
         if not self._servers:
-            self._ended.set()
-            for timer in self._timers:
-                timer.cancel()
+            self._threads.end()
+            if self._timer is not None:
+                self._timer.cancel()
 
     def _count_minute(self) -> None:
         for server in set(self._servers.values()):
             server.host.tick()
-        self._timers[0] = self._loop.call_later(_MINUTE, self._count_minute)
+        self._timer = self._loop.call_later(_MINUTE, self._count_minute)
 
-    def _go_round(self) -> None:
-        self._ticked = time.monotonic()
-        for timer in self._timers[1:]:
-            timer.cancel()  # so that there is one, whatever has called this
-        self._timers[1:] = [self._loop.call_later(_LOOK, self._go_round)]
 
-    def _look(self, ended: threading.Event) -> None:
-        # Runs in the thread. Sending takes the stream's lock, which the loop holds only briefly.
-        while not ended.wait(_LOOK):
-            if time.monotonic() - self._ticked > _STUCK:
-                for stream in self._streams.copy():
-                    stream.send(ServerReply(BUSY, None))
+async def _start_threads_of_others() -> None:
+    """Have threads started that Dask, asyncio and fsspec start when they first need them."""
+    await offload(bool)  # large messages of Dask
+    await asyncio.to_thread(bool)  # the names of hosts
+    get_loop()  # checkpoints on object stores
 
 
 def _on_a_shard(operation: object) -> object:
@@ -293,13 +294,14 @@ def _is_large(answer: ServerAnswer) -> bool:
 
 
 _Run = Callable[[MessageStream, ServerRequest, Made], None]
+_WhoPrepares = Callable[[ServerRequest], StandbyThreads | None]
 
 
 class _MessageQueue:
     """The messages of one connection, in their order: some must wait until tables are made."""
 
-    def __init__(self, stream: MessageStream, run: _Run) -> None:
-        self._stream, self._run = stream, partial(run, stream)
+    def __init__(self, stream: MessageStream, run: _Run, who_prepares: _WhoPrepares) -> None:
+        self._stream, self._run, self._who_prepares = stream, partial(run, stream), who_prepares
         self._waiting: deque[ServerRequest] = deque()
         self._making: asyncio.Task[None] | None = None
 
@@ -310,8 +312,8 @@ class _MessageQueue:
         if self._making is not None:
             self._waiting.append(request)
             return
-        if any(map(takes_long, request.operations)):
-            making = self._make(request)
+        if (threads := self._who_prepares(request)) is not None:
+            making = self._make(request, threads)
             self._making = asyncio.create_task(making, name="psnb making tables")
             self._making.add_done_callback(self._made)
             return
@@ -324,11 +326,11 @@ class _MessageQueue:
             logger.error("a request could not be carried out", exc_info=error)
             self._stream.abort()
 
-    async def _make(self, request: ServerRequest) -> None:
+    async def _make(self, request: ServerRequest, threads: StandbyThreads) -> None:
         made: Made = {}
-        # No memory for a thread is a RuntimeError: then it is made, or refused, where it is run.
-        with contextlib.suppress(MemoryError, RuntimeError):
-            request, made = await asyncio.to_thread(_prepared, request)
+        # Without memory for that it is made, or refused, where it is run.
+        with contextlib.suppress(MemoryError):
+            request, made = await asyncio.wrap_future(threads.submit(_prepared, request))
         self._run(request, made)
         del request, made
         self._making = None

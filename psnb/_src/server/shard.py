@@ -57,7 +57,7 @@ OPTIMIZABLE = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def build(creation: CreateTable) -> Table:
-    """Make a table; `NoMemoryError` if there is no memory to compile what it needs."""
+    """Make a table; `MemoryError` if there is no memory to compile what it needs."""
     require_room(COMPILING)
     match creation:
         case CreateDense(name, values, optimizer):

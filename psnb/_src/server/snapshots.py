@@ -16,7 +16,6 @@ from __future__ import annotations
 import errno
 import itertools
 import math
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -31,11 +30,13 @@ from psnb._src.server.sparse import SparseTable
 from psnb._src.server.states import ROW_USE
 from psnb._src.server.table import Changes, Segment, Table, Watcher, row_nbytes
 from psnb._src.utils.files import NewFile, WrittenFile, safetensors_head
+from psnb._src.utils.standby import StandbyThreads
 from psnb._src.utils.threads import Answer
 from psnb.errors import CheckpointError, InternalError, PsnbError, ServerMemoryError
 
 _ALL = slice(None)
 _BLOCK = 1 << 16  # rows that are copied at a time
+_NO_HELP = StandbyThreads("psnb-none", 0)
 
 
 class Snapshot(Watcher):
@@ -107,7 +108,7 @@ def snapshot(
     """
     if isinstance(table, SparseTable):
         return _RowSnapshot(table, only)
-    return _WholeSnapshot(table, PreallocatedPages() if room is None else room)
+    return _WholeSnapshot(table, PreallocatedPages(_NO_HELP) if room is None else room)
 
 
 def chunks_wanted(table: Table) -> int:
@@ -288,13 +289,19 @@ SNAPSHOT_TICKS = 2
 
 
 class OpenSnapshots:
-    """The snapshots of a server."""
+    """The snapshots of a server.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    threads : StandbyThreads
+        Make memory ready for them.
+    """
+
+    def __init__(self, threads: StandbyThreads) -> None:
         self._numbers = itertools.count()
         # Each with the minutes since it was last used.
         self._open: dict[str, tuple[Snapshot, int]] = {}
-        self._room = PreallocatedPages()
+        self._room = PreallocatedPages(threads)
 
     def prepare(self, tables: Iterable[Table]) -> bool:
         """Have memory made ready for snapshots of all these; return whether it is there."""
@@ -399,10 +406,10 @@ class TableFile:
 
 # TableWriting: writes snapshots of a server's tables into files, while the tables change. Pure.
 #
-# A thread ``psnb-writing`` writes, syncs and computes checksums. What it writes it asks of the
-# server's one thread, a chunk at a time, of which each takes less than a millisecond; the next one
-# is asked for while one is written. It ends when all is written, something fails, or it was
-# stopped.
+# One of the server's `StandbyThreads` writes, syncs and computes checksums. What it writes it asks
+# of the server's one thread, a chunk at a time, of which each takes less than a millisecond; the
+# next one is asked for while one is written. It goes on until all is written, something fails, or
+# it was stopped.
 
 Soon = Callable[[Callable[[], object]], object]
 """Calls a function in the server's one thread, soon; raises RuntimeError if that has ended."""
@@ -420,7 +427,7 @@ _LONGEST_WAIT = 600.0
 class TableWriting:
     """The files that a server writes into a folder.
 
-    Used by the server's one thread, but for what its own thread calls.
+    Used by the server's one thread, but for what is marked.
 
     Parameters
     ----------
@@ -432,17 +439,25 @@ class TableWriting:
         Each file's content; closed when it is written.
     soon : callable
         Calls functions in the server's one thread.
+    threads : StandbyThreads
+        One of them writes.
     """
 
-    def __init__(self, server: str, folder: str, files: Mapping[str, Snapshot], soon: Soon) -> None:
+    def __init__(
+        self,
+        server: str,
+        folder: str,
+        files: Mapping[str, Snapshot],
+        soon: Soon,
+        threads: StandbyThreads,
+    ) -> None:
         self._server, self._folder, self._soon = server, folder, soon
         self._files = dict(files)
         self._ticks = self._nbytes = 0
         self._written: dict[str, WrittenFile] = {}
         self._ended: Answer[None] = Answer()
         self._stopped = False
-        run = partial(self._ended.give, self._run)
-        threading.Thread(target=run, name="psnb-writing", daemon=True).start()
+        threads.submit(self._ended.give, self._run)
 
     def progress(self) -> WritingProgress:
         """Return how far it is.
@@ -469,7 +484,7 @@ class TableWriting:
         for taken in self._files.values():
             taken.close()
 
-    # What follows runs in its own thread.
+    # What follows runs in the thread that writes.
 
     def _run(self) -> None:
         for name, taken in self._files.items():

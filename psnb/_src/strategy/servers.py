@@ -66,9 +66,9 @@ from psnb.errors import (
 # ServerControl: requests of a strategy to its servers themselves, over control connections.
 #
 # On the client's event loop. A server counts as unresponsive when nothing was heard of it for
-# ``patience`` seconds, however long a request takes: a busy server sends heartbeats. Ticks of
-# this process are counted rather than clocks compared, so a notebook that was frozen itself gives
-# no server up. See `psnb._src.server.server` for what the requests do there.
+# ``patience`` seconds, whatever its process does meanwhile: the loop that serves has not turned.
+# Ticks of this process are counted rather than clocks compared, so a notebook that was frozen
+# itself gives no server up. See `psnb._src.server.server` for what the requests do there.
 
 TICKS = 50
 """Into how many ticks the patience with a server is divided."""
