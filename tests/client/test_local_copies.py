@@ -11,7 +11,7 @@ import pytest
 
 from psnb._src.client.commit import UndecidedError
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.local_copies import LocalCopies
+from psnb._src.client.local_copies import LocalCopies, LocalDense
 from psnb._src.client.requests import Request
 from psnb._src.client.updates import Updates, buffered, read_request
 from psnb._src.client.variable import Variable, shards_of
@@ -22,8 +22,9 @@ from psnb._src.server.optimizer import CtrAccessor, Optimizer
 from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
 from psnb._src.server.states import CountFilter
 from psnb._src.server.table import LookUpRows, OnTable, Preview, ShardOperation
-from psnb.errors import ConfigurationError, ServerUnresponsiveError
+from psnb.errors import ConfigurationError, ServerMemoryError, ServerUnresponsiveError
 from tests.client.in_process import InProcess, asked_ids, embedding, variable
+from tests.server.no_memory import Allocator
 
 OPTIMIZERS = [
     SGD(0.1),
@@ -411,3 +412,69 @@ def test_a_read_of_the_closures_own_push_needs_no_more_than_its_rows() -> None:
         return near.lookup([9]).tolist()
 
     assert worker.run(step) == e.lookup([9]).tolist()
+
+
+@pytest.mark.parametrize("exchanges", [False, True], ids=["within a cycle", "at its end"])
+def test_a_closure_without_memory_is_refused_in_public_words_and_nothing_is_torn(
+    monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    allocator, at, raised = Allocator(monkeypatch), 0, list[MemoryError]()
+    while True:
+        transport = InProcess(3)
+        v, e = made(SGD(1.0), transport)
+        near_v, near_e = on_shards(v), on_shards(e)
+        start = v.read(), e.lookup([3, 4], training=False)
+        worker = Worker(transport, 2 if exchanges else 100)
+
+        def step(v: Variable = near_v, e: Embedding = near_e) -> None:
+            v.assign_add(np.ones(6))
+            v.push(-np.ones(6))
+            e.push([3], -np.ones((1, 2)))
+            e.push([4], -np.ones((1, 2)))
+
+        worker.run(step)
+        counted = 2
+        with allocator.fails(at):
+            try:
+                worker.run(step)
+            except MemoryError as error:
+                raised.append(error)
+                counted = 0 if "none of it is written" in str(error) else 1
+        worker.run(step)
+        worker.copies.exchange()
+        shown = f"without allocation {at} and later ones"
+        np.testing.assert_array_equal(v.read() - start[0], 2 * (counted + 1), shown)
+        learned = e.lookup([3, 4], training=False) - start[1]
+        np.testing.assert_allclose(learned, counted + 1, 1e-12, err_msg=shown)
+        if not allocator.failed:
+            break
+        at += 1
+    assert len(raised) > 5
+    assert {type(each) for each in raised} <= {MemoryError, ServerMemoryError}
+    assert all("memory for" in str(each) and "ive " in str(each) for each in raised)
+
+
+def test_what_a_closure_has_changed_in_part_is_dropped_with_its_cycle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transport = InProcess(3)
+    v, e = made(SGD(1.0), transport)
+    near_v, near_e, worker = on_shards(v), on_shards(e), Worker(transport, 2)
+    start = v.read(), e.lookup([3], training=False)
+
+    def step() -> None:
+        near_e.push([3], -np.ones((1, 2)))
+        near_v.push(-np.ones(6))
+
+    def no_note(*_: object) -> None:
+        raise MemoryError("this process has no memory for it")
+
+    worker.run(step)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalDense, "_note", no_note)
+        with pytest.raises(MemoryError, match=r"1 closures .* none of it is written"):
+            worker.run(step)
+    for _ in range(2):
+        worker.run(step)
+    np.testing.assert_array_equal(v.read() - start[0], 2)
+    np.testing.assert_allclose(e.lookup([3], training=False) - start[1], 2, 1e-12)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -271,26 +272,84 @@ def test_saving_much_takes_no_server_for_dead(whole: Client, tmp_path: Path) -> 
         assert kinds(strategy) == []
 
 
-def test_a_server_that_works_for_long_says_that_it_is_busy(whole: Client, tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    with patient(whole) as strategy:
-        v = strategy.variable(np.zeros(1))
-        name = next(p.primary.address for p in strategy._core.layout.placements if p.primary)
+class Hanging:
+    """The event loop of the first shard's server, which does not turn until the block ends.
 
-        async def work() -> None:
+    The process goes on: its other threads run, and Dask's scheduler hears of it.
+    """
+
+    def __init__(self, strategy: psnb.ParameterServerStrategy, folder: Path) -> None:
+        self._client, self._begun, self._go_on = strategy.client, folder / "begun", folder / "go"
+        placement = strategy._core.layout.placements[0]
+        assert placement.primary is not None
+        self._address = placement.primary.address
+
+    def __enter__(self) -> None:
+        begun, go_on = self._begun, self._go_on
+
+        async def hang() -> None:
             begun.touch()
-            time.sleep(2.5 * PATIENCE)  # on the event loop: nothing is read or answered meanwhile
+            while not go_on.exists():
+                time.sleep(0.05)  # on the event loop: nothing is read or answered meanwhile
 
-        working = whole.submit(lambda: None)  # the client's own connections are awake
-        working.result()
-        thread = threading.Thread(
-            target=whole.run, args=(work,), kwargs={"workers": [name], "wait": True}
-        )
-        thread.start()
-        wait_until(begun.exists, "the server works")  # before anybody asks whether it lives
-        assert v.read().tolist() == [0]
-        thread.join(DEADLINE)
-        assert kinds(strategy) == []
+        arguments = {"workers": [self._address], "wait": True}
+        self._thread = threading.Thread(target=self._client.run, args=(hang,), kwargs=arguments)
+        self._thread.start()
+        wait_until(begun.exists, "the loop hangs")
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._go_on.touch()
+        self._thread.join(DEADLINE)
+
+
+@on_both("started")
+def test_a_server_whose_loop_does_not_turn_is_unresponsive_to_all(
+    whole: Client, tmp_path: Path
+) -> None:
+    with patient(whole) as strategy:
+        v = strategy.variable(np.zeros(3))
+        table = strategy.embedding("t", 2, rows=10, initializer=0.0, optimizer=psnb.SGD(1.0))
+        coordinator = psnb.ClusterCoordinator(strategy)
+        doors: dict[str, Callable[[], object]] = {
+            "read": v.read,
+            "write": lambda: v.assign_add(np.ones(3)),
+            "lookup": lambda: table.lookup(np.arange(10)),
+            "push": lambda: table.push(np.arange(10), np.ones((10, 2), np.float32)),
+            "closure": lambda: coordinator.schedule(v.read).fetch(DEADLINE),
+            "commit": lambda: coordinator.schedule(v.assign_add, (np.ones(3),)).fetch(DEADLINE),
+            "save": psnb.CheckpointManager(coordinator, tmp_path / "saved").save,
+            "memory": strategy.memory,
+        }
+        found: dict[str, object] = {}
+
+        def enter(name: str) -> None:
+            try:
+                found[name] = doors[name]()
+            except Exception as error:
+                found[name] = type(error)
+
+        with Hanging(strategy, tmp_path):
+            entering = [threading.Thread(target=enter, args=(name,)) for name in doors]
+            for each in entering:
+                each.start()
+            for each in entering:
+                each.join(DEADLINE)
+            assert found == dict.fromkeys(doors, errors.ServerUnresponsiveError)
+        wait_for(strategy, EventKind.SERVER_BACK)
+        assert v.read().shape == (3,)
+
+
+def test_replicas_take_over_from_a_server_whose_loop_does_not_turn(
+    whole: Client, tmp_path: Path
+) -> None:
+    with patient(whole, replicas=1) as strategy:
+        wait_until_copied(strategy)
+        counter = Counter(strategy)
+        counter.wait_for(100)
+        with Hanging(strategy, tmp_path):
+            wait_for(strategy, EventKind.SHARDS_TAKEN_OVER)
+            counter.wait_for(100)
+        counter.require_all()
 
 
 @on_both("started")

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -203,8 +204,15 @@ def test_an_interrupted_save_ends_at_once_and_leaves_nothing(
     assert manager.save() == manager.latest_checkpoint
 
 
-def writing_threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name == "psnb-writing"]
+def writing_threads() -> list[int]:
+    """Return the threads of this process that write a checkpoint."""
+
+    def writes(frame: FrameType | None) -> bool:
+        while frame is not None and frame.f_code is not snapshots.TableWriting._run.__code__:
+            frame = frame.f_back
+        return frame is not None
+
+    return [thread for thread, frame in sys._current_frames().items() if writes(frame)]
 
 
 SECOND = pytest.mark.second_tier("the other kind of save for each kind of death")

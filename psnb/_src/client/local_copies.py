@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -71,6 +72,9 @@ from psnb.errors import ConfigurationError, InvalidArrayError, ServerLostError, 
 # A copy is a table of the same kind as on the server, with the same optimizer. The values that were
 # fetched are kept too: the difference is what the worker has learned.
 
+Make = Callable[[], object]
+"""Makes a change for which all memory was got."""
+
 
 class _Fetched(Admission):
     """Only ids that were fetched have rows."""
@@ -99,12 +103,15 @@ class LocalTable(ABC):
         """Load what was fetched for these ids, unless it is here already."""
 
     @abstractmethod
-    def write(self, write: TableOperation) -> None:
-        """Repeat a write that the server has made; it does not count as learned here."""
+    def reserve_write(self, write: TableOperation) -> list[Make]:
+        """Get the memory to repeat a write of the server, and return what does that.
+
+        It does not count as learned here.
+        """
 
     @abstractmethod
-    def push(self, push: Push | BlendValues) -> None:
-        """Let the optimizer apply gradients here, or blend."""
+    def reserve_push(self, push: Push | BlendValues) -> list[Make]:
+        """Get the memory to apply gradients here, or to blend, and return what does that."""
 
     @abstractmethod
     def learned(self, share: float) -> TableWrite | None:
@@ -139,13 +146,15 @@ class LocalDense(LocalTable):
     def install(self, ids: np.ndarray | None, state: Mapping[str, np.ndarray]) -> None:
         pass
 
-    def write(self, write: TableOperation) -> None:
-        if not isinstance(write, SkipUpdates):
-            self.table.run(write)
-            self._fetched.run(write)
+    def reserve_write(self, write: TableOperation) -> list[Make]:
+        if isinstance(write, SkipUpdates):
+            return []
+        return [table.reserve(write) for table in (self.table, self._fetched)]
 
-    def push(self, push: Push | BlendValues) -> None:
-        self.table.run(push)
+    def reserve_push(self, push: Push | BlendValues) -> list[Make]:
+        return [self.table.reserve(push), partial(self._note, push)]
+
+    def _note(self, push: Push | BlendValues) -> None:
         if isinstance(push, BlendValues):
             self._blend = composed(self._blend, push)
         else:
@@ -207,17 +216,17 @@ class LocalSparse(LocalTable):
         if ids is not None:
             self._asked.locate(ids)
 
-    def write(self, write: TableOperation) -> None:
+    def reserve_write(self, write: TableOperation) -> list[Make]:
         # The other writes of an embedding are counts, which are not read here.
-        if isinstance(write, PutRows):
-            here = self._asked.find(write.ids) >= 0
-            for table in (self.table, self._fetched):
-                table.assign(write.ids[here], write.values[here])
+        if not isinstance(write, PutRows):
+            return []
+        here = self._asked.find(write.ids) >= 0
+        known = PutRows(write.ids[here], write.values[here])
+        return [table.reserve(known) for table in (self.table, self._fetched)]
 
-    def push(self, push: Push | BlendValues) -> None:
+    def reserve_push(self, push: Push | BlendValues) -> list[Make]:
         assert isinstance(push, PushRows)
-        self.table.run(push)
-        self._pushed.append(push.ids)
+        return [self.table.reserve(push), partial(self._pushed.append, push.ids)]
 
     def learned(self, share: float) -> TableWrite | None:
         if not self._pushed:
@@ -412,16 +421,23 @@ class LocalCopies:
         ServerMemoryError
             If a server has no memory for it: what all closures of this cycle have learned and
             written is lost, and the error says so.
+        MemoryError
+            Likewise, if this worker has none for it.
         """
         with self._lock:
             cycle, self._cycle = self._cycle, _Cycle()
         with cycle.lock:
-            cycle.over = True
-            cycle.updates.add(
-                (shard, OnTable(name, write))
-                for (shard, name), table in cycle.tables.items()
-                if (write := table.learned(1 / self.workers)) is not None
-            )
+            dropped, cycle.over = cycle.over, True
+            if dropped:
+                return None
+            try:
+                cycle.updates.add(
+                    (shard, OnTable(name, write))
+                    for (shard, name), table in cycle.tables.items()
+                    if (write := table.learned(1 / self.workers)) is not None
+                )
+            except MemoryError as error:
+                raise _lost(cycle, error) from None
         if not cycle.updates:
             return None
         number, settled = self._numbers.begin(cycle.updates.shards)
@@ -442,13 +458,9 @@ class LocalCopies:
             # Some may still have it prepared, and might apply it when this worker is lost.
             undecided = True
             raise UndecidedError(commit, error) from error
-        except ServerMemoryError as error:
+        except MemoryError as error:
             # Not tried again: the copies of the next cycle are of rows as they are without it.
-            raise ServerMemoryError(
-                f"{error}. In mode Geo, {len(cycle.closures)} closures of this worker were one "
-                "update, since its last exchange: none of it is written, nor what those before "
-                "this closure have learned"
-            ) from None
+            raise _lost(cycle, error) from None
         finally:
             if not undecided:
                 self._numbers.end(number)
@@ -469,11 +481,23 @@ class LocalCopies:
                     [(cycle.tables[k].table, push) for k, push in pushes if isinstance(push, Push)]
                 )
             )
+            # All memory, and then all changes: without it, nothing is changed.
+            makes: list[Make] = []
             for shard, write in others:
                 if (shard, write.table) in cycle.tables:
-                    cycle.tables[shard, write.table].write(write.operation)
+                    makes += cycle.tables[shard, write.table].reserve_write(write.operation)
             for key, push in pushes:
-                cycle.tables[key].push(next(rated) if isinstance(push, Push) else push)
+                rate_known = next(rated) if isinstance(push, Push) else push
+                makes += cycle.tables[key].reserve_push(rate_known)
+            try:
+                for make in makes:
+                    make()
+            except MemoryError as error:  # of what changes something first
+                cycle.over = True
+                with self._lock:
+                    if self._cycle is cycle:
+                        self._cycle = _Cycle()
+                raise _lost(cycle, error) from None
             if commit.closures:
                 cycle.updates.add(others)
                 cycle.closures += commit.closures
@@ -511,6 +535,16 @@ class LocalCopies:
                     kind = LocalDense if rest is None else LocalSparse
                     cycle.tables[key] = kind(key[1], state, optimizer)
                 cycle.tables[key].install(rest, state)
+
+
+def _lost(cycle: _Cycle, error: MemoryError) -> MemoryError:
+    """Return the error that says that a cycle is lost, for want of memory here or on a server."""
+    kind = ServerMemoryError if isinstance(error, ServerMemoryError) else MemoryError
+    return kind(
+        f"{error}. In mode Geo, {len(cycle.closures)} closures of this worker were one update, "
+        "since its last exchange: none of it is written, nor what those before this closure have "
+        "learned"
+    )
 
 
 def _read_of(operation: TableOperation) -> TableOperation:
