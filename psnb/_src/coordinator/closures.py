@@ -574,6 +574,16 @@ class Dependents:
                     del self._by_input[each]
         return found
 
+    def blocked(self, remote: RemoteValue) -> str:
+        """Return what blocks an input of a closure, at any depth, if one is blocked."""
+        closures, asked = {each.remote: each for each in list(self._missing)}, [remote]
+        for each in asked:  # it grows
+            if each is not remote and (text := each.held_up()):
+                return text
+            if (closure := closures.pop(each, None)) is not None:
+                asked += [waited for _, waited in closure.call.missing()]
+        return ""
+
     def of(self, remote: RemoteValue) -> list[Closure]:
         """Return the closures that wait for a value."""
         return list(dict.fromkeys(closure for closure, _ in self._by_input.get(remote, ())))

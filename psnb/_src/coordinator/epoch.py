@@ -16,7 +16,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import cycle, islice
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -28,7 +28,7 @@ from psnb._src.coordinator.closures import DEFAULT_RETRIES, ScheduleOptions, Wor
 from psnb._src.coordinator.dask_source import PartitionFeed
 from psnb._src.coordinator.leases import LeaseRegistry, Progress
 from psnb._src.coordinator.queue import BroadcastCalls
-from psnb._src.coordinator.remote_value import RemoteValue, StepValues
+from psnb._src.coordinator.remote_value import RemoteValue, StepValues, require_progress
 from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues, ResourceRegistry
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.node import Node, nothing_in
@@ -41,7 +41,7 @@ from psnb._src.monitor.history import EpochCount, WorkerStatistics
 from psnb._src.utils.text import counted
 from psnb._src.utils.threads import Inbox, uninterrupted
 from psnb._src.worker.resources import make_leased_iterator
-from psnb.errors import ConfigurationError, DatasetError
+from psnb.errors import ConfigurationError, DatasetError, ServerUnresponsiveError
 
 
 class DatasetServices(NamedTuple):
@@ -143,7 +143,8 @@ def map_splits(
         for chooser in splits.choosers:
             services.pinned.withdraw(chooser, "another part of the dataset failed")
         for each in remotes:
-            each.wait()
+            with suppress(ServerUnresponsiveError):  # what that one holds up cannot be waited for
+                each.wait()
         raise
     if splits.files and not any(results):
         raise nothing_in(splits.files)
@@ -548,10 +549,13 @@ def _ended(
                 asked.add(each)
                 each.call_back(done.append)
         steps = [each for each in waiting if isinstance(each, StepValues)]
-        ready = waiting[0].ended_or_blocked if in_order else partial(_any_done, done, steps)
-        ended = ready() or services.inbox.wait(ready, _LOOK_AGAIN)
+        ready: Callable[[], Any] = partial(_any_done, done, steps)
+        if in_order:
+            ready = waiting[0].ended_or_blocked
+        ended = (in_order and waiting[0].done()) or services.inbox.wait(ready, _LOOK_AGAIN)
         if not ended:
             services.wake()
+            require_progress(waiting)
         elif in_order:  # one: the next takes its place before the second is looked at
             yield waiting.pop(0)
         else:

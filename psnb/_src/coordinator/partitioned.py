@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,12 @@ from psnb._src.utils.text import counted, shown
 from psnb._src.worker import resources
 from psnb._src.worker.context import InputContext
 from psnb._src.worker.resources import make_dataset
-from psnb.errors import ClosureCancelledError, ConfigurationError, WorkerLostError
+from psnb.errors import (
+    ClosureCancelledError,
+    ConfigurationError,
+    ServerUnresponsiveError,
+    WorkerLostError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,8 @@ class _LoadInProgress:
         """Cancel partitions that wait to be read, and wait for those that are being read."""
         self._services.pinned.withdraw(self._anyone, "the dataset is not loaded any more")
         for remote in self._remotes:
-            remote.wait()
+            with suppress(ServerUnresponsiveError):  # what that one holds up cannot be waited for
+                remote.wait()
 
 
 class PartitionedDataset(DatasetInMemory, Epochs[LeasedIterator]):

@@ -31,6 +31,7 @@ from psnb._src.coordinator.remote_value import (
     RemoteValue,
     Signal,
     raise_failed,
+    require_progress,
 )
 from psnb._src.coordinator.scheduler import QueueStatistics, Scheduler
 from psnb._src.monitor.history import WorkerStatistics
@@ -76,7 +77,7 @@ class ClosureQueue:
     ) -> None:
         self._max_size, self._scheduler, self.name = max_size, scheduler, scheduler.name
         self.inbox = Inbox(loop, scheduler.turn, scheduler.add)
-        scheduler.on_turn = self.inbox.look
+        self.inbox.trouble, scheduler.on_turn = scheduler.trouble, self.inbox.look
 
     def put(self, closure: Closure) -> None:
         """Append a closure, waiting while the queue is full.
@@ -375,6 +376,8 @@ class BroadcastCalls:
         ------
         TimeoutError
             If it takes longer than ``timeout`` seconds.
+        ServerUnresponsiveError
+            If all that are left wait for a server that does not respond.
         """
         end = None if timeout is None else time.monotonic() + timeout
         choosers = {worker: _chooser(worker) for worker, _, _ in calls}
@@ -407,7 +410,10 @@ class BroadcastCalls:
 
     def _all_ended(self, remotes: list[RemoteValue], end: float | None) -> bool:
         left = _PATIENCE if end is None else min(_PATIENCE, max(0.0, end - time.monotonic()))
-        return bool(self._queue.inbox.wait(lambda: all(each.done() for each in remotes), left))
+        if self._queue.inbox.wait(lambda: all(each.done() for each in remotes), left):
+            return True
+        require_progress(remotes)
+        return False
 
 
 def _chooser(name: str) -> WorkerPredicate:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import math
 import queue
 import time
 from collections import deque
@@ -73,7 +74,7 @@ async def until_ended(remote: RemoteValue) -> None:
     signal = Signal()
     remote.call_back(signal.set_result)
     try:
-        while not remote.ended_or_blocked():
+        while not remote.done() and not remote.trouble():
             await signal.wait(_LOOK_AGAIN)
     finally:
         remote.forget(signal.set_result)
@@ -186,9 +187,31 @@ class RemoteValue(InputReference, SaysWhatToUse):
         """Return whether `fetch` would return or raise at once."""
         return self._status in _ENDED
 
-    def ended_or_blocked(self) -> bool:
-        """Return whether `fetch` would return or raise at once, also if blocked; for psnb only."""
-        return self.done() or isinstance(self._outcome, str)
+    def held_up(self) -> str:
+        """Return what the closure itself is held up by, if it has not ended; for psnb only."""
+        return self._outcome if isinstance(self._outcome, str) and not self.done() else ""
+
+    def trouble(self) -> str:
+        """Return what holds the closure up, also by others, if it has not ended; for psnb only.
+
+        All who wait for closures ask this, and raise it. Any thread.
+        """
+        if self.done() or not self._trouble():
+            return ""  # nearly always
+        # Not in the middle of a turn, where nothing runs for a moment.
+        return self._inbox.ask(self._trouble)
+
+    def _trouble(self) -> str:
+        return self.held_up() or self._inbox.trouble(self)
+
+    def ended_or_blocked(self) -> tuple[str] | None:
+        """Return what holds it up, or an empty text if it has ended; None: not yet. On the loop.
+
+        For psnb only.
+        """
+        if self.done():
+            return ("",)
+        return (found,) if (found := self._trouble()) else None
 
     async def effective(self) -> None:
         """Return when a closure that has ended has had its effect; for psnb only."""
@@ -222,7 +245,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
         If its round would wait for closures that nobody has scheduled, it is applied without them.
         """
         if not self.done():
-            return (self._outcome,) if isinstance(self._outcome, str) else None
+            return self.ended_or_blocked()
         blocked = self._effect() if callable(self._effect) else ""
         return (blocked,) if blocked or not callable(self._effect) else None
 
@@ -265,8 +288,8 @@ class RemoteValue(InputReference, SaysWhatToUse):
         TimeoutError
             If it has not ended in time; nothing has changed.
         ServerUnresponsiveError
-            If its worker was lost, and a server that does not respond must say whether it had its
-            effect, or apply its round; nothing has changed.
+            If a server that does not respond must say first whether the closure, or one whose
+            result it waits for, has had its effect, or apply its round; nothing has changed.
         """
         if not self.done() or callable(self._effect):
             found = self._inbox.wait(self._fetchable, timeout)
@@ -330,17 +353,27 @@ class RemoteValue(InputReference, SaysWhatToUse):
         """
         if self.done() or not self._inbox.ask(partial(self._cancel, self)):
             return False
-        found = self._inbox.wait(self._ended_or_blocked)
-        if found is not None and found[0]:
-            raise ServerUnresponsiveError(found[0])
+        self.wait()
         return self._status is ClosureStatus.CANCELLED
 
-    def _ended_or_blocked(self) -> tuple[str] | None:
-        return ("",) if self.done() else self._fetchable()
-
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the closure's end, however it ends; return whether it has ended."""
-        return self.done() or bool(self._inbox.wait(self.done, timeout))
+        """Wait for the closure's end, however it ends; return whether it has ended.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; None waits for as long as it takes.
+
+        Raises
+        ------
+        ServerUnresponsiveError
+            If a server that does not respond must say first whether the closure, or one whose
+            result it waits for, has had its effect; nothing has changed.
+        """
+        found = None if self.done() else self._inbox.wait(self.ended_or_blocked, timeout)
+        if found is not None and found[0]:
+            raise ServerUnresponsiveError(found[0])
+        return self.done()
 
     def error(self) -> BaseException:
         """Return a new copy of what `fetch` raises; for closures that failed or were cancelled."""
@@ -465,6 +498,18 @@ class StepValues(RemoteValue):
             yield loads(packed) if packed else None
 
 
+def require_progress(remotes: Iterable[RemoteValue]) -> None:
+    """Raise ServerUnresponsiveError if all of these that have not ended are held up."""
+    found = ""
+    for each in remotes:
+        if not each.done():
+            found = each.trouble()
+            if not found:
+                return
+    if found:
+        raise ServerUnresponsiveError(found)
+
+
 # as_completed: remote values in the order in which they end. Pure, without polling.
 
 
@@ -493,6 +538,9 @@ def as_completed(
     ------
     TimeoutError
         From the iterator, if the next value takes longer; everything goes on.
+    ServerUnresponsiveError
+        From the iterator, if all that have not ended wait for a server that does not respond;
+        nothing has changed.
     ConfigurationError
         If something in ``remotes`` is not a remote value.
 
@@ -521,14 +569,17 @@ def _iterate(
         for remote in pending:
             remote.call_back(callback)
         while pending:
-            left = None if end is None else max(0.0, end - time.monotonic())
+            left = math.inf if end is None else max(0.0, end - time.monotonic())
             try:
-                remote = ended.get(timeout=left)
+                remote = ended.get(timeout=min(left, _LOOK_AGAIN))
             except queue.Empty:
-                raise timed_out(
-                    f"after {timeout} s {len(pending)} of {len(remotes)} closures have not ended; "
-                    "they go on"
-                ) from None
+                require_progress(pending)
+                if left <= _LOOK_AGAIN:
+                    raise timed_out(
+                        f"after {timeout} s {len(pending)} of {len(remotes)} closures have not "
+                        "ended; they go on"
+                    ) from None
+                continue
             del pending[remote]
             yield remote
     finally:

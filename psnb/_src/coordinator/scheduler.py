@@ -277,6 +277,18 @@ class Scheduler:
         waiting = counted(self.in_flight.open(), "closure")
         raise ServerUnresponsiveError(f"{text}. {waiting} waiting for its answer, to go on then")
 
+    def trouble(self, remote: RemoteValue) -> str:
+        """Return what holds a closure up beside what it is held up by itself; empty if nothing.
+
+        That is a server that does not respond: it must say whether one had its effect whose result
+        the closure waits for; or nothing runs, and nothing that waits can begin before that.
+        """
+        if not self.in_flight.blocked_by:
+            return ""  # nearly always
+        if self._stuck(not self.paused):
+            return self.in_flight.blocked_by
+        return self._dependents.blocked(remote)
+
     def take_errors(self) -> list[RemoteValue]:
         """Return the closures whose errors are to be raised, if all is over.
 

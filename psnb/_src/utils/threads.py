@@ -542,6 +542,11 @@ class Inbox:
     take : callable
         Called with what is posted and is no command. A closure is posted as it is: a command for
         each, of objects that the garbage collector tracks, made scheduling take twice the time.
+
+    Attributes
+    ----------
+    trouble : callable
+        Returns what holds something up that is waited for, or an empty text; on the loop.
     """
 
     def __init__(
@@ -551,6 +556,7 @@ class Inbox:
         take: Callable[[Any], object] = bool,
     ) -> None:
         self._loop, self._turn, self._take = loop, turn, take
+        self.trouble: Callable[[Any], str] = lambda waited: ""
         self._commands: deque[Any] = deque()
         self._unseen = 0  # that were carried out in this turn, of which nobody sees the effect yet
         self._woken = False  # `run` is going to be called
