@@ -48,6 +48,7 @@ from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.memory import refusal
 from psnb._src.server.operations import CommitParts, HostOperation, ServerAnswer
 from psnb._src.transport.stream import UnreadableError
+from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.threads import uninterrupted
 from psnb.errors import (
     ConfigurationError,
@@ -144,6 +145,7 @@ class CommServerClient(ServerClient):
         # Since when those are under way that no thread waits for; each operation is atomic.
         self._unattended: dict[RequestBatch, float] = {}
         self._looks_after = False  # the event loop's alone
+        self._looks = LoopErrors("Asking where parameters are")
         self._lives = ServerLiveness(pool, self._heard, self._look_again, look_again)
         self._closed: CoordinatorClosedError | None = None
 
@@ -574,18 +576,20 @@ class CommServerClient(ServerClient):
             self._spawn(self._attend())
 
     async def _attend(self) -> None:
+        errors = LoopErrors("Looking after requests to servers")
         while True:
             await asyncio.sleep(self._look_again_after / 2)
-            now = time.monotonic()
-            for batch, since in list(self._unattended.items()):
-                if now - since >= CALL_TIMEOUT:
-                    batch.failed(range(len(batch.requests)), _unanswered(batch))
-                elif now - since >= self._look_again_after:
-                    self._spawn(self._look_again(batch))
+            with errors:
+                now = time.monotonic()
+                for batch, since in list(self._unattended.items()):
+                    if now - since >= CALL_TIMEOUT:
+                        batch.failed(range(len(batch.requests)), _unanswered(batch))
+                    elif now - since >= self._look_again_after:
+                        self._spawn(self._look_again(batch))
 
     async def _look_again(self, batch: RequestBatch) -> None:
         """Send requests again whose shards have moved; check whether the other servers live."""
-        with contextlib.suppress(OSError, PsnbError):
+        with self._looks, contextlib.suppress(OSError, PsnbError):
             await self._refresh(batch, list(batch.waiting()))
         elsewhere = []
         for position, server in batch.waiting().items():

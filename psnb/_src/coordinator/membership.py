@@ -37,6 +37,7 @@ from psnb._src.monitor.events import EventKind
 from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.protocol.messages import Geo
 from psnb._src.protocol.packing import unpack_error
+from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.threads import run_on_loop, runs_here, uninterrupted
 
 # MissingWorkers: workers that closures wait for by name or index, and that are not here. Pure.
@@ -324,22 +325,28 @@ class Membership:
                     await self._report(Demand())
 
     async def _run(self) -> None:
+        polls, looks = (LoopErrors("Looking for workers") for _ in range(2))
         try:
             while True:
-                try:
-                    async with asyncio.timeout(_POLL_TIMEOUT):
-                        identity = await scheduler_identity(self._client)
-                        connected = {connection.address for connection in self._tasks}
-                        self._follow(self._workers(identity, connected))
-                        await self._report(self._measure())
-                except OSError as error:
-                    logger.warning("the Dask scheduler does not answer: %s", error)
-                self._fail_what_waited_too_long()
-                self._report_missing()
+                with polls:
+                    await self._poll()
+                with looks:
+                    self._fail_what_waited_too_long()
+                    self._report_missing()
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             # The client was closed, or `close` was called, or `give_up`: end all waits.
             self._scheduler.close()
+
+    async def _poll(self) -> None:
+        try:
+            async with asyncio.timeout(_POLL_TIMEOUT):
+                identity = await scheduler_identity(self._client)
+                connected = {connection.address for connection in self._tasks}
+                self._follow(self._workers(identity, connected))
+                await self._report(self._measure())
+        except OSError as error:
+            logger.warning("the Dask scheduler does not answer: %s", error)
 
     def _measure(self) -> Demand:
         now = self._loop.time()

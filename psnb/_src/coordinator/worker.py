@@ -397,9 +397,20 @@ class WorkerConnection:
 
     def _take_in(self, message: messages.ToNotebook) -> None:
         outcomes: list[_Outcome] = []
+        try:
+            self._take(message, outcomes)
+            self._end_if_drained()
+            self.dispatch()
+        finally:
+            # Last: it wakes callers that wait for the outcomes, and they need the interpreter's
+            # lock. Whatever the rest has raised: only this knows of the outcomes.
+            if outcomes:
+                self._scheduler.settle(outcomes, self.name)
+
+    def _take(self, message: messages.ToNotebook, outcomes: list[_Outcome]) -> None:
         match message:
             case messages.ClosureResults():
-                outcomes = self._note_results(message)
+                self._note_results(message, outcomes)
             case messages.ElementsTaken():
                 place = InputContext(self._opening.num_workers, self.index)
                 self._load.note_taken(message.closure, place, message.elements)
@@ -418,21 +429,13 @@ class WorkerConnection:
                 self._figures.note_activity(message.activity, message.seconds)
             case messages.WorkerLeaves():
                 self.drain("was asked to end")
-        try:
-            self._end_if_drained()
-            self.dispatch()
-        finally:
-            # Last: it wakes callers that wait for the outcomes, and they need the interpreter's
-            # lock. Whatever the rest has raised: only this knows of the outcomes.
-            if outcomes:
-                self._scheduler.settle(outcomes, self.name)
 
-    def _note_results(self, message: messages.ClosureResults) -> list[_Outcome]:
+    def _note_results(self, message: messages.ClosureResults, outcomes: list[_Outcome]) -> None:
+        """Note results, and what has ended in ``outcomes``: those are in no other list any more."""
         for taken in message.taken:
             self._leases.take(self, taken)
         if message.reports:
             self._records.history.add_all(message.reports)
-        outcomes: list[_Outcome] = []
         seconds: list[float] = []
         failed, held = 0, False
         for each in message.results:
@@ -455,7 +458,6 @@ class WorkerConnection:
         if seconds:
             self._figures.add_phases(message.phases)
             self._measure(seconds, len(seconds) - failed, failed, held=held)
-        return outcomes
 
     def _ask_about(self, message: messages.ClosureUndecided) -> None:
         closure = self._load.remove(message.closure)

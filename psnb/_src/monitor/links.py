@@ -63,6 +63,7 @@ from psnb._src.monitor.protocol import (
     outline,
 )
 from psnb._src.monitor.publisher import Publisher, execute
+from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.threads import run_in_thread, run_on_loop, uninterrupted
 
 # Finds the Jupyter server that started this process, and sends requests to it.
@@ -266,6 +267,7 @@ class HubLink:
                     self._no_hello_until = time.monotonic() + self._refused_pause
 
     def _run(self) -> None:
+        errors = LoopErrors("Sending heartbeats to the Jupyter server")
         while self._publisher.alive:
             reached = self._reached.is_set()
             quiet = time.monotonic() - self._posted
@@ -273,12 +275,13 @@ class HubLink:
             self._wake.clear()
             replies = self._taken()
             if reached and (replies or time.monotonic() - self._posted >= HEARTBEAT):
-                try:
-                    self._post(self._life, [], replies)
-                except OSError as error:
-                    # Its replies are lost; the hub informs the panels that wait.
-                    _log.debug("the hub got no heartbeat: %s", error)
-                    self._publisher.hello()  # which goes on trying
+                with errors:
+                    try:
+                        self._post(self._life, [], replies)
+                    except OSError as error:
+                        # Its replies are lost; the hub informs the panels that wait.
+                        _log.debug("the hub got no heartbeat: %s", error)
+                        self._publisher.hello()  # which goes on trying
         try:
             if self._reached.is_set():
                 self._life.request("DELETE", self._path)

@@ -45,6 +45,7 @@ from psnb._src.placement.registry import (
     Owner,
     OwnershipRecord,
 )
+from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.text import shown
 from psnb.errors import (
     ClusterError,
@@ -87,20 +88,20 @@ async def scheduler_ends(client: Client, look: float = _LOOK) -> None:
         When it has ended.
     """
     loop, address = asyncio.get_running_loop(), scheduler_address(client)
-    known, since = await _id(client), None
-    while True:
+    errors = LoopErrors("Looking after the scheduler", SchedulerLostError)
+    known, since = "", None
+    while not has_ended(client):
+        with errors:
+            if not is_connected(client):
+                since = since or loop.time()
+                if loop.time() - since >= _GRACE and await _refuses(address):
+                    raise scheduler_lost(address)
+            elif since is not None or not known:  # it is connected again
+                since, found = None, await _id(client)
+                if known and found not in ("", known):
+                    raise scheduler_lost(address)
+                known = known or found
         await asyncio.sleep(look)
-        if has_ended(client):
-            return
-        if not is_connected(client):
-            since = since or loop.time()
-            if loop.time() - since >= _GRACE and await _refuses(address):
-                raise scheduler_lost(address)
-        elif since is not None or not known:  # it is connected again
-            since, found = None, await _id(client)
-            if known and found not in ("", known):
-                raise scheduler_lost(address)
-            known = known or found
 
 
 async def check_scheduler(client: Client) -> None:

@@ -35,6 +35,7 @@ from psnb._src.protocol.errors import UNKNOWN
 from psnb._src.strategy.ownership import scheduler_ends
 from psnb._src.strategy.servers import Servers, WatchedServer
 from psnb._src.utils.files import AnyPath
+from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.text import counted
 from psnb._src.utils.threads import run_on_loop
 from psnb.errors import (
@@ -231,6 +232,7 @@ class Reconciler:
         self._news, self._rounds = asyncio.Event(), asyncio.Event()
         self._loop = event_loop(client)
         self._recruiting: asyncio.Task[None] | None = None
+        self._recruits = LoopErrors("Looking for parameter servers")
         self._beaten = self._published = self._looked = 0.0
         self._named: tuple[ServerAddress, ...] = ()  # the servers that were published last
         self._task = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
@@ -358,14 +360,11 @@ class Reconciler:
             life.cancel()
 
     async def _make_rounds(self) -> None:
+        errors = LoopErrors("Looking after the parameter servers", CoordinatorClosedError)
         try:
             while not has_ended(self._client):
-                try:
+                with errors:
                     await self._round()
-                except CoordinatorClosedError:
-                    raise
-                except Exception:  # a boundary: else the servers would not be looked after
-                    logger.exception("Looking after the parameter servers failed; trying again")
                 self._rounds.set()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_HASTY_BEAT if self._is_moving() else _BEAT):
@@ -453,14 +452,15 @@ class Reconciler:
             self._recruiting = asyncio.create_task(self._start(missing), name="psnb recruiting")
 
     async def _start(self, missing: int) -> None:
-        try:
-            identity = await scheduler_identity(self._client)
-            used = {server.address for server in self._servers.running}
-            fresh = [each for each in roles(identity).servers if each not in used][:missing]
-            await self._servers.start(fresh)
-            self._departures.note_recruited(len(fresh))
-        except (ClusterError, OSError) as error:
-            logger.warning("a parameter server cannot be used: %s", error)
+        with self._recruits:
+            try:
+                identity = await scheduler_identity(self._client)
+                used = {server.address for server in self._servers.running}
+                fresh = [each for each in roles(identity).servers if each not in used][:missing]
+                await self._servers.start(fresh)
+                self._departures.note_recruited(len(fresh))
+            except (ClusterError, OSError) as error:
+                logger.warning("a parameter server cannot be used: %s", error)
 
 
 def changes(

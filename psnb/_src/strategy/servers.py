@@ -53,6 +53,7 @@ from psnb._src.server.operations import (
     StopServer,
 )
 from psnb._src.strategy.ownership import Ownership
+from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.threads import Lock, run_in_thread
 from psnb._src.worker.plugin import Runtime
 from psnb.errors import (
@@ -560,6 +561,7 @@ class WatchedServer:
         self._connection = control.connection(server)
         self._heard, self._silence = 0, 0.0
         self._asking: asyncio.Task[None] | None = None
+        self._errors = LoopErrors(f"Asking {server.name} how it is")
         self._gone: str | None = None
         # Nothing was heard of it yet: that is no reason to let its replicas take over.
         self.observed = ObservedServer(Health.ALIVE)
@@ -592,6 +594,10 @@ class WatchedServer:
             self._asking.cancel()
 
     async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
+        with self._errors:
+            await self._hear(layout, news)
+
+    async def _hear(self, layout: Layout, news: asyncio.Event) -> None:
         connected, before = self._connection.connected, self.observed
         try:
             status = await self._control.beat(self.server, layout)
@@ -657,7 +663,6 @@ class ServerWatch:
         self._counts: dict[ServerAddress, tuple[float, dict[str, int]]] = {}
         self._found: dict[ServerAddress, ServerStatistics] = {}
         self._optimizers: dict[str, OptimizerState] = {}
-        self._surprised = False  # something unexpected was logged
 
     def keep(self) -> None:
         """Keep asking the servers for the next seconds; cheap, never waits."""
@@ -689,11 +694,13 @@ class ServerWatch:
             thread.join(_STOP_TIMEOUT)
 
     def _run(self) -> None:
-        turn = 0
+        turn, errors = 0, LoopErrors("Asking the servers how they fare")
         while True:
-            if turn % _OPTIMIZERS_EVERY == 0:
-                self._try(self._ask_for_optimizers)
-            self._try(self._ask_servers)
+            with errors:
+                if turn % _OPTIMIZERS_EVERY == 0:
+                    self._ask_for_optimizers()
+            with errors:
+                self._ask_servers()
             turn += 1
             self._stopped.wait(self._interval)
             with self._lock:
@@ -701,14 +708,6 @@ class ServerWatch:
                 if late or self._stopped.is_set():
                     self._thread = None
                     return
-
-    def _try(self, ask: Callable[[], None]) -> None:
-        try:
-            ask()
-        except Exception:  # a boundary: else the figures would never change again
-            if not self._surprised:
-                logger.exception("Asking the servers how they fare failed; trying again and again")
-            self._surprised = True
 
     def _ask_servers(self) -> None:
         found = {server: self._ask(server) for server in self._servers.running}

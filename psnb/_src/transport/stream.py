@@ -241,8 +241,9 @@ class _SocketStream(MessageStream):
         return None if block is None else np.frombuffer(block, dtype).reshape(shape)
 
     def abort(self) -> None:
-        super().abort()
+        # Under the lock: while a thread writes to a descriptor, another connection must not get it.
         with self._lock:
+            super().abort()
             if self._arena is not None:
                 self._arena.close()
 

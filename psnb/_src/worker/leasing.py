@@ -11,6 +11,7 @@ may have read on.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,6 +42,8 @@ from psnb.errors import (
     DatasetError,
     SerializationError,
 )
+
+logger = logging.getLogger("psnb")
 
 # TakenElements: what a closure has taken from its worker's iterators, for when it fails. Pure.
 #
@@ -574,7 +577,14 @@ class LeasedSplitReader:
             return (next(lease.ahead),)
         except StopIteration:
             raise
-        except BaseException:  # the closure meets it, too, if it is not of the thread
+        except BaseException as error:  # the closure meets it, too, if it is not of the thread
+            if isinstance(error, TimeoutError):
+                logger.warning(
+                    "an element of split %d took so long that nothing is read ahead any more in "
+                    "this epoch, and that it is read again: %s",
+                    lease.split,
+                    error,
+                )
             self._make_ahead = self._ahead = None
         lease.ahead.close()
         lease.state, lease.ahead, lease.iterator = lease.ahead.state(), None, None

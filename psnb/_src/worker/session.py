@@ -44,6 +44,7 @@ from psnb._src.protocol.messages import (
     UseThreads,
     WorkerLeaves,
 )
+from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.profiling import Stages
 from psnb._src.worker.attempt import LoadedFunction
 from psnb._src.worker.context import longest
@@ -166,15 +167,18 @@ class Session:
         self._threads.use(0)
 
     async def _give_signs_of_life(self) -> None:
-        process = psutil.Process()
+        process, errors = psutil.Process(), LoopErrors("Sending heartbeats to the notebook")
         while True:
             await asyncio.sleep(self._opening.beat)
-            self._results.flush_due()
-            activity, seconds = longest(self._threads.idents())
-            if seconds < WORTH_TELLING:
-                activity, seconds = "", 0.0
-            self._link.send(SignOfLife(process.memory_info().rss, activity, seconds))
-            self._send_stages()
+            with errors:
+                self._results.flush_due()
+            with errors:
+                activity, seconds = longest(self._threads.idents())
+                if seconds < WORTH_TELLING:
+                    activity, seconds = "", 0.0
+                self._link.send(SignOfLife(process.memory_info().rss, activity, seconds))
+            with errors:
+                self._send_stages()
 
     def _send_results(self, results: ClosureResults) -> None:
         # Any thread. What was read comes first, so that it is there when the last result is; it is
