@@ -279,6 +279,35 @@ def test_who_cannot_wait_any_longer_reads_for_itself(monkeypatch: pytest.MonkeyP
     wait_until_ended()
 
 
+def test_what_is_only_slow_is_waited_for_longer_and_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(read_ahead, "PATIENCE", 0.01)
+    pause = threading.Event()
+    worker, calls = threads_of_reading(lambda number: pause.wait(0.05))
+    assert numbers(worker) == [*range(8)]
+    assert sorted(number for number, _ in calls) == [*range(8)]
+    assert (7, AHEAD) in calls
+
+
+def test_who_does_not_wait_any_longer_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(read_ahead, "PATIENCE", 0.05)
+    lock = threading.RLock()
+
+    def locked(number: int) -> None:
+        with lock:
+            pass
+
+    worker, _ = threads_of_reading(locked)
+    with lock:
+        numbers(worker)
+    assert "nothing is read ahead any more" in caplog.text
+    gc.collect()
+    wait_until_ended()
+
+
 def test_an_iterator_that_cannot_be_made_again_is_made_by_the_next_who_asks() -> None:
     worker, _ = threads_of_reading(lambda number: number == 6 and psnb.worker_index())
     part = worker.iterator._splits[1]

@@ -205,10 +205,11 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         When the updates that closures push are applied, and what closures read meanwhile; `Async`
         by default.
     heartbeat_timeout : float
-        Seconds without a heartbeat after which a server counts as unresponsive. Its complete copies
-        take over then. A shard without one stays where it is, and requests to it raise
-        `ServerUnresponsiveError` (twenty seconds later if a copy is being filled or has failed). A
-        busy server gives heartbeats; the end of a server's process is noticed at once.
+        Seconds without a heartbeat after which a server counts as unresponsive, also if one
+        operation keeps its event loop for so long. Its complete copies take over then. A shard
+        without one stays where it is, and requests to it raise `ServerUnresponsiveError` (twenty
+        seconds later if a copy is being filled or has failed). The end of a server's process is
+        noticed at once.
     name : str, optional
         What views and `attach` call it, and its coordinator; by default the name of the notebook,
         or two words. A number is added if a strategy of the cluster has that name.

@@ -412,7 +412,15 @@ class AheadIterator(Iterated, Protocol):
 
 
 class ReadAhead(Protocol):
-    """Reads ahead."""
+    """Reads ahead.
+
+    Attributes
+    ----------
+    slowest : float
+        Seconds that the slowest element so far has taken.
+    """
+
+    slowest: float
 
     def iterate(self, make: Callable[[], Iterated], count: int | None) -> AheadIterator:
         """Return an iterator that is made, and read, elsewhere; ``count`` elements at most."""
@@ -451,6 +459,7 @@ class LeasedSplitReader:
         # Both belong to whose turn it is in the slot without an order.
         self._make_ahead: Callable[[], ReadAhead] | None = ahead
         self._ahead: ReadAhead | None = None
+        self._slowest = 0.0  # seconds, of all elements so far
         self._lease_requests, self._prepare = lease_requests, prepare
         self._slots: dict[int | None, _Slot] = {}  # `setdefault` alone changes it, atomically
 
@@ -503,6 +512,7 @@ class LeasedSplitReader:
         if self._make_ahead is not None:
             try:
                 self._ahead = self._ahead or self._make_ahead()
+                self._ahead.slowest = self._slowest
                 return self._ahead.iterate(make, count)
             except BaseException:  # the closure meets it, too, if it is not of the thread
                 self._make_ahead = self._ahead = None
@@ -556,6 +566,7 @@ class LeasedSplitReader:
         requests.latest = self._name(iterator, lease.split)
         lease.at += 1
         lease.slow += seconds > WORTH_AHEAD
+        self._slowest = max(self._slowest, seconds)
         if lease.left is not None:
             lease.left -= 1
         ended = lease.left == 0
@@ -580,10 +591,9 @@ class LeasedSplitReader:
         except BaseException as error:  # the closure meets it, too, if it is not of the thread
             if isinstance(error, TimeoutError):
                 logger.warning(
-                    "an element of split %d took so long that nothing is read ahead any more in "
-                    "this epoch, and that it is read again: %s",
+                    "an element of split %d took so long that it is read again, and that nothing is "
+                    "read ahead any more in this epoch",
                     lease.split,
-                    error,
                 )
             self._make_ahead = self._ahead = None
         lease.ahead.close()

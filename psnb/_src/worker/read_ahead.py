@@ -28,8 +28,9 @@ from psnb._src.worker.leasing import Iterated
 
 T = TypeVar("T")
 
-PATIENCE = 10.0
-"""Seconds after which a closure does not wait for the thread any more."""
+PATIENCE, _TIMES = 10.0, 4.0
+"""Seconds after which a closure does not wait for the thread any more, at least, and how many times
+as long as for the slowest element so far: what is only slow is not read by two at a time."""
 
 
 class ReadAhead:
@@ -41,6 +42,11 @@ class ReadAhead:
     ----------
     context : WorkerContext
         That of the closure which begins: what is printed says which worker prints it.
+
+    Attributes
+    ----------
+    slowest : float
+        Seconds that the slowest element so far has taken; set by who takes them.
     """
 
     def __init__(self, context: WorkerContext) -> None:
@@ -50,6 +56,7 @@ class ReadAhead:
         # are counted.
         call: Callable[..., Any] = partial(_call, context)
         self._submit = partial(Workers(1, "ahead").submit, copy_context().run, call)
+        self.slowest = 0.0
 
     def iterate(self, make: Callable[[], Iterated], count: int | None) -> AheadIterator:
         """Return an iterator that is made, and read, in the thread.
@@ -61,11 +68,11 @@ class ReadAhead:
         count : int or None
             How many elements are taken at most: none is read behind them.
         """
-        return AheadIterator(self._submit, make, count)
+        return AheadIterator(self._submit, make, count, max(PATIENCE, _TIMES * self.slowest))
 
     def wait(self) -> None:
         """Wait until nothing is being read; raises TimeoutError after `PATIENCE`."""
-        self._submit(bool).result(PATIENCE)
+        self._submit(bool).result(max(PATIENCE, _TIMES * self.slowest))
 
 
 class _Read(NamedTuple):
@@ -89,9 +96,10 @@ class AheadIterator:
         submit: Callable[..., Answer[Any]],
         make: Callable[[], Iterated],
         count: int | None,
+        patience: float,
     ) -> None:
-        self._submit, self._left = submit, count
-        self._iterator, self._state = submit(_make, make).result(PATIENCE)
+        self._submit, self._left, self._patience = submit, count, patience
+        self._iterator, self._state = submit(_make, make).result(patience)
         self._latest, self.seconds = "", 0.0
         self._reading: Answer[_Read] | None = None
 
@@ -99,7 +107,7 @@ class AheadIterator:
         reading = self._reading or self._read()
         self._reading = None
         try:
-            element, self.seconds, self._latest, self._state = reading.result(PATIENCE)
+            element, self.seconds, self._latest, self._state = reading.result(self._patience)
         finally:
             del reading  # an error refers to this frame, and would keep itself alive
         if self._left is not None:
