@@ -30,7 +30,7 @@ from psnb._src.server.sparse import SparseTable
 from psnb._src.server.states import Constant, CountFilter
 from psnb._src.server.table import Table
 from psnb._src.utils.files import WrittenFile, checksum, mapped_arrays
-from psnb.errors import CheckpointError
+from psnb.errors import CheckpointError, ServerMemoryError
 from tests.conftest import wait_until
 from tests.server.pair import Pair, now
 from tests.server.standby import THREADS
@@ -135,6 +135,17 @@ def test_a_full_disk_is_reported_with_what_to_do(
 
     monkeypatch.setattr(snapshots.NewFile, "write", full)
     with pytest.raises(CheckpointError, match=r"No space left on device.*Make room there"):
+        written(tmp_path, {FILE: sparse()})
+
+
+def test_want_of_memory_is_reported_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: object, content: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(snapshots.NewFile, "write", full)
+    with pytest.raises(ServerMemoryError, match=r"server 0 has no memory for writing 0000"):
         written(tmp_path, {FILE: sparse()})
 
 

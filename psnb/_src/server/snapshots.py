@@ -24,7 +24,13 @@ from typing import NamedTuple
 import numpy as np
 
 from psnb._src.server.dense import DenseTable
-from psnb._src.server.memory import CHUNK, PreallocatedPages, count_chunks, in_small_pages
+from psnb._src.server.memory import (
+    CHUNK,
+    PreallocatedPages,
+    count_chunks,
+    in_small_pages,
+    refusal,
+)
 from psnb._src.server.operations import SnapshotHeader, WritingProgress
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.states import ROW_USE
@@ -492,6 +498,8 @@ class TableWriting:
                 self._written[name] = self._write(name, taken)
             except PsnbError:
                 raise
+            except MemoryError as error:
+                raise refusal(error, f"writing {name}", self._server) from None
             except Exception as error:  # also what a file system of fsspec may raise
                 raise CheckpointError(
                     f"{self._server} cannot write {name}: {type(error).__name__}: {error}; that "
