@@ -303,7 +303,7 @@ def test_who_does_not_wait_any_longer_says_so(
     worker, _ = threads_of_reading(locked)
     with lock:
         numbers(worker)
-    assert "nothing is read ahead any more" in caplog.text
+    assert "none is read ahead any more" in caplog.text
     gc.collect()
     wait_until_ended()
 

@@ -31,7 +31,6 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from distributed import Worker
-from fsspec.asyn import get_loop
 
 from psnb._src.dask_compat import (
     CONNECTION_KEPT,
@@ -39,7 +38,6 @@ from psnb._src.dask_compat import (
     actor_of,
     add_handler,
     event_loop,
-    offload,
     remove_handler,
 )
 from psnb._src.placement.registry import ParameterServer
@@ -83,9 +81,9 @@ GRACE = 25.0
 
 logger = logging.getLogger("psnb")
 
-THREADS = 4
-"""How many threads a process with servers has for what takes long: as many checkpoints of several
-strategies can be written at a time."""
+THREADS = 2
+"""How many threads a process with servers has for what takes long: while one writes a checkpoint,
+the other makes tables. Each takes some 70 MB of addresses, which `ulimit -v` counts."""
 
 _MINUTE = 60.0
 _LOOK_WHETHER_EMPTY = 0.05
@@ -151,7 +149,6 @@ class ParameterServers:
         if not self._servers:
             extend_stack()
             self._threads = StandbyThreads("psnb-server", THREADS)
-            start_task(_start_threads_of_others(), self._tasks, "psnb starting threads")
             self._timer = self._loop.call_later(_MINUTE, self._count_minute)
         soon = self._loop.call_soon_threadsafe
         server = self._servers[key] = _Server(key, actor, soon, self._threads)
@@ -276,13 +273,6 @@ class ParameterServers:
         for server in set(self._servers.values()):
             server.host.tick()
         self._timer = self._loop.call_later(_MINUTE, self._count_minute)
-
-
-async def _start_threads_of_others() -> None:
-    """Have threads started that Dask, asyncio and fsspec start when they first need them."""
-    await offload(bool)  # large messages of Dask
-    await asyncio.to_thread(bool)  # the names of hosts
-    get_loop()  # checkpoints on object stores
 
 
 def _on_a_shard(operation: object) -> object:

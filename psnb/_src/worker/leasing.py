@@ -591,7 +591,7 @@ class LeasedSplitReader:
         except BaseException as error:  # the closure meets it, too, if it is not of the thread
             if isinstance(error, TimeoutError):
                 logger.warning(
-                    "an element of split %d took so long that it is read again, and that nothing is "
+                    "an element of split %d took so long that it is read again, and that none is "
                     "read ahead any more in this epoch",
                     lease.split,
                 )
