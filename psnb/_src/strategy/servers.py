@@ -695,9 +695,10 @@ class ServerWatch:
 
     def _run(self) -> None:
         turn, errors = 0, LoopErrors("Asking the servers how they fare")
+        of_optimizers = LoopErrors("Asking the servers for the state of optimizers")
         while True:
-            with errors:
-                if turn % _OPTIMIZERS_EVERY == 0:
+            if turn % _OPTIMIZERS_EVERY == 0:
+                with of_optimizers:
                     self._ask_for_optimizers()
             with errors:
                 self._ask_servers()
