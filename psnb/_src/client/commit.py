@@ -370,7 +370,7 @@ async def end_round(
     norms: dict[str, float] = {}
     if owners or len(shards) > 1:
         # Also where no norm is needed: it makes sure that all shards are there.
-        wanted = SquareNorms(of.writer, of.number, of.closures, sorted(owners))
+        wanted = SquareNorms(of.writer, of.number, of.closures, sorted(owners), of.weights)
         answers = await _settled([Request(shard, wanted) for shard in shards], ask, on_blocked)
         squares: dict[str, list[float]] = {}
         for answer in answers:
@@ -380,7 +380,7 @@ async def end_round(
                 squares.setdefault(owners[table], []).append(square)
         whole = {name: math.sqrt(math.fsum(each)) for name, each in squares.items()}
         norms = {table: whole[name] for table, name in owners.items() if name in whole}
-    end = EndRound(of.writer, of.number, of.closures, norms)
+    end = EndRound(of.writer, of.number, of.closures, norms, of.weights)
     # A shard that is lost now is lost with all its data, this round included.
     ended = await _settled([Request(shard, end) for shard in shards], ask, on_blocked)
     lost = _errors(ended)

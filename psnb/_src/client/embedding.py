@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from psnb._src.client.arguments import LiveOptimizer, checked_array, checked_ids
 from psnb._src.client.requests import EmbeddingStatistics, RowStatistics
 from psnb._src.client.sparse_shards import SparseShards
+from psnb._src.client.updates import weigh
 from psnb._src.data.ragged import Ragged
 from psnb._src.server.kernels import read_only
 from psnb._src.server.optimizer import CtrAccessor
@@ -468,6 +469,7 @@ class Embedding(FixedAttributes):
         clicks: ArrayLike | None = None,
         *,
         immediate: bool = False,
+        weight: float | None = None,
     ) -> None:
         """Let the optimizer on the servers apply gradients to the rows of some ids.
 
@@ -485,6 +487,9 @@ class Embedding(FixedAttributes):
             they are dropped.
         immediate : bool
             In a closure: write now, not at its end. Such a write happens at least once.
+        weight : float, optional
+            In mode `Sync`, what the closure's batch counts in its round, such as its number of
+            examples, where ``gradients`` are of a mean over it; see there.
 
         Raises
         ------
@@ -500,7 +505,10 @@ class Embedding(FixedAttributes):
         ServerLostError
             If a server is gone.
         """
-        self._shards.send(self._shards.pushing(ids, gradients, shows, clicks), immediate)
+        writes = self._shards.pushing(ids, gradients, shows, clicks)
+        if weight is not None:
+            weigh(weight)
+        self._shards.send(writes, immediate)
 
     @counted_as(PUSH)
     def assign(self, ids: ArrayLike, values: ArrayLike) -> None:

@@ -26,15 +26,16 @@ from psnb._src.client.commit import UndecidedError
 from psnb._src.client.numbering import CommitNumbers
 from psnb._src.client.requests import Request, ServerClient, on_table, process_client
 from psnb._src.client.sparse_shards import ParameterShards, SeenIds, SparseShards
-from psnb._src.client.updates import ShardWrite, Updates, fetch_together
+from psnb._src.client.updates import ShardWrite, Updates, fetch_together, weigh
 from psnb._src.client.variable import Handle, shards_of
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.dense import DenseTable, composed
 from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.presence import pieces, union
 from psnb._src.server.row_index import GrowingRowIndex
 from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Admission, Constant
+from psnb._src.server.states import COUNTS, Admission, Constant
 from psnb._src.server.table import (
     AddRows,
     AddValues,
@@ -49,6 +50,7 @@ from psnb._src.server.table import (
     OnTable,
     Preview,
     Push,
+    PushGradient,
     PushRows,
     PutRows,
     ReadOptimizer,
@@ -114,8 +116,8 @@ class LocalTable(ABC):
         """Get the memory to apply gradients here, or to blend, and return what does that."""
 
     @abstractmethod
-    def learned(self, share: float) -> TableWrite | None:
-        """Return the write that sends a share of what was learned; None if it is nothing."""
+    def learned(self, share: float) -> Sequence[TableWrite]:
+        """Return the writes that send a share of what was learned."""
 
 
 class LocalDense(LocalTable):
@@ -137,7 +139,9 @@ class LocalDense(LocalTable):
         self.table: DenseTable = DenseTable(name, state["values"], optimizer)
         self.table.load(dict(state))
         self._fetched = DenseTable(name, state["values"], None)
-        self._pushed = False
+        # What has got a gradient: a range of nothing at first, None for the whole slice.
+        self._pushed: np.ndarray | None = np.empty((0, 2), np.int64)
+        self._pushes = 0
         self._blend: BlendValues | None = None  # all of them, one after the other
 
     def missing(self, ids: np.ndarray | None) -> np.ndarray | None:
@@ -158,18 +162,26 @@ class LocalDense(LocalTable):
         if isinstance(push, BlendValues):
             self._blend = composed(self._blend, push)
         else:
-            self._pushed = True
+            assert isinstance(push, PushGradient)
+            self._pushed = union(self._pushed, push.ranges)
+            self._pushes += 1
 
-    def learned(self, share: float) -> TableWrite | None:
+    def learned(self, share: float) -> Sequence[TableWrite]:
+        found: list[TableWrite] = []
+        if self._pushes:
+            state = self.table.state()
+            values = (state["values"] - self._fetched.read()) * state["values"].dtype.type(share)
+            if self._pushed is not None:  # what was blended besides is sent as such
+                kept, values = values, np.zeros_like(values)
+                for columns, _ in pieces(self._pushed):
+                    values[columns] = kept[columns]
+            step, counts = int(state["step"][0]), state.get(COUNTS)
+            found.append(MergeValues(values, _slots(state), step, share, self._pushed, counts))
         if (blend := self._blend) is not None:
             # Not the difference to what was fetched: others have moved the values meanwhile.
             part = blend.terms.dtype.type(share)
-            return BlendValues(blend.shares * part, blend.terms * part)
-        if not self._pushed:
-            return None
-        state = self.table.state()
-        values = (state["values"] - self._fetched.read()) * state["values"].dtype.type(share)
-        return MergeValues(values, _slots(state), int(state["step"][0]), share)
+            found.append(BlendValues(blend.shares * part, blend.terms * part))
+        return found
 
 
 class LocalSparse(LocalTable):
@@ -228,13 +240,13 @@ class LocalSparse(LocalTable):
         assert isinstance(push, PushRows)
         return [self.table.reserve(push), partial(self._pushed.append, push.ids)]
 
-    def learned(self, share: float) -> TableWrite | None:
+    def learned(self, share: float) -> Sequence[TableWrite]:
         if not self._pushed:
-            return None
+            return ()
         state = self.table.fetch(np.unique(np.concatenate(self._pushed)))
         ids = state["ids"]
         values = (state["values"] - self._fetched.lookup(ids)) * state["values"].dtype.type(share)
-        return MergeRows(ids, values, _slots(state), int(state["step"][0]), share)
+        return [MergeRows(ids, values, _slots(state), int(state["step"][0]), share)]
 
 
 def _slots(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -434,7 +446,7 @@ class LocalCopies:
                 cycle.updates.add(
                     (shard, OnTable(name, write))
                     for (shard, name), table in cycle.tables.items()
-                    if (write := table.learned(1 / self.workers)) is not None
+                    for write in table.learned(1 / self.workers)
                 )
             except MemoryError as error:
                 raise _lost(cycle, error) from None
@@ -740,7 +752,9 @@ def asking(
 
 
 @counted_as(PUSH)
-def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
+def push(
+    gradients: Mapping[Handle, Any], *, immediate: bool = False, weight: float | None = None
+) -> None:
     """Push gradients of several variables and embeddings with one request to each server.
 
     Parameters
@@ -751,6 +765,9 @@ def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
         `Embedding` objects.
     immediate : bool
         In a closure: write now, not at its end. Such a write happens at least once.
+    weight : float, optional
+        In mode `Sync`, what the closure's batch counts in its round, such as its number of
+        examples, where gradients are of a mean over it; see there.
 
     Raises
     ------
@@ -778,6 +795,8 @@ def push(gradients: Mapping[Handle, Any], *, immediate: bool = False) -> None:
             )
         # One request to each server: writes with the same `ServerClient` go together.
         writes.setdefault(id(shards.server_client), (shards, []))[1].extend(parts)
+    if weight is not None:
+        weigh(weight)
     for first, parts in writes.values():
         first.send(parts, immediate)
 

@@ -32,6 +32,8 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import PROCESS, Commit, Part
 from psnb._src.server.kernels import summed
 from psnb._src.server.operations import ApplyCommit
+from psnb._src.server.optimizer import is_finite
+from psnb._src.server.presence import add_to, compacted, union
 from psnb._src.server.table import (
     BlendValues,
     CountSkipped,
@@ -52,6 +54,7 @@ from psnb._src.server.table import (
 )
 from psnb._src.utils.ahead import require_closure
 from psnb._src.utils.ownership import may_change
+from psnb._src.utils.text import shown
 from psnb._src.utils.threads import run_in_thread
 from psnb.errors import (
     ClosureCancelledError,
@@ -103,6 +106,8 @@ class Updates:
     ----------
     counted, sync_round, server_client, seen
         As given.
+    weight : float or None
+        What the closure counts in its round, if it has said so.
     """
 
     def __init__(
@@ -116,6 +121,12 @@ class Updates:
         self.counted, self.sync_round, self.server_client = counted, sync_round, server_client
         self._writes: dict[ShardId, list[OnTable]] = {}
         self.seen: dict[ShardId, int] = {} if seen is None else seen
+        self.weight: float | None = None
+
+    def weigh(self, weight: float) -> None:
+        """Note what the closure counts in its round; of several numbers the largest one."""
+        if self.sync_round is not None:
+            self.weight = weight if self.weight is None else max(weight, self.weight)
 
     @property
     def pushed(self) -> bool:
@@ -233,6 +244,23 @@ def current_updates() -> Updates | None:
     require_closure()
     updates: Updates | None = getattr(_local, "updates", None)
     return updates
+
+
+def weigh(weight: Any) -> None:
+    """Note what the closure that this thread runs counts in its round, if it runs in one.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not a number, finite and not below 0.
+    """
+    if not is_finite(weight) or weight < 0:
+        raise ConfigurationError(
+            f"weight={shown(weight)}: what a batch counts in its round, such as its number of "
+            "examples, must be a number, finite and not below 0"
+        )
+    if (updates := current_updates()) is not None:
+        updates.weigh(float(weight))
 
 
 def client_of(server_client: ServerClient | None) -> ServerClient:
@@ -443,11 +471,12 @@ class Accumulated(Updates):
         for shard, write in writes:
             key, operation = (shard, write.table), write.operation
             match operation:
-                case PushGradient(gradient=gradient) if key in self._gradients:
-                    held = self._gradients[key].gradient
-                    np.add(held, gradient, out=held)
-                case PushGradient(gradient=gradient, half=half):
-                    self._gradients[key] = PushGradient(np.array(gradient), half=half)
+                case PushGradient() if key in self._gradients:
+                    self._gradients[key] = _added(self._gradients[key], operation)
+                case PushGradient(gradient=gradient):
+                    self._gradients[key] = replace(
+                        operation, gradient=np.array(gradient), norm=None
+                    )
                 case PushRows():
                     self._rows.setdefault(key, []).append(operation)
                 case _:
@@ -471,6 +500,21 @@ class Accumulated(Updates):
             (shard, OnTable(table, _joined(pushes)))
             for (shard, table), pushes in self._rows.items()
         )
+        if self.weight is not None:
+            updates.weigh(self.weight)
+
+
+def _added(held: PushGradient, push: PushGradient) -> PushGradient:
+    """Return the sum of two gradients, of what one of both has; in the memory of the first one."""
+    ranges = union(held.ranges, push.ranges)
+    if ranges is held.ranges:
+        add_to(held.gradient, push.gradient, None if ranges is not None else push.ranges)
+        return held
+    extent = push.gradient.size if ranges is None else int(ranges[-1:, 1].sum())
+    whole = np.zeros(extent, held.gradient.dtype)
+    for each in (held, push):
+        add_to(whole, each.gradient, each.ranges)
+    return replace(held, gradient=compacted(whole, ranges), ranges=ranges)
 
 
 def _joined(pushes: list[PushRows]) -> PushRows:

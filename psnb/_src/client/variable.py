@@ -17,11 +17,12 @@ from psnb._src.client.arguments import LiveOptimizer, NonFinite, checked_array, 
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.requests import ServerClient, on_table, read_states, write_states
 from psnb._src.client.sparse_shards import ParameterShards, SparseShards
-from psnb._src.client.updates import PendingRead, ShardWrite, read_request
+from psnb._src.client.updates import PendingRead, ShardWrite, read_request, weigh
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.kernels import all_finite, copy_with_norm, norm
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.states import Expected, SavedShard, check_saved_slice
+from psnb._src.server.presence import UpdateCounts, counts_together, within
+from psnb._src.server.states import COUNTS, Expected, SavedShard, check_saved_slice
 from psnb._src.server.table import (
     AddRows,
     AddValues,
@@ -38,7 +39,7 @@ from psnb._src.server.table import (
 from psnb._src.transport.stream import as_float32
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.profiling import PULL, PUSH, counted_as
-from psnb.errors import InvalidArrayError
+from psnb.errors import ConfigurationError, InvalidArrayError
 
 # Blend: what a step does to values that it moves beside those that learn. Pure.
 
@@ -59,6 +60,26 @@ class Blend(NamedTuple):
 
     shares: np.ndarray
     terms: np.ndarray
+
+
+class PartialGradient(NamedTuple):
+    """The gradient of some of a variable's numbers; it stands where a gradient would in pushes.
+
+    All others stay as they are, with their state: see `psnb._src.server.presence`.
+
+    Attributes
+    ----------
+    gradient : numpy.ndarray
+        Of one axis.
+    ranges : numpy.ndarray
+        Which numbers they are.
+    together : bool
+        Whether all of the variable's numbers count this update, as Keras counts.
+    """
+
+    gradient: np.ndarray
+    ranges: np.ndarray
+    together: bool = False
 
 
 # DenseShards: how a variable is spread over servers, read, written and saved.
@@ -156,7 +177,7 @@ class DenseShards(ParameterShards):
         states = read_states(self.server_client, self.tables)
         for part, state in zip(self.parts, states, strict=True):
             shape = self.part_shape(part)
-            state |= {key: state[key].reshape(shape) for key in state.keys() - {"step"}}
+            state |= {key: state[key].reshape(shape) for key in state.keys() - _IN_TAIL}
         return states
 
     def load_states(
@@ -168,22 +189,31 @@ class DenseShards(ParameterShards):
         """
         # Each shard counted its own steps, and all have had the same pushes.
         step = max(state["step"] for state in states)
-        keys = states[0].keys() - {"step"}
+        keys = states[0].keys() - _IN_TAIL
         whole = {key: self._joined([state[key] for state in states]) for key in keys}
         parts = {key: self._parts(array) for key, array in whole.items()}
+        counts = _counts_of(states)
         write_states(
             self.server_client,
             [
                 (
                     (shard.shard, shard.table),
                     {key: part[i].reshape(-1) for key, part in parts.items()},
-                    {"step": step},
+                    {"step": step, **self._part_of(counts, shard)},
                 )
                 for i, shard in enumerate(self._shards)
                 if only is None or shard.shard.number in only
             ],
             numbered=True,
         )
+
+    def _part_of(self, counts: UpdateCounts | None, shard: DenseShard) -> dict[str, np.ndarray]:
+        if counts is None:
+            return {}
+        width = math.prod(self.shape[1:])
+        whole = len(self._shards) == 1
+        own = counts if whole else counts.part(shard.start * width, shard.stop * width)
+        return {COUNTS: own.array()}
 
     def skipped(self) -> int:
         """Return how many updates were left out because they were not finite."""
@@ -235,13 +265,19 @@ class DenseShards(ParameterShards):
 
         return PendingRead(self.server_client, requests, value)
 
-    def pushing(self, gradient: ArrayLike | Blend) -> list[ShardWrite]:
-        """Return the writes of a push, by shard."""
+    def pushing(
+        self, gradient: ArrayLike | Blend | PartialGradient | list[Any]
+    ) -> list[ShardWrite]:
+        """Return the writes of a push, by shard; of several, one after the other."""
+        if isinstance(gradient, list) and any(isinstance(each, Blend) for each in gradient):
+            return [write for each in gradient for write in self.pushing(each)]
         if isinstance(gradient, Blend):
             return self._blending(gradient)
         self.require_optimizer()
+        if isinstance(gradient, PartialGradient):
+            return self._pushing_some(gradient)
         array = self.checked(gradient, "gradient")
-        parts, size = self._written(array)
+        parts, size = self._written(self._parts(array))
         what = f"gradient for variable {self.name!r}"
         finite = math.isfinite(size) or all_finite(array)
         if not finite and self.must_skip(array, what):
@@ -254,6 +290,34 @@ class DenseShards(ParameterShards):
             for s, part in zip(self._shards, parts, strict=True)
         ]
 
+    def _pushing_some(self, given: PartialGradient) -> list[ShardWrite]:
+        assert self.made_with is not None
+        if not self.made_with.by_element:
+            raise ConfigurationError(
+                f"some parameters in variable {self.name!r} have no gradient in this step, and its "
+                f"optimizer, {self.made_with!r}, takes all of them together (a norm). Give those "
+                "that are not always used an optimizer of their own, by name"
+            )
+        what = f"gradient for variable {self.name!r}"
+        array = checked_array(given.gradient, self.dtype, what)
+        ranges = [within(given.ranges, each.start, each.stop) for each in self._shards]
+        if len(self._shards) == 1:
+            ranges = [(given.ranges, slice(None))]
+        parts, size = self._written([array[at] for _, at in ranges])
+        if not (math.isfinite(size) or all_finite(array)) and self.must_skip(array, what):
+            first = self._shards[0]
+            return [(first.shard, OnTable(first.table, SkipUpdates(1)))]
+        return [
+            (
+                s.shard,
+                OnTable(
+                    s.table, PushGradient(part, size, None, own, given.together, half=self._half)
+                ),
+            )
+            for s, part, (own, _) in zip(self._shards, parts, ranges, strict=True)
+            if part.size or given.together
+        ]
+
     def _blending(self, blend: Blend) -> list[ShardWrite]:
         shares, terms = (self.checked(each, "blend") for each in blend)
         if self.must_skip(terms, f"values for variable {self.name!r}"):
@@ -264,14 +328,14 @@ class DenseShards(ParameterShards):
             for s, share, term in parts
         ]
 
-    def _written(self, array: np.ndarray) -> tuple[list[np.ndarray], float]:
+    def _written(self, of_shards: list[np.ndarray]) -> tuple[list[np.ndarray], float]:
         """Return the parts of a gradient, one for each shard, and the norm of the whole.
 
         The parts are in memory shared with the servers, if there is any: then one pass checks and
         copies the gradient.
         """
         parts, norms = [], []
-        for shard, part in zip(self._shards, self._parts(array), strict=True):
+        for shard, part in zip(self._shards, of_shards, strict=True):
             buffer = self.server_client.allocate(shard.shard, part.shape, part.dtype)
             norms.append(norm(part) if buffer is None else copy_with_norm(part, buffer))
             if buffer is not None:
@@ -331,6 +395,22 @@ class DenseShards(ParameterShards):
         buffer[...] = part
         buffer.flags.writeable = False
         return buffer
+
+
+_IN_TAIL = frozenset({"step", COUNTS})
+
+
+def _counts_of(states: Sequence[dict[str, np.ndarray]]) -> UpdateCounts | None:
+    return counts_together(
+        [
+            (
+                state["values"].size,
+                UpdateCounts.of(state[COUNTS]) if COUNTS in state else None,
+                int(state["step"][0]),
+            )
+            for state in states
+        ]
+    )
 
 
 class Variable(FixedAttributes):
@@ -494,7 +574,9 @@ class Variable(FixedAttributes):
         self._shards.scatter(AddRows, rows, values, immediate, sign=-1)
 
     @counted_as(PUSH)
-    def push(self, gradient: ArrayLike, *, immediate: bool = False) -> None:
+    def push(
+        self, gradient: ArrayLike, *, immediate: bool = False, weight: float | None = None
+    ) -> None:
         """Let the optimizer on the servers apply a gradient.
 
         Parameters
@@ -503,6 +585,9 @@ class Variable(FixedAttributes):
             Of `shape`; an array must have `dtype`.
         immediate : bool
             In a closure: write now, not at its end. Such a write happens at least once.
+        weight : float, optional
+            In mode `Sync`, what the closure's batch counts in its round, such as its number of
+            examples, where ``gradient`` is of a mean over it; see there.
 
         Raises
         ------
@@ -514,7 +599,10 @@ class Variable(FixedAttributes):
         ServerLostError
             If a server is gone.
         """
-        self._shards.send(self._shards.pushing(gradient), immediate)
+        writes = self._shards.pushing(gradient)
+        if weight is not None:
+            weigh(weight)
+        self._shards.send(writes, immediate)
 
     def skipped(self) -> int:
         """Return how many updates were left out because they were not finite; asks the servers.

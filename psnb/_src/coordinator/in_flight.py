@@ -7,6 +7,7 @@ so that they never block others. A worker takes from all queues that suit it, in
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from heapq import heapify, heappop, heappush
 
 from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Execution, Pin, Run, WorkerPredicate
 from psnb._src.coordinator.remote_value import RemoteValue
+from psnb._src.server.table import RoundWeights
 from psnb._src.utils.range_set import RangeSet
 
 
@@ -374,10 +376,13 @@ class ApplyRound:
     closures : tuple of int
         Commit numbers of its closures that pushed and have completed, in the order in which they
         were scheduled.
+    weights : RoundWeights or None
+        What each counts; None if all count the same.
     """
 
     number: int
     closures: tuple[int, ...]
+    weights: RoundWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,8 +417,11 @@ class Gate:
     def put_back(self, closure: Closure) -> None:
         """Note that a closure that had begun has had no effect, and waits to begin again."""
 
-    def end(self, closure: Closure, *, pushed: bool) -> None:
-        """Note that a closure that had begun has ended, and whether it completed with pushes."""
+    def end(self, closure: Closure, *, pushed: bool, weight: float | None = None) -> None:
+        """Note that a closure that had begun has ended, and whether it completed with pushes.
+
+        ``weight`` is what it counts in its round, if it has said so.
+        """
 
     def midway(self) -> bool:
         """Return whether what has begun waits for others to begin: holding them would break it."""
@@ -465,6 +473,7 @@ class RoundGate(Gate):
         self._taken = 0
         self._running: dict[int, int | None] = {}  # by id, the slot
         self._pushed: dict[int, int] = {}  # by id, the commit
+        self._weights: dict[int, float] = {}  # by id, of those that have one
         self._over = False  # to be applied; nothing begins
         self._applying = False
 
@@ -483,12 +492,14 @@ class RoundGate(Gate):
         self._running.pop(closure.id, None)
         self._taken -= 1
 
-    def end(self, closure: Closure, *, pushed: bool) -> None:
+    def end(self, closure: Closure, *, pushed: bool, weight: float | None = None) -> None:
         if closure.id not in self._running:
             return  # cancelled while it waited to run again
         del self._running[closure.id]
         if pushed:
             self._pushed[closure.id] = closure.execution.commit
+        if weight is not None:
+            self._weights[closure.id] = weight
         if self._taken == self._size and not self._running:
             self._end_round()
 
@@ -507,13 +518,24 @@ class RoundGate(Gate):
             return None
         self._applying = True
         # As they were scheduled: which worker is free first decides when each begins.
-        return ApplyRound(self.round, tuple(commit for _, commit in sorted(self._pushed.items())))
+        pushed = sorted(self._pushed.items())
+        weights = self._round_weights([closure for closure, _ in pushed])
+        return ApplyRound(self.round, tuple(commit for _, commit in pushed), weights)
 
     def stepped(self) -> None:
         self.round += 1
         self._taken = 0
-        self._pushed = {}
+        self._pushed, self._weights = {}, {}
         self._over = self._applying = False
+
+    def _round_weights(self, pushed: list[int]) -> RoundWeights | None:
+        """Return what those that pushed count among all of the round; None if it is the same."""
+        each = [self._weights.get(closure, 1.0) for closure in pushed]
+        without = self._weights.keys() - set(pushed)
+        total = math.fsum([*each, *(self._weights[closure] for closure in without)])
+        if not total or (total == each[0] * len(each) and len(set(each)) == 1):
+            return None
+        return RoundWeights(each, total)
 
     def _end_round(self) -> None:
         if self._pushed:
@@ -557,7 +579,7 @@ class StalenessGate(Gate):
     def put_back(self, closure: Closure) -> None:
         self._possible.pop(closure.id, None)
 
-    def end(self, closure: Closure, *, pushed: bool) -> None:
+    def end(self, closure: Closure, *, pushed: bool, weight: float | None = None) -> None:
         self._possible.pop(closure.id, None)
 
 

@@ -44,7 +44,7 @@ from psnb._src.monitor.history import WorkerStatistics
 from psnb._src.protocol.packing import pack_error, packed_text
 from psnb._src.utils.range_set import Bounds
 from psnb._src.utils.text import counted, text_of
-from psnb._src.worker.context import split_outcome
+from psnb._src.worker.context import split_outcome, split_weight
 from psnb.errors import (
     CoordinatorClosedError,
     ServerUnresponsiveError,
@@ -492,10 +492,11 @@ class Scheduler:
     def _complete(self, closure: Closure, outcome: bytes, pushed: bool) -> None:
         """Note that a closure has returned and had its effect, and whether it pushed gradients."""
         self._completed += not closure.is_run  # whose steps are counted as they are done
+        outcome, weight = split_weight(outcome)
         outcome, states = split_outcome(outcome)
         if states:
             self._on_states(states)
-        self._end(closure, pushed=pushed, succeeded=True)
+        self._end(closure, pushed=pushed, succeeded=True, weight=weight)
         if pushed and self.gate.round is not None and not closure.options.detached:
             closure.remote.owe_effect(self._begin_effects)
             self._owing.append(closure.remote)
@@ -799,14 +800,21 @@ class Scheduler:
         self._end(closure)
         closure.remote.set_status(ClosureStatus.FAILED, error)
 
-    def _end(self, closure: Closure, *, pushed: bool = False, succeeded: bool = False) -> None:
+    def _end(
+        self,
+        closure: Closure,
+        *,
+        pushed: bool = False,
+        succeeded: bool = False,
+        weight: float | None = None,
+    ) -> None:
         self._runs -= closure.is_run
         if closure.execution is not NOT_TAKEN:
             self._next_number = max(self._next_number, closure.number + 1)
             self._on_end(closure, succeeded)
             self.in_flight.end(closure)
             if not closure.options.detached:
-                self.gate.end(closure, pushed=pushed)
+                self.gate.end(closure, pushed=pushed, weight=weight)
 
 
 def _first(closure: Closure, statuses: tuple[ClosureStatus, ...]) -> RemoteValue | None:

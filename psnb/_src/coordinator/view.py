@@ -109,7 +109,7 @@ class Steps:
         error: Exception | None = None
         try:
             if isinstance(step, ApplyRound):
-                of = EndRound(self._scheduler.name, step.number, step.closures, {})
+                of = EndRound(self._scheduler.name, step.number, step.closures, {}, step.weights)
                 await self._strategy.apply_round(of, self._scheduler.block)
             else:
                 await self._membership.flush()

@@ -11,7 +11,9 @@ import numpy as np
 
 from psnb._src.server.memory import answer_array, lasting, scratch
 from psnb._src.server.optimizer import Optimizer, Updater, Workspace
+from psnb._src.server.presence import UpdateCounts, check_ranges, count_in, pieces
 from psnb._src.server.states import (
+    COUNTS,
     Expected,
     check_array,
     check_form,
@@ -67,6 +69,7 @@ class DenseTable(Table):
         for slot, array in self._slots.items():
             array.fill(self._updater.initial_slot(slot))
         self._expected = Expected(name, self._values.dtype, self._updater.slots)
+        self._counts: UpdateCounts | None = None  # where they are not all the updater's step
 
     def run(self, operation: TableOperation) -> Any:
         match operation:
@@ -90,10 +93,10 @@ class DenseTable(Table):
 
     def reserve(self, write: TableOperation) -> Callable[[], None]:
         match write:
-            case PushGradient(gradient, norm, rate):
+            case PushGradient(gradient, norm, rate, ranges, together):
                 self._updater.check()
-                self._check(gradient)
-                return partial(self._push, gradient, norm, rate)
+                self._check_gradient(gradient, ranges)
+                return partial(self._push, gradient, norm, rate, ranges, together)
             case AddRows(rows, values):
                 self._check_rows(rows, values)
                 return self._reserved_addition(rows, values)
@@ -111,23 +114,34 @@ class DenseTable(Table):
                 self._check(terms)
                 kept, set_ = (scratch(shares.shape, kind) for kind in (shares.dtype, np.bool_))
                 return partial(self.blend_in, shares, terms, kept, set_)
-            case MergeValues(values, slots, step, share):
+            case MergeValues(values, slots, step, share, ranges, counts):
                 self._expected.check_learned(values, slots, self._values.shape)
+                if ranges is not None:
+                    check_ranges(f"values of {self._name!r}", ranges, self.extent, count_in(ranges))
+                if counts is not None:
+                    self._expected.check_counts(counts, self.extent, step)
                 room = scratch(self._values.shape, self._values.dtype) if slots else values
-                return partial(self._merge, values, slots, step, share, room)
+                return partial(self._merge, values, slots, step, share, room, ranges, counts)
             case SkipUpdates(count):
                 return partial(self.skip, count)
         raise self._unknown(write)
 
     def push(
-        self, gradient: np.ndarray, norm: float | None = None, rate: float | None = None
+        self,
+        gradient: np.ndarray,
+        norm: float | None = None,
+        rate: float | None = None,
+        ranges: np.ndarray | None = None,
+        together: bool = False,
     ) -> None:
         """Let the optimizer apply a gradient of the shape of the values.
 
         ``norm`` is the norm of the whole variable's gradient; if it is left out, this slice is the
-        whole. ``rate`` is what `rate` returned before; if it is left out, it is computed now.
+        whole. ``rate`` is what `rate` returned before; if it is left out, it is computed now. With
+        ``ranges`` the gradient is that of some numbers (`psnb._src.server.presence`); all others
+        stay as they are, and so does their count of updates, unless all are counted ``together``.
         """
-        self.reserve(PushGradient(gradient, norm, rate))()
+        self.reserve(PushGradient(gradient, norm, rate, ranges, together))()
 
     def assign(self, values: np.ndarray) -> None:
         """Replace the values; optimizer state stays."""
@@ -146,27 +160,60 @@ class DenseTable(Table):
         self.reserve(AddRows(rows, values))()
 
     def merge(
-        self, values: np.ndarray, slots: Mapping[str, np.ndarray], step: int, share: float
+        self,
+        values: np.ndarray,
+        slots: Mapping[str, np.ndarray],
+        step: int,
+        share: float,
+        ranges: np.ndarray | None = None,
+        counts: np.ndarray | None = None,
     ) -> None:
         """Merge what a copy has learned: add its ``values``, move towards its optimizer state.
 
         Each slot moves the ``share`` (0 to 1) of the way to the copy's, so it stays between the
-        two; the step is the copy's if that is later.
+        two; the step is the copy's if that is later. With ``ranges``, the state of all else stays;
+        ``counts`` are the copy's counts of updates where they differ.
         """
-        self.reserve(MergeValues(values, slots, step, share))()
+        self.reserve(MergeValues(values, slots, step, share, ranges, counts))()
 
     # What follows takes no memory; see `reserve`.
 
-    def _push(self, gradient: np.ndarray, norm: float | None, rate: float | None) -> None:
+    def _push(
+        self,
+        gradient: np.ndarray,
+        norm: float | None,
+        rate: float | None,
+        ranges: np.ndarray | None,
+        together: bool,
+    ) -> None:
         self._changing(None)
-        self._updater.apply(
-            self._values.reshape(1, -1),
-            {name: slot.reshape(1, -1) for name, slot in self._slots.items()},
-            np.zeros(1, np.int64),
-            gradient.reshape(1, -1),
+        if ranges is None and self._counts is None:
+            self._updater.apply(
+                self._values.reshape(1, -1),
+                {name: slot.reshape(1, -1) for name, slot in self._slots.items()},
+                np.zeros(1, np.int64),
+                gradient.reshape(1, -1),
+                norm,
+                rate,
+            )
+            return
+        counts = self._update_counts()
+        self._updater.apply_runs(
+            self._values.reshape(-1),
+            {name: slot.reshape(-1) for name, slot in self._slots.items()},
+            gradient.reshape(-1),
+            counts.runs(ranges),
             norm,
             rate,
         )
+        self._count(counts.advanced(None if together else ranges))
+
+    def _update_counts(self) -> UpdateCounts:
+        even = UpdateCounts.even(self.extent, self._updater.step)
+        return even if self._counts is None else self._counts
+
+    def _count(self, counts: UpdateCounts) -> None:
+        self._counts = None if counts.is_even(self._updater.step) else counts
 
     def _assign(self, values: np.ndarray) -> None:
         self._changing(None)
@@ -217,14 +264,25 @@ class DenseTable(Table):
         step: int,
         share: float,
         room: np.ndarray,
+        ranges: np.ndarray | None,
+        counts: np.ndarray | None,
     ) -> None:
         self._changing(None)
         self._values += values
         for name, slot in slots.items():
             np.subtract(slot, self._slots[name], out=room)
             room *= slot.dtype.type(share)
-            self._slots[name] += room
+            if ranges is None:
+                self._slots[name] += room
+                continue
+            for columns, _ in pieces(ranges):
+                self._slots[name].reshape(-1)[columns] += room.reshape(-1)[columns]
+        own = self._update_counts()
+        of_copy = (
+            UpdateCounts.even(self.extent, step) if counts is None else UpdateCounts.of(counts)
+        )
         self._updater.step = max(self._updater.step, step)
+        self._count(own.merged(ranges, of_copy))
 
     @property
     def extent(self) -> int:
@@ -272,12 +330,30 @@ class DenseTable(Table):
             part = segment[name].reshape(-1)
             array.reshape(-1)[start : start + part.size] = part
 
+    def tail(self) -> Segment:
+        found = super().tail()
+        return found if self._counts is None else {**found, COUNTS: self._counts.array()}
+
     def check_tail(self, tail: Segment) -> None:
         self._expected.check_tail(forms(self._name, tail), tail)
+        if COUNTS in tail:
+            self._expected.check_counts(tail[COUNTS], self.extent, int(tail["step"][0]))
+
+    def finish(self, tail: Segment) -> None:
+        super().finish(tail)
+        self._counts = UpdateCounts.of(tail[COUNTS].copy()) if COUNTS in tail else None
 
     def check_state(self, state: Segment) -> None:
         self._expected.check_numbers(forms(self._name, state), self._values.shape)
         self.check_tail(state)
+
+    def _check_gradient(self, gradient: np.ndarray, ranges: np.ndarray | None) -> None:
+        if ranges is None:
+            self._check(gradient)
+            return
+        what = f"gradient for {self._name!r}"
+        check_array(what, gradient, self._values.dtype, (gradient.size,))
+        check_ranges(what, ranges, self.extent, gradient.size)
 
     def _check(self, values: np.ndarray) -> None:
         what = f"values for {self._name!r}"

@@ -356,8 +356,10 @@ def find_distinct(ids, found, position, heads):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
-def add_up(gradients, position, out, seen):  # type: ignore[no-untyped-def]
+def add_up(gradients, position, out, seen, factor):  # type: ignore[no-untyped-def]
     """Add up gradients of the same position, in their order, in ``out``; see `find_distinct`.
+
+    Each is multiplied by ``factor``, of their dtype.
 
     The positions below ``seen`` have a sum already. Returns 0 if all of them are finite, and NaN if
     one is not; and how many positions have a sum now.
@@ -368,12 +370,12 @@ def add_up(gradients, position, out, seen):  # type: ignore[no-untyped-def]
         at = position[i]
         if at == seen:
             for j in range(gradients.shape[1]):
-                out[at, j] = gradients[i, j]
+                out[at, j] = factor * gradients[i, j]
                 nothing += gradients[i, j] * zero
             seen += 1
         else:
             for j in range(gradients.shape[1]):
-                out[at, j] += gradients[i, j]
+                out[at, j] += factor * gradients[i, j]
                 nothing += gradients[i, j] * zero
     return nothing, seen
 
@@ -521,5 +523,5 @@ def add_up_rows(gradients: np.ndarray, position: np.ndarray, out: np.ndarray) ->
     out : numpy.ndarray
         ``(m, dim)``; is overwritten.
     """
-    nothing, _ = add_up(read_only(gradients), position, out, 0)
+    nothing, _ = add_up(read_only(gradients), position, out, 0, gradients.dtype.type(1))
     return bool(nothing == 0)

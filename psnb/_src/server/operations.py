@@ -18,7 +18,15 @@ from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, Part
 from psnb._src.server.memory import refusal
 from psnb._src.server.optimizer import CtrAccessor, Optimizer
 from psnb._src.server.states import Admission, Always, Initializer
-from psnb._src.server.table import OnTable, Operation, Preview, Segment, ShardOperation, TableRead
+from psnb._src.server.table import (
+    OnTable,
+    Operation,
+    Preview,
+    RoundWeights,
+    Segment,
+    ShardOperation,
+    TableRead,
+)
 from psnb._src.transport.stream import Message
 from psnb._src.utils.files import WrittenFile
 from psnb._src.utils.range_set import Bounds
@@ -131,6 +139,7 @@ class SquareNorms(ShardOperation, frozen=True):
     number: int
     closures: Sequence[int]
     tables: Sequence[str]
+    weights: RoundWeights | None = None
 
 
 class EndRound(ShardOperation, frozen=True):
@@ -143,6 +152,7 @@ class EndRound(ShardOperation, frozen=True):
     number: int
     closures: Sequence[int]
     norms: Mapping[str, float]
+    weights: RoundWeights | None = None
     decided: bool = False
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from psnb._src.server import kernels
 from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import scratch
+from psnb._src.server.presence import Piece
 from psnb._src.server.row_index import GrowingArray
 from psnb._src.server.states import ROW_USE
 from psnb._src.utils.checks import is_integer, is_number, to_config
@@ -712,6 +713,38 @@ class Updater:
         optimizer.apply(
             *(values, slots, rows, gradients, self.step, norm, rate, self._workspace), gaps=gaps
         )
+        self.step += 1
+
+    def apply_runs(
+        self,
+        values: np.ndarray,
+        slots: Mapping[str, np.ndarray],
+        gradient: np.ndarray,
+        runs: Sequence[tuple[Piece, int]],
+        norm: float | None,
+        rate: float | None,
+    ) -> None:
+        """Take one step of some numbers of a variable; all arrays have one axis.
+
+        Of each run which numbers, where their gradients are, and how many updates they have had.
+        The rate is that of the variable's count of updates.
+        """
+        optimizer = self._required()
+        if rate is None or not self.rate_is_users():
+            rate = rate_at(optimizer.learning_rate, self.step)
+        if norm is None and optimizer.clipnorm is not None:
+            norm = kernels.norm(gradient.reshape(1, -1))
+        for (columns, part), count in runs:
+            optimizer.apply(
+                values[columns].reshape(1, -1),
+                {name: slot[columns].reshape(1, -1) for name, slot in slots.items()},
+                np.zeros(1, np.int64),
+                gradient[part].reshape(1, -1),
+                count,
+                norm,
+                rate,
+                self._workspace,
+            )
         self.step += 1
 
     def rate_is_users(self) -> bool:

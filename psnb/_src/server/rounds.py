@@ -25,6 +25,7 @@ from psnb._src.server import kernels
 from psnb._src.server.dense import DenseTable, compose
 from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import Promise, scratch
+from psnb._src.server.presence import add_to, compacted, pieces, union, whole
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.table import (
     BlendValues,
@@ -33,6 +34,7 @@ from psnb._src.server.table import (
     PushGradient,
     PushRows,
     ReservedWrite,
+    RoundWeights,
     Table,
 )
 from psnb.errors import InternalError
@@ -64,6 +66,9 @@ class Share:
     may: np.ndarray | None = None
 
 
+_BLOCK = 1 << 14
+"""Numbers that are multiplied by a weight at a time."""
+
 Averaged = Push | BlendValues
 """What is averaged at the end of a round."""
 
@@ -79,11 +84,14 @@ class Pushed(NamedTuple):
         The memory for it.
     commit : int
         Of which closure it is.
+    weight : float
+        What it counts.
     """
 
     write: Averaged
     share: Share
     commit: int
+    weight: float = 1.0
 
 
 class RoundRoom(ABC):
@@ -109,10 +117,10 @@ class RoundRoom(ABC):
         """
 
     @abstractmethod
-    def average(self, pushes: Sequence[Pushed], closures: int, norm: float | None) -> Averaged:
-        """Return one push for several; equal ids are summed, in order.
+    def average(self, pushes: Sequence[Pushed], total: float, norm: float | None) -> Averaged:
+        """Return one push for several, each times its weight; equal ids are summed, in order.
 
-        It lies in this room, and has this norm of the whole gradient.
+        It lies in this room, is divided by ``total``, and has this norm of the whole gradient.
         """
 
     @abstractmethod
@@ -145,7 +153,7 @@ class _BlendRoom(RoundRoom):
             self._got = [scratch(shape, dtype) for _ in range(5)] + [scratch(shape, np.bool_)]
         return Share(self, [Promise(self, 1)])
 
-    def average(self, pushes: Sequence[Pushed], closures: int, norm: float | None) -> BlendValues:
+    def average(self, pushes: Sequence[Pushed], total: float, norm: float | None) -> BlendValues:
         shares, terms, own_shares, own_terms, kept, _ = self._got
         shares[...] = terms[...] = 0
         for _, of_closure in groupby(pushes, attrgetter("commit")):
@@ -153,10 +161,12 @@ class _BlendRoom(RoundRoom):
             for each in of_closure:
                 assert isinstance(each.write, BlendValues)
                 compose(own_shares, own_terms, each.write, kept)
+            own_shares *= each.weight
+            own_terms *= each.weight
             shares += own_shares
             terms += own_terms
-        np.divide(shares, closures, out=shares)
-        np.divide(terms, closures, out=terms)
+        np.divide(shares, total, out=shares)
+        np.divide(terms, total, out=terms)
         return BlendValues(shares, terms)
 
     def planned(self, push: Averaged) -> Callable[[], None]:
@@ -168,27 +178,45 @@ class _VariableRoom(RoundRoom):
     def __init__(self, table: DenseTable) -> None:
         super().__init__()
         self._table = table
-        self._total: np.ndarray | None = None
+        self._sum: np.ndarray | None = None
+        self._block = np.empty(0)
 
     def share(self, push: Averaged) -> Share:
         assert isinstance(push, PushGradient)
         self._table.reserve(push)  # takes no memory, but checks it
-        if self._total is None:
-            self._total = scratch(push.gradient.shape, push.gradient.dtype)
+        if self._sum is None:
+            self._block = scratch(min(_BLOCK, self._table.extent), push.gradient.dtype)
+            self._sum = scratch(self._table.shape, push.gradient.dtype)
         return Share(self, [Promise(self, 1)])
 
-    def average(self, pushes: Sequence[Pushed], closures: int, norm: float | None) -> Push:
-        total, rate = self._total, None
-        assert total is not None
-        for at, (push, *_) in enumerate(pushes):
+    def average(self, pushes: Sequence[Pushed], total: float, norm: float | None) -> Push:
+        assert self._sum is not None
+        found = self._sum.reshape(-1)
+        found[...] = 0
+        rate, together = None, False
+        ranges: np.ndarray | None = np.empty((0, 2), np.int64)
+        for push, _, _, weight in pushes:
             assert isinstance(push, PushGradient)
-            if at:
-                np.add(total, push.gradient, out=total)
-            else:
-                total[...] = push.gradient
-            rate = push.rate
-        np.divide(total, closures, out=total)
-        return PushGradient(total, norm, rate)
+            self._add(push, weight)
+            ranges = union(ranges, push.ranges)
+            rate, together = push.rate, push.together
+        gradient = self._sum if ranges is None else compacted(found, ranges)
+        np.divide(gradient, total, out=gradient)
+        return PushGradient(gradient, norm, rate, ranges, together)
+
+    def _add(self, push: PushGradient, weight: float) -> None:
+        assert self._sum is not None
+        found, given = self._sum.reshape(-1), push.gradient.reshape(-1)
+        if weight == 1.0:
+            add_to(found, given, push.ranges)
+            return
+        size = max(1, self._block.size)
+        for columns, part in pieces(whole(found.size) if push.ranges is None else push.ranges):
+            for start in range(0, columns.stop - columns.start, size):
+                some = given[part][start : start + size]
+                room = self._block[: some.size]
+                np.multiply(some, some.dtype.type(weight), out=room)
+                found[columns][start : start + size] += room
 
     def planned(self, push: Averaged) -> Callable[[], None]:
         assert isinstance(push, PushGradient)
@@ -216,7 +244,7 @@ class _RowsRoom(RoundRoom):
         rows = self._table.promise(push.ids)
         return Share(self, [rows, Promise(self, push.ids.size)], may)
 
-    def average(self, pushes: Sequence[Pushed], closures: int, norm: float | None) -> Push:
+    def average(self, pushes: Sequence[Pushed], total: float, norm: float | None) -> Push:
         rate, stop = None, 0
         for push, *_ in pushes:
             assert isinstance(push, PushRows)
@@ -228,16 +256,16 @@ class _RowsRoom(RoundRoom):
         count = kernels.find_distinct(ids, self._found, position, self._heads)
         seen = stop = 0
         self._admitted = self._may[:0]
-        for push, share, _ in pushes:
+        for push, share, _, weight in pushes:
             assert isinstance(push, PushRows)
             start, stop = stop, stop + push.ids.size
-            part = position[start:stop]
-            _, seen = kernels.add_up(read_only(push.gradients), part, self._sums, seen)
+            part, factor = position[start:stop], self._sums.dtype.type(weight)
+            _, seen = kernels.add_up(read_only(push.gradients), part, self._sums, seen, factor)
             if share.may is not None and share.may.size:
                 self._admitted = self._may[:count]
                 self._admitted[part] = share.may
         sums = self._sums[:count]
-        np.divide(sums, closures, out=sums)
+        np.divide(sums, total, out=sums)
         return PushRows(self._found[:count], sums, norm, distinct=True, rate=rate)
 
     def planned(self, push: Averaged) -> Callable[[], None]:
@@ -333,6 +361,7 @@ class Rounds:
         closures: Sequence[int],
         tables: Mapping[str, Table],
         norms: Mapping[str, float] | None = None,
+        weights: RoundWeights | None = None,
     ) -> list[ReservedWrite]:
         """Return the writes that end a round: one push or blend a table, then the other writes.
 
@@ -342,28 +371,32 @@ class Rounds:
             Whose round it is.
         closures : sequence of int
             The commit numbers of the closures that count, in the order in which their pushes are
-            summed; each gradient is divided by their number.
+            summed; each gradient is divided by their number, unless they have weights.
         tables : mapping of str to Table
             Those that it is about; what was written to others is left out.
         norms : mapping of str to float, optional
             The norms of whole gradients, by table, where they are known.
+        weights : RoundWeights, optional
+            What each of the closures counts.
         """
+        if weights is None:
+            weights = RoundWeights([1.0] * len(closures), float(len(closures)))
         held = self._writers[writer].held if writer in self._writers else {}
         averaged: dict[tuple[str, RoundRoom], list[Pushed]] = {}
         others: list[ReservedWrite] = []
-        for commit in closures:
+        for commit, weight in zip(closures, weights.each, strict=True):
             for each in held.get(commit, ()):
                 if each.write.table not in tables:
                     continue
                 operation, share = each.write.operation, each.share
                 if isinstance(operation, Push | BlendValues):
-                    pushed = Pushed(operation, share, commit)
+                    pushed = Pushed(operation, share, commit, weight)
                     averaged.setdefault((each.write.table, share.room), []).append(pushed)
                 else:
                     others.append(each)
         found = []
         for (name, room), several in averaged.items():
-            write = room.average(several, len(closures), (norms or {}).get(name))
+            write = room.average(several, weights.total, (norms or {}).get(name))
             found.append(ReservedWrite(OnTable(name, write), room.planned(write)))
             self._averaged.add(room)
         return [*found, *others]

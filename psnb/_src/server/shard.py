@@ -164,8 +164,8 @@ class ParameterShard:
             case OpenLog():
                 self._log, self._ended = CommitLog(self._log.version), None
                 return None
-            case SquareNorms(writer, number, closures, tables):
-                return self._square_norms(writer, number, closures, tables)
+            case SquareNorms():
+                return self._square_norms(operation)
             case EndRound():
                 return self._end_round(operation)
             case CreateDense() | CreateSparse():
@@ -371,23 +371,22 @@ class ParameterShard:
                 f"round {end.number} of {end.writer} was not ended on {self.name}: another process "
                 "has taken the strategy over"
             )
-        for each in rounds.averages(end.writer, end.closures, self._tables, end.norms):
+        pushed = end.writer, end.closures, self._tables, end.norms, end.weights
+        for each in rounds.averages(*pushed):
             assert each.make is not None
             each.make()
         rounds.end(end.writer, end.number)
         self._log.version += len(end.closures)
         self._ended = end
 
-    def _square_norms(
-        self, writer: str, number: int, closures: Sequence[int], tables: Sequence[str]
-    ) -> dict[str, float]:
+    def _square_norms(self, of: SquareNorms) -> dict[str, float]:
         """Return the squared norms of a round's gradients, by table, of those that were pushed."""
         rounds = self._log.rounds
-        if rounds.over(writer, number):
+        if rounds.over(of.writer, of.number):
             return {}
-        wanted = {name: self._tables[name] for name in tables if name in self._tables}
+        wanted = {name: self._tables[name] for name in of.tables if name in self._tables}
         return {
             each.write.table: square_norm(each.write.operation)
-            for each in rounds.averages(writer, closures, wanted)
+            for each in rounds.averages(of.writer, of.closures, wanted, None, of.weights)
             if isinstance(each.write.operation, Push)
         }

@@ -410,6 +410,9 @@ _MOST_STEPS = 2**62
 ROW_USE = ("show", "click", "unseen_days")
 """The arrays that tell how rows were used."""
 
+COUNTS = "updates"
+"""The counts of updates of a variable's numbers, in a tail, where they differ."""
+
 _STEP, _SIGHTINGS, _USE = np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.float32)
 
 
@@ -451,9 +454,14 @@ class Expected:
         """The names of the arrays whose numbers are checked, not just their forms."""
         return self.tail
 
+    @property
+    def optional(self) -> frozenset[str]:
+        """The names of the arrays that a tail may have besides."""
+        return frozenset({COUNTS})
+
     def check_names(self, found: Mapping[str, Form]) -> None:
         """Raise InvalidArrayError unless these are exactly the arrays of a state."""
-        if found.keys() != (expected := self.arrays | self.tail):
+        if found.keys() - self.optional != (expected := self.arrays | self.tail):
             raise InvalidArrayError(f"expected arrays {sorted(expected)}, found {sorted(found)}")
 
     def check_numbers(self, found: Mapping[str, Form], shape: tuple[int, ...]) -> None:
@@ -482,6 +490,17 @@ class Expected:
         """Raise ConfigurationError unless this tail can be loaded."""
         self.check_tail_forms(found)
         check_within(self._what("step"), tail["step"], 0, _MOST_STEPS)
+
+    def check_counts(self, counts: np.ndarray, extent: int, step: int) -> None:
+        """Raise InvalidArrayError unless these may be the counts of updates of some numbers."""
+        what = self._what(COUNTS)
+        check_form(
+            what, (counts.dtype, counts.shape), _STEP, (len(counts) if counts.ndim else 0, 2)
+        )
+        stops = counts[:, 0]
+        if not (np.diff(stops, prepend=0) > 0).all() or stops[-1:].tolist() != [extent]:
+            raise InvalidArrayError(f"{what}: expected runs of {extent} numbers, found {counts}")
+        check_within(what, counts[:, 1], 0, step)
 
     def _what(self, name: str) -> str:
         return f"{name} of {self.name!r}"
@@ -514,6 +533,10 @@ class ExpectedRows(Expected):
     @property
     def arrays(self) -> frozenset[str]:
         return super().arrays | {"ids", *(ROW_USE if self.uses else ())}
+
+    @property
+    def optional(self) -> frozenset[str]:
+        return frozenset()
 
     @property
     def tail(self) -> frozenset[str]:
@@ -621,7 +644,10 @@ def check_saved_slice(expected: Expected, shape: tuple[int, ...], saved: SavedSh
         shape = (stop - start, *shape[1:])
     expected.check_numbers(saved.forms, shape)
     expected.check_tail_forms(saved.forms)
-    expected.check_tail(saved.forms, {"step": saved.read("step")})
+    step = saved.read("step")
+    expected.check_tail(saved.forms, {"step": step})
+    if COUNTS in saved.forms:
+        expected.check_counts(saved.read(COUNTS), math.prod(shape), int(step[0]))
 
 
 def check_saved_rows(expected: ExpectedRows, saved: SavedShard) -> None:

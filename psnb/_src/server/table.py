@@ -291,6 +291,8 @@ class PushGradient(Push, frozen=True):
     gradient: np.ndarray
     norm: float | None = None
     rate: float | None = None
+    ranges: np.ndarray | None = None
+    together: bool = False
     half: bool = False
 
 
@@ -310,6 +312,8 @@ class MergeValues(TableWrite, frozen=True):
     slots: Mapping[str, np.ndarray]
     step: int
     share: float
+    ranges: np.ndarray | None = None
+    counts: np.ndarray | None = None
 
 
 # Of embeddings.
@@ -456,6 +460,21 @@ class FinishTable(TableOperation, frozen=True):
     changes: ClassVar[bool] = True
 
     tail: Segment
+
+
+class RoundWeights(Message, frozen=True):
+    """What the closures of a round count.
+
+    Attributes
+    ----------
+    each : sequence of float
+        Of those that pushed, in their order.
+    total : float
+        Of all, those without gradients too; above 0.
+    """
+
+    each: Sequence[float]
+    total: float
 
 
 class ShardOperation(Operation, frozen=True):

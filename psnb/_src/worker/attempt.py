@@ -16,6 +16,7 @@ from psnb._src.worker.context import (
     Cancellation,
     ReportedStates,
     end_printed_lines,
+    with_weight,
 )
 from psnb._src.worker.leasing import LeaseInquiry, LeaseRequests, TakenElements, taken_in_vain
 from psnb._src.worker.resources import Resources
@@ -131,7 +132,7 @@ class ClosureAttempt:
         """Pickle the result."""
         self.clock.turn(COMMIT)
         packed = b"" if value is None else dumps(value, f"the result of {self._function.name}")
-        self.packed = self.states.attach(packed)
+        self.packed = with_weight(self.states.attach(packed), self.updates.weight)
 
     def fail(self, error: BaseException, worker: str) -> None:
         """Have the error as the outcome."""

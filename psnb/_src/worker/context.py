@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import struct
 import sys
 import threading
 import time
@@ -173,6 +174,23 @@ def split_outcome(outcome: bytes) -> tuple[bytes, bytes]:
     start = len(_MARK) + _LENGTH
     end = start + int.from_bytes(outcome[len(_MARK) : start], "little")
     return outcome[end:], outcome[start:end]
+
+
+_WEIGHT = b"W"
+_FLOAT = struct.Struct("<d")
+
+
+def with_weight(outcome: bytes, weight: float | None) -> bytes:
+    """Return an outcome with what its closure counts in its round in front of it, if it says so."""
+    return outcome if weight is None else b"".join((_WEIGHT, _FLOAT.pack(weight), outcome))
+
+
+def split_weight(outcome: bytes) -> tuple[bytes, float | None]:
+    """Return an outcome, and what its closure counts in its round, if that was put in front."""
+    if not outcome.startswith(_WEIGHT):
+        return outcome, None
+    (weight,) = _FLOAT.unpack_from(outcome, len(_WEIGHT))
+    return outcome[len(_WEIGHT) + _FLOAT.size :], weight
 
 
 _TAKEN = b"T"
