@@ -106,6 +106,7 @@ def place_model(
     named: Callable[[ModelRecord, WantedModel], ModelRecord] = lambda record, wanted: record,
     moved: str = "state",
     clips_each: bool = False,
+    apart: Callable[[str], object] = lambda name: None,
 ) -> AdoptedModel:
     """Put what a model needs on the servers, or take up what is there of it.
 
@@ -128,6 +129,8 @@ def place_model(
         What variables of arrays that steps move are called, after the model's name.
     clips_each : bool
         Whether ``clipnorm`` is of each array by itself: servers clip the norm of a variable.
+    apart : callable
+        As for `place_flat`.
 
     Raises
     ------
@@ -148,7 +151,9 @@ def place_model(
     groups = {name: [each for each in learning if each not in alone]}
     groups |= {f"{name}.{each}": [each] for each in learning if each in alone}
     placed = [
-        place_flat(strategy, called, {each: learning[each] for each in group}, own.__getitem__)
+        place_flat(
+            strategy, called, {each: learning[each] for each in group}, own.__getitem__, apart
+        )
         for called, group in groups.items()
     ]
     arrays = {LEARNING: FlatVariables.joined(placed)}

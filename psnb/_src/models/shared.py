@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, Protocol
 
@@ -26,13 +27,15 @@ from psnb._src.client.arguments import ModelRecords, checked_ids
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.local_copies import pull, push
 from psnb._src.client.sparse_shards import DistinctIds
-from psnb._src.client.variable import Blend, Handle, Variable, shards_of
+from psnb._src.client.updates import weigh
+from psnb._src.client.variable import Blend, Handle, PartialGradient, Variable, shards_of
 from psnb._src.models.export.manifest import DenseSources, Fetch, RowChunk, TableSource
 from psnb._src.models.export.writing import check_nested, leaves_of
 from psnb._src.protocol.errors import RemoteTraceback
 from psnb._src.protocol.messages import Mode
 from psnb._src.server.kernels import distinct
 from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.presence import joined
 from psnb._src.server.row_index import GrowingRowIndex
 from psnb._src.server.shard import OPTIMIZABLE
 from psnb._src.server.table import rows_in_segment
@@ -40,6 +43,9 @@ from psnb._src.utils.profiling import PULL, counted_as
 from psnb._src.utils.text import shown
 from psnb._src.worker.resources import latest_element
 from psnb.errors import ConfigurationError, InvalidArrayError
+
+Pushed = np.ndarray | Blend | PartialGradient | list[Any]
+"""What may be pushed to a variable: of a list, one after the other."""
 
 _Distinct = tuple[np.ndarray, np.ndarray]
 
@@ -158,22 +164,26 @@ class BatchRows:
 
     def push(
         self,
-        gradients: Mapping[Handle, np.ndarray | Blend],
+        gradients: Mapping[Handle, Pushed],
         used: Mapping[Embedding, np.ndarray] | None = None,
         loss: float = 0.0,
+        weight: float | None = None,
     ) -> None:
         """Push gradients in one round trip to each server; in a closure, at its end.
 
         Parameters
         ----------
         gradients : mapping
-            For a variable its gradient or `Blend`; for an embedding the gradients of all its rows
-            here, ``(n, dim)``. More rows than there are, of padding, are left out.
+            For a variable its gradient or `Blend`, or a list of both; for an embedding the
+            gradients of all its rows here, ``(n, dim)``. More rows than there are, of padding, are
+            left out.
         used : mapping, optional
             Of embeddings whose rows were fetched in part for nothing: the positions ``(m,)`` of
             those that get their gradient.
         loss : float, optional
             Of which they are the gradients.
+        weight : float, optional
+            What the batch counts in its round, as far as that is known.
 
         Raises
         ------
@@ -196,6 +206,8 @@ class BatchRows:
                 f"the loss is {loss}, so nothing of this step was written. Mend the model or its "
                 "data, or make all parameters with nonfinite='skip' or 'allow'"
             )
+        if weight is not None:  # also if there is nothing to push
+            weigh(weight)
         if given:
             push(given)
 
@@ -442,8 +454,9 @@ def _short(text: str) -> str:
 #
 # A model has hundreds of small parameters. Those of one dtype and one optimizer lie one after
 # another in one variable, so that a step reads and writes a few. The optimizers work element by
-# element, so the result is that of one variable each; but ``clipnorm`` counts the norm of all of
-# them together.
+# element, and what a step has no gradient for stays as it is, with its count of updates
+# (`FlatVariables.gradients`), so the result is that of one variable each; but ``clipnorm`` counts
+# the norm of all of them together.
 
 OptimizerChoice = Optimizer | Callable[[str], Optimizer]
 """An optimizer for all parameters, or a function from a parameter's name to one."""
@@ -537,6 +550,38 @@ class FlatVariables:
             whole[place.part].reshape(place.shape)[...] = array
         return joined
 
+    def gradients(
+        self, arrays: Mapping[str, np.ndarray], *, together: bool = False
+    ) -> dict[Variable, np.ndarray | PartialGradient]:
+        """Return what to push: the gradients of arrays; those without one stay as they are.
+
+        Parameters
+        ----------
+        arrays : mapping of str to numpy.ndarray
+            Those that have a gradient.
+        together : bool
+            Whether all arrays count the update, as Keras counts; then there is a push to each
+            variable, even of nothing.
+        """
+        found: dict[Variable, np.ndarray | PartialGradient] = {}
+        for variable, names in zip(self.variables, self._members, strict=True):
+            there = [name for name in names if name in arrays]
+            parts = [np.reshape(arrays[name], -1) for name in there]
+            gradient = np.concatenate([np.empty(0, variable.dtype), *parts], dtype=variable.dtype)
+            if len(there) == len(names):
+                found[variable] = gradient
+            elif gradient.size or together:
+                spans = [self.places[name].part for name in there]
+                ranges = [(span.start, span.stop) for span in spans if span.start < span.stop]
+                whole = joined(np.array(ranges, np.int64).reshape(-1, 2))
+                found[variable] = PartialGradient(gradient, whole, together)
+        return found
+
+    @cached_property
+    def _members(self) -> list[list[str]]:
+        """The names of the arrays of each variable, in the order in which they lie there."""
+        return self.grouped({name: name for name in self.places})
+
     def blends(
         self, shares: Mapping[str, np.ndarray | float], terms: Mapping[str, np.ndarray]
     ) -> dict[Variable, Blend]:
@@ -605,7 +650,11 @@ class FlatVariables:
 
 
 def place_flat(
-    strategy: Strategy, name: str, arrays: Mapping[str, np.ndarray], optimizer: OptimizerChoice
+    strategy: Strategy,
+    name: str,
+    arrays: Mapping[str, np.ndarray],
+    optimizer: OptimizerChoice,
+    apart: Callable[[str], object] = lambda name: None,
 ) -> FlatVariables:
     """Put arrays on the servers.
 
@@ -619,6 +668,8 @@ def place_flat(
         The initial values, float32 or float64.
     optimizer : Optimizer or callable
         For all arrays, or by name.
+    apart : callable, optional
+        Says by name which arrays may lie in one variable: those of which it is equal.
 
     Raises
     ------
@@ -626,7 +677,7 @@ def place_flat(
         If an array has another dtype, there is no optimizer for it, or one takes a norm of arrays
         of two dtypes; nothing was placed.
     """
-    return _placed(strategy, name, arrays, lambda each: optimizer_for(optimizer, each))
+    return _placed(strategy, name, arrays, lambda each: optimizer_for(optimizer, each), apart)
 
 
 def place_state(strategy: Strategy, name: str, arrays: Mapping[str, np.ndarray]) -> FlatVariables:
@@ -642,20 +693,21 @@ def _placed(
     name: str,
     arrays: Mapping[str, np.ndarray],
     optimizer: Callable[[str], Optimizer | None],
+    apart: Callable[[str], object] = lambda name: None,
 ) -> FlatVariables:
-    groups: dict[tuple[np.dtype, Optimizer | None], list[str]] = {}
+    groups: dict[tuple[np.dtype, Optimizer | None, object], list[str]] = {}
     for each, array in arrays.items():
         if array.dtype not in OPTIMIZABLE:
             raise ConfigurationError(
                 f"parameter {each!r} is of {array.dtype}; servers keep float32 and float64. Make "
                 "the parameters float32, and compute in half precision where it pays (autocast)"
             )
-        groups.setdefault((array.dtype, optimizer(each)), []).append(each)
-    _check_norms(list(groups))
+        groups.setdefault((array.dtype, optimizer(each), apart(each)), []).append(each)
+    _check_norms([(dtype, choice) for dtype, choice, _ in groups])
     names = [name if not i else f"{name}.{i}" for i in range(len(groups))]
     check_free(strategy, names)
     variables, places = [], {}
-    for i, ((dtype, choice), members) in enumerate(groups.items()):
+    for i, ((dtype, choice, _), members) in enumerate(groups.items()):
         start = 0
         for each in members:
             places[each] = ArrayLocation(i, start, arrays[each].shape)
@@ -671,7 +723,7 @@ def _check_norms(groups: Sequence[tuple[np.dtype, Optimizer | None]]) -> None:
     for dtype, choice in groups:
         if choice is None or (choice.clipnorm is None and choice.by_element):
             continue
-        if choice in seen:
+        if seen.get(choice, dtype) != dtype:
             raise ConfigurationError(
                 f"some parameters are {seen[choice]} and some {dtype}, which lie in two variables, "
                 f"but {choice!r} takes the norm of all of them: make them of one dtype, or give "

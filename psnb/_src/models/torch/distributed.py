@@ -43,8 +43,8 @@ from psnb._src.models.torch.model_pass import (
     tensor_of,
 )
 from psnb._src.models.torch.module_graph import IncompatibleKeys, keep_here
-from psnb._src.models.torch.optimizers import TorchOptimizers, take_over
-from psnb._src.models.torch.replica import Modes, Replica, Replicas
+from psnb._src.models.torch.optimizers import FollowedModule, TorchOptimizers, take_over
+from psnb._src.models.torch.replica import Frozen, Modes, Replica, Replicas
 from psnb._src.models.torch.split import PlacedModule, device_name, place_values, split
 from psnb._src.utils.text import hide_internal_frames
 from psnb.errors import ConfigurationError, InvalidArrayError
@@ -181,7 +181,14 @@ class DistributedModel:
     bools, and those that are not part of the state, stay on each worker, as do the weights of
     frozen embeddings, which must stay as they are.
 
-    *No gradient* counts as a zero gradient, if another parameter of the same optimizer has one.
+    *No gradient* is not a gradient of zeros. As with PyTorch alone, a parameter whose ``grad`` is
+    None at the end of a step stays as it is, with the state of its optimizer and its count of
+    steps: what the loss does not depend on, and what is frozen. ``requires_grad`` is set as in
+    PyTorch, of `parameters`, of ``model.module``, of the module that was distributed, or with
+    `requires_grad_`: in the notebook for closures that are scheduled from now on, in a closure for
+    the rest of it. What was frozen when it was distributed may learn later if an optimizer of torch
+    has it; else a gradient of it is refused. (Rates that go by updates count those of a variable,
+    whichever of its parameters had a gradient.)
 
     Parameters
     ----------
@@ -191,8 +198,12 @@ class DistributedModel:
         Where in the inputs ids are, as far as that is known.
     modes : dict, optional
         The modes of the modules within it; by default those of ``placed``.
+    frozen : frozenset of str, optional
+        The same of what does not learn.
     note_local : callable, optional
         Notes what identifies the values that are not on servers; stays in the notebook.
+    followed : FollowedModule, optional
+        What the notebook may set of the module and the optimizers that were given; stays there.
     """
 
     def __init__(
@@ -200,18 +211,24 @@ class DistributedModel:
         placed: PlacedModule,
         plan: tuple[PlannedIds, ...] = (),
         modes: Modes | None = None,
+        frozen: Frozen | None = None,
         note_local: Callable[[Mapping[str, str]], object] | None = None,
+        followed: FollowedModule | None = None,
     ) -> None:
         self._placed, self._plan = placed, plan
-        self._replicas = Replicas(placed, modes)
-        self._note_local = note_local
+        self._replicas = Replicas(placed, modes, frozen)
+        self._note_local, self._followed = note_local, followed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DistributedModel, (self._placed, self._plan, self._replicas.modes())
+        self._follow()
+        state = self._replicas.modes(), self._replicas.frozen()
+        return DistributedModel, (self._placed, self._plan, *state)
 
     def __psnb_referred__(self) -> tuple[object, ...]:
         """Return what may change of what travels: functions that capture it travel again then."""
-        return self._placed.graph, *self._replicas.modes().values()
+        self._follow()
+        modes, frozen = self._replicas.modes(), self._replicas.frozen()
+        return self._placed.graph, *modes.values(), *sorted(frozen)
 
     def __repr__(self) -> str:
         placed = self._placed
@@ -280,8 +297,20 @@ class DistributedModel:
         """Set evaluation mode, as ``nn.Module.eval``; see `train`."""
         return self.train(False)
 
+    def requires_grad_(self, requires_grad: bool = True) -> DistributedModel:
+        """Freeze the whole model, or let all of it learn, as ``nn.Module.requires_grad_``.
+
+        In the notebook for closures that are scheduled from now on, in a closure for the rest of
+        it. A frozen model passes gradients on, and its own parameters stay as they are.
+        """
+        self._follow()
+        replica = self._replicas.get()
+        replica.set_learning(requires_grad)
+        self._replicas.freeze(replica.frozen())
+        return self
+
     def parameters(self) -> Iterator[Tensor]:
-        """Yield all parameters that learn; in a step also the rows that it uses."""
+        """Yield all parameters that may learn; in a step also the rows that it uses."""
         for _, parameter in self.named_parameters():
             yield parameter
 
@@ -331,7 +360,7 @@ class DistributedModel:
             If a server is gone.
         """
         self._placed, keys = self._placed.loaded(state_dict, strict=strict)
-        self._replicas = Replicas(self._placed, self._replicas.modes())
+        self._replicas = Replicas(self._placed, self._replicas.modes(), self._replicas.frozen())
         if self._note_local is not None:
             self._note_local(self._placed.values.local(self._placed.template))
         return keys
@@ -344,7 +373,9 @@ class DistributedModel:
         return exported(replica.module, self.tables, example, sources)
 
     @contextmanager
-    def step(self, *, ids: Mapping[str, Any] | None = None) -> Iterator[None]:
+    def step(
+        self, *, ids: Mapping[str, Any] | None = None, weight: float | None = None
+    ) -> Iterator[None]:
         """Make one training step; see the class.
 
         Parameters
@@ -352,6 +383,11 @@ class DistributedModel:
         ids : mapping, optional
             Ids that embeddings will be asked for, by the name of the embedding in the module: for
             those that the module computes, so that their rows come in the same round trip.
+        weight : float, optional
+            In mode `psnb.Sync`, what the batch counts in its round: of how much its loss is the
+            mean. By default the number of examples that the model was called with, that is the
+            length of its first input; give the number of tokens where the loss is a mean of these
+            (``weight=mask.sum()``), and where ``model.module`` was called in another way.
 
         Raises
         ------
@@ -367,6 +403,7 @@ class DistributedModel:
         ServerLostError
             If a server is gone.
         """
+        self._follow()
         replica = self._replicas.get()
         if replica.current is not None:
             raise ConfigurationError(
@@ -383,7 +420,7 @@ class DistributedModel:
                 yield
             replica.check()
             current.check()
-            self._push(replica, current)
+            self._push(replica, current, None if weight is None else float(weight))
         finally:
             replica.current = None
 
@@ -398,11 +435,12 @@ class DistributedModel:
         replica = self._replicas.get()
         current = replica.current
         if current is None:
-            if replica.module.training and torch.is_grad_enabled():
+            if replica.module.training and torch.is_grad_enabled() and replica.learns():
                 raise ConfigurationError(
                     "the model was called for training outside of `with model.step():`, so its "
                     "gradients would go nowhere. For evaluation call model.eval() before, or use "
-                    "torch.no_grad()"
+                    "torch.no_grad(); of a model that only passes gradients on, "
+                    "model.requires_grad_(False)"
                 )
             current = self._pass(replica, training=False, learns=False)
         current.expect((args, kwargs), self._plan)
@@ -431,7 +469,8 @@ class DistributedModel:
         IdOutOfRangeError, ServerLostError
             As a call.
         """
-        other = DistributedModel(self._placed, self._plan, self._replicas.modes())
+        state = self._replicas.modes(), self._replicas.frozen()
+        other = DistributedModel(self._placed, self._plan, *state)
         recorder = OperationRecorder()
         with torch.no_grad(), recorder.following(other.module.named_modules()), recorder:
             other(*args, **kwargs)
@@ -452,10 +491,17 @@ class DistributedModel:
         else:
             replica.load(current.fetch(replica.variables))
 
-    def _push(self, replica: Replica, current: ModelPass) -> None:
+    def _follow(self) -> None:
+        """Take over what the notebook has set of the module and the optimizers that were given."""
+        if self._followed is not None:
+            if (frozen := self._followed.frozen(self._replicas.frozen())) is not None:
+                self._replicas.freeze(frozen)
+            self._followed.settle()
+
+    def _push(self, replica: Replica, current: ModelPass, weight: float | None) -> None:
         of_parameters, of_rows = replica.gradients(), current.gradients()
         learned = of_parameters or of_rows or current.has_learned_of_no_ids()
-        if not learned and current.expects_gradients:
+        if not learned and current.expects_gradients and replica.learns():
             raise ConfigurationError(
                 "the model was called in a step, and no parameter has a gradient at its end: "
                 "loss.backward() belongs into the block. Call it under torch.no_grad() if nothing "
@@ -477,10 +523,10 @@ class DistributedModel:
         given, rows, *blends, found, written = (
             {key: next(moved) for key in part} for part in several
         )
-        replica.check_unwritten(written)
+        blends.append(replica.rewritten(written))
         try:
             loss = sum(float(found.get(n, each)) for n, each in enumerate(losses))
-            current.push({**replica.joined(given, *blends), **rows}, loss)
+            current.push({**replica.joined(given, *blends), **rows}, loss, weight)
         except InvalidArrayError as error:
             named = [*replica.parameters(), *current.leaves()]
             bad = [n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()]
@@ -606,13 +652,20 @@ def distribute(
     check_strategy("psnb.torch.distribute", strategy)
     where = device_name(device)
     parts = split(module)
+    taken = None
     if optimizer is not None:
-        sparse, dense = take_over(optimizer, module, parts, sparse, dense)
+        taken = take_over(optimizer, module, parts, sparse, dense)
+        parts, sparse, dense = taken[:3]
     called = name or type(module).__name__
-    values = place_values(strategy, parts, sparse, dense, called, adopt)
+    apart = {} if taken is None else {"apart": taken.apart}
+    values = place_values(strategy, parts, sparse, dense, called, adopt, **apart)
+    if taken is not None:
+        taken.followed.bind(values)
     keep_here(module, "the module that psnb.torch.distribute was given")
     note = partial(note_local, strategy.__psnb_models__, called)
-    return DistributedModel(PlacedModule(parts.graph, values, where), note_local=note)
+    followed = FollowedModule(module, None if taken is None else taken.followed)
+    placed = PlacedModule(parts.graph, values, where)
+    return DistributedModel(placed, note_local=note, followed=followed)
 
 
 # ModuleStage: a part of a PyTorch model, for a pipeline of several.

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.variable import Blend, Handle, Variable
+from psnb._src.client.variable import Handle, Variable
 from psnb._src.data.ragged import Ragged
-from psnb._src.models.shared import BatchRows, batch_summary
+from psnb._src.models.shared import BatchRows, Pushed, batch_summary
 from psnb._src.utils.arrays import integers_of
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 
@@ -210,6 +210,18 @@ def located(table: str, ids: Tensor, inputs: Mapping[Path, Tensor]) -> PlannedId
     return None
 
 
+def examples_of(given: Any) -> int | None:
+    """Return how many examples inputs have: as many as the first tensor in them, or its bags."""
+    if isinstance(given, Tensor):
+        return len(given) if given.ndim else None
+    if isinstance(given, TensorBags):
+        return len(given.offsets)
+    inner = given.values() if isinstance(given, Mapping) else given
+    if not isinstance(inner, tuple | list) and not isinstance(given, Mapping):
+        return None
+    return next((found for each in inner if (found := examples_of(each)) is not None), None)
+
+
 def planned(entry: PlannedIds, inputs: Mapping[Path, Tensor]) -> Tensor | None:
     """Return the ids of another batch; None if it does not have them there."""
     given = inputs.get(entry.path)
@@ -308,6 +320,8 @@ class ModelPass:
         Whether the model was called where gradients are computed.
     losses : list of torch.Tensor
         The numbers that `backward` began with.
+    examples : int or None
+        How many the model was called with where gradients are computed, as far as that is known.
     """
 
     def __init__(
@@ -337,6 +351,7 @@ class ModelPass:
         self.has_values = False
         self.expects_gradients = False
         self.losses: list[Tensor] = []
+        self.examples: int | None = None
 
     def fetch(self, variables: tuple[Variable, ...]) -> dict[Variable, Tensor]:
         """Fetch variables, and the rows of all ids that are known by now, in one round trip.
@@ -359,7 +374,10 @@ class ModelPass:
         """Note the inputs of the model, and the ids that they will be asked for."""
         self._inputs, self._used, self._late = dict(inputs_of(given)), [], False
         self._versions = {path: _version(each) for path, each in self._inputs.items()}
-        self.expects_gradients |= self._learns and torch.is_grad_enabled()
+        if self._learns and torch.is_grad_enabled():
+            self.expects_gradients = True
+            if (examples := examples_of(given)) is not None:
+                self.examples = examples + (self.examples or 0)
         ids: dict[str, list[Tensor]] = {}
         for entry in plan:
             whole = entry.path == _WHOLE
@@ -451,9 +469,12 @@ class ModelPass:
         fields = [(_joined(path), _plain(each).numpy()) for path, each in inputs]
         return f"the batch: {batch_summary(fields) or 'no tensors'}"
 
-    def push(self, gradients: Mapping[Handle, np.ndarray | Blend], loss: float) -> None:
-        """Push gradients; see `BatchRows.push`."""
-        self._rows.push(gradients, self._used_rows(), loss)
+    def push(
+        self, gradients: Mapping[Handle, Pushed], loss: float, weight: float | None = None
+    ) -> None:
+        """Push gradients; see `BatchRows.push`. The weight is by default that of the examples."""
+        weight = self.examples if weight is None else weight
+        self._rows.push(gradients, self._used_rows(), loss, weight)
 
     def _all(self, name: str) -> Tensor:
         """Return all ids of a table: the same tensor each time."""
@@ -552,10 +573,10 @@ def _noting_losses(backward: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(backward)
     def noting(tensors: Any, *args: Any, **kwargs: Any) -> None:
         passes: tuple[ModelPass, ...] = getattr(_local, "passes", ())
-        if passes:
-            for each in tree_leaves(tensors):
-                if isinstance(each, Tensor) and each.numel() == 1:
-                    passes[-1].losses.append(each.detach())
+        for each in tree_leaves(tensors) if passes else ():
+            if isinstance(each, Tensor) and each.numel() == 1:
+                for current in passes:  # of all models whose steps this is in
+                    current.losses.append(each.detach())
         if kwargs.get("inputs") is not None:
             kwargs["inputs"] = [e for i in tree_leaves(kwargs["inputs"]) for e in _leaves_of(i)]
         backward(tensors, *args, **kwargs)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from psnb._src.client.variable import Handle
 from psnb._src.models.shared import OptimizerChoice, optimizer_for
-from psnb._src.models.torch.split import SplitModule
+from psnb._src.models.torch.split import ModelValues, SplitModule
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp
 from psnb.errors import ConfigurationError
@@ -21,10 +24,37 @@ _DOOR = "psnb.torch.distribute(optimizer=)"
 
 
 class _Taken(NamedTuple):
-    """The optimizer of a parameter, and of which of torch's kinds it was."""
+    """The optimizer of a parameter, and of which of torch's kinds it was.
+
+    And which optimizer and group it was, among those that were given.
+    """
 
     optimizer: Optimizer
     kind: str
+    number: int = 0
+    group: int = 0
+
+
+class TakenOver(NamedTuple):
+    """What is taken over from optimizers of torch.
+
+    Attributes
+    ----------
+    parts : SplitModule
+        Frozen parameters that one of torch's has may learn later.
+    sparse, dense : callable
+        By name, the optimizers of tables and of other parameters.
+    apart : callable
+        Tells parameters apart that must not lie in one variable.
+    followed : FollowedOptimizers
+        What is set in torch's later.
+    """
+
+    parts: SplitModule
+    sparse: OptimizerChoice
+    dense: OptimizerChoice
+    apart: Callable[[str], object]
+    followed: FollowedOptimizers
 
 
 def take_over(
@@ -33,7 +63,7 @@ def take_over(
     parts: SplitModule,
     sparse: OptimizerChoice | None,
     dense: OptimizerChoice | None,
-) -> tuple[OptimizerChoice, OptimizerChoice]:
+) -> TakenOver:
     """Return which optimizers tables and other parameters have, by name.
 
     Parameters
@@ -55,9 +85,10 @@ def take_over(
     """
     taken: dict[int, _Taken] = {}
     names = {id(p): n for n, p in reversed([*module.named_parameters(remove_duplicate=False)])}
-    for each in _checked(given):
+    several = list(_checked(given))
+    for number, each in enumerate(several):
         for index, group in enumerate(each.param_groups):
-            made = _translated(each, group)
+            made = _translated(each, group)._replace(number=number, group=index)
             for parameter in group["params"]:
                 name = _name(names, parameter, each, index)
                 if id(parameter) in taken:
@@ -65,6 +96,10 @@ def take_over(
                         f"{_DOOR}: {name!r} is in two optimizers; on servers a parameter has one"
                     )
                 taken[id(parameter)] = made
+    # One that was frozen when it was placed may learn later, if torch's step would move it then.
+    own = {name: taken.get(id(module.get_parameter(name))) for name in parts.frozen}
+    frozen = {n for n, each in own.items() if each is not None and each.kind != "SparseAdam"}
+    parts = parts.with_optimizers(frozen)
     tables = {form.name: form.weight for form in parts.tables}
     of_tables = {n: None if w is None else taken.get(id(w)) for n, w in tables.items()}
     of_others = {name: taken.get(id(module.get_parameter(name))) for name in parts.parameters}
@@ -75,7 +110,21 @@ def take_over(
                 "gradients, too. Give it the weights of nn.Embedding alone, and the others to "
                 "another one: optimizer=[torch.optim.SparseAdam(...), torch.optim.Adam(...)]"
             )
-    return _choice(of_tables, sparse, "sparse"), _choice(of_others, dense, "dense")
+    given_to = {n: each for n, each in {**of_tables, **of_others}.items() if each is not None}
+
+    def apart(name: str) -> object:
+        # Two optimizers of equal settings (of a GAN) stay two: their rates are set one by one.
+        return given_to[name].number if name in given_to else None, name in frozen
+
+    return TakenOver(
+        parts,
+        _choice(of_tables, sparse, "sparse"),
+        _choice(of_others, dense, "dense"),
+        apart,
+        FollowedOptimizers(
+            several, {name: (each.number, each.group) for name, each in given_to.items()}
+        ),
+    )
 
 
 def _checked(given: TorchOptimizers) -> Iterator[torch.optim.Optimizer]:
@@ -96,11 +145,12 @@ def _checked(given: TorchOptimizers) -> Iterator[torch.optim.Optimizer]:
             )
         if any("initial_lr" in group for group in each.param_groups):
             raise ConfigurationError(
-                f"{what} has a scheduler (torch.optim.lr_scheduler), whose rates would not reach "
-                "servers. Make it without one, and set a rate there, at the end of epochs for "
-                "instance, or once a schedule of psnb, such as psnb.CosineDecay(1e-3, 10_000): "
-                "for each in (*model.tables.values(), *model.variables): "
-                "each.optimizer.learning_rate = rate"
+                f"{what} has a scheduler (torch.optim.lr_scheduler), which has set a rate already. "
+                "Make the scheduler after psnb.torch.distribute, and step it in the notebook, at "
+                "the end of epochs for instance: what it sets is set on servers with the next "
+                "closure. Or give the servers a schedule of psnb, such as psnb.CosineDecay(1e-3, "
+                "10_000), which goes by updates: for each in (*model.tables.values(), "
+                "*model.variables): each.optimizer.learning_rate = rate"
             )
         yield each
 
@@ -256,3 +306,129 @@ _KINDS: dict[str, Callable[[float, Mapping[str, Any], Mapping[str, Any]], Optimi
     "RMSprop": _rmsprop,
 }
 """How the optimizers of torch.optim are made of a rate, a group and what all have in common."""
+
+
+# FollowedOptimizers: what is set in optimizers of torch after they were taken over.
+#
+# In the notebook alone. A scheduler sets rates in them, and so may the user; servers apply what
+# they have. So whenever a closure is scheduled, what is new is set on the servers.
+
+
+class FollowedOptimizers:
+    """Sets on servers what is set in optimizers of torch.
+
+    Parameters
+    ----------
+    optimizers : sequence of torch.optim.Optimizer
+        They; not kept alive.
+    places : mapping of str to (int, int)
+        For each parameter which optimizer and which of its groups has it.
+    """
+
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        places: Mapping[str, tuple[int, int]],
+    ) -> None:
+        self._optimizers = [weakref.ref(each) for each in optimizers]
+        self._places = places
+        self._handles: dict[Handle, set[tuple[int, int]]] = {}
+        self._seen = self._settings()
+
+    def bind(self, values: ModelValues) -> None:
+        """Note where the parameters are on the servers."""
+        for name, place in self._places.items():
+            if name in values.tables:
+                handle: Handle = values.tables[name]
+            else:
+                flat = values.parameters
+                handle = flat.variables[flat.places[name].variable]
+            self._handles.setdefault(handle, set()).add(place)
+
+    def settle(self) -> None:
+        """Set on servers what has been set since the last call.
+
+        Raises
+        ------
+        ConfigurationError
+            If servers cannot have it so: groups whose parameters lie in one variable have become
+            different, an optimizer has taken steps of its own, or what is set needs other state.
+        """
+        now = self._settings()
+        changed = {place for place, each in now.items() if each != self._seen[place]}
+        if not changed:
+            return
+        made = {place: self._made(place) for place in now}
+        before = {place: self._made(place, self._seen[place]) for place in now}
+        for handle, places in self._handles.items():
+            if changed.isdisjoint(places):
+                continue
+            wanted = {made[place] for place in places if place in made}
+            if len(wanted) != 1:
+                raise ConfigurationError(
+                    f"{_DOOR}: groups {sorted(group for _, group in places)} of one optimizer had "
+                    f"the same settings, so their parameters lie in one variable, {handle.name!r}; "
+                    "now they have different ones. Give those groups an optimizer each, or set "
+                    "all of them alike"
+                )
+            (new,), old = wanted, before[next(iter(places & made.keys()))]
+            for each in fields(new):
+                if (value := getattr(new, each.name)) != getattr(old, each.name):
+                    setattr(handle.optimizer, each.name, value)
+        self._seen = now
+
+    def _settings(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """Return the hyperparameters of each group of those that are still there."""
+        return {
+            (number, index): {
+                key: value.item() if isinstance(value, Tensor) else value
+                for key, value in group.items()
+                if key not in _NO_SETTINGS
+            }
+            for number, reference in enumerate(self._optimizers)
+            if (optimizer := reference()) is not None
+            for index, group in enumerate(optimizer.param_groups)
+        }
+
+    def _made(self, place: tuple[int, int], settings: Mapping[str, Any] | None = None) -> Optimizer:
+        number, index = place
+        optimizer = self._optimizers[number]()
+        assert optimizer is not None
+        group = optimizer.param_groups[index]
+        return _translated(optimizer, {**group, **(settings or {})}).optimizer
+
+
+_NO_SETTINGS = ("params", "param_names", "initial_lr")
+
+
+class FollowedModule:
+    """What the notebook may set of a module, and of its optimizers, after it was distributed.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module that was given; not kept alive.
+    optimizers : FollowedOptimizers or None
+        Those that were given.
+    """
+
+    def __init__(self, module: nn.Module, optimizers: FollowedOptimizers | None) -> None:
+        self._module, self._optimizers = weakref.ref(module), optimizers
+        self._frozen = _frozen_in(module)
+
+    def frozen(self, before: frozenset[str]) -> frozenset[str] | None:
+        """Return what does not learn, given what did not; None if nothing was set."""
+        module = self._module()
+        if module is None or (now := _frozen_in(module)) == self._frozen:
+            return None
+        thawed, self._frozen = self._frozen - now, now
+        return (before - thawed) | now
+
+    def settle(self) -> None:
+        """Set on servers what was set in optimizers; see `FollowedOptimizers.settle`."""
+        if self._optimizers is not None:
+            self._optimizers.settle()
+
+
+def _frozen_in(module: nn.Module) -> frozenset[str]:
+    return frozenset(name for name, each in module.named_parameters() if not each.requires_grad)

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from psnb._src.client.variable import Blend, Handle, Variable
-from psnb._src.models.torch.model_pass import ModelPass
+from psnb._src.client.variable import Handle, Variable
+from psnb._src.models.shared import Pushed
+from psnb._src.models.torch.model_pass import ModelPass, from_device
 from psnb._src.models.torch.module_graph import keep_here, set_hooks
 from psnb._src.models.torch.split import MovingAverages, PlacedModule, tensor_at
-from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
+from psnb._src.models.torch.tables import HashedEmbedding, Owner, TableWeight
 from psnb._src.worker.context import current_context
 from psnb.errors import ConfigurationError, InvalidArrayError
 
@@ -154,6 +155,13 @@ def _noticing(
     return type(kind.__name__, (kind,), own)
 
 
+Modes = dict[str, bool]
+"""Whether each module within a module is in training mode, by path."""
+
+Frozen = frozenset[str]
+"""The names of the parameters of a module that do not learn: that have no ``requires_grad``."""
+
+
 class Replica:
     """A module that computes with values from the servers.
 
@@ -174,7 +182,7 @@ class Replica:
         What calls of the module leave behind.
     closure : object
         The closure that it was used in the last time; None outside of closures.
-    owner : object
+    owner : Owner
         Of the passes that its tables look up with.
 
     Raises
@@ -205,10 +213,15 @@ class Replica:
             view.tensor.data = parts[view.of].as_strided(view.size, view.stride, start)
         weights = dict(graph.weights())
         self._kept_weights = {name: _KeptWeight(self.module, name) for name in weights}
-        self.owner = object()
-        for each in (*weights.values(), *self.module.modules()):
+        self.owner = Owner()
+        hashed = [e for e in self.module.modules() if isinstance(e, HashedEmbedding)]
+        self._hashed = frozenset(each.table for each in hashed)
+        for each in (*weights.values(), *hashed):
             if isinstance(each, TableWeight | HashedEmbedding):
                 each.owner = self.owner
+        self._flags = dict(self.module.named_parameters())
+        served = {*self._kept, *weights}
+        self._strays = {name: each for name, each in self._flags.items() if name not in served}
         self._loaded = self._flat  # what the servers have, of which these are copies
         self._before: dict[str, Tensor] = {}
         self._averages = MovingAverages(self.module, values.buffers.places)
@@ -259,12 +272,22 @@ class Replica:
         return {n: (now != loaded).any() for n, (now, loaded) in pairs}
 
     @torch.no_grad()
-    def check_unwritten(self, written: Mapping[int, np.ndarray]) -> None:
-        """Raise InvalidArrayError if a parameter was written to; see `written`."""
+    def rewritten(self, written: Mapping[int, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return what frozen parameters were set to; see `written`.
+
+        Raises
+        ------
+        InvalidArrayError
+            If one that learns was written to.
+        """
         if not any(written.values()):
-            return
+            return {}
         now, loaded = map(self._values.parameters.split, self._bits())
-        names = [name for name, value in now.items() if not torch.equal(value, loaded[name])]
+        changed = [name for name, value in now.items() if not torch.equal(value, loaded[name])]
+        kept = {name: self._kept[name].parameter for name in changed}
+        names = [name for name, each in kept.items() if each.requires_grad or each.grad is not None]
+        if not names:
+            return dict(zip(kept, from_device(list(kept.values())), strict=True))
         raise InvalidArrayError(
             f"parameters {', '.join(map(repr, names[:5]))} ({len(names)} in all) were written to "
             "in the step, which the servers would not have: they change parameters by gradients "
@@ -281,8 +304,45 @@ class Replica:
         )
         return now, loaded
 
+    def learns(self) -> bool:
+        """Return whether anything of it does: parameters, or tables."""
+        if self._hashed - self.owner.frozen:
+            return True
+        return any(e.requires_grad for n, e in self._flags.items() if n not in self._strays)
+
+    def frozen(self) -> Frozen:
+        """Return the parameters that do not learn at the moment."""
+        frozen = [name for name, each in self._flags.items() if not each.requires_grad]
+        return self.owner.frozen.union(frozen)
+
+    def freeze(self, names: Frozen) -> None:
+        """Let these parameters not learn, and all others."""
+        self.owner.frozen = self._hashed & names
+        for name, each in self._flags.items():
+            if each.requires_grad is (name in names):
+                each.requires_grad_(name not in names)
+
+    def set_learning(self, learns: bool) -> None:
+        """Freeze all of it, or let all learn that can."""
+        everything = self._hashed.union(self._flags)
+        self.freeze(everything & self._strays.keys() if learns else everything)
+
     def gradients(self) -> dict[str, Tensor]:
-        """Return the gradients of parameters, by name."""
+        """Return the gradients of parameters, by name.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is one of a parameter for which servers have no optimizer.
+        """
+        if strays := [name for name, each in self._strays.items() if each.grad is not None]:
+            raise ConfigurationError(
+                f"parameters {', '.join(map(repr, strays[:5]))} ({len(strays)} in all) have "
+                "gradients, and were frozen when the module was distributed: servers have no "
+                "optimizer for them. Give psnb.torch.distribute an optimizer of torch that has "
+                "them, or distribute the module when they learn, and freeze them afterwards: "
+                "model.requires_grad_(False), or parameter by parameter"
+            )
         return {
             name: parameter.grad
             for name, parameter in self.parameters()
@@ -320,17 +380,21 @@ class Replica:
         gradients: Mapping[str, np.ndarray],
         shares: Mapping[str, np.ndarray],
         terms: Mapping[str, np.ndarray],
-    ) -> dict[Handle, np.ndarray | Blend]:
+        rewritten: Mapping[str, np.ndarray],
+    ) -> dict[Handle, Pushed]:
         """Return what to push to variables; nothing for those without any."""
         parameters, buffers = self._values.parameters, self._values.buffers
-        pairs = zip(parameters.variables, parameters.join(gradients), strict=True)
-        found: dict[Handle, np.ndarray | Blend] = {v: each for v, each in pairs if each is not None}
+        found: dict[Handle, Pushed] = dict(parameters.gradients(gradients).items())
+        for variable, blend in parameters.blends(dict.fromkeys(rewritten, 1.0), rewritten).items():
+            found[variable] = [found[variable], blend] if variable in found else blend
         found.update(buffers.blends(shares, terms).items())
         return found
 
     def clear(self) -> None:
         """Forget gradients."""
         for _, parameter in self.parameters():
+            parameter.grad = None
+        for parameter in self._strays.values():
             parameter.grad = None
 
 
@@ -386,9 +450,6 @@ class _Kept(_KeptWeight):
 #
 # Threads: each touches its own replica; the modes that new ones begin with are replaced as a whole.
 
-Modes = dict[str, bool]
-"""Whether each module within a module is in training mode, by path."""
-
 
 class Replicas:
     """The replicas of a module.
@@ -400,11 +461,16 @@ class Replicas:
     modes : dict, optional
         The modes that closures begin with, and what the notebook has set; by default those of
         ``placed``.
+    frozen : frozenset of str, optional
+        The same of the parameters that do not learn.
     """
 
-    def __init__(self, placed: PlacedModule, modes: Modes | None = None) -> None:
+    def __init__(
+        self, placed: PlacedModule, modes: Modes | None = None, frozen: Frozen | None = None
+    ) -> None:
         self.placed = placed
         self._modes = _modes_of(placed.template) if modes is None else modes
+        self._frozen = _frozen_of(placed.template) if frozen is None else frozen
         self._local = threading.local()
 
     def get(self) -> Replica:
@@ -418,6 +484,7 @@ class Replicas:
         if (found := self._found()) is None:
             self._local.replica = Replica(self.placed)
             _set_modes(self._local.replica.module, self._modes)
+            self._local.replica.freeze(self._frozen)
             if current_context() is None:
                 keep_here(self._local.replica.module, "the notebook's model.module")
             found = self._found()
@@ -428,6 +495,18 @@ class Replicas:
         """Return the modes in this thread."""
         replica = self._found()
         return self._modes if replica is None else _modes_of(replica.module)
+
+    def frozen(self) -> Frozen:
+        """Return the parameters that do not learn in this thread."""
+        replica = self._found()
+        return self._frozen if replica is None else replica.frozen()
+
+    def freeze(self, frozen: Frozen) -> None:
+        """Set which parameters do not learn: as `train`."""
+        if (replica := self.get() if current_context() is not None else self._found()) is not None:
+            replica.freeze(frozen)
+        if current_context() is None:
+            self._frozen = frozen
 
     def train(self, mode: bool) -> None:
         """Set the mode: in the notebook for closures too, in a closure for the rest of it."""
@@ -447,7 +526,12 @@ class Replicas:
             if found.closure != closure:
                 found.closure = closure
                 _set_modes(found.module, self._modes)
+                found.freeze(self._frozen)
         return found
+
+
+def _frozen_of(module: nn.Module) -> Frozen:
+    return frozenset(name for name, each in module.named_parameters() if not each.requires_grad)
 
 
 def _modes_of(module: nn.Module) -> Modes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -48,6 +48,7 @@ from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, InvalidArrayError, SerializationError
 
 _LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
+_LEARNING_DTYPES = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class SplitModule:
     parameters, buffers : dict
         The initial values of what becomes parts of variables, by name. Frozen parameters are among
         the buffers: forward may move them (momentum encoders, target networks).
+    frozen : tuple of str
+        Which of the buffers are parameters that could learn.
     fixed : tuple of str
         The weights of frozen embeddings: too large to come with each step, they stay in the module.
     names : dict
@@ -96,8 +99,15 @@ class SplitModule:
     tables: list[TableForm]
     parameters: dict[str, np.ndarray]
     buffers: dict[str, np.ndarray]
+    frozen: tuple[str, ...]
     fixed: tuple[str, ...]
     names: dict[str, str]
+
+    def with_optimizers(self, names: Collection[str]) -> SplitModule:
+        """Return the parts where these frozen parameters may learn later."""
+        learning = {**self.parameters, **{name: self.buffers[name] for name in names}}
+        buffers = {name: value for name, value in self.buffers.items() if name not in names}
+        return replace(self, parameters=learning, buffers=buffers)
 
 
 def split(module: nn.Module) -> SplitModule:
@@ -173,6 +183,7 @@ def split(module: nn.Module) -> SplitModule:
         tables,
         {name: _array(value) for name, value in parameters.items()},
         {name: _buffer_array(value) for name, value in buffers.items()},
+        tuple(n for n, v in frozen.items() if n in buffers and v.dtype in _LEARNING_DTYPES),
         fixed,
         names,
     )
@@ -270,7 +281,7 @@ def _check_embedding(name: str, module: nn.Embedding | nn.EmbeddingBag) -> None:
 
 
 def _array(value: Tensor) -> np.ndarray:
-    if value.dtype not in (torch.float32, torch.float64):
+    if value.dtype not in _LEARNING_DTYPES:
         raise ConfigurationError(
             f"a parameter is of {value.dtype}; servers keep float32 and float64. Make the module "
             "float32, and compute in half precision where it pays: with torch.autocast"
@@ -627,6 +638,7 @@ def place_values(
     dense: OptimizerChoice | None,
     name: str,
     adopt: bool | None = None,
+    apart: Callable[[str], object] = lambda name: None,
 ) -> ModelValues:
     """Put the values of a module on the servers, or find them there.
 
@@ -647,7 +659,14 @@ def place_values(
         local,
     )
     found = place_model(
-        strategy, name, wanted, sparse=sparse, dense=dense, adopt=adopt, moved="buffers"
+        strategy,
+        name,
+        wanted,
+        sparse=sparse,
+        dense=dense,
+        adopt=adopt,
+        moved="buffers",
+        apart=apart,
     )
     arrays = found.arrays[LEARNING], found.arrays[MOVED]
     return ModelValues(found.tables, *arrays, parts.fixed, parts.names)

@@ -18,6 +18,20 @@ from psnb._src.models.torch.model_pass import ModelPass, current_pass
 from psnb._src.server.states import Initializer
 from psnb.errors import ConfigurationError
 
+
+class Owner:
+    """Whose tables some are: those of one thread's module.
+
+    Attributes
+    ----------
+    frozen : frozenset of str
+        Tables of any id that do not learn: no parameter of the module can say so.
+    """
+
+    def __init__(self) -> None:
+        self.frozen: frozenset[str] = frozenset()
+
+
 _FIELDS = (
     *("shape", "dtype", "device", "layout", "requires_grad", "ndim", "is_leaf", "grad_fn", "names"),
     *("output_nr", "_version", "name", "itemsize", "nbytes", "is_cuda", "is_cpu", "is_meta"),
@@ -119,7 +133,10 @@ def _pass(weight: TableWeight) -> ModelPass:
 
 def _whole(value: Any) -> Any:
     """Return all rows in place of a weight."""
-    return _pass(value).whole(value.table) if isinstance(value, TableWeight) else value
+    if not isinstance(value, TableWeight):
+        return value
+    rows = _pass(value).whole(value.table)
+    return rows if value.requires_grad else rows.detach()
 
 
 class _Own:
@@ -168,7 +185,7 @@ def _rows(weight: TableWeight, ids: Tensor, options: dict[str, Any]) -> tuple[Te
         padding += len(weight)
     options["padding_idx"] = found.find(weight.table, padding)
     options["sparse"] = False  # its gradient is that of rows as it is
-    return rows, position
+    return rows if weight.requires_grad else rows.detach(), position
 
 
 def _data(weight: TableWeight) -> Tensor:
@@ -191,8 +208,10 @@ def _forget_gradient(weight: TableWeight, value: Tensor | None) -> None:
         _refuse(weight)
 
 
-def _keep_learning(weight: TableWeight, requires_grad: bool = True) -> TableWeight:
-    return weight if requires_grad else _refuse(weight)
+def _let_learn(weight: TableWeight, requires_grad: bool = True) -> TableWeight:
+    with torch._C.DisableTorchFunctionSubclass():
+        weight.requires_grad = requires_grad
+    return weight
 
 
 def _refuse(weight: TableWeight, *args: Any, **kwargs: Any) -> Any:
@@ -210,8 +229,8 @@ _OWN = {
     Tensor.data.__set__: _Own(_refuse),  # type: ignore[attr-defined]
     Tensor.grad.__get__: _Own(_gradient),  # type: ignore[union-attr]
     Tensor.grad.__set__: _Own(_forget_gradient),  # type: ignore[union-attr]
-    Tensor.requires_grad.__set__: _Own(_keep_learning),  # type: ignore[attr-defined]
-    Tensor.requires_grad_: _Own(_keep_learning),
+    Tensor.requires_grad.__set__: _Own(_let_learn),  # type: ignore[attr-defined]
+    Tensor.requires_grad_: _Own(_let_learn),
     Tensor.register_hook: _Own(_refuse),
     Tensor.register_post_accumulate_grad_hook: _Own(_refuse),
     Tensor.retain_grad: _Own(_refuse),
@@ -254,7 +273,9 @@ class HashedEmbedding(nn.Module):
         """Return the rows of ids of any shape; zeros for those without one."""
         if self.table:
             weight, position = current_pass(self.owner, self.table).look_up(self.table, ids)
-            return functional.embedding(position, weight)
+            assert isinstance(self.owner, Owner)
+            rows = weight.detach() if self.table in self.owner.frozen else weight
+            return functional.embedding(position, rows)
         if not len(self.ids):
             return self.rows.new_zeros(*ids.shape, self.dim)
         wide = ids.long()
