@@ -11,7 +11,7 @@ from __future__ import annotations
 import dis
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -511,6 +511,10 @@ class ArrayLocation(NamedTuple):
         return slice(self.start, self.start + math.prod(self.shape))
 
 
+Members = tuple[Variable, list[str], np.ndarray | None]
+"""A variable, the names of some of its arrays, and their ranges there; None if these are all."""
+
+
 class FlatVariables:
     """Arrays by name, in few variables.
 
@@ -524,6 +528,9 @@ class FlatVariables:
 
     def __init__(self, variables: Sequence[Variable], places: Mapping[str, ArrayLocation]) -> None:
         self.variables, self.places = tuple(variables), dict(places)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FlatVariables, (self.variables, self.places)
 
     def split(self, values: Sequence[Any]) -> dict[str, Any]:
         """Return the arrays by name, as parts of the variables' values (arrays of any kind)."""
@@ -564,22 +571,33 @@ class FlatVariables:
             variable, even of nothing.
         """
         found: dict[Variable, np.ndarray | PartialGradient] = {}
-        for variable, names in zip(self.variables, self._members, strict=True):
-            there = [name for name in names if name in arrays]
-            parts = [np.reshape(arrays[name], -1) for name in there]
+        for variable, names, ranges in self.members(arrays, empty=together):
+            parts = [np.reshape(arrays[name], -1) for name in names]
             gradient = np.concatenate([np.empty(0, variable.dtype), *parts], dtype=variable.dtype)
+            found[variable] = (
+                gradient if ranges is None else PartialGradient(gradient, ranges, together)
+            )
+        return found
+
+    def members(self, chosen: Collection[str], *, empty: bool = False) -> list[Members]:
+        """Return some arrays by variable, in the order in which they lie there.
+
+        With ``empty``, variables that have none of them are there as well.
+        """
+        found: list[Members] = []
+        for variable, names in zip(self.variables, self._in_order, strict=True):
+            there = [name for name in names if name in chosen]
+            spans = [self.places[name].part for name in there]
+            some = [(span.start, span.stop) for span in spans if span.start < span.stop]
             if len(there) == len(names):
-                found[variable] = gradient
-            elif gradient.size or together:
-                spans = [self.places[name].part for name in there]
-                ranges = [(span.start, span.stop) for span in spans if span.start < span.stop]
-                whole = joined(np.array(ranges, np.int64).reshape(-1, 2))
-                found[variable] = PartialGradient(gradient, whole, together)
+                found.append((variable, there, None))
+            elif some or empty:
+                ranges = joined(np.array(some, np.int64).reshape(-1, 2))
+                found.append((variable, there, ranges))
         return found
 
     @cached_property
-    def _members(self) -> list[list[str]]:
-        """The names of the arrays of each variable, in the order in which they lie there."""
+    def _in_order(self) -> list[list[str]]:
         return self.grouped({name: name for name in self.places})
 
     def blends(

@@ -43,6 +43,8 @@ class BatchFunction:
         Of the random keys.
     device : str or None
         Where it is computed; None for JAX's own choice.
+    learns, weight : callable or None
+        As `psnb.jax.step` takes them.
     """
 
     function: Callable[..., Any]
@@ -52,6 +54,8 @@ class BatchFunction:
     combiners: dict[str, str]
     seed: int | None
     device: str | None
+    learns: Callable[[str], bool] | None = None
+    weight: Callable[[Any], Any] | None = None
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -16,13 +16,14 @@ import numpy as np
 
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.updates import writes_nothing
-from psnb._src.client.variable import Blend, Handle, Variable
+from psnb._src.client.variable import Blend, Handle, PartialGradient, Variable
 from psnb._src.models.export.manifest import Exported
 from psnb._src.models.jax.batch import BatchFunction, batch_function
 from psnb._src.models.jax.export import exported
 from psnb._src.models.jax.program import Program, travelling
 from psnb._src.models.jax.variables import TreeVariables
 from psnb._src.models.shared import (
+    Pushed,
     StepDescription,
     StepOperation,
     array_text,
@@ -114,15 +115,18 @@ def _as_it_is(function: Any, leaves: dict[str, Any], matrices: list[Any]) -> Any
 
 
 def described_step(
-    program: Program, variables: tuple[Variable, ...], batch: Any
+    program: Program,
+    variables: tuple[Variable, ...],
+    learning: tuple[Variable, ...],
+    batch: Any,
 ) -> StepDescription:
     """Return the operations of a step for a batch; nothing is fetched, computed or written."""
     jaxpr, rows = program.traced(batch)
-    handles: list[tuple[Handle, int | None]] = [
-        *rows.items(),
-        *((each, None) for each in variables),
+    handles: list[list[tuple[Handle, int | None]]] = [
+        [*rows.items(), *((each, None) for each in several)] for several in (variables, learning)
     ]
-    return StepDescription([*pulling(handles), *_operations(jaxpr, 0), *pushing(handles)])
+    pulled, pushed = handles
+    return StepDescription([*pulling(pulled), *_operations(jaxpr, 0), *pushing(pushed)])
 
 
 def _operations(jaxpr: Any, depth: int) -> Iterator[StepOperation]:
@@ -182,6 +186,8 @@ class TrainStep:
         self.__wrapped__, self.__qualname__ = of.function, f"step of {of.name}"
         self._program = Program(of, self._gradients, training=True)
         self._losses = Program(of, self._found, training=False)  # for evaluation
+        # What gets gradients, by variable.
+        self._learning = of.params.members(of.learns or (lambda name: True))
         self._reported = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -225,23 +231,32 @@ class TrainStep:
         self._report(loss, metrics, examples)
         return loss
 
-    def trained(self, batch: Any, blends: Blends | None = None) -> tuple[float, Any, int]:
+    def trained(
+        self,
+        batch: Any,
+        blends: Blends | None = None,
+        weight: Callable[[Any], float] | None = None,
+    ) -> tuple[float, Any, int]:
         """Train on a batch, and return its loss, metrics and examples without a report.
 
-        ``blends`` says which metrics are the new values of variables without a gradient.
+        ``blends`` says which metrics are the new values of variables without a gradient, and
+        ``weight`` what the batch counts, given the metrics.
         """
         ((loss, metrics), (by_values, by_rows)), pulled = self._program(batch)
         moved = {} if blends is None else blends(metrics)
-        gradients: dict[Handle, np.ndarray | Blend] = {
-            variable: np.asarray(gradient, variable.dtype)
-            for variable, gradient in zip(self._of.params.variables, by_values, strict=True)
+        gradients: dict[Handle, Pushed] = {
+            variable: _pushed(np.asarray(gradient, variable.dtype), ranges)
+            for (variable, _, ranges), gradient in zip(self._learning, by_values, strict=True)
             if variable not in moved
         }
         gradients.update((v, blend) for v, blend in moved.items() if blend is not None)
         gradients.update(self._program.layout.gradients(pulled.fetched, by_rows))
         value = float(loss)
+        counts = pulled.examples if weight is None else weight(metrics)
+        if self._of.weight is not None:
+            counts = float(self._of.weight(batch))
         try:
-            pulled.rows.push(gradients, loss=value)
+            pulled.rows.push(gradients, loss=value, weight=counts)
         except InvalidArrayError as error:
             raise InvalidArrayError(
                 f"the loss is {value} in step {pulled.number}, for a batch of {pulled.examples} "
@@ -259,10 +274,20 @@ class TrainStep:
 
     def _gradients(self, function: Any, *given: Any) -> Any:
         """Return loss, metrics and gradients, in the program."""
-        of_loss = partial(self._found, function)
-        found, (by_leaves, by_rows) = jax.value_and_grad(of_loss, (0, 1), has_aux=True)(*given)
+        leaves, rows = given
+        learning = self._learning
+        by = {name: leaves[name] for _, names, _ in learning for name in names}
+
+        def of_loss(some: dict[str, Any], rows: list[Any]) -> Any:
+            return self._found(function, {**leaves, **some}, rows)
+
+        found, (by_leaves, by_rows) = jax.value_and_grad(of_loss, (0, 1), has_aux=True)(by, rows)
         # Not by the variables' values: the gradient of a part of an array is a whole array.
-        return found, (self._of.params.flat(by_leaves), by_rows)
+        flat = [
+            jnp.concatenate([by_leaves[name].reshape(-1) for name in names])
+            for _, names, _ in learning
+        ]
+        return found, (flat, by_rows)
 
     def describe(self, batch: Any) -> StepDescription:
         """Return the operations of a step for a batch, in their order; nothing is carried out.
@@ -281,7 +306,8 @@ class TrainStep:
         ConfigurationError, InvalidArrayError, IdOutOfRangeError
             As a call.
         """
-        return described_step(self._program, self._of.params.variables, batch)
+        variables = self._of.params.variables, tuple(each for each, *_ in self._learning)
+        return described_step(self._program, *variables, batch)
 
     def _report(self, loss: float, metrics: Any, examples: int) -> None:
         metrics_ = {"examples": float(examples)}
@@ -301,6 +327,8 @@ def step(
     has_aux: bool = False,
     seed: int | None = None,
     device: Any = None,
+    learns: Callable[[str], bool] | None = None,
+    weight: Callable[[Any], Any] | None = None,
 ) -> TrainStep:
     """Make a training step from a loss function.
 
@@ -329,6 +357,16 @@ def step(
     device : str or jax.Device, optional
         Where workers compute: ``"cuda"``, ``"cuda:1"``, ``"cpu"``. What a batch needs is moved
         there in one copy for each dtype. By default where JAX computes.
+    learns : callable, optional
+        Says by a leaf's name, such as ``"['generator']['w']"``, whether it learns in this step;
+        by default all do. What does not is not differentiated by, and stays as it is, with the
+        state of its optimizer and its count of updates, as with a transformation of optax of its
+        own. (A leaf that learns, and that the loss does not depend on, has a gradient of zeros, as
+        in JAX.)
+    weight : callable, optional
+        Takes a batch, returns what it counts in its round in mode `psnb.Sync`: of how much the loss
+        is the mean, for instance ``lambda batch: batch["mask"].sum()``. By default the number of
+        examples: the length of the first ids, or arrays.
 
     Returns
     -------
@@ -347,8 +385,11 @@ def step(
     (``batch(n, drop_remainder=True)``).
     """
     of = batch_function(loss, params, tables, ids, combiner, seed, device)
+    of = replace(of, learns=learns, weight=weight)
     if params is None and not of.tables:
         raise ConfigurationError("psnb.jax.step: give params=, tables= or both")
+    if learns is not None and not of.params.members(learns) and not of.tables:
+        raise ConfigurationError("psnb.jax.step: learns= says that nothing learns")
     for name, table in of.tables.items():
         if table.optimizer is None:
             raise ConfigurationError(
@@ -356,6 +397,10 @@ def step(
                 "strategy.embedding(..., optimizer=psnb.Adagrad(0.05))"
             )
     return TrainStep(of, bool(has_aux))
+
+
+def _pushed(gradient: np.ndarray, ranges: np.ndarray | None) -> Pushed:
+    return gradient if ranges is None else PartialGradient(gradient, ranges)
 
 
 def _summary(batch: Any) -> str:

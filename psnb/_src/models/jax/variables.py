@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from psnb._src.models.export.manifest import DenseSources
 from psnb._src.models.jax.optimizer import as_optimizer
 from psnb._src.models.shared import (
     FlatVariables,
+    Members,
     OptimizerChoice,
     Strategy,
     check_strategy,
@@ -107,12 +108,9 @@ class TreeVariables:
         """Return the leaves by name from the values of `variables`, which may be traced."""
         return self._flat.split(values)
 
-    def flat(self, leaves: Mapping[str, Any]) -> list[Any]:
-        """Return the values of `variables` from all leaves, in a program."""
-        return [
-            jax.numpy.concatenate([each.reshape(-1) for each in several])
-            for several in self._flat.grouped(leaves)
-        ]
+    def members(self, chosen: Callable[[str], bool]) -> list[Members]:
+        """Return some of the leaves by variable; see `FlatVariables.members`."""
+        return self._flat.members([name for name in self._flat.places if chosen(name)])
 
     def tree_of(self, leaves: Mapping[str, Any]) -> Any:
         """Return the tree from the leaves by name."""

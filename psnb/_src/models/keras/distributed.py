@@ -334,6 +334,8 @@ class DistributedKeras:
     ----------
     stop_training : bool
         Callbacks set it to end `fit`: no further batch begins.
+    stop_evaluating : bool
+        The same for `evaluate`, and validation.
     history : keras.callbacks.History
         Of the latest `fit`.
     """
@@ -353,8 +355,9 @@ class DistributedKeras:
         # The strategy's only one: asking again returns it.
         self._coordinator = ClusterCoordinator(strategy)
         self._made: CompiledModel | None = None
-        self.stop_training = False
+        self.stop_training = self.stop_evaluating = False
         self.history: Any = None
+        self._trainable = _trainable(model)
 
     def __repr__(self) -> str:
         return f"<psnb.keras.DistributedKeras {self._name!r}: {len(self._parts.tables)} tables>"
@@ -417,6 +420,7 @@ class DistributedKeras:
             "metrics": metrics,
             "weighted_metrics": weighted_metrics,
         }
+        self._check_trainable()
         self._made = CompiledModel(
             self._strategy,
             self._name,
@@ -473,6 +477,7 @@ class DistributedKeras:
         InvalidArrayError
             If a loss is not finite, unless there is a ``TerminateOnNaN``.
         """
+        self._check_trainable()
         epochs = integer("fit: epochs", epochs, 0)
         initial_epoch = integer("fit: initial_epoch", initial_epoch, 0)
         _check_counts(
@@ -493,7 +498,7 @@ class DistributedKeras:
         validation = None
         if validation_data is not None:
             held_out = as_batches(*parted(validation_data, validation_batch_size or batch_size))
-            validation = self._pass("test_metrics", held_out, validation_steps)
+            validation = self._pass("test_metrics", held_out, validation_steps, evaluates=True)
         callbacks_ = callback_list(callbacks, self, verbose, epochs=epochs, steps=training.length)
         self._loop().fit(
             range(initial_epoch, epochs),
@@ -519,7 +524,7 @@ class DistributedKeras:
         """Return loss and metrics, as Keras does; ``x`` is what `fit` takes."""
         _check_counts("evaluate", batch_size=batch_size, steps=steps)
         data = as_batches(x, y, sample_weight, batch_size)
-        given = self._pass("test_metrics", data, steps)
+        given = self._pass("test_metrics", data, steps, evaluates=True)
         callbacks_ = callback_list(callbacks, self, verbose, epochs=1, steps=given.length)
         found = self._loop().evaluate(given, callbacks_)
         if return_dict:
@@ -681,12 +686,36 @@ class DistributedKeras:
     def _loop(self) -> FitLoop:
         return FitLoop(self._coordinator, self._compiled().program, self)
 
-    def _pass(self, what: str, data: Dataset, steps: int | None) -> Pass:
+    def _pass(
+        self, what: str, data: Dataset, steps: int | None, *, evaluates: bool = False
+    ) -> Pass:
         batch = next(iter(data), None)
         if batch is None:
             raise ConfigurationError("there is no batch in the data")
         metrics = self._compiled().metrics(what, batch)
-        return Pass(Passes(self._coordinator, data), metrics, steps, steps_of(data, steps))
+        # The first batches, if not all: workers that lease parts would take others.
+        count = data.cardinality()
+        first = evaluates and steps is not None and (count is None or not 0 <= count <= steps)
+        passes = Passes(self._coordinator, data, in_order=first)
+        return Pass(passes, metrics, steps, steps_of(data, steps))
+
+    def _check_trainable(self) -> None:
+        changed = [path for path, learns in _trainable(self._model) - self._trainable if learns]
+        changed += [path for path, learns in self._trainable - _trainable(self._model) if learns]
+        if changed:
+            raise ConfigurationError(
+                f"{changed[0]!r} ({len(changed)} in all) was frozen, or let learn, after "
+                "psnb.keras.distribute, which makes no difference there. As in Keras, where "
+                "compile must be called again, distribute the model once more: "
+                "plain = model.undistributed(); set trainable in plain; "
+                "psnb.keras.distribute(plain, strategy, name=...)"
+            )
+
+
+def _trainable(model: Any) -> frozenset[tuple[str, bool]]:
+    """Return of each weight whether it learns."""
+    learning = {id(each) for each in model.trainable_variables}
+    return frozenset((each.path, id(each) in learning) for each in model.weights)
 
 
 def _check_counts(method: str, **given: int | None) -> None:

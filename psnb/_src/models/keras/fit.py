@@ -22,6 +22,7 @@ from psnb._src.data.dataset import Dataset
 from psnb._src.models.keras.program import KerasProgram, Trained
 from psnb._src.monitor.history import VALIDATION, EpochCount, TrainingClock
 from psnb._src.protocol.messages import Sync
+from psnb._src.utils.checks import integer
 from psnb.errors import ConfigurationError
 
 # Passes: calling closures for all batches of a dataset, and returning their results.
@@ -49,6 +50,10 @@ class Passes:
             with suppress(ConfigurationError):
                 self._leased = coordinator.create_per_worker_dataset(data, sharding="dynamic")
         self._under_way: Any = None
+
+    def restart(self) -> None:
+        """Let the next call begin with the first batch."""
+        self._under_way = None
 
     def run(
         self,
@@ -272,7 +277,7 @@ class FitLoop:
     program : KerasProgram
         What they compute.
     model : object
-        Has ``stop_training``, which callbacks set.
+        Has ``stop_training`` and ``stop_evaluating``, which callbacks set.
     """
 
     def __init__(self, coordinator: ClusterCoordinator, program: KerasProgram, model: Any) -> None:
@@ -329,10 +334,15 @@ class FitLoop:
             return None if batch is None else program.score(batch, variable)
 
         score.__qualname__ = "step of evaluate"
+        given.data.restart()  # as Keras does, whatever was left of the time before
         given.metrics.begin()
+        self._model.stop_evaluating = False
         callbacks_.on_test_begin()
         for number, _ in self._numbered(score, given, callbacks_.on_test_batch_begin):
             callbacks_.on_test_batch_end(number, {})
+            if self._model.stop_evaluating:
+                break
+        self._coordinator.join(progress=False)  # what ran when it was stopped
         logs = given.metrics.results()
         callbacks_.on_test_end(logs)
         return logs
@@ -358,7 +368,8 @@ class FitLoop:
 
 def validated_after(frequency: int | Collection[int]) -> Callable[[int], bool]:
     """Return whether there is a validation after an epoch, as Keras counts."""
-    if isinstance(frequency, int):
+    if not isinstance(frequency, Collection):
+        frequency = integer("fit: validation_freq", frequency, 1)
         return lambda epoch: (epoch + 1) % frequency == 0
     return lambda epoch: epoch + 1 in frequency
 

@@ -20,6 +20,13 @@ from psnb._src.models.keras.split import looking_up, whole
 from psnb._src.models.shared import StepDescription
 from psnb._src.utils.arrays import concatenated
 
+_Found = tuple[Any, dict[str, Blended], Any]
+"""Metrics, what has moved, and what the batch counts."""
+
+
+def _weight(found: _Found) -> float:
+    return float(found[2])
+
 
 class JaxProgram(KerasProgram):
     """See `KerasProgram`."""
@@ -48,12 +55,12 @@ class JaxProgram(KerasProgram):
         return exported(of, x)
 
     def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
-        loss, (metrics_, _), _ = self._step.trained(given, self._blends)
+        loss, (metrics_, *_), _ = self._step.trained(given, self._blends, _weight)
         return loss, metrics_
 
-    def _blends(self, found: tuple[Any, dict[str, Blended]]) -> dict[Variable, Blend | None]:
+    def _blends(self, found: _Found) -> dict[Variable, Blend | None]:
         """Return what a step has blended into the state, for each variable of it."""
-        _, moved = found
+        _, moved, _ = found
         shares, terms = ({name: each[n] for name, each in moved.items()} for n in (0, 1))
         state = self._values.state
         return {**dict.fromkeys(state.variables), **state.blends(shares, terms)}
@@ -72,7 +79,7 @@ class JaxProgram(KerasProgram):
 
     def _loss(self, params: Any, rows: Any, batch: Any) -> Any:
         found = self._computed(params, rows, batch, training=True)
-        return found.loss, (found.metrics, found.moved)
+        return found.loss, (found.metrics, found.moved, found.weight)
 
     def _scored(self, params: Any, rows: Any, batch: Any) -> Any:
         return self._computed(params, rows, batch, training=False).metrics

@@ -7,6 +7,7 @@ variables keep their own values, as all values come from outside.
 from __future__ import annotations
 
 import inspect
+import math
 import pickle
 import re
 import threading
@@ -20,6 +21,7 @@ from typing import Any
 import cloudpickle
 import keras
 import numpy as np
+from keras.src.backend import get_keras_mask
 from msgspec import structs
 
 from psnb._src.client.arguments import ModelRecord, ModelRecords
@@ -141,12 +143,15 @@ class Computed:
         What to add to the metrics' variables.
     moved : dict
         The share and the term of what was moved in the state, by name; see `Blend`.
+    weight : tensor or None
+        Of how many numbers the loss is the mean; None without targets.
     """
 
     outputs: Any
     loss: Any
     metrics: list[Any]
     moved: dict[str, Blended]
+    weight: Any = None
 
 
 class KerasNetwork:
@@ -253,8 +258,9 @@ class KerasNetwork:
         ):
             before = {name: scope.get_current_value(each) for name, each in self.state.items()}
             outputs = tail.call(self.inputs.pack(x), training=training)
-            loss = None
+            loss = weight = None
             if "y" in batch:
+                weight = self._weight(outputs, weights)
                 loss = tail.compute_loss(None, y, outputs, weights)
                 examples = keras.tree.flatten(x)[0].shape[0]
                 tail.metrics[0].update_state(loss, sample_weight=examples)
@@ -272,7 +278,22 @@ class KerasNetwork:
                 f"a step changes {written}, which are not floats: servers keep float32 and "
                 "float64, and on a worker they would be its own"
             )
-        return Computed(outputs, loss, metrics_, moved)
+        return Computed(outputs, loss, metrics_, moved, weight)
+
+    def _weight(self, outputs: Any, weights: Any) -> Any:
+        """Return of how many numbers the loss is the mean: those of outputs that are not masked.
+
+        Of a sum it is 1, as of no mean. Where losses reduce in several ways, the first one counts.
+        """
+        losses_ = self._tail._compile_loss
+        each = getattr(losses_, "_flat_losses", None) or ()
+        reduction = getattr(each[0][1], "reduction", None) if each else "sum_over_batch_size"
+        if reduction in ("sum", "none", None):
+            return keras.ops.ones(())
+        given = [e for e in keras.tree.flatten(weights) if e is not None]
+        if reduction == "mean_with_sample_weight" and given:
+            return sum(keras.ops.sum(keras.ops.cast(e, "float32")) for e in given)
+        return sum(map(_counted, keras.tree.flatten(outputs)))
 
     def build(self, batch: Mapping[str, Any], shaped: Callable[..., Any]) -> None:
         """Make the variables of loss and metrics, whose shapes depend on a batch.
@@ -384,6 +405,15 @@ def _tensors(given: Any) -> Any:
     return keras.tree.map_structure(
         lambda each: None if each is None else keras.ops.convert_to_tensor(each), given
     )
+
+
+def _counted(output: Any) -> Any:
+    """Return how many numbers of an output a mean counts, but for its last axis."""
+    mask = get_keras_mask(output)  # which cannot be had otherwise of what JAX traces
+    if mask is None:
+        shape = output.shape[:1] if len(output.shape) < 2 else output.shape[:-1]
+        return keras.ops.cast(math.prod(shape), "float32")
+    return keras.ops.sum(keras.ops.cast(mask, "float32"))
 
 
 def _number(value: Any) -> Any:

@@ -12,15 +12,15 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from psnb._src.client.variable import Blend, Handle
+from psnb._src.client.variable import Handle
 from psnb._src.models.export.manifest import DenseSources, Exported
 from psnb._src.models.keras.network import Computed, KerasNetwork, PlacedValues
 from psnb._src.models.keras.program import KerasProgram
 from psnb._src.models.keras.split import looking_up, whole
-from psnb._src.models.shared import StepDescription
+from psnb._src.models.shared import Pushed, StepDescription
 from psnb._src.models.torch.distributed import OperationRecorder, described_call
 from psnb._src.models.torch.export import TracedEmbedding, exported
-from psnb._src.models.torch.model_pass import ModelPass, PlannedIds, tensor_of
+from psnb._src.models.torch.model_pass import ModelPass, PlannedIds, from_device, tensor_of
 from psnb.errors import InvalidArrayError
 
 
@@ -49,12 +49,11 @@ class TorchProgram(KerasProgram):
     def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
         current, leaves, found = self._computed(given, training=True)
         found.loss.backward()
-        flat = self._values.weights.variables
-        gradients: dict[Handle, np.ndarray | Blend] = {
-            variable: leaf.grad.cpu().numpy()
-            for variable, leaf in zip(flat, leaves, strict=False)
-            if leaf.grad is not None
-        }
+        there = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+        by_name = dict(zip(there, from_device(list(there.values())), strict=True))
+        # Keras leaves a weight without a gradient alone, and its optimizer counts on for all.
+        weights = self._values.weights.gradients(by_name, together=True)
+        gradients: dict[Handle, Pushed] = dict(weights.items())
         rows = current.gradients()
         gradients.update({table: each.cpu().numpy() for table, each in rows.items()})
         shares = {
@@ -65,7 +64,7 @@ class TorchProgram(KerasProgram):
         gradients.update(self._values.state.blends(shares, terms).items())
         loss = found.loss.item()
         try:
-            current.push(gradients, loss)
+            current.push(gradients, loss, _array(found.weight).item())
         except InvalidArrayError as error:
             raise InvalidArrayError(f"the loss is {loss}; {current.summary()}. {error}") from error
         return loss, [_array(each) for each in found.metrics]
@@ -90,16 +89,14 @@ class TorchProgram(KerasProgram):
         *,
         training: bool,
         noted_by: AbstractContextManager[Any] | None = None,
-    ) -> tuple[ModelPass, list[Tensor], Computed]:
+    ) -> tuple[ModelPass, dict[str, Tensor], Computed]:
         x = {name: tensor_of(each).to(self._device) for name, each in given["x"].items()}
         current = ModelPass(self._values.tables, self._device, training=training, learns=training)
         current.expect((x,), self._plan)
         flat = self._values.flat
         found = current.fetch(flat.variables)
-        leaves = [found[each] for each in flat.variables]
-        for leaf in leaves[: len(self._values.weights.variables)]:
-            leaf.requires_grad_(training)
-        values = flat.split(leaves)
+        values = flat.split([found[each] for each in flat.variables])
+        leaves = {n: values[n].requires_grad_(training) for n in self._values.weights.places}
 
         def look_up(table: str, ids: Tensor) -> Tensor:
             if ids.is_floating_point():  # Keras takes floats for ids as well
