@@ -355,11 +355,18 @@ class FollowedOptimizers:
             different, an optimizer has taken steps of its own, or what is set needs other state.
         """
         now = self._settings()
-        changed = {place for place, each in now.items() if each != self._seen[place]}
+        changed = {place for place, each in now.items() if each != self._seen.get(place)}
         if not changed:
             return
+        if changed - self._seen.keys():
+            raise ConfigurationError(
+                f"{_DOOR}: a group was added to an optimizer after the module was distributed, "
+                "which servers know nothing of. Give the optimizer all parameters that learn now "
+                "or later before, and freeze those that learn later: requires_grad_(False)"
+            )
         made = {place: self._made(place) for place in now}
         before = {place: self._made(place, self._seen[place]) for place in now}
+        news: list[tuple[Handle, str, Any]] = []
         for handle, places in self._handles.items():
             if changed.isdisjoint(places):
                 continue
@@ -372,9 +379,16 @@ class FollowedOptimizers:
                     "all of them alike"
                 )
             (new,), old = wanted, before[next(iter(places & made.keys()))]
-            for each in fields(new):
-                if (value := getattr(new, each.name)) != getattr(old, each.name):
-                    setattr(handle.optimizer, each.name, value)
+            if type(new) is not type(old) or new.slots != old.slots:
+                raise ConfigurationError(
+                    f"{_DOOR}: what was set in an optimizer after the module was distributed needs "
+                    f"other state: {new!r} where servers have {old!r}. Distribute the module with "
+                    "it, under another name="
+                )
+            own = [(each.name, getattr(new, each.name)) for each in fields(new)]
+            news += [(handle, name, value) for name, value in own if value != getattr(old, name)]
+        for handle, name, value in news:
+            setattr(handle.optimizer, name, value)
         self._seen = now
 
     def _settings(self) -> dict[tuple[int, int], dict[str, Any]]:
