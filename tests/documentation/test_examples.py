@@ -408,6 +408,9 @@ def test_torch(given: Namespace) -> None:
     before = given["small"].state_dict()["output.weight"]
     run(given, "# A method of the module")
     assert (given["small"].state_dict()["output.weight"] != before).any()
+    given["dataset"] = leased(given)
+    run(given, "# A GAN of two distributed models")
+    assert given["coordinator"].statistics().failed == 0
 
 
 def test_jax(given: Namespace) -> None:
@@ -416,6 +419,8 @@ def test_jax(given: Namespace) -> None:
     assert given["params"].read()["w"].any()
     run(given, "# Predict with JAX")
     assert given["scores"].shape == (2,)
+    run(given, "# Two parts of a JAX model that learn in turn")
+    assert (given["both"].read()["critic"]["w"] != 1).all()
     run(given, "# An optimizer of optax")
     given["items"].push([3], np.ones((1, 8), np.float32))
 

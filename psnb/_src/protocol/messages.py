@@ -356,10 +356,17 @@ class Sync(Mode):
 
     All closures of a round read the same parameters: none begins before the previous round has
     ended and was applied. For each variable and embedding that was pushed, a round is one step of
-    the optimizer, with the sum of the gradients divided by the number of closures of the round that
-    pushed anything; in an embedding the gradients of equal ids are summed. ``clipnorm`` applies to
-    that average. So the result equals, up to rounding, that of one process that trains on the
-    batches of a round joined into one. It is the same to the last digit each time, whichever worker
+    the optimizer, with the mean of the gradients of the closures of the round that pushed anything,
+    each weighted by what its batch counts; in an embedding the gradients of equal ids are summed.
+    ``clipnorm`` applies to that mean. So the result equals, up to rounding, that of one process
+    that trains on the batches of a round joined into one, where the loss is a mean.
+
+    *Weights.* Models know what their batches count, such as the number of examples; other closures
+    say it: ``psnb.push(..., weight=len(batch))``. All pushes of a closure have one weight, the
+    largest that is given, and 1 without any. One that has a weight and pushes nothing is among
+    those by which is divided. If all weights are 0, closures count the same.
+
+    The result is the same to the last digit each time, whichever worker
     is faster or dies. `ClusterCoordinator.run_epoch`, and a `Trainer` with `Hogwild`, also put the
     same batches of a leased dataset into each round, if its shuffles have a seed: its splits belong
     to as many slots as a round has closures, and a worker keeps an iterator for each that it reads.
