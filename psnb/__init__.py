@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from psnb._src.client.requests import EmbeddingStatistics, RowStatistics
     from psnb._src.client.sparse_shards import FixedShards, MaxSize, MinSize
     from psnb._src.client.variable import Variable
-    from psnb._src.cluster.local import connect, local_cluster
+    from psnb._src.cluster.links import connect
+    from psnb._src.cluster.local import local_cluster
     from psnb._src.coordinator.coordinator import ClusterCoordinator
     from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue, as_completed
     from psnb._src.coordinator.resume import Attached, CheckpointManager, Resumed, attach, resume
@@ -180,7 +181,8 @@ __all__ = [
 ]
 
 _PLACES = {
-    "cluster.local": ("connect", "local_cluster"),
+    "cluster.links": ("connect",),
+    "cluster.local": ("local_cluster",),
     "coordinator.resume": ("Attached", "CheckpointManager", "Resumed", "attach", "resume"),
     "coordinator.remote_value": ("ClosureStatus", "RemoteValue", "as_completed"),
     "coordinator.coordinator": ("ClusterCoordinator",),

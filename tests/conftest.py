@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import json
 import os
 import shutil
 import signal
@@ -18,8 +19,11 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("KERAS_BACKEND", "jax")
+# As the documents say to start Dask's processes.
+os.environ.setdefault("DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP", "300s")
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -114,6 +118,11 @@ def wait_until(
         pause.wait(0.02)
 
 
+def connected(file: str) -> Client:
+    """Connect as people do, to the scheduler whose file this is."""
+    return psnb.connect(json.loads(Path(file).read_text())["address"], timeout=DEADLINE)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Iterator[object]:
     """Look for no garbage while tests are collected: a third of the time, for nothing.
@@ -206,9 +215,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Client]:
     """
     processes = getattr(request.module, "PROCESSES", False)
     file = os.environ.get(OTHER_CLUSTER)
-    with (
-        Client(scheduler_file=file) if file else psnb.local_cluster(2, 2, processes=processes)
-    ) as client:
+    with connected(file) if file else psnb.local_cluster(2, 2, processes=processes) as client:
         _shared.append(client)
         yield client
         _shared.clear()

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextvars import ContextVar
 from multiprocessing import spawn
 from typing import Any
@@ -26,6 +26,7 @@ from dask.utils import parse_timedelta
 from distributed import Client, Future, Nanny, Scheduler, Security, SpecCluster, Worker
 from distributed.client import futures_of
 from distributed.comm import Comm, connect, parse_host_port
+from distributed.comm.tcp import set_tcp_timeout
 from distributed.core import ConnectionPool, Status, send_recv
 from distributed.deploy.cluster import Cluster
 from distributed.node import ServerNode
@@ -235,6 +236,39 @@ def has_ended(client: Client) -> bool:
     Relies on ``Client.status``, a text.
     """
     return client.status in ("closing", "closed")
+
+
+def await_before_reconnecting(client: Client, wait: Callable[[], Awaitable[None]]) -> None:
+    """Have a client whose connection has broken wait for something before it makes another one.
+
+    What was given first counts. Dask itself tries for as long as the client was given to connect at
+    first, and closes it then. Relies on ``Client._reconnect``, which does that, and is awaited once
+    for each connection that breaks, in a task that ends when the client is closed.
+    """
+    if "_reconnect" in vars(client):
+        return
+    reconnect = client._reconnect
+
+    async def reconnect_later() -> None:
+        await wait()
+        await reconnect()
+
+    client._reconnect = reconnect_later
+
+
+async def renew_tcp_timeouts(client: Client) -> None:
+    """Give the connections that a client has made the limits of Dask's configuration as it is now.
+
+    Relies on ``set_tcp_timeout``, which each gets once, and which takes its stream; on
+    ``Client.scheduler_comm`` and its ``comm``; and on ``ConnectionPool.available`` and
+    ``occupied``, sets of connections by address.
+    """
+    pool = pool_of(client)
+    made = [*pool.available.values(), *pool.occupied.values()]
+    stream = client.scheduler_comm
+    for comm in [*([] if stream is None else [stream.comm]), *(c for each in made for c in each)]:
+        if (socket := socket_stream(comm)) is not None:
+            set_tcp_timeout(socket)
 
 
 def scales_itself(cluster: Any) -> bool:

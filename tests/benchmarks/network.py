@@ -23,7 +23,7 @@ import psnb
 from tests.benchmarks import clicks
 from tests.benchmarks.profiling import cpu_seconds, roles
 from tests.benchmarks.running import run_for
-from tests.conftest import DEADLINE
+from tests.conftest import DEADLINE, connected
 from tests.integration.helpers import CommandLine
 from tests.integration.namespaces import APART, HERE, OWN_PROCESSES, THERE, linked
 
@@ -78,7 +78,7 @@ def main(folder: Path) -> None:
                 *("--resources", "ps=1", "--no-nanny"), where=("--host", THERE), before=link.enter
             ),
             cluster.worker("--no-nanny", where=("--host", HERE)),
-            Client(scheduler_file=cluster.file) as client,
+            connected(cluster.file) as client,
         ):
             client.wait_for_workers(2, timeout=DEADLINE)
             for size in SIZES:

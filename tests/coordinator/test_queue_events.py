@@ -105,7 +105,7 @@ def test_what_waits_without_a_worker_fails_and_the_queue_goes_on() -> None:
     queue = ClosureQueue(10)
     closures = put(queue, 3)
     (running,) = queue.take(up_to(1))
-    queue.fail_waiting("nobody is there")
+    queue.fail_waiting(errors.WorkerLostError("nobody is there"))
     assert [c.remote.status for c in closures] == [
         ClosureStatus.RUNNING,
         ClosureStatus.FAILED,
@@ -124,5 +124,5 @@ def test_what_waits_without_a_worker_fails_and_the_queue_goes_on() -> None:
 
 def test_an_empty_queue_without_a_worker_does_not_fail() -> None:
     queue = ClosureQueue(10)
-    queue.fail_waiting("nobody is there")
+    queue.fail_waiting(errors.WorkerLostError("nobody is there"))
     assert queue.done()

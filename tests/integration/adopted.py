@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as functional
-from distributed import Client
 from torch import Tensor, nn
 
 import psnb
 import psnb.torch
+from tests.conftest import connected
 
 OPTIMIZERS: dict[str, Any] = {"sparse": psnb.Adagrad(0.5), "dense": psnb.Adam(0.05)}
 
@@ -69,7 +69,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 def main(file: str) -> None:
     """Train until killed."""
-    strategy = psnb.ParameterServerStrategy(Client(scheduler_file=file), name="mine")
+    strategy = psnb.ParameterServerStrategy(connected(file), name="mine")
     coordinator = psnb.ClusterCoordinator(strategy)
     model = psnb.torch.distribute(Clicks(), strategy, **OPTIMIZERS)
     number = 0

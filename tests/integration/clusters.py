@@ -10,7 +10,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from tests.conftest import DEADLINE
+from tests.conftest import DEADLINE, connected
 from tests.integration.helpers import CommandLine
 
 BOTH = ("local", "command line")
@@ -39,6 +39,6 @@ def cluster_of(kind: str, folder: Path, servers: int = 2) -> Iterator[Client]:
         options |= {f"server-{number}": ("--resources", "ps=1") for number in range(servers)}
         for name, more in options.items():
             stack.enter_context(line.worker("--name", name, *more))
-        client = stack.enter_context(Client(scheduler_file=line.file))
+        client = stack.enter_context(connected(line.file))
         client.wait_for_workers(len(options), timeout=DEADLINE)
         yield client

@@ -12,11 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from distributed import Client
 
 import psnb
 from psnb import EventKind
-from tests.conftest import DEADLINE
+from tests.conftest import DEADLINE, connected
 from tests.integration.helpers import (
     CommandLine,
     Steps,
@@ -41,7 +40,7 @@ def main(folder: Path) -> None:
                 "--name", "far", "--no-nanny", where=("--host", THERE), before=link.enter
             )
         )
-        client = stack.enter_context(Client(scheduler_file=cluster.file))
+        client = stack.enter_context(connected(cluster.file))
         client.wait_for_workers(2, timeout=DEADLINE)
         strategy = stack.enter_context(psnb.ParameterServerStrategy(client))
         coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=HEARTBEAT_TIMEOUT)

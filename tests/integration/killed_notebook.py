@@ -180,7 +180,7 @@ KINDS = {
 
 def main() -> None:
     _, kind, directory, result, where = sys.argv
-    with psnb.local_cluster(int(where), 2) if where.isdigit() else Client(where) as client:
+    with psnb.local_cluster(int(where), 2) if where.isdigit() else psnb.connect(where) as client:
         found = KINDS[kind](client, Path(directory))
     Path(result).write_text(json.dumps(found))
 

@@ -11,9 +11,9 @@ import sys
 from typing import Any
 
 import numpy as np
-from distributed import Client
 
 import psnb
+from tests.conftest import connected
 from tests.integration.counting import wait_until_copied
 
 
@@ -34,7 +34,7 @@ def step(parameters: dict[str, Any], number: int) -> None:
 
 def main(file: str, make: str) -> None:
     """Train until killed."""
-    client = Client(scheduler_file=file)
+    client = connected(file)
     if make == "attach":
         strategy, coordinator = psnb.attach(client, "mine")
     else:

@@ -17,7 +17,7 @@ import psnb.keras
 import psnb.torch
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
-from tests.conftest import DEADLINE, wait_until
+from tests.conftest import DEADLINE, connected, wait_until
 from tests.forking import Forked
 from tests.integration.adopted import OPTIMIZERS, Clicks, same, train
 from tests.integration.helpers import CommandLine
@@ -53,7 +53,7 @@ def test_a_module_goes_on_where_a_killed_notebook_has_left_it(tmp_path: Path) ->
         dask.scheduler(),
         dask.worker("--name", "server-0", "--resources", "ps=1"),
         dask.worker(),
-        Client(scheduler_file=dask.file) as client,
+        connected(dask.file) as client,
     ):
         client.wait_for_workers(2, timeout=DEADLINE)
         with Forked("tests.integration.adopted", dask.file, heard=True) as notebook:

@@ -23,7 +23,7 @@ from psnb import errors
 from psnb._src.cluster.local import identity
 from psnb._src.coordinator import resume
 from psnb._src.strategy import ownership
-from tests.conftest import DEADLINE, wait_until
+from tests.conftest import DEADLINE, connected, wait_until
 from tests.forking import Forked
 from tests.integration.helpers import CommandLine, address_of, frozen, pid_of
 from tests.integration.owner import parameters_of, step
@@ -42,7 +42,7 @@ def cluster_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         stack.enter_context(cluster.worker("--name", "server-1", *server))
         for name in "ab":
             stack.enter_context(cluster.worker("--name", name, alone))
-        with Client(scheduler_file=cluster.file) as client:
+        with connected(cluster.file) as client:
             client.wait_for_workers(4, timeout=DEADLINE)
         yield cluster.file
 
@@ -50,7 +50,7 @@ def cluster_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def client(cluster_file: str) -> Iterator[Client]:
     """A client of this test's own; nothing lives on the cluster before and after."""
-    with Client(scheduler_file=cluster_file) as client:
+    with connected(cluster_file) as client:
         yield client
         wait_until(lambda: not psnb.attach(client), "all strategies are closed")
 
@@ -131,7 +131,7 @@ def whole(strategy: psnb.ParameterServerStrategy) -> int:
 @contextmanager
 def attached(file: str) -> Iterator[psnb.Attached]:
     """Attach *mine* with a client of its own, which is closed before the strategy."""
-    with Client(scheduler_file=file) as client:
+    with connected(file) as client:
         found = psnb.attach(client, "mine")
         yield found
     found.strategy.close()
@@ -228,7 +228,7 @@ def test_an_unknown_name_is_refused_with_those_that_are_there(client: Client) ->
 
 
 def test_a_client_closed_before_its_strategy_leaves_the_parameters(cluster_file: str) -> None:
-    with Client(scheduler_file=cluster_file) as before:
+    with connected(cluster_file) as before:
         strategy = psnb.ParameterServerStrategy(before, name="mine")
         strategy.variable(np.arange(3), "v").assign_add(np.ones(3, int))
     strategy.close()
@@ -292,7 +292,7 @@ def test_a_server_that_dies_with_the_notebook_loses_nothing_that_had_a_copy(
 def test_what_a_dead_server_had_comes_back_after_attaching(
     client: Client, cluster_file: str, tmp_path: Path
 ) -> None:
-    with Client(scheduler_file=cluster_file) as before:
+    with connected(cluster_file) as before:
         made = psnb.ParameterServerStrategy(
             before, name="mine", partitioner=psnb.FixedShards(2), heartbeat_timeout=3.0
         )
@@ -315,7 +315,7 @@ def test_what_a_dead_server_had_comes_back_after_attaching(
 def test_what_was_taken_over_can_be_saved(
     client: Client, cluster_file: str, tmp_path: Path
 ) -> None:
-    with Client(scheduler_file=cluster_file) as before:
+    with connected(cluster_file) as before:
         made = psnb.ParameterServerStrategy(before, name="mine")
         made.variable([7.0], "v")
     made.close()
@@ -344,7 +344,7 @@ def test_one_of_two_who_attach_at_once_becomes_the_owner(client: Client, cluster
         notebook.wait_for(1)
         notebook.kill()
     with (
-        Client(scheduler_file=cluster_file) as other,
+        connected(cluster_file) as other,
         ThreadPoolExecutor(thread_name_prefix="caller") as threads,
     ):
         found = [threads.submit(psnb.attach, each, "mine") for each in (client, other)]
@@ -382,7 +382,7 @@ def test_attaching_that_is_interrupted_at_its_end_leaves_the_parameters(
     def interrupted(strategy: psnb.ParameterServerStrategy) -> None:
         raise KeyboardInterrupt
 
-    with Client(scheduler_file=cluster_file) as before:
+    with connected(cluster_file) as before:
         made = psnb.ParameterServerStrategy(before, name="mine")
         made.variable([7.0], "v")
     made.close()
@@ -408,7 +408,7 @@ def test_a_parameter_that_could_not_be_made_is_none_for_who_attaches(
         return answer
 
     monkeypatch.setattr(ownership, "_ask", answer_lost)
-    with Client(scheduler_file=cluster_file) as before:
+    with connected(cluster_file) as before:
         made = psnb.ParameterServerStrategy(before, name="mine")
         with pytest.raises(errors.ServerLostError):
             made.variable([7.0], "v")

@@ -18,7 +18,7 @@ from distributed import Client
 import psnb
 from psnb import errors
 from psnb._src.cluster.local import identity
-from tests.conftest import DEADLINE, wait_until
+from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.helpers import CommandLine, worker_name
 
 
@@ -31,7 +31,7 @@ def command_line_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         stack.enter_context(cluster.server())
         stack.enter_context(cluster.worker())
         stack.enter_context(cluster.worker("--no-nanny"))
-        with Client(scheduler_file=cluster.file) as client:
+        with connected(cluster.file) as client:
             client.wait_for_workers(3, timeout=DEADLINE)
             address = client.scheduler.address
         yield address

@@ -17,7 +17,7 @@ from distributed import Client
 import psnb
 from psnb import EventKind
 from psnb._src.cluster.local import identity
-from tests.conftest import DEADLINE, wait_until
+from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.helpers import (
     CommandLine,
     Steps,
@@ -46,7 +46,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandL
         stack.enter_context(cluster.server())
         for name in "ab":
             stack.enter_context(cluster.worker("--name", name))
-        yield cluster, stack.enter_context(Client(scheduler_file=cluster.file))
+        yield cluster, stack.enter_context(connected(cluster.file))
 
 
 @pytest.fixture

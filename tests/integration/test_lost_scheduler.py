@@ -18,7 +18,7 @@ import psnb
 from psnb import errors
 from psnb._src.dask_compat import host_and_port
 from psnb._src.worker.plugin import GRACE
-from tests.conftest import DEADLINE, wait_until
+from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.helpers import CommandLine, Process, wait_until_ended, wait_until_ready
 
 TOLD = 15.0
@@ -46,7 +46,7 @@ def doomed(tmp_path: Path) -> Iterator[Doomed]:
         scheduler = stack.enter_context(cluster.scheduler())
         stack.enter_context(cluster.server())
         stack.enter_context(cluster.worker("--name", "a", "--no-nanny"))
-        client = stack.enter_context(Client(scheduler_file=cluster.file))
+        client = stack.enter_context(connected(cluster.file))
         client.wait_for_workers(2, timeout=DEADLINE)
         yield Doomed(cluster, scheduler, client)
 
@@ -133,7 +133,7 @@ def test_no_server_outlives_its_scheduler_and_one_at_the_same_address_knows_noth
         with doomed.cluster.scheduler(host_and_port(doomed.address)[1]):
             wait_until_ended(*pids)
             assert time.monotonic() - ended < GRACE  # nobody can take what the server holds
-            with Client(scheduler_file=doomed.cluster.file) as client:
+            with connected(doomed.cluster.file) as client:
                 assert client.scheduler.address == doomed.address
                 assert not psnb.attach(client)
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client
 
 import psnb
 from psnb._src.client.comm_client import CommServerClient
-from tests.conftest import DEADLINE, wait_until
+from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.black_hole import BlackHole
 from tests.integration.helpers import CommandLine, Steps, wait_until_ready
 from tests.integration.namespaces import ADD_LINK, APART, require_namespaces
@@ -48,7 +47,7 @@ def test_closures_behind_a_black_hole_run_elsewhere_and_count_once(tmp_path: Pat
             *("--contact-address", f"tcp://127.0.0.1:{hole.port}"),
         )
         stack.enter_context(cluster.worker("--name", "far", "--no-nanny", where=where))
-        client = stack.enter_context(Client(scheduler_file=cluster.file))
+        client = stack.enter_context(connected(cluster.file))
         client.wait_for_workers(2, timeout=DEADLINE)
         strategy = stack.enter_context(psnb.ParameterServerStrategy(client))
         coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=2)

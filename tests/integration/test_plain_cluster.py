@@ -12,7 +12,7 @@ import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker
 
 import psnb
-from tests.conftest import DEADLINE, wait_until
+from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.helpers import (
     CommandLine,
     Steps,
@@ -47,7 +47,7 @@ def by_hand(tmp_path: Path) -> Iterator[Client]:
         stack.enter_context(cluster.scheduler())
         for name in NAMES:
             stack.enter_context(cluster.worker("--name", name, "--no-nanny"))
-        client = stack.enter_context(Client(scheduler_file=cluster.file))
+        client = stack.enter_context(connected(cluster.file))
         client.wait_for_workers(3, timeout=DEADLINE)
         yield client
 

@@ -21,7 +21,7 @@ from psnb._src.cluster.local import identity
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.strategy.servers import Servers
 from psnb._src.worker.plugin import GRACE
-from tests.conftest import DEADLINE, wait_until
+from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.counting import wait_until_copied
 from tests.integration.helpers import (
     CommandLine,
@@ -83,7 +83,7 @@ def processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Proces
         if request.param == "without nannies":
             options = {name: (*each, "--no-nanny") for name, each in options.items()}
         pids = {name: stack.enter_context(line.worker(*each)).pid for name, each in options.items()}
-        client = stack.enter_context(Client(scheduler_file=line.file))
+        client = stack.enter_context(connected(line.file))
         client.wait_for_workers(4, timeout=DEADLINE)
         yield Processes(client, pids)
 
@@ -254,7 +254,7 @@ def test_a_server_that_joins_in_time_takes_what_the_last_one_holds(tmp_path: Pat
         stack.enter_context(line.scheduler())
         stack.enter_context(line.worker("--name", "worker-0", "--no-nanny"))
         last = stack.enter_context(line.worker("--resources", "ps=1", "--no-nanny"))
-        client = stack.enter_context(Client(scheduler_file=line.file))
+        client = stack.enter_context(connected(line.file))
         client.wait_for_workers(2, timeout=DEADLINE)
         joining = stack.enter_context(ExitStack())  # ends after the strategy
         strategy = stack.enter_context(psnb.ParameterServerStrategy(client))
@@ -270,7 +270,7 @@ def test_a_server_that_joins_in_time_takes_what_the_last_one_holds(tmp_path: Pat
 
 
 def test_a_server_whose_notebook_has_gone_does_not_wait(whole: Client) -> None:
-    with Client(whole.scheduler.address) as client:
+    with psnb.connect(whole.scheduler.address) as client:
         strategy = psnb.ParameterServerStrategy(client)
         v = strategy.variable([1.0])
         assert v.read() == 1

@@ -15,7 +15,7 @@ from distributed import Client
 import psnb
 from psnb._src.cluster.local import identity
 from psnb._src.monitor.links import HubLink, JupyterServer, SchedulerLink
-from tests.conftest import DEADLINE, wait_until
+from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.helpers import CommandLine
 from tests.monitor.hub.jupyter import TOKEN, Jupyter, jupyter
 
@@ -34,7 +34,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
         dask.scheduler(),
         dask.server(),
         dask.worker("--no-nanny"),
-        Client(scheduler_file=dask.file) as client,
+        connected(dask.file) as client,
     ):
         client.wait_for_workers(2, timeout=DEADLINE)
         yield client

@@ -225,9 +225,8 @@ def test_what_asks_all_servers_waits_for_the_copies_of_one_that_is_unresponsive(
 
 NOTEBOOK = """
 import sys, threading, numpy as np, psnb
-from distributed import Client
 from tests.integration.counting import Counter, wait_until_copied
-with Client(sys.argv[1]) as client:
+with psnb.connect(sys.argv[1]) as client:
     with psnb.ParameterServerStrategy(client, replicas=1, heartbeat_timeout=2) as strategy:
         wait_until_copied(strategy)
         counter = Counter(strategy)
@@ -354,7 +353,7 @@ def test_replicas_take_over_from_a_server_whose_loop_does_not_turn(
 
 @on_both("started")
 def test_a_broken_connection_to_the_scheduler_loses_nothing(whole: Client) -> None:
-    with Client(whole.scheduler.address) as client, patient(client) as strategy:
+    with psnb.connect(whole.scheduler.address) as client, patient(client) as strategy:
         counter = Counter(strategy)
         counter.wait_for(100)
 

@@ -18,7 +18,7 @@ from distributed import Client
 import psnb
 from psnb import EventKind, errors
 from psnb._src.cluster.local import identity
-from tests.conftest import DEADLINE, wait_until
+from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.helpers import (
     CommandLine,
     Steps,
@@ -288,7 +288,7 @@ def by_hand(tmp_path: Path) -> Iterator[Client]:
         cluster.server(),
         cluster.worker("--name", NAMES[0], "--no-nanny"),
         cluster.worker("--name", NAMES[1], "--no-nanny"),
-        Client(scheduler_file=cluster.file) as client,
+        connected(cluster.file) as client,
     ):
         client.wait_for_workers(3, timeout=DEADLINE)
         yield client

@@ -262,12 +262,11 @@ NOTEBOOK = """
 from pathlib import Path
 import sys
 import numpy as np
-from distributed import Client
 import psnb
 from tests.integration.test_writing import gated, manager_of, table_of
 
 address, folder, full_every = sys.argv[1:]
-with Client(address) as client:
+with psnb.connect(address) as client:
     strategy = psnb.ParameterServerStrategy(client)
     table = table_of(strategy)
     manager = manager_of(strategy, Path(folder), full_every=int(full_every))

@@ -18,7 +18,7 @@ import numpy as np
 from distributed import Client
 
 import psnb
-from tests.conftest import DEADLINE, OTHER_CLUSTER
+from tests.conftest import DEADLINE, OTHER_CLUSTER, connected
 from tests.integration.helpers import CommandLine
 from tests.integration.namespaces import HERE, OWN_PROCESSES, THERE, held, linked
 
@@ -91,7 +91,7 @@ def main(folder: Path, kind: str) -> None:
         stack.enter_context(cluster.worker(*options, where=("--host", there), before=before))
         options = ("--name", "near", "--no-nanny")
         stack.enter_context(cluster.worker(*options, where=("--host", here)))
-        with Client(scheduler_file=cluster.file) as client:
+        with connected(cluster.file) as client:
             client.wait_for_workers(4, timeout=DEADLINE)
             check_fallback(client)
         subprocess.run(

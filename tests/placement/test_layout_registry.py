@@ -8,6 +8,8 @@ from functools import wraps
 from types import SimpleNamespace
 from unittest.mock import patch
 
+from tornado.ioloop import PeriodicCallback
+
 from psnb._src.placement import registry as registry_module
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
 from psnb._src.placement.registry import HOLDER, UNKNOWN, LayoutRegistry
@@ -27,6 +29,14 @@ class FakeScheduler:
         self.workers: dict[str, SimpleNamespace] = {}
         self.clients = set[str]()
         self.handlers: dict[str, object] = {}
+        self.periodic_callbacks: dict[str, PeriodicCallback] = {}
+        self.idle_since: float | None = None
+
+    def is_idle_after_a_look(self) -> bool:
+        """Have it be idle, and the registry look; return whether it still is."""
+        self.idle_since = 1.0
+        self.periodic_callbacks[LayoutRegistry.name].callback()
+        return self.idle_since is not None
 
     def begin(self, key: str, address: str) -> None:
         """Have a client begin an actor; it goes with the client (`let_go`)."""
@@ -104,6 +114,18 @@ def test_the_newest_layout_is_kept(world: World) -> None:
     world.registry.publish("me", "s", SECOND.packed())
     world.registry.publish("me", "s", FIRST.packed())
     assert world.registry.layout("s") == SECOND.packed()
+
+
+@on_a_loop
+def test_a_scheduler_is_not_idle_while_a_strategy_is_kept(world: World) -> None:
+    assert world.scheduler.is_idle_after_a_look()
+    world.register("s", "mine")
+    assert not world.scheduler.is_idle_after_a_look()
+    world.leave("me")
+    assert not world.scheduler.is_idle_after_a_look()
+    world.claim("s", "other")
+    world.registry.publish("other", "s", None)
+    assert world.scheduler.is_idle_after_a_look()
 
 
 @on_a_loop

@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 
 import numpy as np
-from distributed import Client
 
 import psnb
 from psnb import errors
@@ -103,7 +102,7 @@ def other_notebook(
     threading.Thread(target=listen, daemon=True).start()
     # In a folder that goes when the other process ends, however this one does.
     folder = tempfile.mkdtemp(dir=Path(shared).parent)
-    with Client(scheduler) as client:
+    with psnb.connect(scheduler) as client:
         options = {"is_told": False, "replicas": int(rng.integers(2))}
         try:
             notebook = Notebook(

@@ -12,11 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from distributed import Client
 
 import psnb
 from psnb._src.cluster.local import identity
-from tests.conftest import DEADLINE
+from tests.conftest import DEADLINE, connected
 from tests.integration.helpers import CommandLine
 from tests.integration.namespaces import HERE, THERE, Link, linked
 from tests.soak.chaos import Chaos
@@ -40,7 +39,7 @@ class Hosts:
             self._start(host, False)
             for _ in range(servers):
                 self._start(host, True)
-        self.client = stack.enter_context(Client(scheduler_file=cluster.file))
+        self.client = stack.enter_context(connected(cluster.file))
         self.client.wait_for_workers(len(self._running), DEADLINE)
         self._stack.callback(self._kill)
 

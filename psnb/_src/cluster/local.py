@@ -22,6 +22,7 @@ import dask
 import psutil
 from distributed import Client, Scheduler, Security, Worker
 
+from psnb._src.cluster.links import CLIENT_ENDED, raise_limits
 from psnb._src.cluster.scaling import ROLE
 from psnb._src.dask_compat import (
     PrivateScheduler,
@@ -33,11 +34,9 @@ from psnb._src.dask_compat import (
     is_connected,
     scheduler_identity,
     serves_dashboard,
-    tls_context_of,
 )
-from psnb._src.utils.checks import integer, seconds
+from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_arguments import explained
-from psnb._src.utils.text import truncate
 from psnb._src.utils.threads import run_on_loop
 from psnb.errors import ClusterError, ConfigurationError
 
@@ -210,19 +209,13 @@ def _close_all() -> None:
 atexit.register(_close_all)
 
 
-# Running clusters: connecting to one, and the roles of its workers.
+# Running clusters: the roles of their workers.
 #
 # A Dask worker started with ``--resources "ps=1"`` is a parameter server, every other one runs
 # closures.
 
 IDENTITY_TIMEOUT = 60.0
 """Seconds in which a connected one must: it may be busy with others' tasks."""
-
-
-CLIENT_ENDED = (
-    "the Dask client is closed: make a new one with psnb.local_cluster() or psnb.connect(address), "
-    "then a new strategy"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,53 +273,6 @@ def closure_workers(taken: frozenset[str], cluster: dict[str, Any]) -> dict[str,
     """
     workers = roles(cluster).workers
     return {address: name for address, name in workers.items() if address not in taken}
-
-
-def connect(address: str, *, timeout: float = 8.0, security: Security | None = None) -> Client:
-    """Connect to a running cluster.
-
-    Parameters
-    ----------
-    address : str
-        The scheduler's address, for example ``"tcp://host:8786"``.
-    timeout : float
-        Seconds in which the scheduler must answer.
-    security : distributed.Security, optional
-        The certificates with which a scheduler at ``tls://…`` lets in, for example
-        ``Security(tls_ca_file=…, tls_client_cert=…, tls_client_key=…, require_encryption=True)``.
-        By default those that Dask's configuration names.
-
-    Returns
-    -------
-    distributed.Client
-        Connected.
-
-    Raises
-    ------
-    ClusterError
-        If no scheduler answers there in time, or if the address is for TLS and there are no
-        certificates.
-    ConfigurationError
-        If ``timeout`` is not a positive number, or ``security`` is of another type.
-    """
-    timeout = seconds("connect: timeout", timeout)
-    if not isinstance(security, Security | None):
-        raise ConfigurationError(
-            f"connect: security must be a distributed.Security, found {truncate(repr(security))}"
-        )
-    # Checked before: Dask raises a TypeError, and its client waits for itself when it is collected.
-    if address.startswith("tls://") and tls_context_of(security or Security()) is None:
-        raise ClusterError(
-            f"{address!r} admits only clients with certificates: name them with security=, or in "
-            "Dask's configuration, distributed.comm.tls"
-        )
-    try:
-        return Client(address, timeout=timeout, security=security)
-    except (OSError, ValueError) as error:
-        raise ClusterError(
-            f"no Dask scheduler answers at {address!r}: {error}. Start one with `dask scheduler`, "
-            "or check the address it printed, which is tls://... where it wants certificates"
-        ) from None  # Dask's own errors say no more, in a hundred lines
 
 
 def dashboard_link(client: Client) -> str:
@@ -578,6 +524,7 @@ def local_cluster(
     if reuse and (found := running_with(shape)) is not None:
         return found
     warn_of_others()
+    raise_limits()  # the scheduler is in this process, and others have its settings
     link = _link(security) if processes else _NO_LINK
     settings = dict(QUIET) if dashboard_address is None else {}
     node = _process(link, security, settings) if processes else _thread(link)

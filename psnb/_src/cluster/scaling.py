@@ -20,12 +20,12 @@ from typing import Any
 import dask
 from distributed import Client, Scheduler, SchedulerPlugin
 
+from psnb._src.cluster.links import SHORT_LIMITS, short_limits
 from psnb._src.dask_compat import (
     WorkerState,
     add_handler,
     ask_scheduler,
     event_loop,
-    keep_awake,
     parse_timedelta,
     plugin_named,
     replace_operation,
@@ -222,6 +222,7 @@ class ServerProtection(SchedulerPlugin):
         """Replace the scheduler's `retire_workers`; Dask calls this once."""
         self._scheduler = scheduler
         self._retire = replace_operation(scheduler, "retire_workers", self.retire_workers)
+        add_handler(scheduler, SHORT_LIMITS, short_limits)
 
     async def retire_workers(
         self,
@@ -291,9 +292,6 @@ class ClosureScaling(SchedulerPlugin):
         demand = Demand(closures, occupancy, frozenset(holding))
         self._board.report(coordinator, demand, time.monotonic())
         self._measure_workers()
-        if demand:
-            # Closures are work: a scheduler with an idle timeout must not end under them.
-            keep_awake(self._scheduler)
 
     def adaptive_target(self, target_duration: str | float | timedelta | None = None) -> int:
         """Return how many workers there should be, servers among them.

@@ -122,7 +122,9 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         Closures that may wait; `schedule` blocks beyond that.
     worker_timeout : float, optional
         Seconds that queued work waits while there is no worker at all; then it fails with
-        `WorkerLostError`, and the coordinator goes on when a worker joins. None waits for ever.
+        `WorkerLostError`, and the coordinator goes on when a worker joins. None waits for ever,
+        unless parameters are lost as well: then it fails with `ServerLostError` after
+        ``heartbeat_timeout``.
     heartbeat_timeout : float
         Seconds without a heartbeat after which a worker counts as lost; its closures then run
         elsewhere. Signs of life come from the worker's event loop, so long closures do not matter.
@@ -238,6 +240,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             settings.start_delay,
             strategy.mode,
             core.name,
+            core.what_is_lost,
         )
         self._membership = Membership(strategy.client, core.closure_workers, services)
         self._cancel = self._membership.cancel  # one object for all remote values

@@ -12,7 +12,7 @@ import enum
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -370,6 +370,9 @@ class Services(NamedTuple):
     strategy : str
         The strategy whose updates follow the mode; those to parameters of another one are made at
         once.
+    lost : callable
+        Returns what of the strategy's parameters no server has, and the way on; empty if all have
+        one.
     """
 
     scheduler: Scheduler
@@ -381,6 +384,7 @@ class Services(NamedTuple):
     start_delay: StartDelay
     mode: Mode
     strategy: str
+    lost: Callable[[], str]
 
     def opening(self, name: str, index: int, workers: int, session: int) -> messages.SessionOpening:
         """Return what a worker must know from the beginning; see `SessionOpening`."""

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 from collections.abc import Callable, Collection
 from functools import partial
 from itertools import islice
@@ -39,6 +40,7 @@ from psnb._src.protocol.messages import Geo
 from psnb._src.protocol.packing import unpack_error
 from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.threads import run_on_loop, runs_here, uninterrupted
+from psnb.errors import PsnbError, ServerLostError, WorkerLostError
 
 # MissingWorkers: workers that closures wait for by name or index, and that are not here. Pure.
 
@@ -427,21 +429,33 @@ class Membership:
             connection.state in (ConnectionState.READY, ConnectionState.DRAINING)
             for connection in self._tasks
         )
-        waits = not usable and self._scheduler.statistics.queued
+        queue = self._scheduler.statistics
+        waits = not usable and queue.queued
+        # While they are made again the queue is paused.
+        lost = self._services.lost() if waits and not queue.paused else ""
+        if lost:  # a worker would help as little
+            limit = min(self._timeouts.heartbeat, math.inf if limit is None else limit)
         if waits and self._none_fits:
             # Waiting does not help: something must be installed.
-            self._scheduler.fail_waiting("; ".join(islice(self._refused.values(), _MOST_NAMED)))
+            refused = "; ".join(islice(self._refused.values(), _MOST_NAMED))
+            self._scheduler.fail_waiting(WorkerLostError(refused))
         elif limit is None or not waits:
             self._waits_since = None
         elif self._waits_since is None:
             self._waits_since = now
         elif now - self._waits_since >= limit:
             self._waits_since = None
-            text = f"there was no worker for {limit:g} s (worker_timeout)"
+            error: PsnbError
+            if lost:
+                text = f"there was no worker for {limit:g} s, and parameters are lost"
+                error = ServerLostError(f"{text}: {lost}")
+            else:
+                text = f"there was no worker for {limit:g} s (worker_timeout)"
+                error = WorkerLostError(
+                    f"{text}: start one, for example with `dask worker ADDRESS`"
+                )
             self._records.events.add(EventKind.NO_WORKERS, f"{text}: what was queued has failed")
-            self._scheduler.fail_waiting(
-                f"{text}: start one, for example with `dask worker ADDRESS`"
-            )
+            self._scheduler.fail_waiting(error)
 
     def _report_missing(self) -> None:
         here: set[object] = set()

@@ -47,6 +47,7 @@ from psnb._src.utils.text import counted, text_of
 from psnb._src.worker.context import split_outcome, split_weight
 from psnb.errors import (
     CoordinatorClosedError,
+    PsnbError,
     ServerUnresponsiveError,
     WorkerLostError,
 )
@@ -603,17 +604,17 @@ class Scheduler:
                 else:
                     self._requeue(closure)
 
-    def fail_waiting(self, reason: str) -> None:
-        """Fail all waiting closures with `WorkerLostError`: there is no worker to run them."""
+    def fail_waiting(self, error: PsnbError) -> None:
+        """Fail all waiting closures with an error: there is no worker to run them."""
         with self.turn():
             if not self.waiting:
                 return
             waiting = self.waiting.take_all()
-            error = pack_error(WorkerLostError(reason))
+            packed = pack_error(error)
             # One error for all of them: as many copies would only hide it.
             self.errors.add(waiting[0].remote)
             for closure in waiting:
-                self._end_failed(closure, error)
+                self._end_failed(closure, packed)
             self.cancel_queued("there was no worker")
 
     def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:

@@ -41,7 +41,8 @@ class EventKind(enum.Enum):
     WORKER_AWAITED = "worker awaited"
     """Closures wait, by ``schedule(worker=)``, for a worker that was not here for some seconds."""
     NO_WORKERS = "no workers"
-    """There was no worker for ``worker_timeout`` seconds; the queued closures have failed."""
+    """There was no worker for ``worker_timeout``, or ``heartbeat_timeout`` if parameters are lost:
+    the queued closures have failed."""
     CLOSURES_RETRIED = "closures retried"
     """Closures of a lost worker are queued again."""
     CLOSURE_FAILED = "closure failed"

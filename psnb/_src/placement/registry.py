@@ -9,7 +9,8 @@ with its connection. Another process lists the strategies (`STRATEGIES`), and be
 owner of one whose owner has gone (`CLAIM`); then it gives the strategy another id (`MOVE`), which
 the one before does not know. What is kept of a strategy is removed, and its servers end, when it is
 closed, or when it had no owner for as long as its deed says, and its lease: a client whose
-connection breaks may come back. All of it runs on the scheduler's event loop.
+connection breaks may come back. As long as a strategy is kept, a scheduler with an idle timeout is
+not idle, whether closures run or not. All of it runs on the scheduler's event loop.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin
 
-from psnb._src.dask_compat import actors_at, add_handler, hold_tasks, release_tasks
+from psnb._src.dask_compat import (
+    actors_at,
+    add_handler,
+    call_every,
+    hold_tasks,
+    keep_awake,
+    release_tasks,
+)
 from psnb._src.placement.layout import Layout, unpacked
 from psnb._src.utils.checks import numbered
 from psnb.errors import ServerLostError
@@ -172,6 +180,9 @@ MOVE = "psnb_move"
 HOLDER = "psnb"
 """For whom the scheduler keeps the actors of all strategies."""
 
+_STAY_AWAKE = 0.25
+"""Seconds between two looks, which is as often as Dask looks whether its scheduler is idle."""
+
 UNKNOWN = "unknown"
 """The answer to what is published of a strategy that is not registered (any more)."""
 
@@ -211,6 +222,11 @@ class LayoutRegistry(SchedulerPlugin):
             (MOVE, self.move),
         ):
             add_handler(scheduler, name, handler)
+        call_every(scheduler, self.name, _STAY_AWAKE, self._stay_awake)
+
+    def _stay_awake(self) -> None:
+        if self._kept:
+            keep_awake(self._scheduler)
 
     def register(
         self,

@@ -30,7 +30,8 @@ from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
 from psnb._src.client.sparse_shards import Partitioner, SparseShards, clipped_tables
 from psnb._src.client.variable import DenseShards, Variable, shards_of
-from psnb._src.cluster.local import CLIENT_ENDED, WorkerNames, closure_workers, roles
+from psnb._src.cluster.links import connection_ended
+from psnb._src.cluster.local import WorkerNames, closure_workers, roles
 from psnb._src.dask_compat import (
     cloudpickled,
     event_loop,
@@ -507,6 +508,11 @@ class StrategyCore:
         with self._lock:
             return self._save_last() or no_last_save
 
+    def what_is_lost(self) -> str:
+        """Return what no server has, and the way on; empty if nothing is lost."""
+        lost = self.losses.lost()
+        return self.losses.loss_text(lost) if lost else ""
+
     def settled(self) -> bool:
         """Wait until each shard is on a server that answers; see `Reconciler.settled`."""
         return run_on_loop(self._loop, self.reconciler.settled)
@@ -575,7 +581,8 @@ class StrategyCore:
         if (ended := self.servers.ended) is not None:
             return type(ended)(*ended.args)  # a copy: several threads may raise it
         if has_ended(self.client):
-            return CoordinatorClosedError(CLIENT_ENDED)
+            deed = self.servers.ownership.deed
+            return CoordinatorClosedError(connection_ended(deed.name, deed.retention))
         if self._closed:
             return CoordinatorClosedError(
                 "the strategy is closed: make a new one with psnb.ParameterServerStrategy(client)"

@@ -23,10 +23,10 @@ from distributed import Client
 
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import Variable
+from psnb._src.cluster.links import listens
 from psnb._src.dask_compat import (
     ask_scheduler,
     has_ended,
-    host_and_port,
     is_connected,
     scheduler_address,
     scheduler_identity,
@@ -58,17 +58,16 @@ from psnb.errors import (
 
 # SchedulerLife: notices that the Dask scheduler has ended. On the client's event loop.
 #
-# Dask's client tries for half a minute to connect again, silently. But when its
-# scheduler ends, every Dask worker ends within seconds, with all parameters that it holds, and a
-# scheduler that is started at the same address knows nothing of them. So there is nothing to wait
-# for, once nothing listens there any more, or another scheduler does. A connection that has only
-# broken is made again by Dask.
+# Dask's client tries for minutes to connect again, silently: see `psnb._src.cluster.links`. But
+# when its scheduler ends, every Dask worker ends within seconds, with all parameters that it holds,
+# and a scheduler that is started at the same address knows nothing of them. So there is nothing to
+# wait for, once nothing listens there any more, or another scheduler does. A connection that has
+# only broken is made again by Dask.
 
 _LOOK = 0.25
 _GRACE = 1.0
 """Seconds that Dask gets to connect again."""
 
-_CONNECT_TIMEOUT = 1.0
 _ANSWER_TIMEOUT = 10.0
 
 
@@ -94,7 +93,7 @@ async def scheduler_ends(client: Client, look: float = _LOOK) -> None:
         with errors:
             if not is_connected(client):
                 since = since or loop.time()
-                if loop.time() - since >= _GRACE and await _refuses(address):
+                if loop.time() - since >= _GRACE and await listens(address) is False:
                     raise scheduler_lost(address)
             elif since is not None or not known:  # it is connected again
                 since, found = None, await _id(client)
@@ -119,7 +118,7 @@ async def check_scheduler(client: Client) -> None:
         if has_ended(client):
             return
         if loop.time() >= until:
-            if await _refuses(address):
+            if await listens(address) is False:
                 raise scheduler_lost(address)
             return
         await asyncio.sleep(_LOOK)
@@ -131,21 +130,6 @@ async def _id(client: Client, timeout: float = _ANSWER_TIMEOUT) -> str:
             return str((await scheduler_identity(client))["id"])
     except (OSError, AttributeError):  # the connection is broken, or the client is closed
         return ""
-
-
-async def _refuses(address: str) -> bool:
-    """Return whether nothing listens at an address."""
-    if not address.startswith(("tcp://", "tls://")):
-        return False
-    try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT):
-            _, writer = await asyncio.open_connection(*host_and_port(address))
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False  # it cannot be reached: it may be there still
-    writer.close()
-    return False
 
 
 def scheduler_lost(address: str) -> SchedulerLostError:

@@ -26,6 +26,7 @@ from psnb._src.client.connection import ControlConnection
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.requests import Request
 from psnb._src.client.variable import Variable
+from psnb._src.cluster.links import warn_of_short_limits
 from psnb._src.cluster.scaling import ClosureScaling, ServerProtection
 from psnb._src.dask_compat import ConnectionPool, ask_scheduler, event_loop, pool_of
 from psnb._src.monitor.events import EventKind, EventLog
@@ -54,7 +55,7 @@ from psnb._src.server.operations import (
 )
 from psnb._src.strategy.ownership import Ownership
 from psnb._src.utils.loops import LoopErrors
-from psnb._src.utils.threads import Lock, run_in_thread
+from psnb._src.utils.threads import Lock, run_in_thread, run_on_loop
 from psnb._src.worker.plugin import Runtime
 from psnb.errors import (
     ClusterError,
@@ -518,7 +519,7 @@ def _number(server: ServerAddress) -> int:
 
 
 def extend(client: Client) -> None:
-    """Have a cluster's processes load what psnb needs there.
+    """Have a cluster's processes load what psnb needs there, and warn of what would end them.
 
     Raises
     ------
@@ -528,6 +529,7 @@ def extend(client: Client) -> None:
     _register(client, Runtime(), "a Dask worker")
     for plugin in (LayoutRegistry(), ServerProtection(), ClosureScaling()):
         _register(client, plugin, "the Dask scheduler")
+    run_on_loop(event_loop(client), lambda: warn_of_short_limits(client))
 
 
 def _register(client: Client, plugin: WorkerPlugin | SchedulerPlugin, where: str) -> None:

@@ -42,8 +42,8 @@ from psnb._src.client.embedding import Embedding
 from psnb._src.client.requests import Request
 from psnb._src.client.sparse_shards import EmbeddingSpec, Partitioner
 from psnb._src.client.variable import Variable
+from psnb._src.cluster.links import CLIENT_ENDED, hold
 from psnb._src.cluster.local import (
-    CLIENT_ENDED,
     choose_servers,
     closure_workers,
     dashboard_link,
@@ -692,7 +692,7 @@ def leave_to_others(strategy: ParameterServerStrategy) -> None:
 
 
 def check_client(client: Client) -> None:
-    """Raise ConfigurationError unless it is a client that can be waited for.
+    """Raise ConfigurationError unless it is a client that can be waited for; have it wait, too.
 
     Raises
     ------
@@ -702,11 +702,12 @@ def check_client(client: Client) -> None:
     if not isinstance(client, Client) or client.asynchronous:
         raise ConfigurationError(
             f"client must be a synchronous distributed.Client, found {shown(client)}: "
-            "psnb.local_cluster() makes one, or distributed.Client('tcp://host:8786')"
+            "psnb.local_cluster() makes one, or psnb.connect('tcp://host:8786')"
         )
     if has_ended(client):
         raise ClusterError(CLIENT_ENDED)
     run_on_loop(event_loop(client), partial(check_scheduler, client))
+    hold(client)
 
 
 @uninterrupted  # except while it waits

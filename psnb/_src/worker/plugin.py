@@ -21,6 +21,7 @@ from distributed import Worker, WorkerPlugin
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.connection import open_connection
 from psnb._src.client.requests import add_process_client, remove_process_client
+from psnb._src.cluster.links import SHORT_LIMITS, short_limits
 from psnb._src.dask_compat import (
     CONNECTION_KEPT,
     Comm,
@@ -127,6 +128,7 @@ class Runtime(WorkerPlugin):
         self._leaving: asyncio.Task[None] | None = None
         add_handler(worker, HANDLER, psnb_session)
         add_handler(worker, MAIL_HANDLER, mail.handle)
+        add_handler(worker, SHORT_LIMITS, short_limits)
         self._servers = ParameterServers(worker, connect)
         # Not in the notebook's own process, where a worker may be, too.
         self._own_process = not in_notebook()
