@@ -1,4 +1,4 @@
-"""BlackHole: a forwarder that stops forwarding, so a connection dies as it does with a cut cable.
+"""BlackHole: a forwarder that stops forwarding, as a cut cable does, until it is mended.
 
 Nothing is closed or refused: bytes that arrive are swallowed, new connections are accepted and
 never answered.
@@ -16,7 +16,7 @@ _CHUNK = 1 << 16
 
 
 class BlackHole:
-    """Forwards connections on this machine to a port, until it is cut. One thread of its own.
+    """Forwards connections on this machine to a port, unless it is cut. One thread of its own.
 
     Parameters
     ----------
@@ -35,8 +35,12 @@ class BlackHole:
         self._opened: list[socket.socket] = [self._listener]
 
     def cut(self) -> None:
-        """Forward nothing more, for good."""
+        """Forward nothing more: what arrives is lost."""
         self._is_cut.set()
+
+    def mend(self) -> None:
+        """Forward what arrives from now on."""
+        self._is_cut.clear()
 
     @contextmanager
     def running(self) -> Iterator[BlackHole]:

@@ -66,12 +66,15 @@ class CommandLine:
         self.file = str(folder / "scheduler.json")
 
     @contextmanager
-    def scheduler(self, port: int = 0) -> Iterator[Process]:
+    def scheduler(
+        self, port: int = 0, *options: str, before: tuple[str, ...] = ()
+    ) -> Iterator[Process]:
         """Run `dask scheduler` until the block ends."""
         Path(self.file).unlink(missing_ok=True)
         with process(
             *("dask", "scheduler", "--host", self._host, "--port", str(port)),
-            *("--no-dashboard", "--scheduler-file", self.file),
+            *("--no-dashboard", "--scheduler-file", self.file, *options),
+            before=before,
             anew=self._anew,
         ) as running:
             wait_until(Path(self.file).exists, "the scheduler runs")

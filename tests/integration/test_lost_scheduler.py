@@ -98,6 +98,22 @@ def test_every_call_raises_within_seconds_that_the_scheduler_has_ended(
         assert time.monotonic() - ended < TOLD
 
 
+def test_without_parameters_and_workers_nothing_waits_for_ever(doomed: Doomed) -> None:
+    # So it is when a scheduler was cut off for too long: the others end, and it is there.
+    with psnb.ParameterServerStrategy(doomed.client) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy, heartbeat_timeout=1)
+        strategy.variable(np.zeros(1), "v")
+        wait_until_ready(coordinator, "a")
+        for pid in doomed.client.run(os.getpid).values():
+            os.kill(pid, signal.SIGKILL)
+        for _ in range(2):  # not only once
+            remote = coordinator.schedule(int)
+            with pytest.raises(errors.ServerLostError, match=r"no worker .* lost.*recover.*'v'"):
+                coordinator.join(DEADLINE)
+            with pytest.raises(errors.ServerLostError):
+                remote.fetch(0)
+
+
 def test_starting_over_with_the_old_client_raises_within_seconds_too(
     doomed: Doomed, tmp_path: Path
 ) -> None:

@@ -84,14 +84,31 @@ def test_closures_behind_a_black_hole_run_elsewhere_and_count_once(tmp_path: Pat
         assert int(counter.read()) == 1
 
 
-def test_closures_of_a_worker_whose_link_is_cut_run_elsewhere(tmp_path: Path) -> None:
+def run_apart(module: str, *arguments: str, limit: float = 150) -> None:
+    """Run one of the test's modules as root of a network of its own."""
     require_namespaces(*APART, *ADD_LINK)
     done = subprocess.run(
-        [*APART, sys.executable, "-m", "tests.integration.cut_link", str(tmp_path)],
+        [*APART, sys.executable, "-m", f"tests.integration.{module}", *arguments],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=limit,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_closures_of_a_worker_whose_link_is_cut_run_elsewhere(tmp_path: Path) -> None:
+    run_apart("cut_link", str(tmp_path))
+
+
+@pytest.mark.parametrize("seconds", [15, 60])
+@pytest.mark.parametrize("who", ["server", "worker", "scheduler", "notebook"])
+def test_a_link_that_is_down_for_less_than_the_limit_loses_nothing(
+    tmp_path: Path, who: str, seconds: int
+) -> None:
+    run_apart("cut_links", str(tmp_path), who, str(seconds), limit=280)
+
+
+def test_a_host_that_dies_without_a_word_is_noticed_long_before_the_limit(tmp_path: Path) -> None:
+    run_apart("cut_links", str(tmp_path), "dead", "0")

@@ -180,6 +180,24 @@ async def listens(address: str) -> bool | None:
     return True
 
 
+# What waits for long must be told from what is there: for what begins on it.
+
+SILENT = 30.0
+"""Seconds without a heartbeat to the Dask scheduler after which nothing begins on a process."""
+
+
+def present(cluster: dict[str, Any]) -> dict[str, Any]:
+    """Return a scheduler's description of its cluster without processes that have fallen silent.
+
+    It lists one whose host has died as long as it waits for its link. Pure.
+    """
+    workers = cluster["workers"]
+    # By the scheduler's own clock: the latest is as good as now, or none is heard.
+    since = max((each["last_seen"] for each in workers.values()), default=0.0) - SILENT
+    heard = {address: each for address, each in workers.items() if each["last_seen"] >= since}
+    return {**cluster, "workers": heard}
+
+
 # In the processes of a cluster that others have started.
 
 SHORT_LIMITS = "psnb_short_limits"
@@ -212,15 +230,16 @@ async def warn_of_short_limits(client: Client) -> None:
     # Who does not answer is named by others: that is no reason to wait for it.
     try:
         async with asyncio.timeout(_ASK_TIMEOUT):
-            answers: dict[str, Any] = {"the scheduler": await ask_scheduler(client, SHORT_LIMITS)}
+            own = await ask_scheduler(client, SHORT_LIMITS)
             workers = (await scheduler_identity(client))["workers"]
             message = {"op": SHORT_LIMITS}
             found = await ask_scheduler(client, "broadcast", msg=message, on_error="ignore")
     except OSError as error:
         logger.debug("it is not known for how long Dask waits for links: %r", error)
         return
-    for address, answer in found.items():
-        answers[repr(str(workers[address]["name"])) if address in workers else address] = answer
+    names = {address: repr(str(worker["name"])) for address, worker in workers.items()}
+    answers = {names.get(address, address): lines for address, lines in found.items()}
+    answers = {"the scheduler": own, **{name: answers[name] for name in sorted(answers)}}
     for line in map(_line, _LIMITS):
         short = [name for name, lines in answers.items() if line in lines]
         if short:

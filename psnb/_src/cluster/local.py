@@ -22,7 +22,7 @@ import dask
 import psutil
 from distributed import Client, Scheduler, Security, Worker
 
-from psnb._src.cluster.links import CLIENT_ENDED, raise_limits
+from psnb._src.cluster.links import CLIENT_ENDED, present, raise_limits
 from psnb._src.cluster.scaling import ROLE
 from psnb._src.dask_compat import (
     PrivateScheduler,
@@ -227,7 +227,7 @@ class Roles:
 
 
 def identity(client: Client) -> dict[str, Any]:
-    """Return the scheduler's description of its cluster and all of its workers.
+    """Return the scheduler's description of its cluster and all of its workers that are heard.
 
     Not `Client.scheduler_info`: it returns a copy that the client itself renews every two seconds,
     without workers, so that now and then a cluster seems to have no workers.
@@ -240,7 +240,7 @@ def identity(client: Client) -> dict[str, Any]:
     if has_ended(client):
         raise ClusterError(CLIENT_ENDED)
     try:
-        return run_on_loop(
+        found = run_on_loop(
             event_loop(client), partial(scheduler_identity, client), IDENTITY_TIMEOUT
         )
     except TimeoutError as error:
@@ -248,6 +248,7 @@ def identity(client: Client) -> dict[str, Any]:
             f"the Dask scheduler has not answered for {IDENTITY_TIMEOUT:.0f} s: it hangs, or this "
             "client's event loop does"
         ) from error
+    return present(found)
 
 
 def roles(cluster: dict[str, Any]) -> Roles:

@@ -30,7 +30,7 @@ from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
 from psnb._src.client.sparse_shards import Partitioner, SparseShards, clipped_tables
 from psnb._src.client.variable import DenseShards, Variable, shards_of
-from psnb._src.cluster.links import connection_ended
+from psnb._src.cluster.links import connection_ended, present
 from psnb._src.cluster.local import WorkerNames, closure_workers, roles
 from psnb._src.dask_compat import (
     cloudpickled,
@@ -193,8 +193,9 @@ async def _replaced(
     used = {server.address for server in (*alive, *unresponsive)}
     most = wanted
     while True:
-        found, late = roles(await scheduler_identity(client)), loop.time() > end
-        wanted = most - stuck(unresponsive, (*found.servers, *found.workers))
+        cluster, late = await scheduler_identity(client), loop.time() > end
+        found = roles(present(cluster))
+        wanted = most - stuck(unresponsive, cluster["workers"])
         fresh = [address for address in found.servers if address not in used]
         if not found.servers and (late or not servers.dedicated):
             fresh = [address for address in found.workers if address not in used][:-1]

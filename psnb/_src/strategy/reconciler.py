@@ -25,6 +25,7 @@ from functools import partial
 from distributed import Client
 
 from psnb._src.client.comm_client import FAILOVER_TIMEOUT
+from psnb._src.cluster.links import present
 from psnb._src.cluster.local import roles
 from psnb._src.dask_compat import event_loop, has_ended, scheduler_identity
 from psnb._src.monitor.events import EventKind
@@ -454,7 +455,7 @@ class Reconciler:
     async def _start(self, missing: int) -> None:
         with self._recruits:
             try:
-                identity = await scheduler_identity(self._client)
+                identity = present(await scheduler_identity(self._client))
                 used = {server.address for server in self._servers.running}
                 fresh = [each for each in roles(identity).servers if each not in used][:missing]
                 await self._servers.start(fresh)
@@ -547,8 +548,9 @@ async def rebalance(
     int
         How many shards were moved.
     """
-    found = roles(await scheduler_identity(client))
-    known = {**found.servers, **found.workers}
+    cluster = await scheduler_identity(client)
+    found, listed = roles(present(cluster)), roles(cluster)
+    known = {**listed.servers, **listed.workers}
     names = {name: address for address, name in known.items()}
     drained = {names.get(each, each) for each in drain}
     running = {server.address: server for server in servers.running}

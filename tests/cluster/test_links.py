@@ -1,0 +1,153 @@
+"""For how long links are waited for, and who is told that others wait for less."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+import psnb
+from psnb import errors
+from psnb._src.cluster.links import (
+    LINK,
+    present,
+    raise_limits,
+    short_limits,
+    warn_of_short_limits,
+)
+from psnb._src.dask_compat import event_loop, host_and_port, is_connected
+from psnb._src.utils.threads import run_on_loop
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.black_hole import BlackHole
+
+TCP, TTL = "distributed.comm.timeouts.tcp", "distributed.scheduler.worker-ttl"
+TCP_LINE = "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP=300s"
+TTL_LINE = "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL=300s"
+
+
+@pytest.fixture(autouse=True)
+def _own_settings() -> Iterator[None]:
+    """Undo what is set for the whole process."""
+    with dask.config.set({TCP: "30s", TTL: "5 minutes"}):
+        yield
+
+
+@pytest.fixture(scope="module")
+def sockets() -> Iterator[LocalCluster]:
+    """Dask's own cluster, in this process, but with sockets."""
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=False,
+        protocol="tcp://",
+        memory_limit=None,
+        dashboard_address="127.0.0.1:0",
+        scheduler_kwargs={"dashboard": False},
+    ) as local:
+        yield local
+
+
+@pytest.mark.parametrize(
+    ("tcp", "ttl", "lines"),
+    [
+        ("30s", "5 minutes", [TCP_LINE]),
+        ("300s", "5 minutes", []),
+        (600, None, []),
+        ("1h", "60s", [TTL_LINE]),
+        ("299s", "299s", [TCP_LINE, TTL_LINE]),
+    ],
+)
+def test_limits_that_are_too_short_are_named_with_what_to_set(
+    tcp: Any, ttl: Any, lines: list[str]
+) -> None:
+    with dask.config.set({TCP: tcp, TTL: ttl}):
+        assert short_limits() == lines
+
+
+@pytest.mark.parametrize(("tcp", "then"), [("30s", "300s"), ("1h", "1h")])
+def test_limits_of_this_process_are_raised_and_never_lowered(tcp: str, then: str) -> None:
+    with dask.config.set({TCP: tcp}):
+        raise_limits()
+        assert (dask.config.get(TCP), dask.config.get(TTL)) == (then, "5 minutes")
+
+
+def test_who_waits_for_less_is_named_with_what_to_set(
+    sockets: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warned(client: Client) -> list[str]:
+        caplog.clear()
+        run_on_loop(event_loop(client), lambda: warn_of_short_limits(client))
+        return caplog.messages
+
+    with Client(sockets) as client, psnb.ParameterServerStrategy(client, num_servers=1):
+        assert warned(client) == []  # in one process, the strategy has raised it for all
+        with dask.config.set({TCP: "30s"}):
+            (text,) = warned(client)
+    assert text.endswith(
+        f"Set {TCP_LINE} in the environment, before they start, of the scheduler, '0', '1'"
+    )
+
+
+def _connects(address: str, stack: ExitStack) -> Client:
+    return stack.enter_context(psnb.connect(address, timeout=1))
+
+
+def _makes(address: str, stack: ExitStack) -> Client:
+    client = stack.enter_context(Client(address, timeout=1))
+    stack.enter_context(psnb.ParameterServerStrategy(client, num_servers=1))
+    return client
+
+
+def _lists(address: str, stack: ExitStack) -> Client:
+    client = stack.enter_context(Client(address, timeout=1))
+    psnb.attach(client)
+    return client
+
+
+@pytest.mark.parametrize("door", [_connects, _makes, _lists])
+def test_a_connection_is_made_again_after_longer_than_it_may_take_at_first(
+    sockets: LocalCluster, door: Callable[[str, ExitStack], Client]
+) -> None:
+    _, port = host_and_port(sockets.scheduler_address)
+    with BlackHole(port).running() as hole, ExitStack() as stack:
+        client = door(f"tcp://127.0.0.1:{hole.port}", stack)
+        hole.cut()
+        client.loop.add_callback(client.scheduler_comm.comm.abort)
+        wait_until(lambda: not is_connected(client), "the connection is broken")
+        threading.Event().wait(3)
+        assert client.status == "connecting"
+        hole.mend()
+        wait_until(lambda: is_connected(client), "it is made again")
+        assert client.run_on_scheduler(int) == 0
+
+
+def test_the_connections_of_a_client_get_the_limit(sockets: LocalCluster) -> None:
+    with Client(sockets) as client:
+        socket = client.scheduler_comm.comm.stream.socket
+        user_timeout = 18  # of TCP, in milliseconds
+        assert socket.getsockopt(6, user_timeout) == 30_000
+        psnb.attach(client)
+        assert socket.getsockopt(6, user_timeout) == 1000 * LINK
+
+
+def test_a_client_that_is_closed_says_how_to_get_the_strategy_back(sockets: LocalCluster) -> None:
+    with psnb.connect(sockets.scheduler_address, timeout=DEADLINE) as client:
+        strategy = psnb.ParameterServerStrategy(client, num_servers=1, name="mine")
+    with pytest.raises(errors.CoordinatorClosedError, match=r"psnb\.attach\(client, 'mine'\)"):
+        strategy.variable([0.0])
+    with psnb.connect(sockets.scheduler_address, timeout=DEADLINE) as client:
+        psnb.attach(client, "mine")[0].close()
+
+
+def test_nothing_begins_on_a_process_that_is_silent_though_dask_waits_for_it() -> None:
+    def cluster(**seen: float) -> dict[str, Any]:
+        return {"id": "s", "workers": {name: {"last_seen": at} for name, at in seen.items()}}
+
+    assert present(cluster(a=100.0, b=71.0, c=69.0)) == cluster(a=100.0, b=71.0)
+    assert present(cluster(a=1.0)) == cluster(a=1.0)
+    assert present(cluster()) == cluster()

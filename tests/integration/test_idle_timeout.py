@@ -1,0 +1,56 @@
+"""A scheduler with an idle timeout, whose cluster holds parameters while nothing runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from distributed.core import Status
+
+import psnb
+from tests.conftest import wait_until
+
+pytestmark = pytest.mark.second_tier(
+    "waits for the end of a retention; test_layout_registry.py has what the scheduler does"
+)
+
+IDLE = 0.5
+
+
+@pytest.fixture
+def local() -> Iterator[LocalCluster]:
+    """A cluster of this process, but with sockets, whose scheduler may end before it."""
+    # Or it would wait for its scheduler for half a minute.
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp://",
+            memory_limit=None,
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+        ) as found,
+    ):
+        yield found
+
+
+def test_it_goes_on_as_long_as_a_strategy_is_kept_and_no_longer(local: LocalCluster) -> None:
+    scheduler = local.scheduler
+    client = Client(local.scheduler_address)
+    strategy = psnb.ParameterServerStrategy(
+        client, num_servers=1, heartbeat_timeout=0.5, retention=1.0
+    )
+    v = strategy.variable(np.zeros(1))
+    scheduler.idle_timeout = IDLE  # only now: else it would end before
+    threading.Event().wait(4 * IDLE)
+    assert v.read() == 0
+    client.close()  # as if the notebook had died: what it had is kept for a while
+    threading.Event().wait(4 * IDLE)
+    assert scheduler.status is Status.running
+    wait_until(lambda: scheduler.status is Status.closed, "its retention is over")
