@@ -70,7 +70,11 @@ class WorkerLostError(PsnbError):
 
 
 class ServerLostError(PsnbError):
-    """A parameter server has ended; its data are lost, unless there is a copy."""
+    """A parameter server has ended; its data are lost, unless there is a copy.
+
+    Queued closures fail with this error, too, when there is no worker either for
+    ``heartbeat_timeout`` seconds.
+    """
 
 
 class ServerUnresponsiveError(ServerLostError):

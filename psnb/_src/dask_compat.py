@@ -120,7 +120,7 @@ async def ask(comm: Comm, handler: str, **arguments: Any) -> Any:
     return await send_recv(comm, op=handler, **arguments)
 
 
-def socket_stream(comm: Comm) -> IOStream | None:
+def socket_stream(comm: Comm | None) -> IOStream | None:
     """Return the Tornado stream below a connection; None if it is not a socket.
 
     Relies on ``TCP.stream``, of ``tcp://`` and ``tls://``, and on Dask reading from it only when it
@@ -257,16 +257,19 @@ def await_before_reconnecting(client: Client, wait: Callable[[], Awaitable[None]
 
 
 async def renew_tcp_timeouts(client: Client) -> None:
-    """Give the connections that a client has made the limits of Dask's configuration as it is now.
+    """Give connections that were made before the limits of Dask's configuration as it is now.
 
-    Relies on ``set_tcp_timeout``, which each gets once, and which takes its stream; on
-    ``Client.scheduler_comm`` and its ``comm``; and on ``ConnectionPool.available`` and
-    ``occupied``, sets of connections by address.
+    Those of a client, and of the scheduler of its cluster if that is in this process, as of batch
+    systems. Relies on ``set_tcp_timeout``, which each connection gets once, and which takes its
+    stream; on ``Client.scheduler_comm``, ``Scheduler.stream_comms`` and ``client_comms``, and their
+    ``comm``; and on ``ConnectionPool.available`` and ``occupied``, sets of connections by address.
     """
-    pool = pool_of(client)
-    made = [*pool.available.values(), *pool.occupied.values()]
-    stream = client.scheduler_comm
-    for comm in [*([] if stream is None else [stream.comm]), *(c for each in made for c in each)]:
+    pool, streams = pool_of(client), [client.scheduler_comm]
+    scheduler = getattr(client.cluster, "scheduler", None)
+    if isinstance(scheduler, Scheduler):
+        streams += [*scheduler.stream_comms.values(), *scheduler.client_comms.values()]
+    comms = {getattr(stream, "comm", None) for stream in streams}
+    for comm in comms.union(*pool.available.values(), *pool.occupied.values()):
         if (socket := socket_stream(comm)) is not None:
             set_tcp_timeout(socket)
 
