@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 _FREEZE = (0.1, 6.0)
 """Seconds: shorter and longer than anybody is patient."""
 
+_CUT = (0.1, 45.0)
+"""Seconds, most of them few: some cuts are longer than Dask waits by default."""
+
 _MEND = 2.0
 _START, _SLOWEST = 1.5, 2.0
 """Seconds that importing all that a worker needs takes on two idle cores; at most so many times."""
@@ -83,13 +86,18 @@ class Chaos:
                     later(_MEND, kind, lambda: None)
                 elif kind != "undo":
                     if undo := self._harm(kind):
-                        later(self._rng.uniform(*_FREEZE), "undo", undo)
+                        later(self._lasts(kind), "undo", undo)
                     later(self._next(kind), kind, lambda: None)
         except BaseException as error:  # a thread's: told by whoever ends it
             self._error = error
         for _, _, _, act in due:
             act()
         self._processes.mend()  # or what was killed last would be missing, perhaps all workers
+
+    def _lasts(self, kind: str) -> float:
+        if kind == "cut":
+            return float(np.exp(self._rng.uniform(*np.log(_CUT))))
+        return self._rng.uniform(*_FREEZE)
 
     def _next(self, kind: str) -> float:
         return self._rng.exponential(self._every[kind] * self._pace)
