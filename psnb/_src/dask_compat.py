@@ -238,20 +238,20 @@ def has_ended(client: Client) -> bool:
     return client.status in ("closing", "closed")
 
 
-def await_before_reconnecting(client: Client, wait: Callable[[], Awaitable[None]]) -> None:
+def await_before_reconnecting(client: Client, wait: Callable[[], Awaitable[bool]]) -> None:
     """Have a client whose connection has broken wait for something before it makes another one.
 
-    What was given first counts. Dask itself tries for as long as the client was given to connect at
-    first, and closes it then. Relies on ``Client._reconnect``, which does that, and is awaited once
-    for each connection that breaks, in a task that ends when the client is closed.
+    It is closed if ``wait`` returns False; what was given first counts. Dask itself tries for as
+    long as the client was given to connect at first, or for ever if somebody listens there who says
+    nothing. Relies on ``Client._reconnect``, which is awaited once for each connection that breaks,
+    in a task that ends when the client is closed, and on ``Client._close``.
     """
     if "_reconnect" in vars(client):
         return
     reconnect = client._reconnect
 
     async def reconnect_later() -> None:
-        await wait()
-        await reconnect()
+        await (reconnect() if await wait() else client._close())
 
     client._reconnect = reconnect_later
 

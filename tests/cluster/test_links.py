@@ -13,6 +13,7 @@ from distributed import Client, LocalCluster
 
 import psnb
 from psnb import errors
+from psnb._src.cluster import links
 from psnb._src.cluster.links import (
     LINK,
     present,
@@ -20,7 +21,7 @@ from psnb._src.cluster.links import (
     short_limits,
     warn_of_short_limits,
 )
-from psnb._src.dask_compat import event_loop, host_and_port, is_connected
+from psnb._src.dask_compat import event_loop, has_ended, host_and_port, is_connected
 from psnb._src.utils.threads import run_on_loop
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.black_hole import BlackHole
@@ -124,6 +125,37 @@ def test_a_connection_is_made_again_after_longer_than_it_may_take_at_first(
         hole.mend()
         wait_until(lambda: is_connected(client), "it is made again")
         assert client.run_on_scheduler(int) == 0
+
+
+def test_after_that_the_client_is_closed_and_attach_gives_all_back(
+    sockets: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "LINK", 1.0)
+    _, port = host_and_port(sockets.scheduler_address)
+    with BlackHole(port).running() as hole:
+        client = psnb.connect(f"tcp://127.0.0.1:{hole.port}", timeout=1)
+        strategy = psnb.ParameterServerStrategy(
+            client, num_servers=1, heartbeat_timeout=0.5, name="cut off"
+        )
+        v = strategy.variable([0.0], "v")
+        v.assign([3.0])
+        hole.cut()
+        client.loop.add_callback(client.scheduler_comm.comm.abort)
+        wait_until(lambda: has_ended(client), "it has given up")
+        with pytest.raises(
+            errors.CoordinatorClosedError, match=r"psnb\.attach\(client, 'cut off'\)"
+        ):
+            strategy.variable([0.0])
+    with psnb.connect(sockets.scheduler_address, timeout=DEADLINE) as client:
+
+        def free() -> bool:
+            (found,) = psnb.attach(client)
+            return not found.owned
+
+        wait_until(free, "the scheduler knows that its owner has gone")
+        taken, _ = psnb.attach(client, "cut off")
+        with taken:
+            assert taken.parameters["v"].read() == 3
 
 
 def test_the_connections_of_a_client_get_the_limit(sockets: LocalCluster) -> None:

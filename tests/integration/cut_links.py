@@ -3,11 +3,13 @@
 Run it after `namespaces.APART`: ``python -m tests.integration.cut_links FOLDER WHO SECONDS``. The
 one that it names is alone on its side of the link, in a namespace of its own: a server, a worker,
 the scheduler, or the notebook, whose connection breaks as well. ``dead`` is a server whose link is
-not mended while it matters.
+not mended while it matters, ``beyond`` a scheduler that is cut off for longer than its processes
+wait.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -74,6 +76,17 @@ class Counted:
 
         wait_until(some, "closures go on", 3 * DEADLINE)
 
+    def is_told_of_loss(self) -> bool:
+        """Schedule a closure, and return whether it is said that parameters are lost."""
+        try:
+            self.coordinator.schedule(self._step, (0,))
+            self.coordinator.join(1)
+        except (TimeoutError, errors.ServerUnresponsiveError):
+            return False
+        except errors.ServerLostError as error:
+            return "strategy.recover(" in str(error)
+        return False
+
     def check(self) -> None:
         """Each that has ended has counted once, and no other."""
 
@@ -115,10 +128,13 @@ def started(stack: ExitStack, folder: Path, who: str, link: Link) -> Client:
 
 def main(folder: Path, who: str, seconds: float) -> None:
     """Cut the link, mend it, and count."""
+    dead, beyond = who == "dead", who == "beyond"
+    if beyond:  # the least that Dask takes, for processes that are not started yet
+        os.environ["DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP"] = "12s"
     with ExitStack() as stack:
         link = stack.enter_context(linked())
-        dead = who == "dead"
-        client = started(stack, folder, "server" if dead else who, link)
+        alone = {"dead": "server", "beyond": "scheduler"}.get(who, who)
+        client = started(stack, folder, alone, link)
         strategy = stack.enter_context(
             psnb.ParameterServerStrategy(client, replicas=int(dead), heartbeat_timeout=PATIENCE)
         )
@@ -135,6 +151,10 @@ def main(folder: Path, who: str, seconds: float) -> None:
             counted.check()
             with psnb.ParameterServerStrategy(client, num_servers=1) as another:
                 another.variable(np.zeros(1))
+            link.set("up")
+            return
+        if beyond:
+            wait_until(counted.is_told_of_loss, "it is said that all is lost", 4 * DEADLINE)
             link.set("up")
             return
         if who == "notebook":

@@ -110,5 +110,9 @@ def test_a_link_that_is_down_for_less_than_the_limit_loses_nothing(
     run_apart("cut_links", str(tmp_path), who, str(seconds), limit=280)
 
 
+def test_what_is_lost_beyond_the_limit_is_said(tmp_path: Path) -> None:
+    run_apart("cut_links", str(tmp_path), "beyond", "0", limit=280)
+
+
 def test_a_host_that_dies_without_a_word_is_noticed_long_before_the_limit(tmp_path: Path) -> None:
     run_apart("cut_links", str(tmp_path), "dead", "0")

@@ -27,7 +27,6 @@ from psnb._src.dask_compat import (
     await_before_reconnecting,
     connect_separately,
     event_loop,
-    has_ended,
     host_and_port,
     parse_timedelta,
     renew_tcp_timeouts,
@@ -143,15 +142,17 @@ _ANSWER = 2.0
 _CONNECT_TIMEOUT = 1.0
 
 
-async def _await_scheduler(client: Client) -> None:
-    """Wait until a client's scheduler answers, or until it is of no use to wait."""
+async def _await_scheduler(client: Client) -> bool:
+    """Wait until a client's scheduler answers, or has ended; return False if it says nothing."""
     loop, address = asyncio.get_running_loop(), scheduler_address(client)
     end = loop.time() + LINK
-    while not has_ended(client) and loop.time() < end:
+    while loop.time() < end:
         there = await listens(address)
         if there is False or (there and await _answers(client, address)):
-            return
+            return True  # Dask tries for some seconds whether another one is started there
         await asyncio.sleep(_LOOK)
+    logger.error("%s could not be reached for %.0f s: the Dask client is closed", address, LINK)
+    return False
 
 
 async def _answers(client: Client, address: str) -> bool:
