@@ -14,7 +14,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from psnb._src.models.jax.batch import (
     batch_text,
     form_of,
 )
+from psnb._src.models.jax.state import kept_state, merged_by_copies
 from psnb._src.models.shared import BatchRows
 from psnb._src.protocol.packing import dumps
 from psnb._src.utils.text import with_article
@@ -217,7 +218,10 @@ class Program:
     inside : callable
         See `Inside`.
     training : bool
-        Whether ids that are not known get rows.
+        Whether ids that are not known get rows; then state of libraries must not move.
+    draws : bool
+        Whether random numbers that the function draws from what it refers to are others in each
+        step.
 
     Attributes
     ----------
@@ -227,8 +231,10 @@ class Program:
         How many programs were compiled so far.
     """
 
-    def __init__(self, of: BatchFunction, inside: Inside, *, training: bool) -> None:
-        self._of, self._inside, self._training = of, inside, training
+    def __init__(
+        self, of: BatchFunction, inside: Inside, *, training: bool, draws: bool = False
+    ) -> None:
+        self._of, self._inside, self._training, self._draws = of, inside, training, draws
         self.layout = RowLayout(of.tables, of.combiners)
         self.compiled = 0
         self._numbers = itertools.count()  # where there is no closure
@@ -319,5 +325,6 @@ class Program:
                     ) from error
                 raise
 
-        with pure(of.function):
+        still = kept_state(number if self._draws else None) if self._training else nullcontext()
+        with pure(of.function), merged_by_copies(), still:
             return self._inside(function, of.params.leaves(values), matrices)

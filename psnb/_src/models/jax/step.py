@@ -184,7 +184,9 @@ class TrainStep:
         self._of, self._has_aux = of, has_aux
         # So psnb names its closures, and notices when what the loss refers to has changed.
         self.__wrapped__, self.__qualname__ = of.function, f"step of {of.name}"
-        self._program = Program(of, self._gradients, training=True)
+        # A stage that is computed again draws what it has drawn.
+        draws = not isinstance(of.function, _Recomputed)
+        self._program = Program(of, self._gradients, training=True, draws=draws)
         self._losses = Program(of, self._found, training=False)  # for evaluation
         # What gets gradients, by variable.
         self._learning = of.params.members(of.learns or (lambda name: True))

@@ -231,6 +231,7 @@ def _parted(tree: Any) -> tuple[dict[str, np.ndarray], Any]:
 
     def inner(path: Any, node: Any) -> Any:
         """Part what a library has its own rules for."""
+        _check_equinox(jax.tree_util.keystr(path), node)
         if (kind := _kind_of_nnx(node)) is not None:
             _check_nnx(jax.tree_util.keystr(path), kind)
         elif not _is_equinox(node):
@@ -244,7 +245,9 @@ def _parted(tree: Any) -> tuple[dict[str, np.ndarray], Any]:
         return jax.tree_util.tree_map_with_path(below, node)
 
     form = jax.tree_util.tree_map_with_path(
-        inner, tree, is_leaf=lambda node: _kind_of_nnx(node) is not None or _is_equinox(node)
+        inner,
+        tree,
+        is_leaf=lambda e: _kind_of_nnx(e) is not None or _is_equinox(e) or _is_state(e),
     )
     return arrays, form
 
@@ -285,6 +288,28 @@ def _is_equinox(node: Any) -> bool:
     return equinox is not None and isinstance(node, equinox.Module)
 
 
+def _is_state(node: Any) -> bool:
+    """Return whether a node is state of Equinox, or an index with what the state begins with."""
+    equinox = sys.modules.get("equinox")
+    if equinox is None:
+        return False
+    index = isinstance(node, equinox.nn.StateIndex) and bool(jax.tree.leaves(node))
+    return index or isinstance(node, equinox.nn.State)
+
+
+def _check_equinox(name: str, node: Any) -> None:
+    """Raise ConfigurationError if there is state of Equinox in a node."""
+    if any(map(_is_state, jax.tree.leaves(node, is_leaf=_is_state))):
+        raise ConfigurationError(
+            f"{name or 'the tree'!r} has state of Equinox, such as averages of BatchNorm, which "
+            "would learn as if it were parameters. `model, state = equinox.nn.make_with_state("
+            "Model)(...)` parts it: give the model here, and let the loss refer to state. Layers "
+            "that use it as it is (equinox.nn.inference_mode) work then; what a call moves is not "
+            "kept, as a loss returns no state: take LayerNorm, or psnb.torch or psnb.keras, which "
+            "keep it"
+        )
+
+
 _COLLECTIONS = {"batch_stats", "cache", "intermediates"}
 """What Flax's linen has beside ``"params"`` in the variables of a module."""
 
@@ -316,8 +341,8 @@ def _check_nnx(name: str, kind: type) -> None:
             f"{name!r} is of nnx.{kind.__name__}: of the state of an nnx module, nnx.Param alone "
             "learns, and all else would be the same in every step. `graph, params, rest = "
             "nnx.split(model, nnx.Param, ...)` splits it: give params here, and let the loss call "
-            "nnx.merge(graph, params, rest). For dropout, leave its state out (nnx.Dropout(0.5)) "
-            "and call it with rngs=nnx.Rngs(key), of psnb.jax.step(seed=). Averages that a call "
+            "nnx.merge(graph, params, rest, copy=True). Random numbers, as of dropout, are others "
+            "in each step then. Averages that a call "
             "moves (BatchNorm) are not kept, as a loss returns no state: take LayerNorm, or "
             "psnb.torch or psnb.keras, which keep them"
         )
