@@ -152,11 +152,11 @@ def test_an_embedding_with_a_forward_of_its_own_is_a_layer_like_others() -> None
     assert_same(model, module)
 
 
-def test_buffers_that_count_or_move_are_on_servers_and_those_of_bools_are_not() -> None:
+def test_buffers_that_count_or_move_are_on_servers() -> None:
     strategy = InProcessStrategy()
     distributed(Normed(), strategy, sparse=None)
     placed = {name: each.shape for name, each in strategy.parameters.items() if "buffers" in name}  # type: ignore[union-attr]
-    assert placed == {"Normed.buffers": (6,), "Normed.buffers.1": (1,)}
+    assert placed == {"Normed.buffers": (8,), "Normed.buffers.1": (2,)}
 
 
 def test_buffers_that_are_no_part_of_the_state_stay_on_each_worker() -> None:

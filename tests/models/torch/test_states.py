@@ -114,7 +114,7 @@ def trained() -> tuple[psnb.torch.DistributedModel, dict[str, Any]]:
         ({"table.rows": torch.zeros(1, 3)}, r"'table.rows' was made with shape \(2, 3\).*\(1, 3\)"),
         ({"table.rows": None}, "'table.rows' of the state is of type NoneType"),
         ({"out.weight": [[1.0, 2.0, 3.0]]}, "'out.weight' of the state is of type list"),
-        ({"out.weight": torch.zeros(1, 3, dtype=torch.complex64)}, "complex64, which servers"),
+        ({"out.weight": torch.zeros(1, 3, dtype=torch.complex64)}, "complex64, and the model"),
         ({"out.bias": torch.zeros(2)}, r"'out.bias' was made with shape \(1,\)"),
         ({"still.weight": torch.zeros(2)}, "what stays on workers cannot be loaded.*still.weight"),
     ],

@@ -176,7 +176,7 @@ class DenseSources(Struct, frozen=True, forbid_unknown_fields=True):
         """Raise ValueError unless dense parameters may lie so."""
         for name, (variable, start) in self.parts.items():
             require(name in dense, f"there is no dense parameter {name!r:.80}")
-            fits = start + dense[name].size <= self.variables[variable][0]
+            fits = start + _kept_size(dense[name]) <= self.variables[variable][0]
             require(fits, f"{name!r:.80} is beyond the end of {variable!r:.80}")
 
     def taken(
@@ -186,9 +186,30 @@ class DenseSources(Struct, frozen=True, forbid_unknown_fields=True):
         found = dict(dense)
         for name, (variable, start) in self.parts.items():
             old = dense[name]
-            part = values[variable][start : start + old.size]
-            found[name] = part.reshape(old.shape).astype(old.dtype)
+            part = values[variable][start : start + _kept_size(old)]
+            found[name] = _from_kept(part, old.dtype).reshape(old.shape)
         return found
+
+
+# As `psnb._src.models.torch.buffers`, which says how servers keep what is not floats.
+
+
+def _kept_size(dense: np.ndarray) -> int:
+    pairs = dense.dtype.kind == "c" or (dense.dtype.kind in "iu" and dense.dtype.itemsize == 8)
+    return dense.size * (2 if pairs else 1)
+
+
+def _from_kept(kept: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "b":
+        return kept > 0
+    if dtype.kind == "c":
+        return kept.view(f"c{2 * kept.itemsize}").astype(dtype)
+    if dtype.kind in "iu":
+        high, low = kept.reshape(-1, 2).T if dtype.itemsize == 8 else (np.zeros(()), kept)
+        upper = np.floor(high)
+        lower = np.rint((high - upper) * 2.0**32 + low).astype(np.int64)
+        return (upper.astype(np.int64) * 2**32 + lower).astype(dtype)
+    return kept.astype(dtype)
 
 
 # Exported: what a framework gives to be written, and what it makes of that when it is loaded.

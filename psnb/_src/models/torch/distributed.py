@@ -5,6 +5,7 @@ Threads: each has its own copy of the module (without tables), so closures may r
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -33,6 +34,7 @@ from psnb._src.models.shared import (
     pulling,
     pushing,
 )
+from psnb._src.models.torch.buffers import not_finite
 from psnb._src.models.torch.export import exported
 from psnb._src.models.torch.model_pass import (
     ModelPass,
@@ -173,13 +175,14 @@ class DistributedModel:
     right however late it comes. Running statistics of BatchNorm and InstanceNorm are moving
     averages: servers move what they have by then towards the batch's, ``(1 - momentum) * average +
     momentum * statistic``, so that a variance stays one. Integers count: what a step has added is
-    added. All others are set, as a whole, to what the step has computed: the last one counts, and
-    what others have made of them meanwhile is lost. (So are statistics that something else moves:
-    a layer of another kind, a compiled one.) In mode `psnb.Sync` the results of a round are
-    averaged. Sums that must not lose anything belong into integers, or into `psnb.metrics`; a
-    position in a ring counts on, and is taken modulo the ring's length where it is used. Buffers of
-    bools, and those that are not part of the state, stay on each worker, as do the weights of
-    frozen embeddings, which must stay as they are.
+    added. Bools that a step has changed are set, one by one. All others are set, as a whole, to
+    what the step has computed: the last one counts, and what others have made of them meanwhile is
+    lost. (So are statistics that something else moves: a layer of another kind, a compiled one.) In
+    mode `psnb.Sync` the results of a round are averaged, and a bool is true if a step of the round
+    has set it. Sums that must not lose anything belong into integers, or into `psnb.metrics`; a
+    position in a ring counts on, and is taken modulo the ring's length where it is used. Buffers
+    that are not part of the state stay on each worker, as do the weights of frozen embeddings and
+    frozen parameters of integers, which must stay as they are. A buffer keeps its shape.
 
     *No gradient* is not a gradient of zeros. As with PyTorch alone, a parameter whose ``grad`` is
     None at the end of a step stays as it is, with the state of its optimizer and its count of
@@ -525,11 +528,15 @@ class DistributedModel:
         )
         blends.append(replica.rewritten(written))
         try:
-            loss = sum(float(found.get(n, each)) for n, each in enumerate(losses))
+            loss = sum(found.get(n, each).item() for n, each in enumerate(losses))
             current.push({**replica.joined(given, *blends), **rows}, loss, weight)
         except InvalidArrayError as error:
             named = [*replica.parameters(), *current.leaves()]
             bad = [n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()]
+            terms = blends[1]
+            wild = [name for name, each in terms.items() if not np.isfinite(each).all()]
+            if not bad and wild and math.isfinite(loss):
+                raise not_finite(wild) from error
             if not bad:
                 raise InvalidArrayError(f"{current.summary()}. {error}") from error
             raise InvalidArrayError(

@@ -92,13 +92,26 @@ def check_keys(
 
 def checked_array(key: str, value: Any, shape: tuple[int | None, ...]) -> np.ndarray:
     """Return a value of a state as an array of this shape, in which None is any length."""
+    plain = _checked(key, value, shape, takes_complex=False)
+    # What numpy has no dtype for (bfloat16) fits into float32.
+    wide = plain.is_floating_point() and plain.element_size() < 4
+    return (plain.float() if wide else plain).numpy()
+
+
+def checked_buffer(key: str, value: Any, like: Tensor) -> Tensor:
+    """Return a value of a state with the shape and the dtype of a buffer."""
+    shape = tuple(like.shape)
+    return _checked(key, value, shape, takes_complex=like.is_complex()).to(like.dtype)
+
+
+def _checked(key: str, value: Any, shape: tuple[int | None, ...], *, takes_complex: bool) -> Tensor:
     if not isinstance(value, Tensor):
         raise InvalidArrayError(
             f"{key!r} of the state is of type {type(value).__name__}: values of a state are tensors"
         )
-    if value.is_complex():
+    if value.is_complex() and not takes_complex:
         raise InvalidArrayError(
-            f"{key!r} of the state is of {value.dtype}, which servers cannot keep"
+            f"{key!r} of the state is of {value.dtype}, and the model's is of no complex numbers"
         )
     sizes = tuple(value.shape)
     if len(sizes) != len(shape) or any(
@@ -109,10 +122,7 @@ def checked_array(key: str, value: Any, shape: tuple[int | None, ...]) -> np.nda
             f"{key!r} was made with shape {expected}, and the state has {sizes}: a model whose "
             "layers changed is another model; place it again, under another name="
         )
-    plain = value.detach().cpu()
-    # What numpy has no dtype for (bfloat16) fits into float32.
-    wide = plain.is_floating_point() and plain.element_size() < 4
-    return (plain.float() if wide else plain).numpy()
+    return value.detach().cpu()
 
 
 def checked_rows(

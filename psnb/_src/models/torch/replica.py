@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from psnb._src.client.variable import Handle, Variable
 from psnb._src.models.shared import Pushed
+from psnb._src.models.torch.buffers import from_kept, moved
 from psnb._src.models.torch.model_pass import ModelPass, from_device
 from psnb._src.models.torch.module_graph import keep_here, set_hooks
 from psnb._src.models.torch.split import MovingAverages, PlacedModule, tensor_at
@@ -46,10 +47,12 @@ class WorkerState:
     ----------
     fixed : sequence of str
         Parameters that stay in the module as they were.
+    served : collection of str
+        The buffers that come from servers.
     """
 
-    def __init__(self, fixed: Sequence[str] = ()) -> None:
-        self._fixed = fixed
+    def __init__(self, fixed: Sequence[str] = (), served: Collection[str] = ()) -> None:
+        self._fixed, self._served = fixed, served
         self._calls = 0
         self._left: set[Attribute] = set()
 
@@ -67,56 +70,70 @@ class WorkerState:
             yield
             return
         self._calls += 1
-        before = _values_of(module)
+        before = _values_of(module, self._served)
         fixed = {name: module.get_parameter(name).detach().clone() for name in self._fixed}
         with _reads(module, self._left) as read:
             yield
         for name, value in fixed.items():
             if not torch.equal(module.get_parameter(name), value):
                 raise ConfigurationError(
-                    f"{name!r} is the weight of a frozen embedding, and a call of the module moves "
-                    "it: each worker would have another one. Let it learn (requires_grad_()), or "
-                    "keep what moves in a parameter or buffer that functional.embedding looks up "
-                    "in: these are on the servers, and come with each step as a whole"
+                    f"{name!r} is the weight of a frozen embedding, or a parameter of integers, "
+                    "and a call of the module moves it: each worker would have another one. Let it "
+                    "learn (requires_grad_()), or keep what moves in a buffer, in which "
+                    "functional.embedding can look up, too: these are on the servers, and come "
+                    "with each step as a whole"
                 )
-        after = _values_of(module)
+        after = _values_of(module, self._served)
         self._left = {key for key, value in after.items() if before.get(key) != value}
         for path, name in sorted(read & self._left):
             where = f"{path}.{name}" if path else name
             raise ConfigurationError(
                 f"{where!r} is what a call of the module leaves for the next one. It would be that "
                 "of one worker, and the next batch is on another one, or on the same after others. "
-                "Compute it in forward; or make it a tensor and register_buffer(...) it: servers "
-                "keep buffers, and with persistent=False each worker has its own"
+                "Compute it in forward; or make it a tensor and register_buffer(...) it, before "
+                "psnb.torch.distribute: servers keep buffers, and with persistent=False each "
+                "worker has its own"
             )
 
 
-def _values_of(module: nn.Module) -> dict[Attribute, Any]:
+def _values_of(module: nn.Module, served: Collection[str]) -> dict[Attribute, Any]:
+    # What servers keep of these, and what does not move, is known: that lists refer to it is no
+    # state of theirs.
+    own = {id(each) for each in (*module.parameters(), *module.buffers())}
     return {
-        (path, name): _comparable(value, _DEPTH)
+        (path, name): _comparable(value, _DEPTH, own)
         for path, each in module.named_modules()
-        for name, value in vars(each).items()
+        for name, value in (*vars(each).items(), *_new_buffers(path, each, served))
         if name not in _OF_TORCH
     }
 
 
-def _comparable(value: Any, depth: int) -> tuple[Any, ...]:
+def _new_buffers(path: str, module: nn.Module, served: Collection[str]) -> Iterator[Any]:
+    """Yield the buffers of the state that calls have made, or may make, of none."""
+    for name, value in module._buffers.items():
+        known = f"{path}.{name}" if path else name
+        if known not in served and name not in module._non_persistent_buffers_set:
+            yield name, value
+
+
+def _comparable(value: Any, depth: int, own: Container[int]) -> tuple[Any, ...]:
     """Return what differs if a value is replaced, or changed in its place."""
     match value:
         case bool() | int() | float() | complex() | str() | bytes() | None:
             return (value,)
         case Tensor():
             # The value itself too, which so stays alive: another one has another id.
-            return id(value), -1 if value.is_inference() else value._version, value
+            still = id(value) in own or value.is_inference()
+            return id(value), -1 if still else value._version, value
         case Mapping() if depth and len(value) <= _MOST_ITEMS:
-            return type(value), *value, *_all(value.values(), depth)
+            return type(value), *value, *_all(value.values(), depth, own)
         case list() | tuple() | set() | deque() if depth and len(value) <= _MOST_ITEMS:
-            return type(value), *_all(value, depth)
+            return type(value), *_all(value, depth, own)
     return id(value), value
 
 
-def _all(values: Iterable[Any], depth: int) -> Iterator[tuple[Any, ...]]:
-    return (_comparable(each, depth - 1) for each in values)
+def _all(values: Iterable[Any], depth: int, own: Container[int]) -> Iterator[tuple[Any, ...]]:
+    return (_comparable(each, depth - 1, own) for each in values)
 
 
 @contextmanager
@@ -197,7 +214,7 @@ class Replica:
         graph, self.device = placed.copied()
         self.module = graph.module
         self.current: ModelPass | None = None
-        self.state = WorkerState(placed.values.fixed)
+        self.state = WorkerState(placed.values.fixed, placed.values.buffers.places)
         self.closure: object = None
         self._values = values = placed.values
         self._flat = [
@@ -225,6 +242,7 @@ class Replica:
         self._loaded = self._flat  # what the servers have, of which these are copies
         self._before: dict[str, Tensor] = {}
         self._averages = MovingAverages(self.module, values.buffers.places)
+        self._buffers = {name: _KeptBuffer(self.module, name) for name in values.buffers.places}
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -239,8 +257,7 @@ class Replica:
         for flat, value in zip(self._flat, self._loaded, strict=True):
             flat.copy_(value)
         for name, value in buffers.split([found[each] for each in buffers.variables]).items():
-            buffer = tensor_at(self.module, name)
-            buffer.copy_(value)
+            buffer = self._buffers[name].put(value)
             self._before[name] = buffer.clone()
         self._averages.begin(self._before)
 
@@ -250,7 +267,15 @@ class Replica:
             yield name, kept.parameter
 
     def check(self) -> None:
-        """Raise InvalidArrayError if a parameter is another one than that which was placed."""
+        """Raise InvalidArrayError if a parameter or buffer is none like that which was placed."""
+        for name, buffer in self._buffers.items():
+            if (what := buffer.change()) is not None:
+                raise InvalidArrayError(
+                    f"buffer {name!r} {what} while the module ran: servers keep it as it was "
+                    "placed. Give it its largest size from the beginning, and count in a buffer of "
+                    "integers how much of it is in use; or keep what a step needs alone in a "
+                    "local variable"
+                )
         kept: dict[str, _Kept | _KeptWeight] = {**self._kept, **self._kept_weights}
         for name, each in kept.items():
             if (what := each.change()) is not None:
@@ -353,25 +378,14 @@ class Replica:
     def moved(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the shares and terms of what calls have moved in buffers, by name; see `Blend`.
 
-        Averages are blended, and what integers have counted is added. What a late change would make
-        of other buffers is unknown, so they are set to what this step has computed.
+        Averages are blended; of all else see `psnb._src.models.torch.buffers.moved`.
         """
         shares: dict[str, Tensor] = {}
         terms: dict[str, Tensor] = {}
         averages = self._averages.blends()
         for name, before in self._before.items():
             now = tensor_at(self.module, name).detach()
-            if name in averages:
-                shares[name], terms[name] = averages[name]
-            elif not now.is_floating_point():
-                shares[name] = torch.zeros((), device=now.device)
-                terms[name] = now.double() - before.double()
-            else:
-                changed = now != before
-                # All of it, or elements would be of several steps; but what stays infinite, in
-                # masks, could not be pushed.
-                moved = changed.any() & (changed | ~now.isinf())
-                shares[name], terms[name] = moved.float(), torch.where(moved, now, 0.0)
+            shares[name], terms[name] = averages.get(name) or moved(before, now)
         # Servers have float32 and float64, and numpy no bfloat16.
         return shares, {n: t.float() if t.element_size() < 4 else t for n, t in terms.items()}
 
@@ -444,6 +458,35 @@ class _Kept(_KeptWeight):
     def _is_same(self, now: Tensor) -> bool:
         same = now is self.parameter and now.shape == self._shape
         return same and now.data_ptr() == self._address
+
+
+class _KeptBuffer:
+    """A buffer, or a frozen parameter, that comes from the servers."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        path, _, self._attribute = name.rpartition(".")
+        holder = module.get_submodule(path)
+        frozen = self._attribute in holder._parameters
+        self._held: dict[str, Any] = holder._parameters if frozen else holder._buffers
+        placed: Any = self._held[self._attribute]
+        self._shape, self._dtype, self._device = placed.shape, placed.dtype, placed.device
+
+    def put(self, kept: Tensor) -> Tensor:
+        """Take the value that servers keep; return the buffer."""
+        value = from_kept(kept, self._dtype)
+        if self.change() is not None:  # by a step that was refused
+            self._held[self._attribute] = value.to(self._device, copy=True)
+        found: Tensor = self._held[self._attribute]
+        return found.copy_(value)
+
+    def change(self) -> str | None:
+        """Return what it is now, if it is not what was placed."""
+        now = self._held.get(self._attribute)
+        if now is None:
+            return "was taken away"
+        if now.shape != self._shape:
+            return f"changed its shape from {tuple(self._shape)} to {tuple(now.shape)}"
+        return None if now.dtype == self._dtype else f"became {now.dtype} from {self._dtype}"
 
 
 # Replicas: the copy of a module that each thread has, in the modes that its closure began with.

@@ -27,6 +27,7 @@ from psnb._src.models.shared import (
     read_rows,
     write_rows,
 )
+from psnb._src.models.torch.buffers import as_kept, check_buffer, from_kept, is_integer
 from psnb._src.models.torch.model_pass import tensor_of
 from psnb._src.models.torch.module_graph import (
     CheckedState,
@@ -37,6 +38,7 @@ from psnb._src.models.torch.module_graph import (
     check_part,
     check_references,
     checked_array,
+    checked_buffer,
     checked_rows,
     computed_before_calls,
     hooks_of,
@@ -84,12 +86,14 @@ class SplitModule:
     tables : list of TableForm
         What becomes tables.
     parameters, buffers : dict
-        The initial values of what becomes parts of variables, by name. Frozen parameters are among
-        the buffers: forward may move them (momentum encoders, target networks).
+        The initial values of what becomes parts of variables, by name, those of buffers as
+        `as_kept`. Frozen parameters are among the buffers: forward may move them (momentum
+        encoders, target networks).
     frozen : tuple of str
         Which of the buffers are parameters that could learn.
     fixed : tuple of str
-        The weights of frozen embeddings: too large to come with each step, they stay in the module.
+        The weights of frozen embeddings, and of integers: too large to come with each step, they
+        stay in the module.
     names : dict
         For each key of the module's state the name of what it is a value of; several keys may be of
         one parameter.
@@ -145,19 +149,20 @@ def split(module: nn.Module) -> SplitModule:
     hashed = [form.hashed for form in tables if form.hashed is not None]
     own = {id(buffer) for each in hashed for buffer in each.buffers()}
     buffers = {
-        key: value
-        for key, value in module.named_buffers()
-        if key in names and id(value) not in own and value.dtype != torch.bool
-        if not value.is_complex()
+        key: value for key, value in module.named_buffers() if key in names and id(value) not in own
     }
     looked_up = {id(each.weight) for each in module.modules() if _is_lookup(each)}
     frozen = {
         first.setdefault(id(value), key): value
         for key, value in module.named_parameters()
-        if not value.requires_grad and value.is_floating_point()
+        if not value.requires_grad
     }
-    fixed = tuple(name for name, value in frozen.items() if id(value) in looked_up)
+    fixed = tuple(
+        name for name, value in frozen.items() if id(value) in looked_up or is_integer(value.dtype)
+    )
     buffers |= {name: value for name, value in frozen.items() if name not in fixed}
+    for name, value in buffers.items():
+        check_buffer(name, value)
     instead: dict[int, Any] = {
         id(form.weight): TableWeight(form.name, form.weight)
         for form in tables
@@ -182,7 +187,7 @@ def split(module: nn.Module) -> SplitModule:
         graph,
         tables,
         {name: _array(value) for name, value in parameters.items()},
-        {name: _buffer_array(value) for name, value in buffers.items()},
+        {name: _as_array(as_kept(value.detach())) for name, value in buffers.items()},
         tuple(n for n, v in frozen.items() if n in buffers and v.dtype in _LEARNING_DTYPES),
         fixed,
         names,
@@ -287,12 +292,6 @@ def _array(value: Tensor) -> np.ndarray:
             "float32, and compute in half precision where it pays: with torch.autocast"
         )
     return value.detach().cpu().numpy()
-
-
-def _buffer_array(value: Tensor) -> np.ndarray:
-    """Return a buffer's value as servers can keep it: integers are exact in float64 up to 2**53."""
-    wide = value.dtype == torch.float64 or not value.is_floating_point()
-    return value.detach().to("cpu", torch.float64 if wide else torch.float32).numpy()
 
 
 def _cannot_travel(module: nn.Module, error: Exception) -> SerializationError:
@@ -561,7 +560,7 @@ class ModelValues:
             name: torch.tensor(array) for name, array in self.parameters.read().items()
         }
         for name, array in self.buffers.read().items():
-            values[name] = torch.tensor(array).to(tensor_at(module, name).dtype)
+            values[name] = from_kept(torch.tensor(array), tensor_at(module, name).dtype)
         for name, table in self.tables.items():
             values |= read_table(name, table)
         own = module.state_dict(keep_vars=True)
@@ -588,8 +587,8 @@ class ModelValues:
     def _served(self) -> set[str]:
         return _served(self.tables, self.parameters.places, self.buffers.places)
 
-    def check(self, state: Mapping[str, Any]) -> CheckedState:
-        """Return what a state has for the servers; it may lack some.
+    def check(self, state: Mapping[str, Any], module: nn.Module) -> CheckedState:
+        """Return what a state has of a module for the servers; it may lack some.
 
         Raises
         ------
@@ -598,14 +597,16 @@ class ModelValues:
         """
         # Of several keys of one value the last one counts, as in torch.
         given = {name: (key, state[key]) for key, name in self.names.items() if key in state}
-        parameters, buffers = (
-            {
-                name: checked_array(*given[name], place.shape)
-                for name, place in each.places.items()
-                if name in given
-            }
-            for each in (self.parameters, self.buffers)
-        )
+        parameters = {
+            name: checked_array(*given[name], place.shape)
+            for name, place in self.parameters.places.items()
+            if name in given
+        }
+        buffers = {
+            name: _as_array(as_kept(checked_buffer(*given[name], tensor_at(module, name))))
+            for name in self.buffers.places
+            if name in given
+        }
         rows = {}
         for name, table in self.tables.items():
             if table.rows is None:
@@ -746,7 +747,7 @@ class PlacedModule:
             If keys or shapes are not those of the module; nothing was changed.
         """
         keys = check_keys(state, self.values.names, strict=strict)
-        checked = self.values.check(state)
+        checked = self.values.check(state, self.template)
         graph = self.graph.copied(torch.device("cpu"))
         local = {key: state[key] for key in self.values.names if key in state}
         local = {key: value for key, value in local.items() if self.values.is_local(key)}
