@@ -105,6 +105,21 @@ def test_a_post_that_says_it_is_too_large_is_refused_before_it_comes(server: Jup
         assert b" 413 " in connection.recv(100)
 
 
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+@pytest.mark.parametrize("size", ["Content-Length: 4000", "Transfer-Encoding: chunked"])
+def test_a_request_without_the_token_is_refused_before_its_body_comes(
+    server: Jupyter, method: str, size: str
+) -> None:
+    parts = urlsplit(server.url)
+    with socket.create_connection(("127.0.0.1", parts.port or 0), timeout=DEADLINE) as connection:
+        connection.sendall(
+            f"{method} {parts.path}psnb/coordinators/x HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+            "Cookie: _xsrf=00ff00ff\r\nX-XSRFToken: 00ff00ff\r\n"  # anybody can send two equal ones
+            f"{size}\r\n\r\n".encode()
+        )
+        assert b" 403 " in connection.recv(100)
+
+
 @pytest.mark.parametrize("length", ["many", "-", "9" * 5000])
 def test_a_post_with_a_length_that_is_none_is_a_bad_request(server: Jupyter, length: str) -> None:
     parts = urlsplit(server.url)

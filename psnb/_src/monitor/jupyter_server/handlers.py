@@ -401,11 +401,12 @@ class CoordinatorHandler(APIHandler):
         self._body = bytearray()
 
     async def prepare(self) -> None:  # type: ignore[override]
-        """Let the server's kernels in, and refuse a body that is too large before it comes."""
+        """Let the server's kernels in; refuse others, and bodies that are too large, unread."""
         await super().prepare()
         shown = self.request.headers.get(SECRET_HEADER, "")
         if hmac.compare_digest(shown.encode(), self._secret.encode()):
             self.current_user = self.current_user or User("a kernel of this server")
+        await self._authorize()
         try:
             length = int(self.request.headers.get("Content-Length", 0))
         except ValueError:
@@ -413,13 +414,16 @@ class CoordinatorHandler(APIHandler):
         if length > MOST_BODY:
             raise _too_large()
 
+    @authorized
+    async def _authorize(self) -> None:
+        """Raise a 403 unless the user may do what the request's method does."""
+
     def data_received(self, chunk: bytes) -> None:
         """Take a part of the body; enforces the limit if no length was announced."""
         if len(self._body) <= MOST_BODY:
             self._body += chunk
 
     @checked_by_itself
-    @authorized
     async def post(self, coordinator: str) -> None:
         """Take a `HubPost`, answer with `PendingCommands`."""
         if len(self._body) > MOST_BODY:
@@ -434,7 +438,6 @@ class CoordinatorHandler(APIHandler):
         self.finish(json.dumps(orders))
 
     @checked_by_itself
-    @authorized
     async def delete(self, coordinator: str) -> None:
         """Close a coordinator; remove one that is gone already."""
         self._hub.close(coordinator)
