@@ -99,11 +99,15 @@ def frozen() -> Any:
 
 
 def with_lambda() -> Any:
-    """A function that refers to something."""
+    """A function that refers to something, and one with arguments."""
     ids, x = inputs()
     factor = 0.5
     rows = keras.layers.Embedding(ROWS, 2, name="words")(ids)
     scaled = keras.layers.Lambda(lambda rows: keras.ops.tanh(rows) * factor)(rows)
+    given = {"by": {"factors": [2.0, (0.5,)]}}
+    scaled = keras.layers.Lambda(
+        lambda rows, by: rows * by["factors"][0] * by["factors"][1][0], arguments=given
+    )(scaled)
     hidden = keras.layers.Concatenate()([keras.layers.Flatten()(scaled), x])
     return keras.Model([ids, x], keras.layers.Dense(1, "sigmoid")(hidden))
 

@@ -116,6 +116,10 @@ def used() -> Any:
         (without_decay_of_biases, "exclude_from_weight_decay"),
         (without_decay_of_one, "exclude_from_weight_decay"),
         (used, "has taken 1 steps"),
+        (
+            lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()),
+            "scales losses.*mixed_bfloat16",
+        ),
     ],
 )
 def test_what_no_config_says_is_refused(make: Any, message: str) -> None:

@@ -37,6 +37,14 @@ class Running(keras.layers.Layer):
         return x * self.still[0]
 
 
+class Center(Running):
+    """Reads what it has assigned."""
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        super().call(x, training=training)
+        return x * self.state
+
+
 class Wrapped(keras.layers.Layer):
     """A layer that holds another one, and calls it twice."""
 
@@ -136,6 +144,7 @@ def further(layer: Callable[[], Any], name: str) -> Any:
     [
         pytest.param(Wrapped, id="twice"),
         pytest.param(Running, id="own"),
+        pytest.param(lambda: keras.Sequential([keras.layers.Dense(3), Center()]), id="read"),
         further(lambda: keras.layers.BatchNormalization(momentum=MOMENTUM, scale=False), "norm"),
         further(lambda: keras.layers.BatchNormalization(renorm=True), "renorm"),
         further(lambda: keras.layers.BatchNormalization(momentum=0.0), "last"),

@@ -193,6 +193,21 @@ def test_integers_that_a_step_changes_are_refused() -> None:
         found.metrics("metrics", (np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)))
 
 
+class Clipping(keras.layers.Dense):
+    """Writes to what learns."""
+
+    def call(self, x: Any) -> Any:
+        self.kernel.assign(keras.ops.clip(self.kernel, -1, 1))
+        return super().call(x)
+
+
+def test_weights_that_a_step_assigns_are_refused() -> None:
+    x = keras.Input((3,), name="x")
+    found = nets.compiled(keras.Model(x, Clipping(1, name="clipping")(x)), loss="mse")
+    with pytest.raises(ConfigurationError, match=r"assigns to \['clipping/kernel'\], which learn"):
+        found.metrics("metrics", (np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)))
+
+
 def test_a_gradient_that_is_not_finite_where_the_loss_is_ends_nothing_quietly() -> None:
     x = keras.Input((3,), name="x")
     hidden = keras.layers.Dense(1, kernel_initializer="zeros")(x)
@@ -240,9 +255,18 @@ def test_a_loss_or_metric_that_refers_to_the_model_is_refused_by_name() -> None:
 def test_a_layer_that_refers_to_another_one_beside_the_graph_is_refused_by_name() -> None:
     x = keras.Input((3,))
     dense = keras.layers.Dense(2)
-    tied = keras.layers.Lambda(lambda h: h @ keras.ops.transpose(dense.kernel), name="tied")
-    with pytest.raises(ConfigurationError, match="layer 'tied' uses layer 'dense"):
-        split(keras.Model(x, tied(dense(x))))
+
+    def use(h: Any, of: Any) -> Any:
+        return h @ keras.ops.transpose(of[0].kernel)
+
+    def tied(function: Any, **options: Any) -> Any:
+        return keras.layers.Lambda(function, output_shape=(3,), name="tied", **options)
+
+    for layer in (tied(lambda h: use(h, [dense])), tied(use, arguments={"of": [dense]})):
+        with pytest.raises(
+            ConfigurationError, match=r"layers? .*'tied' .*weight|'tied' uses layer 'dense"
+        ):
+            split(keras.Model(x, layer(dense(x))))
 
 
 def test_two_classes_of_one_name_are_refused() -> None:

@@ -125,6 +125,16 @@ def follow(layer: Any) -> None:
     layer.call = call
 
 
+class _Scope(keras.StatelessScope):
+    """What a step assigns; with torch without its gradient, as Keras then writes in place."""
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        variable, value = update
+        if keras.backend.backend() == "torch":
+            value = keras.ops.stop_gradient(value)
+        super().add_update((variable, value))
+
+
 Named = Mapping[str, tuple[int, ...]]
 """The shapes of variables by name, in their order."""
 
@@ -253,7 +263,7 @@ class KerasNetwork:
         x, y, weights = _tensors([batch.get(name) for name in ("x", "y", "weights")])
         averages = MovingAverages()
         with (
-            keras.StatelessScope(mapping, collect_losses=True) as scope,
+            _Scope(mapping, collect_losses=True) as scope,
             averages.noted(),
         ):
             before = {name: scope.get_current_value(each) for name, each in self.state.items()}
@@ -273,10 +283,21 @@ class KerasNetwork:
             metrics_ = [scope.get_current_value(each) for each in variables]
             # What is written and not on servers would be that of one worker.
             written = [e.path for e in self._local if scope.get_current_value(e) is not None]
+            learned = [
+                each.path
+                for name, each in self.weights.items()
+                if scope.get_current_value(each) is not values[name]
+            ]
         if written:
             raise ConfigurationError(
                 f"a step changes {written}, which are not floats: servers keep float32 and "
                 "float64, and on a worker they would be its own"
+            )
+        if learned:
+            raise ConfigurationError(
+                f"a step assigns to {learned}, which learn: servers change them by gradients "
+                "alone. Make them add_weight(trainable=False), or let the loss keep them in "
+                "bounds (kernel_regularizer=, add_loss)"
             )
         return Computed(outputs, loss, metrics_, moved, weight)
 

@@ -57,6 +57,8 @@ class ModelParts:
             A function; an object whose attributes are looked at; or nested structures of them.
         """
         for each in _flat(thing):
+            if (itself := self._name(each)) is not None:
+                raise self._refused(what, itself)
             functions = [each] if isinstance(each, FunctionType) else functions_of(type(each))
             for function in functions:
                 if (used := used_global(function, self._name)) is not None:
@@ -70,7 +72,7 @@ class ModelParts:
         """Raise ConfigurationError if what a layer runs leads to another part of the model."""
         what = f"layer {layer.name!r}"
         if isinstance(layer, keras.layers.Lambda):
-            self.check(what, layer.function)
+            self.check(what, [layer.function, layer.arguments])
         elif not type(layer).__module__.startswith("keras."):
             for function in functions_of(type(layer)):
                 if (used := used_global(function, self._name)) is not None:
@@ -301,7 +303,8 @@ class PickledLambda(keras.layers.Lambda):
         """
         shape = lambda_shape(self)
         try:
-            pickled = cloudpickle.dumps((self.function, shape, self.mask, self.arguments))
+            arguments = _untracked(self.arguments)
+            pickled = cloudpickle.dumps((self.function, shape, self.mask, arguments))
         except Exception as error:  # reduction of the user's objects may raise anything
             raise SerializationError(
                 f"the function of Lambda layer {self.name!r} cannot be pickled: {error}. The model "
@@ -317,6 +320,19 @@ class PickledLambda(keras.layers.Lambda):
         options = {**config}
         function, shape, mask, arguments = pickle.loads(base64.b64decode(options.pop("of")))
         return cls(function, shape, mask, arguments, **options)
+
+
+def _untracked(value: Any) -> Any:
+    """Return what a layer was given: Keras keeps its own dicts and lists, which do not travel."""
+    match value:
+        case dict():
+            return {name: _untracked(each) for name, each in value.items()}
+        case list() | set():
+            kind = list if isinstance(value, list) else set
+            return kind(map(_untracked, value))
+        case tuple() if type(value) is tuple:
+            return tuple(map(_untracked, value))
+    return value
 
 
 def lambda_shape(layer: keras.layers.Lambda) -> Any:
@@ -379,6 +395,11 @@ def as_optimizer(given: Any) -> Optimizer:
 
 def _check(given: Any, kind: str) -> None:
     """Raise ConfigurationError if an optimizer is more than its kind and its config."""
+    if hasattr(given, "inner_optimizer"):
+        raise ConfigurationError(
+            f"optimizer {kind} scales losses, which servers do not: give the optimizer in it. In "
+            "half precision take the policy mixed_bfloat16, which needs no scaling"
+        )
     # With torch, Keras makes them of classes of the backend, of the same names.
     own = getattr(keras.optimizers, kind, None)
     if own is None or not isinstance(given, own) or not type(given).__module__.startswith("keras."):
