@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,11 +154,15 @@ def test_a_size_is_compiled_once(tmp_path: Path) -> None:
     "target", ["xla_ffi_python_cpu_callback", "AllocateBuffer", "lapack_sgesdd", "Sharding-"]
 )
 def test_programs_that_call_what_no_model_needs_are_refused(tmp_path: Path, target: str) -> None:
-    path = psnb.export(tmp_path / "m", made(lambda p, r, b: b["x"] * 2), example=BATCH)
-
     def calls(x: Any) -> Any:
         return jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
+    refused(tmp_path, target, calls)
+
+
+def refused(tmp_path: Path, target: str, calls: Callable[[Any], Any]) -> None:
+    """Forge a model of a program, and check that it is not loaded."""
+    path = psnb.export(tmp_path / "m", made(lambda p, r, b: b["x"] * 2), example=BATCH)
     check = jax_export.DisabledSafetyCheck.custom_call(target)
     hostile = jax_export.export(jax.jit(calls), disabled_checks=[check], platforms=["cpu"])(
         jax.ShapeDtypeStruct((4, 3), np.float32)
@@ -168,11 +173,73 @@ def test_programs_that_call_what_no_model_needs_are_refused(tmp_path: Path, targ
         psnb.load_model(path)
 
 
+def array(*shape: int, dtype: Any = np.float32) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+_LETTERS = {name: np.uint8(ord(name)) for name in "ALNRSUV"}
+_SIDE = {"side": _LETTERS["L"]}
+_TRSM = {"uplo": _LETTERS["L"], "trans_x": _LETTERS["N"], "diag": _LETTERS["N"]}
+_INFO, _PIVOTS = array(dtype=np.int32), array(9, dtype=np.int32)
+
+ROUTINES: list[tuple[str, list[Any], list[Any], dict[str, Any]]] = [
+    ("lapack_sgetrf_ffi", [array(9, 9)], [array(1, 1), _PIVOTS, _INFO], {}),
+    ("lapack_sgetrf_ffi", [array(9, 9)], [array(9, 9), array(1, dtype=np.int32), _INFO], {}),
+    ("lapack_sgetrf_ffi", [array(2, 9, 9)], [array(2, 9, 9), _PIVOTS, _INFO], {}),
+    ("lapack_dgetrf_ffi", [array(9, 9)], [array(9, 9), _PIVOTS, _INFO], {}),
+    ("lapack_sgeqrf_ffi", [array(9, 4)], [array(9, 4), array(1)], {}),
+    ("lapack_spotrf_ffi", [array(9, 9)], [array(1, 1), _INFO], {"uplo": _LETTERS["L"]}),
+    ("lapack_spotrf_ffi", [array(9, 4)], [array(9, 4), _INFO], {"uplo": _LETTERS["L"]}),
+    ("lapack_sorgqr_ffi", [array(9, 4), array(5)], [array(9, 4)], {}),
+    ("lapack_sorgqr_ffi", [array(4, 9), array(4)], [array(4, 9)], {}),
+    ("lapack_strsm_ffi", [array(1, 1), array(9, 9)], [array(1, 1)], _SIDE | _TRSM),
+    ("lapack_strsm_ffi", [array(4, 4), array(9, 4)], [array(9, 4)], _SIDE | _TRSM),
+    ("lapack_strsm_ffi", [array(4, 4), array(4, 9)], [array(4, 9)], _TRSM),
+    (
+        *("lapack_ssyevd_ffi", [array(9, 9)], [array(9, 9), array(1), _INFO]),
+        {"mode": _LETTERS["V"], "uplo": _LETTERS["L"]},
+    ),
+    (
+        *("lapack_sgesdd_ffi", [array(9, 4)]),
+        [array(9, 4), array(4), array(9, 4), array(4, 4), _INFO],
+        {"mode": _LETTERS["A"]},  # of mode S
+    ),
+    ("cusolver_getrf_ffi", [array(9, 9)], [array(9, 9), array(1, dtype=np.int32), _INFO], {}),
+    ("cu_lu_pivots_to_permutation", [_PIVOTS], [array(4, dtype=np.int32)], {}),
+    ("lapack_sgtsv_ffi", [array(4)], [array(4)], {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "takes", "gives", "options"), ROUTINES, ids=[each[0] for each in ROUTINES]
+)
+def test_routines_whose_results_do_not_fit_their_arguments_are_refused(
+    tmp_path: Path, target: str, takes: list[Any], gives: list[Any], options: dict[str, Any]
+) -> None:
+    def calls(x: Any) -> Any:
+        given = [jnp.ones(each.shape, each.dtype) * x[0, 0].astype(each.dtype) for each in takes]
+        found = jax.ffi.ffi_call(target, gives)(*given, **options)
+        return x + found[0].ravel()[0].astype(x.dtype)
+
+    refused(tmp_path, target, calls)
+
+
+def test_routines_of_matrices_of_the_batch_are_refused_when_it_is_exported(tmp_path: Path) -> None:
+    forward = made(lambda p, r, b: jnp.linalg.qr(b["x"][:, :, None] * jnp.eye(3))[1].sum((1, 2)))
+    with pytest.raises(ConfigurationError, match=r"calls 'lapack_.*do not depend on the batch"):
+        psnb.export(tmp_path / "m", forward, example=BATCH)
+
+
 @pytest.mark.parametrize(
     "what",
     [
         lambda x: jnp.linalg.qr(jnp.eye(3) + x[0, 0])[0].sum(),
-        lambda x: jnp.linalg.svd(jnp.eye(3) + x[0, 0])[1].sum(),
+        lambda x: jnp.linalg.svd(jnp.eye(3, 2) + x[0, 0])[1].sum(),
+        lambda x: jnp.linalg.svd(jnp.eye(3, 2) + x[0, 0], full_matrices=False)[0].sum(),
+        lambda x: jnp.linalg.svd(jnp.eye(3, 2) + x[0, 0], compute_uv=False).sum(),
+        lambda x: jnp.linalg.qr(jnp.eye(3, 2) + 1j * x[0, 0], "complete")[0].real.sum(),
+        lambda x: jnp.linalg.eigh(jnp.eye(3) + x[0, 0])[0].sum(),
+        lambda x: jnp.linalg.inv(jnp.stack([jnp.eye(3) + x[0, 0]] * 2)).sum(),
         lambda x: jnp.linalg.inv(jnp.eye(3) + x[0, 0]).sum(),
         lambda x: jnp.linalg.cholesky(jnp.eye(3) + x[0, 0] ** 2).sum(),
         lambda x: jax.lax.approx_max_k(jnp.arange(8.0) * x[0, 0], 2)[0].sum(),

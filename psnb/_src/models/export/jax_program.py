@@ -6,7 +6,6 @@ Threads: several may use one. XLA compiles a program once for each number of exa
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from jax import export as jax_export
 from msgspec import Struct, structs
 
 from psnb._src.data.ragged import Ragged
+from psnb._src.models.export.jax_calls import foreign_calls
 from psnb._src.models.export.manifest import ModelFeed, ModelManifest
 from psnb._src.models.export.tables import StoredTable
 from psnb._src.utils.files import require, typed
@@ -31,20 +31,6 @@ PROGRAM, IDS = "program.jax", "ids.jax"
 
 COMBINERS = ("sum", "mean", "sqrtn")
 """How rows of bags become one."""
-
-_CUSTOM = re.compile(
-    r"custom_call\s*@(?:\"([^\"]*)\"|([\w.$-]+))|call_target_name\s*=\s*\"([^\"]*)\""
-)
-_CALLED = re.compile(
-    r"(lapack|cusolver|cusparse)_[a-z0-9]+_ffi|cu_threefry2x32_ffi|cu_lu_pivots_to_permutation"
-    r"|(mhlo|chlo)\.\w+|stablehlo\.dynamic_\w+|ApproxTopK|shape_assertion"
-    r"|Sharding|SPMD\w+Shape|annotate_device_placement",
-    re.ASCII,
-)
-"""What programs call beside XLA's operations: of what `jax.export` says is stable.
-
-Others are refused: they call addresses in the process that a program comes from (callbacks), give
-uninitialized memory (``AllocateBuffer``), or take sizes from their arguments."""
 
 
 class JaxComputation:
@@ -205,12 +191,6 @@ def _program(programs: Mapping[str, bytes], name: str) -> jax_export.Exported:
     for target in foreign_calls(text):
         raise ValueError(f"{name} calls {target!r:.80}, which is not an operation of a model")
     return program
-
-
-def foreign_calls(text: str) -> list[str]:
-    """Return what a program in StableHLO calls that no exported model may call."""
-    targets = ("".join(found) for found in _CUSTOM.findall(text))
-    return [target for target in targets if not _CALLED.fullmatch(target)]
 
 
 def _check_features(

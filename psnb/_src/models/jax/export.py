@@ -17,7 +17,8 @@ from jax import export as jax_export
 
 from psnb._src.client.embedding import Embedding
 from psnb._src.data.ragged import Ragged
-from psnb._src.models.export.jax_program import IDS, PROGRAM, foreign_calls, with_x64
+from psnb._src.models.export.jax_calls import foreign_calls
+from psnb._src.models.export.jax_program import IDS, PROGRAM, with_x64
 from psnb._src.models.export.manifest import Exported, ModelFeed
 from psnb._src.models.jax.batch import BatchForm, BatchFunction, as_ids, form_of, made_ids
 from psnb._src.models.shared import returned, table_source, tracing
@@ -278,8 +279,9 @@ def _exported(
     for target in foreign_calls(made.mlir_module()):
         raise ConfigurationError(
             f"psnb.export: {what} calls {target!r:.80}, which is not an operation that exported "
-            "models may call: write what it does with jax.numpy or jax.lax; if it checks all its "
-            "arguments, report it"
+            "models may call: write what it does with jax.numpy or jax.lax. Of linear algebra they "
+            "may call LU, QR, Cholesky, symmetric eigenvalues, SVD and triangular systems, of "
+            "matrices whose sizes and number do not depend on the batch"
         )
     return made, used
 
