@@ -329,3 +329,31 @@ def test_what_cannot_be_traced_is_reported_by_the_users_own_line(tmp_path: Path)
     (note,) = raised.value.__notes__
     assert "in forward\n    return self.out(x) if x.sum() > 0 else x" in note
     assert "direct cause" not in "".join(format_exception(raised.value))
+
+
+class PaddedEncoder(nn.Module):
+    def __init__(self, *, norm_first: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=norm_first)
+        self.words = nn.Embedding(11, 8)
+        self.layers = nn.TransformerEncoder(layer, 2, nn.LayerNorm(8), not norm_first)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.layers(self.words(ids), src_key_padding_mask=ids == 0)
+        return found.mean(1)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_an_encoder_gives_for_padding_what_the_model_gives(
+    tmp_path: Path, norm_first: bool
+) -> None:
+    module, strategy = PaddedEncoder(norm_first=norm_first), InProcessStrategy()
+    model = psnb.torch.distribute(module, strategy, sparse=SGD(0.5), dense=SGD(0.5)).eval()
+    at_end = torch.tensor([[3, 4, 5, 0, 0], [7, 8, 9, 1, 2], [4, 0, 0, 0, 0]])
+    loaded = psnb.load_model(psnb.export(tmp_path / "m", model, example=(at_end,)))
+    for ids in (at_end, at_end.flip(1), at_end[:, [0, 3, 1, 2, 4]], at_end + 1):
+        with torch.no_grad():
+            expected = model(ids)
+        found = torch.as_tensor(loaded.predict({"ids": ids.numpy()}))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)

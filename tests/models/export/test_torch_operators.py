@@ -469,6 +469,26 @@ CHECKED: dict[str, list[Node]] = {
         aten("_scaled_dot_product_flash_attention_for_cpu.default", at(1), at(2), at(2)),
         ["getitem", [at(3), 0], {}],
     ],
+    "bags of several axes": [
+        *(full([2, 3], 1), full([2, 3], 0, "int64"), full([2, 3, 2], 0, "int64")),
+        aten("_embedding_bag.default", at(1), at(2), at(3)),
+        ["getitem", [at(4), 0], {}],
+    ],
+    "a norm by what is not there": [
+        full([1, 2, 3], 1),
+        aten("_native_batch_norm_legit.no_stats", at(1), None, None, False, 0.1, 1e-5),
+        ["getitem", [at(2), 0], {}],
+    ],
+    "flash attention to nothing": [
+        *heads([1, 2, 3, 4], [1, 2, 0, 4]),
+        aten("_scaled_dot_product_flash_attention_for_cpu.default", at(1), at(2), at(2)),
+        ["getitem", [at(3), 0], {}],
+    ],
+    "flash attention of nothing": [
+        *heads([1, 2, 0, 4], [1, 2, 3, 4]),
+        aten("_scaled_dot_product_flash_attention_for_cpu.default", at(1), at(2), at(2)),
+        ["getitem", [at(3), 0], {}],
+    ],
     "a mode of sampling that is none": [
         full([1, 1, 4, 4], 1),
         full([1, 3, 3, 2], 0),

@@ -79,6 +79,8 @@ def _repeats(given: Given) -> bool:
 
 def _bags(given: Given) -> bool:
     """Return whether bags lie one behind the other, and within the indices."""
+    if given["weight"].dim() != 2 or given["indices"].dim() != 1 or given["offsets"].dim() != 1:
+        return False
     offsets, count = given["offsets"], given["indices"].numel()
     if not offsets.numel():
         return True
@@ -110,11 +112,14 @@ def _lstm(given: Given) -> bool:
 
 
 def _channels(given: Given) -> bool:
-    """Return whether each array has a number for each channel."""
+    """Return whether each array has a number for each channel, and what it divides by is there."""
     count = given["input"].shape[1]
     names = ("weight", "bias", "running_mean", "running_var")
     arrays = [given[name] for name in names if given.get(name) is not None]
-    return all(tuple(each.shape) == (count,) for each in arrays)
+    there = given.get("running_mean") is not None and given.get("running_var") is not None
+    return all(tuple(e.shape) == (count,) for e in arrays) and (
+        there or bool(given.get("training"))
+    )
 
 
 def _attention(given: Given) -> bool:
@@ -123,12 +128,13 @@ def _attention(given: Given) -> bool:
 
 
 def _flash_attention(given: Given) -> bool:
-    """Return whether all have the same heads, and the mask fits the scores."""
+    """Return whether all have the same heads, the mask fits, and there is something to divide."""
     query, key, value, mask = (given[name] for name in ("query", "key", "value", "attn_mask"))
     heads = {(*each.shape[:2], *each.shape[3:]) for each in (query, key, value)}
     scores = (*query.shape[:3], key.shape[2])
     fits = mask is None or torch.broadcast_shapes(mask.shape, scores) == scores
-    return query.dim() == 4 and len(heads) == 1 and fits and _attention(given)
+    full = all(each.shape[1] and each.shape[2] for each in (query, key, value))
+    return query.dim() == 4 and len(heads) == 1 and fits and full and _attention(given)
 
 
 def _modes(given: Given) -> bool:

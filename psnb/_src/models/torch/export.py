@@ -203,7 +203,38 @@ def _traceable(module: nn.Module, tables: Mapping[str, Embedding]) -> nn.Module:
             bag = isinstance(each, nn.EmbeddingBag)
             del each._parameters["weight"]
             _trace(each, _TracedEmbeddingBag(table, each) if bag else TracedEmbedding(table))
+        elif type(each).forward is nn.TransformerEncoder.forward:
+            kind = type(each)
+            each.__class__ = type(kind.__name__, (_TracedEncoder, kind), {})
     return module
+
+
+class _TracedEncoder(nn.TransformerEncoder):
+    """An encoder that gives zeros for padding, as torch's own does where it computes no gradients.
+
+    There it leaves out what is padded, if that is at the end of each sequence; what is exported
+    computes it.
+    """
+
+    def forward(
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> Tensor:
+        leaves_out = self.use_nested_tensor and torch.backends.mha.get_fastpath_enabled()
+        if not leaves_out or mask is not None or src_key_padding_mask is None or src.dim() != 3:
+            return super().forward(src, mask, src_key_padding_mask, is_causal)
+        found = src
+        for layer in self.layers:
+            found = layer(
+                found, src_key_padding_mask=src_key_padding_mask, is_causal=bool(is_causal)
+            )
+        padded = src_key_padding_mask.bool()
+        at_end = (padded[:, 1:] | ~padded[:, :-1]).all()
+        found = torch.where((padded & at_end)[..., None], 0.0, found)
+        return found if self.norm is None else self.norm(found)
 
 
 def _trace(module: nn.Module, traced: TracedEmbedding) -> None:
