@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import psnb
 import psnb.torch
 from psnb._src.models.torch.split import split
 from psnb._src.server.optimizers import SGD, Adagrad
@@ -206,3 +209,47 @@ def test_what_is_no_strategy_is_refused() -> None:
         match=r"torch\.distribute: strategy must be a psnb\.ParameterServerStrategy, found int",
     ):
         psnb.torch.distribute(nn.Linear(1, 1), 8786)  # type: ignore[arg-type]
+
+
+class Tower(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.users = nn.Embedding(6, 3), psnb.torch.Embedding(3, 0.5)
+        self.bags, self.out = nn.EmbeddingBag(6, 3), nn.Linear(3, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.out(self.rows(ids).mean(1) + self.users(ids[:, 0]) + self.bags(ids))
+        return found
+
+
+def part(tower: Tower) -> nn.Module:
+    return nn.Sequential(torch.compile(tower, backend="eager"))  # type: ignore[arg-type]
+
+
+def whole(tower: Tower) -> nn.Module:
+    return torch.compile(nn.Sequential(tower), backend="eager")  # type: ignore[return-value]
+
+
+def in_place(tower: Tower) -> nn.Module:
+    tower.compile(backend="eager")
+    return nn.Sequential(tower)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own
+@pytest.mark.parametrize("compiled", [part, whole, in_place])
+def test_a_compiled_module_may_have_embeddings(
+    compiled: Callable[[Tower], nn.Module], tmp_path: Path
+) -> None:
+    ids = torch.tensor([[0, 1], [5, 1], [2, 2]])
+    both = []
+    for each in (compiled, nn.Sequential):
+        torch.manual_seed(0)
+        model = distributed(each(Tower()))
+        for _ in range(2):
+            with model.step():
+                model(ids).square().sum().backward()
+        both.append([value for _, value in sorted(model.state_dict().items())])
+    for found, expected in zip(*both, strict=True):
+        torch.testing.assert_close(found, expected)
+    if compiled is in_place:
+        assert psnb.export(tmp_path / "m", model.eval(), example=(ids,)).exists()

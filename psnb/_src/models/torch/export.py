@@ -249,6 +249,7 @@ def _trace(module: nn.Module, traced: TracedEmbedding) -> None:
             "only looks up by ids"
         )
 
+    vars(module).pop("forward", None)  # that no compiler follows
     kind = type(module)
     own = {"forward": forward, "weight": property(weight), "__module__": kind.__module__}
     module.__class__ = type(kind.__name__, (kind,), own)

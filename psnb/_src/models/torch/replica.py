@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
@@ -236,6 +237,7 @@ class Replica:
         for each in (*weights.values(), *hashed):
             if isinstance(each, TableWeight | HashedEmbedding):
                 each.owner = self.owner
+        _look_up_uncompiled(self.module)
         self._flags = dict(self.module.named_parameters())
         served = {*self._kept, *weights}
         self._strays = {name: each for name, each in self._flags.items() if name not in served}
@@ -410,6 +412,16 @@ class Replica:
             parameter.grad = None
         for parameter in self._strays.values():
             parameter.grad = None
+
+
+def _look_up_uncompiled(module: nn.Module) -> None:
+    """Have compiled modules call embeddings as they are: a compiler cannot follow a lookup."""
+    if "torch._dynamo" not in sys.modules:
+        return  # nothing is compiled, and the import takes seconds
+    for each in module.modules():
+        own = each._parameters.values()
+        if isinstance(each, HashedEmbedding) or any(isinstance(p, TableWeight) for p in own):
+            each.forward = torch.compiler.disable(each.forward)
 
 
 class _KeptWeight:
