@@ -567,3 +567,23 @@ def test_uninitialized_memory_is_exported_as_zeros(tmp_path: Path) -> None:
     loaded = psnb.load_model(psnb.export(tmp_path / "m", model, example=(X,)))
     for each in loaded.predict({"x": X.numpy()} if loaded.feeds else {}):
         assert math.isclose(np.abs(each).sum(), 0)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        aten("zeros.default", [2], dtype=99),
+        aten("sum.default", at(0), dtype=-1),
+        aten("to.dtype", at(0), 2**62),
+        aten("view.dtype", at(0), 100),
+        aten("ones.default", [2], layout=7),
+        aten("zeros_like.default", at(0), memory_format=-1),
+        aten("gcd.int", -(2**63), -1),
+        aten("remainder.int", 1, 0),
+    ],
+)
+def test_numbers_that_pytorch_takes_for_kinds_are_refused(
+    forged: Callable[..., Path], node: Any
+) -> None:
+    with pytest.raises(ExportError, match=r"is a number|not an operator of a model"):
+        psnb.load_model(forged(node))

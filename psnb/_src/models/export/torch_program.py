@@ -303,11 +303,18 @@ ALLOWED = frozenset(
 )
 
 
+_OF_NUMBERS = {"gcd.int", "remainder.int", "remainder.default"}
+"""Overloads that divide numbers, not tensors, and end the process where that cannot be."""
+
+
 def is_allowed(called: Any) -> bool:
     """Return whether an exported model may call an operator of ATen."""
     schema = called._schema
     namespace, _, name = str(schema.name).partition("::")
-    named = {name, f"{name}.{schema.overload_name or 'default'}"}
+    whole = f"{name}.{schema.overload_name or 'default'}"
+    if whole in _OF_NUMBERS:
+        return False
+    named = {name, whole}
     return namespace == "aten" and not schema.is_mutable and not ALLOWED.isdisjoint(named)
 
 
@@ -501,4 +508,8 @@ def _called(
             f"its program calls {name!r:.80}, which is not an operator of a model: psnb.export of "
             "this version writes no such program; trust none that has it"
         )
+    given = dict(zip((each.name for each in found._schema.arguments), args, strict=False))
+    for kind in ("dtype", "layout", "memory_format", "device"):  # PyTorch does not check numbers
+        number = isinstance({**given, **kwargs}.get(kind), int)
+        require(not number, f"the {kind} of {name!r:.80} in its program is a number")
     return checked(found)
