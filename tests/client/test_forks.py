@@ -10,7 +10,7 @@ import os
 from psnb._src.client import updates
 
 def name():
-    return updates._writer.begin().writer
+    return updates._writer.begin(()).writer
 
 mine = name()
 reader, writer = os.pipe()

@@ -139,7 +139,7 @@ def test_a_wait_goes_on_when_the_server_is_back(wait: str) -> None:
     queue.put_back([lost], 0, "its worker was lost")
     queue.take(up_to(1))
     waiting = in_thread(lambda: WAITS[wait](queue, lost.remote))
-    succeed(queue, lost, 3)
+    succeed(queue, lost, (3, []))  # as `map_splits` takes it: and the partitions read
     waiting.result(DEADLINE)
     assert lost.remote.status is ClosureStatus.COMPLETED
 
