@@ -713,8 +713,8 @@ class SteadyCluster(SpecCluster):
     Those that are added get the names ``worker-0`` and so on.
 
     Relies on ``_update_worker_status``, called for each worker that comes or goes,
-    ``_new_worker_name``, which is meant to be changed, and ``status``; and on the logger
-    ``distributed.batched``.
+    ``_new_worker_name``, which is meant to be changed, ``status``, and ``workers``, the nannies or
+    workers by name; and on the logger ``distributed.batched``.
     """
 
     def close(self, timeout: float | None = None) -> Any:
@@ -735,6 +735,15 @@ class SteadyCluster(SpecCluster):
     def runs(self) -> bool:
         """Whether it is neither starting nor closing."""
         return self.status is Status.running
+
+    def is_closed(self, name: Any) -> bool:
+        """Whether a process was closed; one that its nanny is just starting again was not."""
+        process = self.workers.get(name)
+        return process is not None and process.status in (
+            Status.closing_gracefully,
+            Status.closing,
+            Status.closed,
+        )
 
     def _new_worker_name(self, worker_number: int) -> str:
         return f"worker-{worker_number}"

@@ -277,6 +277,50 @@ def test_idle_servers_of_a_worker_end_that_is_to_leave(world: World) -> None:
     assert set(world.scheduler.tasks) == {"one"}
 
 
+def began(world: World) -> None:
+    """Have strategy ``s`` two servers, of which a layout names one."""
+    world.scheduler.begin("one", "tcp://a")
+    world.scheduler.begin("two", "tcp://c")
+    world.register("s", "mine")
+    world.publish("me", ["one", "two"], 1)
+
+
+@on_a_loop
+def test_a_server_that_is_given_up_is_emptied_until_it_is_taken_again(world: World) -> None:
+    began(world)
+    assert world.registry.emptied() == set()
+    world.publish("me", ["one"], 3)
+    assert world.registry.emptied() == {"tcp://c"}
+    world.publish("me", ["one", "two"], 2)  # it is late
+    assert world.registry.emptied() == {"tcp://c"}
+    world.scheduler.begin("three", "tcp://c")
+    world.publish("me", ["one", "three"], 4)
+    assert world.registry.emptied() == set()
+
+
+@on_a_loop
+def test_a_server_that_has_parameters_of_another_strategy_is_not_emptied(world: World) -> None:
+    began(world)
+    world.register("t", "other")
+    world.publish("me", ["two"], 2)  # the layout of both names tcp://a
+    assert world.registry.emptied() == set()
+
+
+@on_a_loop
+def test_a_server_whose_process_has_ended_is_not_emptied(world: World) -> None:
+    began(world)
+    world.publish("me", ["one"], 2)
+    world.registry.remove_worker(None, "tcp://c")  # type: ignore[arg-type]
+    assert world.registry.emptied() == set()
+
+
+@on_a_loop
+def test_the_servers_of_a_strategy_that_ends_are_not_emptied(world: World) -> None:
+    began(world)
+    world.registry.publish("me", "s", None)
+    assert world.registry.emptied() == set()
+
+
 @on_a_loop
 def test_an_owner_that_lives_is_named(world: World) -> None:
     world.register("s", "mine")

@@ -91,11 +91,14 @@ class LocalCluster(SteadyCluster):
     async def scale_down(self, workers: Iterable[Any]) -> None:
         """Retire the workers of these names, never a server; adaptive scaling calls this.
 
+        Of servers it forgets those that the scheduler has retired before, as they were emptied.
         Adaptive scaling also names processes that the scheduler does not know yet, such as servers
         that their nannies are just starting again.
         """
         specs = self.worker_spec
-        await super().scale_down([w for w in workers if w not in specs or not _is_server(specs[w])])
+        await super().scale_down(
+            [w for w in workers if w not in specs or not _is_server(specs[w]) or self.is_closed(w)]
+        )
 
 
 def _is_server(spec: dict[str, Any]) -> bool:

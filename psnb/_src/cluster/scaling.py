@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -31,6 +31,7 @@ from psnb._src.dask_compat import (
     replace_operation,
     scales_itself,
     scheduler_identity,
+    unpickled,
 )
 from psnb._src.placement.registry import LayoutRegistry
 from psnb._src.utils.threads import run_on_loop, uninterrupted
@@ -207,22 +208,69 @@ logger = logging.getLogger("psnb")
 def serves(scheduler: Scheduler, worker: WorkerState) -> bool:
     """Return whether a worker is a parameter server, or has become one; on the scheduler."""
     registry = plugin_named(scheduler, LayoutRegistry.name)
-    return bool(worker.resources.get(ROLE)) or (
-        registry is not None and worker.address in registry.addresses()
-    )
+    if registry is not None and worker.address in registry.addresses():
+        return True
+    return bool(worker.resources.get(ROLE)) and worker.address not in emptied(scheduler)
+
+
+def emptied(scheduler: Scheduler) -> set[str]:
+    """Return the addresses of the servers that were emptied to be ended; on the scheduler."""
+    registry = plugin_named(scheduler, LayoutRegistry.name)
+    return set() if registry is None else registry.emptied()
 
 
 class ServerProtection(SchedulerPlugin):
-    """Removes parameter servers from the workers that Dask may scale away, or retires."""
+    """Removes parameter servers from the workers that Dask may scale away, or retires.
+
+    Those that were emptied go first: who scales down after that means them, and Dask is not told
+    of which kind the processes are that it is to choose.
+    """
 
     name = "psnb-servers"
     idempotent = True
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Replace the scheduler's `retire_workers`; Dask calls this once."""
+        """Replace two operations of the scheduler; Dask calls this once."""
         self._scheduler = scheduler
+        self._may_go: Callable[[WorkerState], bool] = lambda worker: True
+        self._choose = replace_operation(scheduler, "workers_to_close", self.workers_to_close)
         self._retire = replace_operation(scheduler, "retire_workers", self.retire_workers)
         add_handler(scheduler, SHORT_LIMITS, short_limits)
+
+    def workers_to_close(
+        self,
+        memory_ratio: float | None = None,
+        n: int | None = None,
+        key: Callable[[WorkerState], Hashable] | bytes | None = None,
+        minimum: int | None = None,
+        target: int | None = None,
+        attribute: str = "address",
+    ) -> list[Any]:
+        """Choose workers as Dask does, but first those that were emptied, if a number is asked for.
+
+        Of workers that go together (``key``) they go first if all of them were emptied.
+        """
+        key = unpickled(key) if isinstance(key, bytes) else key
+        known = self._scheduler.workers
+        if n is None and target is not None:
+            n = len(known) - target
+        group = key or (lambda worker: worker.address)
+        gone = emptied(self._scheduler)
+        others = {group(worker) for address, worker in known.items() if address not in gone}
+
+        def choose(first: bool, n: int | None, minimum: int | None) -> list[Any]:
+            self._may_go = lambda worker: (group(worker) not in others) is first
+            try:
+                chosen = self._choose(memory_ratio, n, key, minimum, attribute=attribute)
+            finally:
+                self._may_go = lambda worker: True
+            return list(chosen)
+
+        if n is None:
+            return list(self._choose(memory_ratio, n, key, minimum, attribute=attribute))
+        chosen = choose(True, n, minimum)
+        left = n - len(chosen)
+        return chosen + choose(False, left, minimum and minimum + len(chosen))
 
     async def retire_workers(
         self,
@@ -261,7 +309,7 @@ class ServerProtection(SchedulerPlugin):
         self, scheduler: Scheduler, workers: list[WorkerState]
     ) -> list[WorkerState]:
         """Return the workers that may be retired: those that are not parameter servers."""
-        return [worker for worker in workers if not serves(scheduler, worker)]
+        return [each for each in workers if self._may_go(each) and not serves(scheduler, each)]
 
 
 DEMAND = "psnb_demand"

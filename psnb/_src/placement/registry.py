@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -206,6 +206,7 @@ class LayoutRegistry(SchedulerPlugin):
         self._kept: dict[str, RegistryEntry] = {}
         self._taken: dict[str, str] = {}  # by former id, the answer to its former owner
         self._timers: dict[str, asyncio.TimerHandle] = {}  # these end strategies without an owner
+        self._left: set[str] = set()  # addresses of servers that a strategy has given up
 
     async def start(self, scheduler: Scheduler) -> None:
         """Register the handlers; Dask calls this once."""
@@ -297,7 +298,11 @@ class LayoutRegistry(SchedulerPlugin):
             kept.layout = layout
         if kept.turn < turn:
             kept.turn = turn
-            self._keep(kept, {key: kept.actors.get(key, key) for key in servers})
+            actors = {key: kept.actors.get(key, key) for key in servers}
+            before, after = set(kept.actors.values()), set(actors.values())
+            self._left -= self._addresses_of(after - before)
+            self._left |= self._addresses_of(before - after)
+            self._keep(kept, actors)
         self._wait_for_owner(strategy)
         return ""
 
@@ -361,11 +366,23 @@ class LayoutRegistry(SchedulerPlugin):
         layouts = [unpacked(each.layout) for each in self._kept.values() if each.layout]
         return {server.address for layout in layouts for server in layout.servers}
 
+    def emptied(self) -> set[str]:
+        """Return the addresses of the servers that strategies have emptied and given up.
+
+        None that a strategy has taken since, nor one that another strategy has parameters on. They
+        are forgotten when their processes end.
+        """
+        return self._left - self.addresses() if self._left else set()
+
     def release_idle(self, addresses: Collection[str]) -> None:
         """End the servers at some addresses; they hold nothing (`addresses`)."""
         there = set().union(*(actors_at(self._scheduler, each) for each in addresses))
         for kept in self._kept.values():
             self._keep(kept, {k: actor for k, actor in kept.actors.items() if actor not in there})
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **more: Any) -> None:
+        """Forget a worker that has ended."""
+        self._left.discard(worker)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Note that an owner has gone, unless it comes back."""
@@ -373,6 +390,11 @@ class LayoutRegistry(SchedulerPlugin):
             if kept.owner.client == client:
                 kept.left = True
                 self._wait_for_owner(strategy)
+
+    def _addresses_of(self, actors: Set[str]) -> set[str]:
+        if not actors:
+            return set()
+        return {a for a in self._scheduler.workers if actors & actors_at(self._scheduler, a)}
 
     def _contents(self, kept: RegistryEntry) -> list[Any]:
         deed, owner = kept.deed, kept.owner

@@ -271,6 +271,9 @@ class Reconciler:
         for server in drained:
             self._servers.give_up(server)
         self._wanted = wanted
+        # Until the scheduler knows: who ends a process now must get an empty one.
+        while not self._task.done() and set(drained) & set(self._named):
+            await self.next_round()
 
     def _arranged(self) -> bool:
         placements = self._servers.layout.placements
