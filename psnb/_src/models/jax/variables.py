@@ -109,7 +109,7 @@ class TreeVariables:
         return self._flat.split(values)
 
     def members(self, chosen: Callable[[str], bool]) -> list[Members]:
-        """Return some of the leaves by variable; see `FlatVariables.members`."""
+        """Return, by variable, the leaves whose names are chosen, in their order there."""
         return self._flat.members([name for name in self._flat.places if chosen(name)])
 
     def tree_of(self, leaves: Mapping[str, Any]) -> Any:
