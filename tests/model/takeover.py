@@ -117,13 +117,16 @@ class Takeover:
     def _check_closure(self, closure: Closure, sums: dict[int, int]) -> bool | None:
         """Assert that it is there wholly or not at all; return which, if it can be told."""
         notebook, there, unknown = self._notebook, False, False
+        placements = notebook.layout.placements
+        gone = {index for index, place in enumerate(placements) if place.primary is None}
         told = f"{closure} {closure.remote.status}: {sums}"
         for (number, attempt), (chosen, begun) in notebook.wrote.items():
             lost, risked = notebook.lost_at, notebook.risked_at
             kept = {
                 each.number
                 for each in chosen
-                if max(lost.get(each.number, -1), risked.get(each.number, -1)) < begun
+                if each.number not in gone  # it was lost before, and nobody has made it again
+                and max(lost.get(each.number, -1), risked.get(each.number, -1)) < begun
             }
             if number != closure.id:
                 continue
