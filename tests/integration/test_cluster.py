@@ -7,7 +7,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import dask
@@ -193,3 +194,17 @@ def test_a_closed_client_is_named_whatever_is_asked_of_it() -> None:
         with pytest.raises(errors.PsnbError, match=r"the Dask client is closed.*psnb\.connect"):
             call()
     strategy.close()
+
+
+def test_who_waits_is_told_that_the_client_was_closed() -> None:
+    with psnb.local_cluster(workers=1, processes=False) as owner:
+        client = Client(owner.cluster)  # its event loop goes on without it, as it is the cluster's
+        strategy = psnb.ParameterServerStrategy(client)
+        coordinator = psnb.ClusterCoordinator(strategy)
+        coordinator.pause()
+        coordinator.schedule(print)
+        with ThreadPoolExecutor(1) as threads, closing(strategy):
+            waits = threads.submit(coordinator.join)
+            client.close()
+            with pytest.raises(errors.CoordinatorClosedError, match="the Dask client is closed"):
+                waits.result(DEADLINE)

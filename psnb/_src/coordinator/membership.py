@@ -30,6 +30,7 @@ from psnb._src.dask_compat import (
     ask_scheduler,
     connect_separately,
     event_loop,
+    has_ended,
     is_connected,
     parse_timedelta,
     scheduler_identity,
@@ -329,7 +330,7 @@ class Membership:
     async def _run(self) -> None:
         polls, looks = (LoopErrors("Looking for workers") for _ in range(2))
         try:
-            while True:
+            while not has_ended(self._client):
                 with polls:
                     await self._poll()
                 with looks:
