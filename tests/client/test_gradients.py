@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psnb import ExponentialDecay
 from psnb._src.client.arguments import as_nonfinite, split_finite
 from psnb._src.client.updates import Updates, buffered
-from psnb._src.client.variable import Variable
+from psnb._src.client.variable import PartialGradient, Variable
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.states import CountFilter
 from psnb.errors import ConfigurationError, InvalidArrayError
@@ -196,3 +197,14 @@ def test_bad_ids_are_distinguished_from_good_ones() -> None:
 def test_unknown_choice_is_refused(bad: Any) -> None:
     with pytest.raises(ConfigurationError, match="'v': nonfinite must be one of 'refuse', 'skip'"):
         as_nonfinite(bad, "v")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_rate_is_that_of_the_whole_variable_also_where_a_shard_had_no_gradients(
+    shards: int,
+) -> None:
+    v = variable(np.zeros(6), shards, SGD(ExponentialDecay(1.0, 1, 0.5)))
+    for _ in range(3):
+        v.push(PartialGradient(np.full(2, -1.0), np.array([[0, 2]])))
+    v.push(np.full(6, -1.0))
+    np.testing.assert_array_equal(v.read(), [1.875, 1.875, 0.125, 0.125, 0.125, 0.125])

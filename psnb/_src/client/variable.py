@@ -307,6 +307,7 @@ class DenseShards(ParameterShards):
         if not (math.isfinite(size) or all_finite(array)) and self.must_skip(array, what):
             first = self._shards[0]
             return [(first.shard, OnTable(first.table, SkipUpdates(1)))]
+        # Also to shards without any: the rate is that of the variable's count of updates.
         return [
             (
                 s.shard,
@@ -315,7 +316,6 @@ class DenseShards(ParameterShards):
                 ),
             )
             for s, part, (own, _) in zip(self._shards, parts, ranges, strict=True)
-            if part.size or given.together
         ]
 
     def _blending(self, blend: Blend) -> list[ShardWrite]:
