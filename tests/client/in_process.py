@@ -47,7 +47,7 @@ class InProcess:
     def __init__(self, shards: int) -> None:
         self.shards = [ShardId("s", number) for number in range(shards)]
         self.servers = [ServerAddress("here", f"server-{n}") for n in range(shards)]
-        self._hosts = [Host(each.key, each.name, now, THREADS) for each in self.servers]
+        self._hosts = [Host(each.key, each.name, now, THREADS, THREADS) for each in self.servers]
         for number, host in enumerate(self._hosts):
             hosting = HostShards({number: ShardPlacement(None)}, [])
             host.run([hosting], PendingReply(lambda answers: None), nowhere)

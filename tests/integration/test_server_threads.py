@@ -6,7 +6,9 @@ import contextlib
 import resource
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -16,6 +18,7 @@ from distributed import Client
 import psnb
 from psnb import errors
 from psnb._src.server.memory import CHUNK
+from psnb._src.server.snapshots import TableWriting
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import wait_until_copied
 
@@ -158,3 +161,32 @@ def test_each_door_ends_without_memory_and_works_again_with_it(doors: Doors, roo
         return False
 
     wait_until(goes_on, "all goes on with memory", 2 * DEADLINE)
+
+
+def test_a_folder_that_does_not_answer_holds_up_no_new_tables(
+    cluster: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, end, write = threading.Semaphore(0), threading.Event(), TableWriting._write
+
+    def hangs(*arguments: Any) -> Any:
+        began.release()
+        assert end.wait(2 * DEADLINE)
+        return write(*arguments)
+
+    monkeypatch.setattr(TableWriting, "_write", hangs)
+    with contextlib.ExitStack() as stack:
+        saving = stack.enter_context(ThreadPoolExecutor(3))
+        strategies = [stack.enter_context(psnb.ParameterServerStrategy(cluster)) for _ in range(3)]
+        stack.callback(end.set)
+        for number, strategy in enumerate(strategies):
+            strategy.variable(np.zeros(4), "v")
+            coordinator = psnb.ClusterCoordinator(strategy)
+            manager = psnb.CheckpointManager(coordinator, tmp_path / str(number))
+            saving.submit(manager.save)
+        assert began.acquire(timeout=DEADLINE)
+        with psnb.ParameterServerStrategy(cluster) as other, ThreadPoolExecutor(1) as making:
+            made = making.submit(other.variable, np.zeros(5))
+            try:
+                assert made.result(DEADLINE).read()[0] == 0
+            finally:
+                end.set()

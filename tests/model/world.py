@@ -78,7 +78,7 @@ class Server(Process):
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
         self.address = ServerAddress(name, name)
-        self.host = Host(name, name, lambda function: function(), NO_THREADS)
+        self.host = Host(name, name, lambda function: function(), NO_THREADS, NO_THREADS)
 
     def run(self, operations: Sequence[Any], answer: Callable[[list[Any]], None]) -> None:
         self.host.run(operations, PendingReply(answer), self._connect)

@@ -81,7 +81,7 @@ class Servers:
     """
 
     def __init__(self, homes: str, creations: Sequence[CreateTable], *, copied: bool) -> None:
-        self.hosts = {name: Host(name, name, now, NO_THREADS) for name in {*homes, "c"}}
+        self.hosts = {name: Host(name, name, now, NO_THREADS, NO_THREADS) for name in {*homes, "c"}}
         self.placements = [ShardPlacement(ServerAddress(name, name)) for name in homes]
         self._wires: list[Wire] = []
         self.commits = 0

@@ -101,7 +101,7 @@ class Pair:
     """Two hosts, the first of which holds shard 0, and the wires between them."""
 
     def __init__(self) -> None:
-        self.hosts = {name: Host(name, name, now, THREADS) for name in "ab"}
+        self.hosts = {name: Host(name, name, now, THREADS, THREADS) for name in "ab"}
         self.wires: list[Wire] = []
         self.place = ShardPlacement(A)
         self.manage("a", HostShards({0: self.place}, []))

@@ -157,8 +157,8 @@ class Host:
         The server's name, for messages.
     soon : callable
         Calls functions on the server's event loop, from any thread.
-    threads : StandbyThreads
-        For what takes long; they may be those of several servers.
+    making, writing : StandbyThreads
+        Make memory ready, and write checkpoints; they may be those of several servers.
 
     Attributes
     ----------
@@ -166,13 +166,15 @@ class Host:
         Whether the strategy is to move the shards elsewhere, as the process will end.
     """
 
-    def __init__(self, key: str, name: str, soon: Soon, threads: StandbyThreads) -> None:
-        self._key, self._name, self._soon, self._threads = key, name, soon, threads
+    def __init__(
+        self, key: str, name: str, soon: Soon, making: StandbyThreads, writing: StandbyThreads
+    ) -> None:
+        self._key, self._name, self._soon, self._writing = key, name, soon, writing
         self.leaves = False
         self._hosted: dict[int, HostedShard] = {}
         self._traffic = Traffic()
         self._made: Made = {}
-        self._snapshots = OpenSnapshots(threads)
+        self._snapshots = OpenSnapshots(making)
         self._writings: dict[str, TableWriting] = {}  # by folder
 
     def run(
@@ -370,7 +372,7 @@ class Host:
                 f"{folder!r}: they were not used for minutes; save again"
             )
         taken = {file: self._snapshots.taken(name) for file, name in files.items()}
-        self._writings[folder] = TableWriting(self._name, folder, taken, self._soon, self._threads)
+        self._writings[folder] = TableWriting(self._name, folder, taken, self._soon, self._writing)
 
     def _progress(self, folder: str) -> WritingProgress:
         if folder not in self._writings:

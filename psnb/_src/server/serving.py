@@ -9,11 +9,13 @@ new keys, so that a former owner, which has the old ones, reaches none; Dask's k
 
 Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
 table needs a lock and every operation is atomic. (A thread of its own for them would cost 0.3 ms a
-call, as much as the round trip.) What takes long is done by `StandbyThreads` ``psnb-server``, which
-the process has from its first server on. They compile and make new tables, and unpickle what
+call, as much as the round trip.) What takes long is done by two `StandbyThreads`, which the process
+has from its first server on. ``psnb-making`` compiles and makes new tables, and unpickles what
 strategies send of users' classes and functions, while messages on the same connection wait. (What
-servers send to copies is unpickled as it comes.) They write checkpoints, for which they ask the
-loop. No other thread is started while there are servers.
+servers send to copies is unpickled as it comes.) ``psnb-writing`` writes checkpoints, for which it
+asks the loop; where it writes may not answer for any time, which holds up nothing else. No other
+thread is started while there are servers, as each takes some 70 MB of addresses, which `ulimit -v`
+counts.
 
 A server lives as long as this loop turns: nothing else answers for it. Clients that hear nothing
 for as long as the strategy's ``heartbeat_timeout`` take it for unresponsive, also if the process
@@ -81,10 +83,6 @@ GRACE = 25.0
 
 logger = logging.getLogger("psnb")
 
-THREADS = 2
-"""How many threads a process with servers has for what takes long: while one writes a checkpoint,
-the other makes tables. Each takes some 70 MB of addresses, which `ulimit -v` counts."""
-
 _MINUTE = 60.0
 _LOOK_WHETHER_EMPTY = 0.05
 
@@ -93,10 +91,15 @@ class _Server:
     """A server, Dask's key of it, and the connection over which its strategy was last heard."""
 
     def __init__(
-        self, key: str, actor: ParameterServer, soon: Soon, threads: StandbyThreads
+        self,
+        key: str,
+        actor: ParameterServer,
+        soon: Soon,
+        making: StandbyThreads,
+        writing: StandbyThreads,
     ) -> None:
         self.task = key
-        self.host = actor.host = Host(key, f"server {actor.name}", soon, threads)
+        self.host = actor.host = Host(key, f"server {actor.name}", soon, making, writing)
         self.keeper: MessageStream | None = None
 
 
@@ -116,7 +119,8 @@ class ParameterServers:
         self._loop = event_loop(worker)
         self._servers: dict[str, _Server] = {}
         self._streams: set[MessageStream] = set()  # to each client
-        self._threads = StandbyThreads("psnb-none", 0)  # others while there are servers
+        # Others while there are servers.
+        self._making = self._writing = StandbyThreads("psnb-none", 0)
         self._timer: asyncio.TimerHandle | None = None
         self._leaving = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -148,10 +152,11 @@ class ParameterServers:
             return  # a handle of one elsewhere, for a task of the user's
         if not self._servers:
             extend_stack()
-            self._threads = StandbyThreads("psnb-server", THREADS)
+            self._making = StandbyThreads("psnb-making", 1)
+            self._writing = StandbyThreads("psnb-writing", 1)
             self._timer = self._loop.call_later(_MINUTE, self._count_minute)
         soon = self._loop.call_soon_threadsafe
-        server = self._servers[key] = _Server(key, actor, soon, self._threads)
+        server = self._servers[key] = _Server(key, actor, soon, self._making, self._writing)
         server.host.leaves = self._leaving
 
     def free(self, key: str) -> None:
@@ -200,7 +205,7 @@ class ParameterServers:
     def _who_prepares(self, request: ServerRequest) -> StandbyThreads | None:
         """Return the threads for what takes long of a request; None if nothing does."""
         here = request.key in self._servers
-        return self._threads if here and any(map(takes_long, request.operations)) else None
+        return self._making if here and any(map(takes_long, request.operations)) else None
 
     def _refused(self, error: UnreceivedError) -> ServerReply:
         """Return the answer to a request that there is no memory for."""
@@ -265,7 +270,8 @@ class ParameterServers:
         server.host.close()
         server.keeper = None  # it has nothing to hand over any more
         if not self._servers:
-            self._threads.end()
+            self._making.end()
+            self._writing.end()
             if self._timer is not None:
                 self._timer.cancel()
 
