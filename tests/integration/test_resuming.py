@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from distributed import Client
+from fsspec.implementations.memory import MemoryFileSystem
 
 import psnb
 from psnb import data
@@ -305,3 +307,30 @@ def test_a_restore_that_fails_leaves_no_strategy_behind(
     with pytest.raises(CheckpointError, match="gone"):
         psnb.resume(tmp_path, cluster)
     assert "closed" in repr(made[0])
+
+
+@pytest.mark.parametrize("part", ["manifest.json", ".safetensors"])
+def test_nobody_goes_on_from_an_older_one_as_the_newest_cannot_be_read_now(
+    cluster: Client, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    store, where = fsspec.filesystem("memory").store, f"memory://run-{part}"
+    with psnb.ParameterServerStrategy(cluster) as strategy:
+        count = strategy.variable(np.int64(0), "count")
+        manager = psnb.CheckpointManager(psnb.ClusterCoordinator(strategy), where)
+        manager.save()
+        before = set(store)
+        count.assign_add(np.int64(1))
+        manager.save()
+    new, read = set(store) - before, MemoryFileSystem._open
+
+    def no_answer(system: MemoryFileSystem, path: str, *arguments: Any, **more: Any) -> Any:
+        if path in new and path.endswith(part):
+            raise TimeoutError("no answer")
+        return read(system, path, *arguments, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFileSystem, "_open", no_answer)
+        with pytest.raises(CheckpointError, match="ckpt-000002' cannot be read now"):
+            psnb.resume(where, cluster)
+    with psnb.resume(where, cluster).strategy as strategy:
+        assert int(strategy.parameters["count"].read()) == 1

@@ -40,6 +40,7 @@ from psnb._src.checkpoint.store import (
     checkpoints_in,
     is_gone,
     not_read,
+    require_read,
     store_at,
 )
 from psnb._src.monitor.history import CheckpointStatistics
@@ -461,12 +462,13 @@ class SaveSchedule:
 def latest_full(directory: AnyPath) -> SavedCheckpoint | None:
     """Return the newest checkpoint of a folder that is not damaged; None if it has none at all.
 
-    All files of it are checked. A warning names each newer one that is damaged.
+    All files of it are checked. A warning names each newer one that is damaged. What cannot be read
+    now may be whole: to go on from an older one would give up what was done since.
 
     Raises
     ------
     CheckpointError
-        If all are damaged, or the folder cannot be read.
+        If all are damaged, or the folder, or one that may be the newest, cannot be read.
     """
     damage: list[str] = []
     for path in reversed(checkpoints_in(directory)):
@@ -475,6 +477,7 @@ def latest_full(directory: AnyPath) -> SavedCheckpoint | None:
             found.verify()
         except CheckpointError as error:
             if not is_gone(path):  # otherwise a manager removed it just now
+                require_read(path, error)
                 damage.append(str(error))
             continue
         for each in damage:

@@ -23,6 +23,7 @@ from psnb._src.checkpoint.store import (
     is_gone,
     not_read,
     number_of,
+    require_read,
     store_at,
 )
 from psnb._src.utils.arrays import bits_of, integers_of
@@ -385,13 +386,15 @@ class SavedCheckpoint(Mapping[str, Any]):
         Raises
         ------
         CheckpointError
-            If some are missing or damaged; it names all parameters that are.
+            If some are missing or damaged; it names all parameters that are. Or if one cannot be
+            read now.
         """
         damage = []
         for name in self:
             try:
                 self._reader.arrays(self._manifest.entries[name])
             except CheckpointError as error:
+                require_read(self._reader.path, error)
                 damage.append(str(error))
         if damage:
             more = [f"{len(damage) - _MOST:,} more are damaged"] if len(damage) > _MOST else []

@@ -35,6 +35,7 @@ from safetensors.numpy import load_file
 
 from psnb._src.checkpoint.store import (
     CheckpointStore,
+    DamagedFileError,
     Manifest,
     ManifestEntry,
     PartialCheckpoint,
@@ -436,9 +437,9 @@ class _SealedFile:
         self._path, self._expected, self._checked = path, expected, False
 
     def check(self) -> None:
-        """Raise OSError unless the checksum is right; only the first call reads the file."""
+        """Raise DamagedFileError unless the checksum is right; only the first call reads it."""
         if not self._checked and (found := checksum(self._path)) != self._expected:
-            raise OSError(f"its checksum is {found}, expected {self._expected:.16}")
+            raise DamagedFileError(f"its checksum is {found}, expected {self._expected:.16}")
         self._checked = True
 
     def read(self, name: str) -> np.ndarray:

@@ -228,6 +228,10 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         return sealed(msgspec.to_builtins(self), FORMAT)
 
 
+class DamagedFileError(OSError):
+    """A file of a checkpoint was read, and is not what was written."""
+
+
 def file_name(parameter: int, shard: int, depth: int) -> str:
     """Return the name of a shard's file, which none of those has that it builds on."""
     return f"{parameter:04d}-{shard:05d}{f'-{depth:02d}' if depth else ''}.safetensors"
@@ -748,14 +752,16 @@ class LocalCheckpoint(StoredCheckpoint):
     def __init__(self, path: Path) -> None:
         self.path = path
         if not stat.S_ISREG((path / MANIFEST).lstat().st_mode):
-            raise OSError("its manifest is not a regular file")  # opening a pipe would block
+            raise DamagedFileError(
+                "its manifest is not a regular file"
+            )  # opening a pipe would block
         # Without waiting: the writer of a partial folder may itself wait for the folder's lock.
         self._lock = FolderLock(path / MANIFEST, "rb", SHARED | AT_ONCE)
 
     def file(self, name: str) -> Path:
         file = self.path / name
         if not stat.S_ISREG(file.lstat().st_mode):
-            raise OSError("it is not a regular file, but a link or a device")
+            raise DamagedFileError("it is not a regular file, but a link or a device")
         return file
 
     def place(self, name: str) -> AnyPath:
@@ -967,6 +973,19 @@ def not_read(place: AnyPath, error: OSError) -> CheckpointError:
     return CheckpointError(
         f"{str(place)!r} cannot be read now: {error}; see whether it is reached from here"
     )
+
+
+_AMISS = (DamagedFileError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
+
+def require_read(path: AnyPath, error: CheckpointError) -> None:
+    """Raise that a checkpoint cannot be read now, if that is why an error was raised.
+
+    It may be whole. All else, also files that are not there, is damage.
+    """
+    cause = error.__cause__
+    if isinstance(cause, OSError) and not isinstance(cause, _AMISS):
+        raise not_read(path, cause) from cause
 
 
 def is_gone(path: AnyPath) -> bool:
