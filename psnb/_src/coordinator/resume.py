@@ -336,7 +336,7 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
     Raises
     ------
     CheckpointError
-        If there is no checkpoint, or all are damaged.
+        If there is no checkpoint, or all are damaged, or the newest cannot be read now.
     ConfigurationError
         If a parameter was made with an initializer, a schedule or a function of your own, which
         a checkpoint cannot hold: make the parameters yourself then, and restore them with
