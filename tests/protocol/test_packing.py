@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from typing import Any
 
@@ -140,6 +141,45 @@ def test_a_cause_that_cannot_travel_leaves_the_exception_as_it_is() -> None:
     assert (type(back), type(back.__cause__)) == (ValueError, errors.ClosureError)
     assert "NeedsTwoArgumentsError" in str(back.__cause__)
     assert isinstance(error.__cause__, NeedsTwoArgumentsError)  # what is packed stays whole
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    """Lets nobody set its cause, or add a note."""
+
+    code: int
+
+
+def test_an_exception_that_takes_no_attributes_becomes_a_closure_error_with_its_cause() -> None:
+    def raises() -> None:
+        try:
+            raise OSError("no disk")
+        except OSError as lower:
+            raise FrozenError(4) from lower
+
+    try:
+        raises()
+    except FrozenError as error:
+        back = unpack_error(pack_error(error, "on worker 'a'"))
+    assert type(back) is errors.ClosureError
+    assert "FrozenError(code=4)" in str(back)
+    assert repr(back.__cause__) == "OSError('no disk')"
+    assert back.__notes__[0].startswith("on worker 'a'\n")
+
+
+def test_an_exception_is_whole_while_it_is_packed() -> None:
+    """Others may pack the same one, such as that of a value that could not be made."""
+
+    class WatchedError(Exception):
+        def __reduce__(self) -> Any:
+            seen.append(self.__cause__)
+            return WatchedError, ()
+
+    seen: list[Any] = []
+    error = WatchedError()
+    error.__cause__ = cause = KeyError("why")
+    pack_error(raised(error))
+    assert seen[0] is cause
 
 
 def test_what_an_exception_says_is_read_without_making_it() -> None:

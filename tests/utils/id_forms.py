@@ -23,12 +23,19 @@ FORMS: dict[str, tuple[Callable[[], Any], list[int]]] = {
     "nested list": (lambda: [[5, LOW], [HIGH, 7]], [5, LOW, HIGH, 7]),
     "scalars of NumPy": (lambda: [np.int64(LOW), np.uint64(HIGH)], [LOW, HIGH]),
     "scalars of torch": (lambda: [torch.tensor(5), torch.tensor(LOW)], [5, LOW]),
+    "unsigned scalars of torch": (
+        lambda: [torch.tensor(HIGH, dtype=torch.uint64), torch.tensor(5)],
+        [HIGH, 5],
+    ),
     "list of arrays": (lambda: [np.array([LOW]), np.array([HIGH], "u8")], [LOW, HIGH]),
     "range": (lambda: range(3), [0, 1, 2]),
     "int": (lambda: HIGH, [HIGH]),
     "scalar": (lambda: np.uint64(HIGH), [HIGH]),
     "no axis": (lambda: np.array(LOW), [LOW]),
     "empty": (lambda: [], []),
+    "no objects": (lambda: np.empty(0, object), []),
+    "Series without objects": (lambda: pd.Series([], dtype=object), []),
+    "Series without categories": (lambda: pd.Series([], dtype="category"), []),
     **{
         kind: (
             lambda kind=kind: np.array([1, np.iinfo(kind).max], kind),

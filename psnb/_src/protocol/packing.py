@@ -583,6 +583,9 @@ def pack_error(error: BaseException, where: str = "") -> bytes:
         traceback = RemoteTraceback.of(error)
         chain = causes(error)[:_MOST_CAUSES]
     packed = [(_pickled(each), each.__cause__ is not None) for each in chain]
+    for each in chain:
+        with contextlib.suppress(BaseException):  # likewise, such as a frozen dataclass
+            each.__traceback__ = None
     return pickle.dumps((packed, where, traceback, truncate(error_text(error))), protocol=PROTOCOL)
 
 
@@ -595,18 +598,32 @@ def packed_text(data: bytes) -> str:
 _MOST_CAUSES = 10
 
 
+class _ErrorPickler(cloudpickle.Pickler):
+    """Pickles one exception without what it was raised from, whatever its class has for that.
+
+    The exception stays as it is: other threads may raise the same one.
+    """
+
+    def __init__(self, buffer: io.BytesIO, error: BaseException) -> None:
+        super().__init__(buffer, protocol=PROTOCOL)
+        self._error = error
+
+    def reducer_override(self, obj: Any) -> Any:
+        if obj is self._error:
+            return obj.__reduce_ex__(PROTOCOL)
+        return super().reducer_override(obj)
+
+
 def _pickled(error: BaseException) -> bytes:
-    """Pickle an exception without what it was raised from, which its class may pickle or not."""
-    links = error.__cause__, error.__context__, error.__suppress_context__
     try:
-        error.__cause__ = error.__context__ = error.__traceback__ = None
-        packed = cloudpickle.dumps(error, protocol=PROTOCOL)
-        pickle.loads(packed)  # many exceptions pickle, but do not come back
+        buffer = io.BytesIO()
+        _ErrorPickler(buffer, error).dump(error)
+        packed = buffer.getvalue()
+        # Many exceptions pickle, but do not come back, or take nothing that is said about them.
+        pickle.loads(packed).add_note("")
     except BaseException:  # again whatever its class, or that of an attribute, may raise
         substitute = ClosureError(f"{type(error).__qualname__}: {_shortened(error, 500)}")
         packed = cloudpickle.dumps(substitute, protocol=PROTOCOL)
-    finally:
-        error.__cause__, error.__context__, error.__suppress_context__ = links
     return packed
 
 

@@ -55,8 +55,8 @@ def integers_of(value: Any, what: str) -> np.ndarray:
     if array.dtype.kind in "iu":
         return array
     brings_dtype = hasattr(value, "dtype")
-    if not array.size and not brings_dtype:
-        return array.astype(np.int64)  # an empty list has no dtype of its own
+    if not array.size and (array.dtype.kind == "O" or not brings_dtype):
+        return array.astype(np.int64)  # an empty list has no dtype, and objects have no type
     if array.dtype.kind == "O" or not brings_dtype:
         exact = array if array.dtype.kind == "O" else np.array(value, object)
         numbers = _numbers(exact)
@@ -83,7 +83,7 @@ def _numbers(exact: np.ndarray) -> list[int] | None:
         if isinstance(each, (bool, np.bool_)) or getattr(each, "shape", ()) != ():
             return None
         try:
-            found.append(operator.index(each))
+            found.append(operator.index(untracked(each)))  # torch's index is signed
         except TypeError:
             return None
     return found
