@@ -321,6 +321,19 @@ def test_an_iterator_that_goes_on_behind_the_last_record_finds_no_error(
     assert list(dataset.iterator(iterator.state())) == []
 
 
+@pytest.mark.parametrize("chain", [lambda d: d.batch(4), lambda d: d.shuffle(4)])
+def test_files_whose_columns_look_different_say_what_makes_them_alike(
+    chain: Callable[[Dataset], Dataset], tmp_path: Path
+) -> None:
+    for name, price in (("a", "1"), ("b", "2.5")):
+        (tmp_path / f"{name}.csv").write_text(f"price\n{price}\n")
+    (part,) = splits(chain(D.csv(tmp_path / "*")), 1)
+    with pytest.raises(DatasetError, match=r"float64, int64. .* dtypes=.*map\(function\)"):
+        list(part)
+    (part,) = splits(chain(D.csv(tmp_path / "*", dtypes={"price": "float64"})), 1)
+    assert list(part)
+
+
 def test_a_batch_size_that_cannot_be_is_refused_with_threads_too(tmp_path: Path) -> None:
     written(tmp_path, FORMS["multi_slot"], [3])
     for threads in (1, 2):

@@ -7,7 +7,7 @@ leaves (text, `Ragged`, arrays that differ in other axes).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -191,6 +191,15 @@ def concatenate(blocks: Sequence[Block]) -> Block:
     return Block(first.nesting, columns, sum(block.count for block in blocks), origin, loose)
 
 
+def different_dtypes(what: str, types: Iterable[Any]) -> DatasetError:
+    """Return the error that elements differ in what they are made of."""
+    dtypes = ", ".join(sorted(str(dtype) for dtype in types))
+    return DatasetError(
+        f"{what} has elements of different dtypes: {dtypes}. Where files or elements differ, say "
+        "which one is wanted: in dtypes=, where Dataset.csv guesses them, or with map(function)"
+    )
+
+
 def _columns_like(nesting: Nesting, block: Block) -> tuple[Column, ...]:
     if block.nesting == nesting:
         return block.columns
@@ -200,8 +209,7 @@ def _columns_like(nesting: Nesting, block: Block) -> tuple[Column, ...]:
 def _concatenated(columns: tuple[Column, ...], name: str) -> Column:
     types = {leaf_dtype(column) for column in columns if len(column)}
     if len(types) > 1:
-        dtypes = ", ".join(sorted(str(dtype) for dtype in types))
-        raise DatasetError(f"{leaf_name(name)} has elements of different dtypes: {dtypes}")
+        raise different_dtypes(leaf_name(name), types)
     if all(isinstance(column, np.ndarray) for column in columns):
         if len({column.shape[1:] for column in columns}) == 1:
             return np.concatenate(columns)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from psnb._src.data.block import (
     Column,
     Origin,
     concatenate,
+    different_dtypes,
     leaf_dtype,
     stack,
     take,
@@ -78,9 +79,7 @@ class _Store:
                 column[rows] = new
                 continue
             if column.dtype != object and leaf_dtype(new) != column.dtype:
-                raise DatasetError(
-                    f"shuffle: elements of different dtypes: {column.dtype} and {leaf_dtype(new)}"
-                )
+                raise different_dtypes("shuffle", (column.dtype, leaf_dtype(new)))
             # Each element's leaf on its own: their shapes differ.
             if isinstance(column, RaggedRows) or column.dtype != object or column.ndim > 1:
                 column = self._columns[index] = _as_objects(column)
