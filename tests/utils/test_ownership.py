@@ -6,6 +6,7 @@ import threading
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from psnb._src.utils.ownership import may_change, owned, read_only
@@ -58,6 +59,8 @@ HOLDERS: dict[str, Any] = {
     "objects": (_objects, lambda v: v[0, 0]),
     "Ragged": (lambda a: Ragged(a, np.array([0, 2])), lambda v: v.values),
     "set": (lambda a: ({1}, a), lambda v: v[1]),
+    "column of objects": (lambda a: pd.DataFrame({"x": [a]}), lambda v: v["x"][0]),
+    "series of objects": (lambda a: pd.Series([a]), lambda v: v[0]),
 }
 
 
@@ -77,6 +80,16 @@ def test_a_record_and_arrays_of_records_with_objects_are_copied() -> None:
     record, several = owned(records[0]), owned(records)
     records["x"] = 9
     assert (record["x"], several["x"].tolist()) == (0, [0])
+
+
+def test_what_an_object_does_when_it_is_asked_for_attributes_does_not_matter() -> None:
+    class Remote:
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__deepcopy"):
+                raise AttributeError(name)
+            raise RuntimeError(f"no {name}")
+
+    assert type(owned(Remote())) is Remote
 
 
 def test_what_is_one_thing_stays_one_and_may_have_itself() -> None:

@@ -10,6 +10,7 @@ readers are `read_only`.
 from __future__ import annotations
 
 import copy
+import pickle
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -88,8 +89,8 @@ def _owned(value: Any, made: dict[int, Any]) -> Any:
         found.extend(_owned(each, made) for each in value)
     elif kind is tuple:
         found = tuple(_owned(each, made) for each in value)
-    elif (arrays := getattr(value, "__psnb_arrays__", None)) is not None:
-        found = arrays(_copied)
+    elif (arrays := getattr(kind, "__psnb_arrays__", None)) is not None:
+        found = arrays(value, _copied)
     else:
         found = _copy_of(value, made)
     made[id(value)] = found
@@ -107,6 +108,8 @@ def _objects(array: np.ndarray, made: dict[int, Any]) -> np.ndarray:
 
 def _copy_of(value: Any, made: dict[int, Any]) -> Any:
     try:
+        if type(value).__module__.partition(".")[0] == "pandas":  # its deep copies share objects
+            return pickle.loads(pickle.dumps(value, protocol=5))
         return copy.deepcopy(value, made)
     except Exception as error:  # whatever the class does
         raise ConfigurationError(
