@@ -66,6 +66,19 @@ def test_a_loop_of_the_notebook_goes_on_and_its_error_is_logged(
         assert once.again.wait(DEADLINE)
 
 
+def test_a_closed_client_ends_the_polls_without_an_error_in_the_log(
+    cluster: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with psnb.ParameterServerStrategy(cluster) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        coordinator.schedule(int).fetch(DEADLINE)
+        with monkeypatch.context() as closed:
+            closed.setattr(cluster, "scheduler", None)  # as at the end of a program
+            with pytest.raises(psnb.errors.CoordinatorClosedError):
+                wait_until(lambda: coordinator.schedule(int) is None, "the polls have ended")
+    assert "Looking for workers" not in caplog.text
+
+
 def test_outcomes_are_settled_whatever_their_figures_raise(
     cluster: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -350,6 +350,9 @@ class Membership:
                 await self._report(self._measure())
         except OSError as error:
             logger.warning("the Dask scheduler does not answer: %s", error)
+        except AttributeError:
+            if not has_ended(self._client):  # as it is in the very moment that it is asked
+                raise
 
     def _measure(self) -> Demand:
         now = self._loop.time()
