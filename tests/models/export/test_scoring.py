@@ -13,6 +13,8 @@ import pytest
 import psnb
 import psnb.jax
 from psnb._src.cli import main
+from psnb._src.models.export.scoring import batches
+from psnb._src.utils.arrays import bits_of
 from tests.models.export.models import JaxModel, random_rows
 
 COUNT = 1003
@@ -133,6 +135,28 @@ def test_without_rows_there_is_a_file_with_the_columns(
         assert out.read_text() == ("row.0,row.1,row.2,score\n" if kind == "csv" else "")
 
 
+def test_files_without_rows_are_passed_over(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "none.jsonl").write_text("")
+    files = [
+        str(tmp_path / "none.jsonl"),
+        write_csv(tmp_path / "header.csv", slice(0)),
+        write_csv(tmp_path / "some.csv", slice(0, 3)),
+    ]
+    out = tmp_path / "scores.csv"
+    assert main(["predict", str(model), *files, "--to", str(out)]) == 0
+    assert len(out.read_text().splitlines()) == 1 + 3
+
+
+def test_csv_keeps_all_bits_of_ids(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    ids = [[-1, 2**64 - 1], [2**63 + 5, int(IDS[0, 1])]]
+    lines = [f"1,2,3,{first},{second}" for first, second in ids]
+    file.write_text("\n".join(["x.0,x.1,x.2,ads.0,ads.1", *lines]) + "\n")
+    batches_ = [*batches(psnb.load_model(model).feeds, [str(file)], 2)]
+    found = np.concatenate([bits_of(np.asarray(each["ads"])) for each in batches_])
+    assert found.tolist() == [[n % 2**64 for n in row] for row in ids]
+
+
 def test_what_fails_leaves_no_file(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +178,8 @@ def test_what_fails_leaves_no_file(
     [
         ("in.txt", "", "expected a file that ends with .csv"),
         ("in.csv", "x.0,x.1,x.2,ads.0\n1,2,3,4\n", "ads.1"),
+        ("in.csv", "x.0,x.1,x.2,ads.0,ads.1\n1,2,3,4,4.5\n", "column 'ads.1', row 1: '4.5'"),
+        ("in.csv", f"x.0,x.1,x.2,ads.0,ads.1\n1,2,3,4,{2**64}\n", "does not fit 64 bits"),
         ("in.jsonl", '{"x": [1, 2, 3]}\n', "'ads'"),
         ("in.jsonl", '{"x": [1, 2, 3], "ads": [1, 0.5]}\n', "expected integers"),
         ("in.jsonl", '{"x": [1, null, 3], "ads": [1, 2]}\n', "numbers of float32"),

@@ -38,7 +38,7 @@ from psnb.errors import ConfigurationError
 
 # ModelFeed: one of the arrays that a model needs of a batch.
 
-_WIDE = ("int64", "uint64")
+WIDE = ("int64", "uint64")
 
 _FEED_DTYPES = ("bool", *(each.name for each in DTYPES.values()))
 _FeedDtype = Annotated[str, one_of(*_FEED_DTYPES)]
@@ -125,7 +125,7 @@ class ModelFeed(Struct, frozen=True, forbid_unknown_fields=True):
             return array
         kinds = array.dtype.kind + wanted.kind
         if kinds in ("ii", "uu", "iu", "ui"):
-            if array.dtype.name in _WIDE and wanted.name in _WIDE:
+            if array.dtype.name in WIDE and wanted.name in WIDE:
                 return array.view(wanted)  # as ids, these are the same bits
             limits = np.iinfo(wanted)
             if array.size and not np.can_cast(array.dtype, wanted, "safe"):

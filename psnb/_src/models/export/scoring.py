@@ -13,10 +13,12 @@ import numpy as np
 
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.ragged import Ragged
+from psnb._src.data.splits import splits
 from psnb._src.models.export.loaded import LoadedModel
-from psnb._src.models.export.manifest import ModelFeed
+from psnb._src.models.export.manifest import WIDE, ModelFeed
 from psnb._src.training.predictions import write_rows
-from psnb._src.utils.text import shown
+from psnb._src.utils.arrays import bits_of, integers_of
+from psnb._src.utils.text import shown, truncate
 from psnb.errors import ConfigurationError, DatasetError, ExportError
 
 FORMATS = ("csv", "jsonl", "parquet")
@@ -106,7 +108,13 @@ def batches(
             rows: Any = Dataset.parquet(file, columns=names)
         else:
             rows = Dataset.text_lines(file).map(_Parsed(feeds, file))
-        yield from rows.ragged_batch(batch_size).map(_Shaped(feeds))
+        yield from _of_one(rows).ragged_batch(batch_size).map(_Shaped(feeds))
+
+
+def _of_one(rows: Dataset) -> Dataset:
+    """Return the rows of one file, which may have none."""
+    (part,) = splits(rows, 1)
+    return part
 
 
 class _Parsed:
@@ -167,16 +175,32 @@ def _csv_batches(
             )
         for column in _columns_of(feed):
             columns.append(column)
-            dtypes[column] = feed.dtype
+            # As text: a column of ids may have -1 and 2**64 - 1, which no dtype of CSV holds.
+            dtypes[column] = "str" if feed.dtype in WIDE else feed.dtype
     delimiter = "\t" if _suffix(file) == ".tsv" else ","
     rows = Dataset.csv(file, columns=columns, dtypes=dtypes, delimiter=delimiter)
-    for batch in rows.batch(batch_size):
+    count = 0
+    for batch in _of_one(rows).batch(batch_size):
+        for column in [name for name in columns if dtypes[name] == "str"]:
+            batch[column] = _integers(batch[column], f"{file}: column {column!r}", count)
+        count += len(batch[columns[0]])
         yield {
             feed.name: batch[feed.name]
             if len(feed.shape) == 1
             else np.stack([batch[column] for column in _columns_of(feed)], 1)
             for feed in feeds
         }
+
+
+def _integers(texts: np.ndarray, what: str, before: int) -> np.ndarray:
+    numbers = []
+    for row, text in enumerate(texts.tolist(), before + 1):
+        try:
+            numbers.append(int(text))
+        except ValueError as error:
+            problem = f"{what}, row {row}: {truncate(text)!r} is not an integer"
+            raise DatasetError(problem) from error
+    return bits_of(integers_of(numbers, what)).view(np.int64)
 
 
 def _columns_of(feed: ModelFeed) -> list[str]:
