@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from psnb._src.utils.arrays import bits_of, concatenated, integers_of
+from psnb.data import Ragged
 from psnb.errors import InvalidArrayError
 from tests.utils.id_forms import FORMS, HIGH, LOW, NO_IDS
 
@@ -25,6 +26,11 @@ def test_what_is_no_id_is_refused(form: str) -> None:
     make, problem = NO_IDS[form]
     with pytest.raises(InvalidArrayError, match=f"^ids.*{problem}"):
         integers_of(make(), "ids")
+
+
+def test_bags_are_refused_with_what_to_take_of_them() -> None:
+    with pytest.raises(InvalidArrayError, match=r"of bags take \.values, and \.offsets"):
+        integers_of(Ragged.from_rows([[1], [2, 3]]), "ids")
 
 
 def test_an_array_of_integers_is_not_copied() -> None:

@@ -71,8 +71,9 @@ def _array(value: Any, what: str) -> np.ndarray:
     try:
         return np.asarray(untracked(value))
     except (TypeError, ValueError, OverflowError) as error:
+        bags = "; of bags take .values, and .offsets in lookup_bags" * hasattr(value, "offsets")
         raise InvalidArrayError(
-            f"{what} are not an array: {truncate(str(error), ARGUMENT)}"
+            f"{what} are not an array: {truncate(str(error), ARGUMENT)}{bags}"
         ) from error
 
 
