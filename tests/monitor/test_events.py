@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from psnb._src.monitor.events import EventKind, EventLog
+from psnb._src.monitor import events
+from psnb._src.monitor.events import MOST_WARNINGS, EventKind, EventLog
 from tests.conftest import wait_until
 
 
@@ -28,6 +29,26 @@ def test_the_oldest_events_are_forgotten() -> None:
         log.add(EventKind.CLOSURE_FAILED, str(number))
     assert [event.message for event in log.all()] == ["2", "3", "4"]
     assert log.count(EventKind.CLOSURE_FAILED) == 5
+
+
+def test_thousands_of_failures_do_not_fill_the_page(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, now = EventLog(), 1000.0
+    monkeypatch.setattr(events.time, "time", lambda: now)
+
+    def warned() -> list[str]:
+        return [each.message for each in caplog.records if each.levelname == "WARNING"]
+
+    for _ in range(3000):
+        log.add(EventKind.CLOSURE_FAILED, "step failed")
+    assert len(warned()) == MOST_WARNINGS
+    assert warned()[-1].endswith("last warning for a minute)")
+    log.add(EventKind.WORKER_LOST, "alice was lost")
+    now += 61
+    log.add(EventKind.CLOSURE_FAILED, "again")
+    assert warned()[MOST_WARNINGS:] == ["alice was lost", "again"]
+    assert log.count(EventKind.CLOSURE_FAILED) == 3001
 
 
 def test_a_log_handler_that_raises_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:

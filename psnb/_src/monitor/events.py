@@ -106,6 +106,11 @@ _WARNED = {
 }
 
 
+MOST_WARNINGS, _MINUTE = 20, 60.0
+"""Warnings of one kind that are logged within a minute; further ones are logged as infos. A step
+that fails on each of many workers would fill the notebook's page otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One thing that happened.
@@ -138,6 +143,8 @@ class Event:
 class EventLog:
     """The latest events of a coordinator or strategy; each is logged under ``psnb`` as well.
 
+    Of one kind at most `MOST_WARNINGS` a minute are logged as warnings.
+
     How many there were of each kind is never forgotten. Thread-safe.
 
     Parameters
@@ -150,6 +157,7 @@ class EventLog:
         self._lock = Lock()  # guards the deque, which must not grow while it is copied, and counts
         self._events: deque[Event] = deque(maxlen=limit)
         self._counts: Counter[EventKind] = Counter()
+        self._warned: dict[EventKind, tuple[float, int]] = {}  # since when, and how many
 
     @uninterrupted  # logging has locks too, which the event loop needs
     def add(
@@ -162,10 +170,24 @@ class EventLog:
         with self._lock:
             self._events.append(event)
             self._counts[kind] += 1
+            warned = self._warn(event)
+        if warned == MOST_WARNINGS:
+            message += " (of this kind, this is the last warning for a minute)"
+        level = logging.WARNING if 0 < warned <= MOST_WARNINGS else logging.INFO
         try:
-            logger.log(logging.WARNING if kind in _WARNED else logging.INFO, "%s", message)
+            logger.log(level, "%s", message)
         except Exception:  # of a user's handler or filter: what was to be recorded goes on
             traceback.print_exc()
+
+    def _warn(self, event: Event) -> int:
+        """Return how many warnings of its kind there are within a minute; 0 if it is none."""
+        if event.kind not in _WARNED:
+            return 0
+        since, number = self._warned.get(event.kind, (event.time, 0))
+        if not 0 <= event.time - since < _MINUTE:  # clocks are also set back
+            since, number = event.time, 0
+        self._warned[event.kind] = since, number + 1
+        return number + 1
 
     def count(self, kind: EventKind) -> int:
         """Return how many there were of a kind, those that are forgotten included."""
