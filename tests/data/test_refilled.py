@@ -40,8 +40,21 @@ def square(number: int) -> list[Any]:
     return [[number, number], [number, number]]
 
 
+def within(buffers: Any) -> Callable[[Any], Any]:
+    """Return a function that fills arrays which are items of an array, and returns that."""
+
+    def fill(number: Any) -> Any:
+        for each in buffers:
+            each[...] = number
+        return buffers
+
+    return fill
+
+
 SAME, LONGER, WIDER = [(2, 2)] * 4, [(1, 2), (2, 2), (3, 2)], [(1, 2), (2, 1), (2, 2)]
 ARRAY = np.zeros((2, 2))
+ITEMS = np.empty(2, object)
+ITEMS[:] = [np.zeros(1), np.zeros(2)]
 RECORD = np.zeros((), [("x", np.int64)])
 PAIRS = [[square(1), square(2)], [square(3), square(4)]]
 
@@ -97,6 +110,19 @@ PAIRS = [[square(1), square(2)], [square(3), square(4)]]
 )
 def test_elements_keep_what_they_were(dataset: Dataset, expected: list[Any]) -> None:
     assert values(dataset) == expected
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        pytest.param(D.range(1, 3).map(within(ITEMS)), id="map"),
+        pytest.param(D.range(1, 3).map(within(ITEMS)).cache(), id="cache"),
+        pytest.param(D.from_generator(lambda: map(within(ITEMS), (1, 2))), id="generator"),
+    ],
+)
+def test_arrays_that_are_items_of_arrays_stay_as_they_were_too(dataset: Dataset) -> None:
+    held = [[each.tolist() for each in element] for element in list(dataset)]
+    assert held == [[[1], [1, 1]], [[2], [2, 2]]]
 
 
 def test_also_those_of_functions_of_many_elements() -> None:

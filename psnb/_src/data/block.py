@@ -154,10 +154,23 @@ def _own(column: Column) -> Column:
 def copied(leaf: Any) -> Any:
     """Copy an array or `Ragged`; all else is immutable."""
     if isinstance(leaf, np.ndarray):
-        return leaf.copy()
+        own = _with_own_items(leaf)
+        return leaf.copy() if own is leaf else own
     if isinstance(leaf, Ragged):
         return leaf.__psnb_arrays__(np.ndarray.copy)
     return leaf
+
+
+def _with_own_items(leaf: Any) -> Any:
+    """Return an array with copies of the arrays that are its items; all else as it is."""
+    if leaf.dtype != object or not isinstance(leaf, np.ndarray) or not leaf.size:
+        return leaf
+    if not isinstance(leaf.flat[0], np.ndarray | Ragged):
+        return leaf
+    found = leaf.copy()
+    for at in np.ndindex(leaf.shape):
+        found[at] = copied(leaf[at])
+    return found
 
 
 def take(column: Any, indices: np.ndarray) -> Any:
@@ -441,7 +454,7 @@ class _Arrays:
             grown = np.empty((max(2 * start, stop), *self._shape[1:]), leaf.dtype)
             grown[:start] = self._values[:start]
             self._values = grown
-        self._values[start:stop] = leaf
+        self._values[start:stop] = _with_own_items(leaf)
         self._ends.append(stop)
 
     def taken(self) -> Column:
