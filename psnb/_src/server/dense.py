@@ -282,7 +282,7 @@ class DenseTable(Table):
             UpdateCounts.even(self.extent, step) if counts is None else UpdateCounts.of(counts)
         )
         self._updater.step = max(self._updater.step, step)
-        self._count(own.merged(ranges, of_copy))
+        self._count(own.merged(of_copy))
 
     @property
     def extent(self) -> int:

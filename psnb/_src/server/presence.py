@@ -165,15 +165,11 @@ class UpdateCounts(NamedTuple):
         stops, counts, updated = self._refined(ranges)
         return _simplified(stops, counts + updated)
 
-    def merged(self, ranges: Ranges | None, other: UpdateCounts) -> UpdateCounts:
-        """Return those after others have been merged into ranges: the larger one counts there."""
-        if ranges is None:
-            ranges = whole(int(self.stops[-1]))
+    def merged(self, other: UpdateCounts) -> UpdateCounts:
+        """Return those after others have been merged in: the larger one counts."""
         stops = np.union1d(self.stops, other.stops)
         both = [each.counts[np.searchsorted(each.stops, stops)] for each in (self, other)]
-        one, two = (UpdateCounts(stops, each)._refined(ranges) for each in both)
-        stops, counts, updated = one
-        return _simplified(stops, np.where(updated, np.maximum(counts, two[1]), counts))
+        return _simplified(stops, np.maximum(*both))
 
     def part(self, start: int, stop: int) -> UpdateCounts:
         """Return those of a part of the numbers."""
@@ -206,7 +202,7 @@ def counts_together(
     Of each part how many numbers it has, its counts if they differ, and how many updates it has had
     in all.
     """
-    if all(counts is None for _, counts, _ in parts):
+    if all(counts is None for _, counts, _ in parts) and len({step for *_, step in parts}) <= 1:
         return None
     stops, found, done = [], [], 0
     for size, counts, step in parts:
