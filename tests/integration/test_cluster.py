@@ -159,6 +159,19 @@ def test_workers_from_the_command_line_have_names(command_line_cluster: str) -> 
             assert remote.fetch(DEADLINE) == name
 
 
+def test_a_script_that_closes_nothing_ends_without_a_word() -> None:
+    script = (
+        "import psnb\nif __name__ == '__main__':\n"
+        "    client = psnb.local_cluster(workers=1, servers=1)\n"
+        "    coordinator = psnb.ClusterCoordinator(psnb.ParameterServerStrategy(client))\n"
+        "    coordinator.schedule(int).fetch()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "failed" not in done.stderr
+
+
 @pytest.mark.second_tier(
     "takes 15 s; tests/demo/test_command.py runs the demo, and has it find a scheduler"
 )
