@@ -52,6 +52,9 @@ def test_every_value_has_a_form_in_floats(value: Tensor) -> None:
     assert (found.dtype, found.shape) == (value.dtype, value.shape)
     both = (each.resolve_conj().reshape(-1).view(torch.uint8) for each in (found, value))
     assert torch.equal(*both)
+    # In a variable, others lie before it.
+    behind = torch.cat([kept.new_zeros(1), kept.reshape(-1)])[1:].reshape(kept.shape)
+    assert torch.equal(from_kept(behind, value.dtype), found)
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,46 @@ def test_what_was_frozen_learns_later_if_an_optimizer_has_it(make: Make) -> None
     assert distance(model, plain) < 1e-6
 
 
+class Referred(nn.Module):
+    """Refers to a frozen parameter by a view of its memory, and to its gradient by a hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.last = nn.Linear(6, 5), nn.Linear(5, 1)
+        self.base.weight.register_hook(torch.neg)
+        self.rows = [self.base.weight.data[:2]]
+        self.base.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(torch.relu(self.base(x)))[:, 0] + self.rows[0].sum()
+        return found
+
+
+def test_what_refers_to_a_frozen_parameter_follows_it_when_it_learns() -> None:
+    module, plain = made(Referred), made(Referred)
+    model = distributed(module, MADE["momentum"](module.parameters()))
+    optimizer = MADE["momentum"](plain.parameters())
+    for number in range(6):
+        for each in (module, plain):
+            each.get_submodule("base").requires_grad_(number > 1)
+        with model.step():
+            (model(batch(number)) - 1).square().mean().backward()
+        optimizer.zero_grad()
+        (plain(batch(number)) - 1).square().mean().backward()
+        optimizer.step()
+    assert distance(model, plain) < 1e-6
+
+
+def test_a_frozen_embedding_cannot_learn_later() -> None:
+    module = nn.Embedding(4, 2)
+    module.weight.requires_grad_(False)
+    both = nn.Sequential(module, nn.Linear(2, 1))
+    model = distributed(both, torch.optim.Adam(both.parameters()))
+    module.requires_grad_(True)
+    with pytest.raises(ConfigurationError, match=r"for them\. Distribute"), model.step():
+        model(torch.tensor([1])).sum().backward()
+
+
 def test_what_was_frozen_without_an_optimizer_is_refused_a_gradient() -> None:
     module = made()
     module.base.requires_grad_(False)  # type: ignore[union-attr,operator]

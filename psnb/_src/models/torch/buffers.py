@@ -62,7 +62,7 @@ def from_kept(kept: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype == torch.bool:
         return kept > 0
     if dtype.is_complex:
-        return torch.view_as_complex(kept.to(dtype.to_real()))
+        return torch.complex(*kept.to(dtype.to_real()).unbind(-1))
     return kept.round().long().to(dtype) if is_integer(dtype) else kept.to(dtype)
 
 

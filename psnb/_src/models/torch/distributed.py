@@ -45,7 +45,7 @@ from psnb._src.models.torch.model_pass import (
     tensor_of,
 )
 from psnb._src.models.torch.module_graph import IncompatibleKeys, keep_here
-from psnb._src.models.torch.optimizers import FollowedModule, TorchOptimizers, take_over
+from psnb._src.models.torch.optimizers import FollowedModule, TorchOptimizers, take_over, trained_by
 from psnb._src.models.torch.replica import Frozen, Modes, Replica, Replicas
 from psnb._src.models.torch.split import PlacedModule, device_name, place_values, split
 from psnb._src.utils.text import hide_internal_frames
@@ -190,8 +190,8 @@ class DistributedModel:
     PyTorch, of `parameters`, of ``model.module``, of the module that was distributed, or with
     `requires_grad_`: in the notebook for closures that are scheduled from now on, in a closure for
     the rest of it. What was frozen when it was distributed may learn later if an optimizer of torch
-    has it; else a gradient of it is refused. (Rates that go by updates count those of a variable,
-    whichever of its parameters had a gradient.)
+    has it, but for embeddings; else a gradient of it is refused. (Rates that go by updates count
+    those of a variable, whichever of its parameters had a gradient.)
 
     Parameters
     ----------
@@ -658,7 +658,7 @@ def distribute(
         )
     check_strategy("psnb.torch.distribute", strategy)
     where = device_name(device)
-    parts = split(module)
+    parts = split(module, trained_by(optimizer))
     taken = None
     if optimizer is not None:
         taken = take_over(optimizer, module, parts, sparse, dense)

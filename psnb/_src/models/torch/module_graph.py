@@ -12,7 +12,7 @@ import copy
 import io
 import pickle
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -250,7 +250,9 @@ class ModuleGraph:
     views: list[View]
 
     @classmethod
-    def of(cls, module: nn.Module, instead: Mapping[int, object]) -> ModuleGraph:
+    def of(
+        cls, module: nn.Module, instead: Mapping[int, object], later: Container[int] = ()
+    ) -> ModuleGraph:
         """Copy the graph of a module.
 
         Parameters
@@ -259,6 +261,8 @@ class ModuleGraph:
             The module.
         instead : mapping
             By id what the copy has in place of tensors.
+        later : container of int
+            The ids of frozen parameters that may learn later: they are followed as those that do.
 
         Raises
         ------
@@ -268,9 +272,9 @@ class ModuleGraph:
         hooks = {
             name: hooks_of(each)
             for name, each in module.named_parameters()
-            if each.requires_grad and any(hooks_of(each))
+            if (each.requires_grad or id(each) in later) and any(hooks_of(each))
         }
-        copier = _Copier(_Known(module), instead)
+        copier = _Copier(_Known(module, later), instead)
         copied: ModuleGraph = copier.copied(cls(module, hooks, []))
         return replace(copied, views=copier.views)
 
@@ -325,9 +329,12 @@ def check_references(module: nn.Module, graph: object) -> None:
     _Checking(_Known(module)).dump(graph)
 
 
-def check_module(module: nn.Module) -> None:
-    """Raise ConfigurationError if what a module does is not all in its graph."""
-    known = _Known(module)
+def check_module(module: nn.Module, later: Container[int] = ()) -> None:
+    """Raise ConfigurationError if what a module does is not all in its graph.
+
+    ``later`` are those of `ModuleGraph.of`.
+    """
+    known = _Known(module, later)
     known.check_apart()
     for path, each in module.named_modules():
         if isinstance(each, torch.jit.ScriptModule):
@@ -367,14 +374,17 @@ def keep_here(module: nn.Module, served: str) -> None:
 
 
 class _Known:
-    """The modules, parameters and buffers of a module, and where those that learn are in memory."""
+    """The modules, parameters and buffers of a module, and where those that learn are in memory.
 
-    def __init__(self, module: nn.Module) -> None:
+    Those with an id in ``later`` learn later.
+    """
+
+    def __init__(self, module: nn.Module, later: Container[int] = ()) -> None:
         self.modules = {id(each): path for path, each in module.named_modules()}
         named = [*module.named_parameters(), *module.named_buffers()]
         self.tensors = {id(each): each for _, each in named}
         self.names = {id(each): name for name, each in named}
-        learns = [each for _, each in module.named_parameters() if each.requires_grad]
+        learns = [e for e in module.parameters() if e.requires_grad or id(e) in later]
         spans = [(span, each) for each in learns if (span := span_of(each)) is not None]
         self._spans = sorted(spans, key=lambda entry: entry[0])
         self._starts = [start for (start, _), _ in self._spans]

@@ -127,6 +127,21 @@ def take_over(
     )
 
 
+def trained_by(given: TorchOptimizers | None) -> set[int]:
+    """Return the ids of the parameters that optimizers have and can move, unless they are tables.
+
+    What is none of torch's is left out: `take_over` says what is wrong with it.
+    """
+    several = given if isinstance(given, list | tuple) else [given]
+    return {
+        id(parameter)
+        for each in several
+        if isinstance(each, torch.optim.Optimizer) and not isinstance(each, torch.optim.SparseAdam)
+        for group in each.param_groups
+        for parameter in group["params"]
+    }
+
+
 def _checked(given: TorchOptimizers) -> Iterator[torch.optim.Optimizer]:
     """Yield optimizers that servers can stand in for."""
     several = list(given) if isinstance(given, list | tuple) else [given]

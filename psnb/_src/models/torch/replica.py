@@ -363,12 +363,19 @@ class Replica:
             If there is one of a parameter for which servers have no optimizer.
         """
         if strays := [name for name, each in self._strays.items() if each.grad is not None]:
+            of_torch = (
+                ""
+                if set(strays) & set(self._values.fixed)  # an embedding, which is on no server
+                else "Give psnb.torch.distribute an optimizer of torch that has them, or "
+            )
+            way = (
+                f"{of_torch}distribute the module when they learn, and freeze them afterwards: "
+                "model.requires_grad_(False), or parameter by parameter"
+            )
             raise ConfigurationError(
                 f"parameters {', '.join(map(repr, strays[:5]))} ({len(strays)} in all) have "
                 "gradients, and were frozen when the module was distributed: servers have no "
-                "optimizer for them. Give psnb.torch.distribute an optimizer of torch that has "
-                "them, or distribute the module when they learn, and freeze them afterwards: "
-                "model.requires_grad_(False), or parameter by parameter"
+                f"optimizer for them. {way[0].upper()}{way[1:]}"
             )
         return {
             name: parameter.grad

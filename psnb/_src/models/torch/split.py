@@ -114,8 +114,15 @@ class SplitModule:
         return replace(self, parameters=learning, buffers=buffers)
 
 
-def split(module: nn.Module) -> SplitModule:
+def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
     """Split a module, which stays as it is.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module.
+    trained : collection of int
+        The ids of parameters that an optimizer has: those that are frozen may learn later.
 
     Raises
     ------
@@ -130,7 +137,13 @@ def split(module: nn.Module) -> SplitModule:
                 f"{key!r} has no shape before the module has seen a batch: call the module once, "
                 "on a batch like those of training, before it is put on servers"
             )
-    check_module(module)
+    looked_up = {id(each.weight) for each in module.modules() if _is_lookup(each)}
+    later = {
+        id(value)
+        for value in module.parameters()
+        if id(value) in trained and id(value) not in looked_up and value.dtype in _LEARNING_DTYPES
+    }
+    check_module(module, later)
     tables = list(_tables(module))
     weights = {id(form.weight): form.name for form in tables if form.weight is not None}
     # Of one tensor with several names, the first one counts.
@@ -151,7 +164,6 @@ def split(module: nn.Module) -> SplitModule:
     buffers = {
         key: value for key, value in module.named_buffers() if key in names and id(value) not in own
     }
-    looked_up = {id(each.weight) for each in module.modules() if _is_lookup(each)}
     frozen = {
         first.setdefault(id(value), key): value
         for key, value in module.named_parameters()
@@ -172,7 +184,7 @@ def split(module: nn.Module) -> SplitModule:
         if form.hashed is not None:
             instead |= {id(buffer): buffer[:0].clone() for buffer in form.hashed.buffers()}
     instead |= {id(weight): placeholder(weight) for weight in computed_before_calls(module)}
-    graph = _copied(module, instead)
+    graph = _copied(module, instead, later)
     _serve_hashed(module, graph.module, tables)
     for name in parameters:
         value = graph.module.get_parameter(name)
@@ -234,10 +246,10 @@ def _serve_hashed(module: nn.Module, copied: nn.Module, tables: list[TableForm])
             copied.get_submodule(path).table = name  # type: ignore[assignment]
 
 
-def _copied(module: nn.Module, instead: Mapping[int, Any]) -> ModuleGraph:
+def _copied(module: nn.Module, instead: Mapping[int, Any], later: Container[int]) -> ModuleGraph:
     """Copy a module, with other things in place of some tensors."""
     try:
-        return ModuleGraph.of(module, instead)
+        return ModuleGraph.of(module, instead, later)
     except ConfigurationError as error:
         raise _not_followed(module, instead, error) from error
     except Exception as error:  # reduction of the user's objects may raise anything
