@@ -499,6 +499,20 @@ CHECKED: dict[str, list[Node]] = {
         full([2], -1, "int64"),
         aten("div.Tensor_mode", at(1), at(2), rounding_mode="trunc"),
     ],
+    "a quotient that is not an integer of fewer bits": [
+        full([2], -(2**31), "int32"),
+        full([], 2**32 - 1, "int64"),
+        aten("div.Tensor_mode", at(1), at(2), rounding_mode="trunc"),
+    ],
+    "an LSTM without states": [
+        *heads([2, 3, 8], [1, 2, 0], [0, 8], [0, 0], [0]),
+        aten(
+            "lstm.input",
+            *(at(1), [at(2), at(2)], [at(3), at(4), at(5), at(5)]),
+            *(True, 1, 0.0, False, False, True),
+        ),
+        ["getitem", [at(6), 0], {}],
+    ],
 }
 
 

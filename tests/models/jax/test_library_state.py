@@ -122,6 +122,25 @@ def test_a_loss_that_moves_a_spectral_norm_is_refused() -> None:
         trained(*of_equinox(trains=True, spectral=True))
 
 
+def haikus_own() -> tuple[Any, Any, Callable[..., Any]]:
+    import haiku
+
+    def call(x: Any) -> Any:
+        count = haiku.get_state("count", (), init=jnp.zeros)
+        haiku.set_state("count", count + 1)
+        return haiku.Linear(1)(x) + count
+
+    net = haiku.transform_with_state(call)
+    params, state = net.init(jax.random.key(0), X)
+    return params, state, lambda p, s: jnp.mean(net.apply(p, s, None, X)[0] ** 2)
+
+
+@OTHER
+def test_a_loss_that_moves_state_outside_of_modules_of_haiku_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="the loss moves state 'count' of Haiku"):
+        trained(*haikus_own())
+
+
 @pytest.mark.parametrize("made", LIBRARIES)
 def test_averages_that_stay_are_used_as_they_are(made: Callable[..., Any]) -> None:
     net, state, loss = made(trains=False)

@@ -89,7 +89,7 @@ def _bags(given: Given) -> bool:
 
 
 def _lstm(given: Given) -> bool:
-    """Return whether all layers have their arrays, and these fit each other."""
+    """Return whether all layers have their arrays, and these fit each other; none is empty."""
     x, (hidden, cell) = given["input"], given["hx"]
     layers, ways = given["num_layers"], 2 if given["bidirectional"] else 1
     out, size = hidden.shape[2], cell.shape[2]
@@ -106,6 +106,7 @@ def _lstm(given: Given) -> bool:
     arrays = given["params"]
     return (
         good
+        and bool(out and size)
         and [tuple(each.shape) for each in arrays] == expected
         and all(each.dtype == x.dtype for each in (hidden, cell, *arrays))
     )
@@ -150,8 +151,9 @@ def _division(given: Given) -> bool:
     kind = torch.result_type(dividend, divisor)
     if kind.is_floating_point or kind.is_complex:
         return True
-    least = kind != torch.bool and bool((dividend == torch.iinfo(kind).min).any())
-    return not (least and bool((divisor == -1).any()))
+    # As they are divided: a single number takes the dtype of the other array.
+    least = kind != torch.bool and bool((dividend.to(kind) == torch.iinfo(kind).min).any())
+    return not (least and bool((divisor.to(kind) == -1).any()))
 
 
 _CHECKS: dict[str, Callable[[Given], bool]] = {

@@ -82,7 +82,8 @@ def _watch() -> None:
     """Replace the setters of the libraries that are imported by now."""
     with _lock:
         for module, kind, name, watching in _SETTERS:
-            found = getattr(sys.modules.get(module), kind, None)
+            found: Any = sys.modules.get(module)
+            found = getattr(found, kind, None) if kind else found
             setter = getattr(found, name, None)
             if setter is not None and not hasattr(setter, "__psnb_watched__"):
                 setattr(found, name, _watched(setter, watching))
@@ -120,6 +121,10 @@ def _of_nnx(tracing: _Tracing, setter: Any, variable: Any, *args: Any, **kwargs:
     return setter(*args, **kwargs)
 
 
+def _of_haiku_function(tracing: _Tracing, setter: Any, name: str, value: Any) -> Any:
+    raise tracing.moved(f"state {name!r} of Haiku")
+
+
 def _drawn_by_nnx(tracing: _Tracing, draw: Any, stream: Any, *args: Any, **kwargs: Any) -> Any:
     # Of a key that is an argument of the function.
     made_here = any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves(stream.key))
@@ -133,6 +138,7 @@ _SETTERS: tuple[tuple[str, str, str, Callable[..., Any]], ...] = (
     ("equinox.nn", "State", "set", _of_equinox),
     ("flax.core.scope", "Scope", "put_variable", _of_linen),
     ("flax.nnx", "Variable", "set_value", _of_nnx),
+    ("haiku", "", "set_state", _of_haiku_function),  # outside of modules, which are intercepted
     ("flax.nnx", "RngStream", "__call__", _drawn_by_nnx),
 )
 
