@@ -89,6 +89,8 @@ KNOWN_PRIVATE = {
     "_version",  # of tensors: there is no other count of their changes
     *("_C", "_make_wrapper_subclass", "_is_param", "_modules"),  # of torch: tensors of one's own
     *("_backward_hooks", "_post_accumulate_grad_hooks", "_has_any_global_hook"),  # of torch
+    "_non_persistent_buffers_set",  # of torch: which buffers are no part of the state
+    *("_compile_loss", "_flat_losses"),  # of Keras: what a model's losses are made of
     *("_forward_pre_hooks", "_tensor_name"),  # of torch: hooks that compute a weight, and its name
     *(
         "_inject_new_class",

@@ -294,7 +294,6 @@ WRITING: dict[str, Callable[[Tensor], Any]] = {
     "an item": lambda weight: weight.__setitem__(0, 0.0),
     "data": lambda weight: weight.data.mul_(2.0),
     "other data": lambda weight: setattr(weight, "data", torch.zeros(9, 4)),
-    "freezing": lambda weight: weight.requires_grad_(False),
     "a hook": lambda weight: weight.register_hook(lambda gradient: gradient),
 }
 
