@@ -21,13 +21,12 @@ from tests.conftest import wait_until
 TOGETHER, TIMES = 100, 15
 
 
-def held() -> tuple[list[CommitLog], list[ParameterShard]]:
-    """Return the logs of all copies, and the shards that have a variable."""
+def held(variable: str) -> tuple[list[CommitLog], list[ParameterShard]]:
+    """Return the logs of all copies of the shards that have a variable, and these."""
     gc.collect()
-    objects = gc.get_objects()
-    logs = [each for each in objects if isinstance(each, CommitLog)]
-    shards = [each for each in objects if isinstance(each, ParameterShard) and each.tables()]
-    return logs, shards
+    found = [each for each in gc.get_objects() if isinstance(each, ParameterShard)]
+    shards = [each for each in found if variable in each.tables()]
+    return [each._log for each in shards], shards
 
 
 @pytest.mark.parametrize("mode", [psnb.Async(), psnb.Geo(2)], ids=["async", "geo"])
@@ -56,7 +55,7 @@ def test_servers_and_notebook_keep_no_more_than_twice_what_is_in_flight(
             for _ in range(TIMES):
                 for each in [coordinator.schedule(short, worker=1) for _ in range(TOGETHER)]:
                     each.fetch()
-                logs, shards = held()
+                logs, shards = held(v.name)
                 kept += [len(log) for log in logs]
                 sent += [len(pickle.dumps(Transfer(each).last())) for each in shards]
             settled = coordinator._queue._scheduler.in_flight.settled

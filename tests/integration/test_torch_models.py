@@ -188,7 +188,7 @@ def test_what_is_wrong_with_a_batch_is_raised_in_the_notebook(cluster: Client) -
             (
                 {**batch, "ids": ids * 1.0},
                 InvalidArrayError,
-                "'columns.0.weight'.*float64: ids are",
+                "'columns.0.weight': expected integers, found dtype float64",
             ),
             ({k: v for k, v in batch.items() if k != "x"}, KeyError, "x"),
             (

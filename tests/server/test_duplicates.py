@@ -52,7 +52,7 @@ def test_adding_up_tells_whether_all_numbers_are_finite(bad: float, at: tuple[in
     gradients, position = np.full((6, 3), np.finfo("f4").max), np.array([0, 1, 1, 0, 2, 0], "i4")
     gradients = gradients.astype("f4")
     gradients[::2] *= -1  # sums of finite numbers may be infinite, which is not the question
-    out = np.empty((3, 3), "f4")
-    assert kernels.add_up(kernels.read_only(gradients), position, out, 0) == (0, 3)
+    out, one = np.empty((3, 3), "f4"), np.float32(1)
+    assert kernels.add_up(kernels.read_only(gradients), position, out, 0, one) == (0, 3)
     gradients[at] = bad
-    assert np.isnan(kernels.add_up(kernels.read_only(gradients), position, out, 0)[0])
+    assert np.isnan(kernels.add_up(kernels.read_only(gradients), position, out, 0, one)[0])

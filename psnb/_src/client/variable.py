@@ -315,7 +315,6 @@ class DenseShards(ParameterShards):
                     s.table, PushGradient(part, size, None, own, given.together, half=self._half)
                 ),
             )
-            # Those without any of them count the update, too: rates go by it.
             for s, part, (own, _) in zip(self._shards, parts, ranges, strict=True)
         ]
 

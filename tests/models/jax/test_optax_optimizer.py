@@ -118,8 +118,7 @@ def test_a_tree_of_parameters_takes_it_as_it_is() -> None:
     state, alone = rule.init(tree), tree
     for _ in range(5):
         gradients = jax.tree.map(lambda a: rng.normal(size=a.shape).astype(np.float32), tree)
-        (flat,) = params.flat({f"['{name}']": jnp.asarray(g) for name, g in gradients.items()})
-        variable.push(np.asarray(flat))
+        variable.push(np.concatenate([gradients[n].reshape(-1) for n in sorted(tree)]))
         updates, state = rule.update(gradients, state, alone)
         alone = optax.apply_updates(alone, updates)
     jax.tree.map(lambda f, e: np.testing.assert_allclose(f, e, atol=2e-6), params.read(), alone)

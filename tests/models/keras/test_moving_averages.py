@@ -154,8 +154,8 @@ def further(layer: Callable[[], Any], name: str) -> Any:
 )
 def test_one_worker_moves_what_keras_moves(layer: Callable[[], Any]) -> None:
     plain = model(layer())
-    found = nets.compiled(plain, keras.optimizers.SGD(0.1), loss="mse")
-    plain.compile(keras.optimizers.SGD(0.1), loss="mse")
+    found = nets.compiled(plain, keras.optimizers.SGD(0.01), loss="mse")
+    plain.compile(keras.optimizers.SGD(0.01), loss="mse")
     for x, y in batches(4, 3.0):
         train(found, (x, y))
         plain.train_on_batch(x, y)
