@@ -289,6 +289,23 @@ def test_what_a_step_would_have_lost_at_the_end_is_there_for_the_next(
     assert numbers(visits, 7) == [1] * 7
 
 
+def test_what_goes_on_without_end_may_be_taken_before_the_data(
+    strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator
+) -> None:
+    visits = visits_of(strategy, 7)
+    noise = iter(coordinator.create_per_worker_dataset(data.Dataset.range(3).repeat()))
+    iterator = iter(
+        coordinator.create_per_worker_dataset(data.Dataset.range(7), sharding="dynamic", splits=1)
+    )
+
+    def step(it: Iterator[Any], beside: Iterator[Any]) -> None:
+        next(beside)
+        visits.push(np.array([next(it)]), -np.ones((1, 1), np.float32))
+
+    coordinator.run_epoch(step, iterator, (noise,))
+    assert numbers(visits, 7) == [1] * 7
+
+
 def test_an_end_that_is_no_datasets_is_an_error(coordinator: psnb.ClusterCoordinator) -> None:
     coordinator.schedule(lambda: next(iter([])))
     with pytest.raises(StopIteration):

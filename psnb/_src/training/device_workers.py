@@ -199,13 +199,13 @@ class _Batches:
         with accumulating(variables):
             for number in range(self._count):
                 variables.begin_batch()
-                before = taken.count
+                before = taken.counts.copy()
                 try:
                     self._step(iterator)
                 except StopIteration as error:
                     if not number:
                         raise  # there was nothing to do at all
-                    if count := taken.count - before:
+                    if count := taken.in_vain(before):
                         raise taken_in_vain(count) from error
                     break
 

@@ -122,7 +122,7 @@ class ClosureAttempt:
             # From a dataset that has nothing left: the closure has nothing to do.
             if not self.requests.ended or self.updates:
                 raise
-            if count := self.requests.taken.count:
+            if count := self.requests.taken.in_vain():
                 raise taken_in_vain(count) from error
             return Nothing(self._function.name)
         finally:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -80,23 +80,28 @@ class TakenElements:
 
     Attributes
     ----------
-    count : int
-        How many elements, also if they were too much to be kept.
+    counts : Counter
+        How many elements of each iterator, also if they were too much to be kept.
     """
 
     def __init__(self) -> None:
-        self._taken: dict[int, tuple[object, list[Any]]] = {}  # by the iterators' identity
+        # By the iterators' identity: whoever takes from one holds it.
+        self._taken: dict[int, tuple[object, list[Any]]] = {}
         self._ended: set[int] = set()
-        self.count = self._bytes = 0
+        self._leased: set[int] = set()
+        self.counts: Counter[int] = Counter()
+        self._bytes = 0
         self._too_much = False
 
-    def add(self, iterator: object, element: Any) -> None:
-        """Note that an element was taken."""
-        self.count += 1
+    def add(self, iterator: object, element: Any, *, leased: bool = False) -> None:
+        """Note that an element was taken; one that is leased is used once an epoch."""
+        self.counts[id(iterator)] += 1
+        if leased:
+            self._leased.add(id(iterator))
         if self._too_much:
             return
         self._bytes += size(element)
-        if self.count > MOST_ELEMENTS or self._bytes > MOST_BYTES:
+        if self.counts.total() > MOST_ELEMENTS or self._bytes > MOST_BYTES:
             self._drop()
             return
         try:
@@ -114,6 +119,20 @@ class TakenElements:
         """Note that an iterator was found at its end."""
         self._taken.setdefault(id(iterator), (iterator, []))
         self._ended.add(id(iterator))
+
+    def in_vain(self, before: Counter[int] | None = None) -> int:
+        """Return how many elements would be lost if the step ended here without an effect.
+
+        Those of an iterator that goes on without end, such as one of noise beside the data, are no
+        loss.
+
+        Parameters
+        ----------
+        before : Counter, optional
+            What `counts` was when the step began; by default there was nothing.
+        """
+        taken = self.counts - (before or Counter())
+        return sum(count for key, count in taken.items() if key in self._leased | self._ended)
 
     def packed(self, number_of: Callable[[object], int | None]) -> bytes:
         """Return the pickled `ConsumedInputs` of each iterator by number, or b"" if not kept."""
@@ -478,7 +497,7 @@ class LeasedSplitReader:
                 while (found := self._next(requests, slot)) is None:
                     self._get_lease(requests, slot)
             (element,) = found
-        requests.taken.add(self, element)
+        requests.taken.add(self, element, leased=True)
         return element
 
     def _get_lease(self, requests: LeaseRequests, slot: _Slot) -> None:
