@@ -29,7 +29,13 @@ def held(variable: str) -> tuple[list[CommitLog], list[ParameterShard]]:
     return [each._log for each in shards], shards
 
 
-@pytest.mark.parametrize("mode", [psnb.Async(), psnb.Geo(2)], ids=["async", "geo"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(psnb.Async(), id="async"),
+        pytest.param(psnb.Geo(2), id="geo", marks=pytest.mark.second_tier("a further mode")),
+    ],
+)
 def test_servers_and_notebook_keep_no_more_than_twice_what_is_in_flight(
     mode: Any, tmp_path: Path
 ) -> None:

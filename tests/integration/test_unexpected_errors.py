@@ -73,7 +73,7 @@ def test_a_closed_client_ends_the_polls_without_an_error_in_the_log(
         coordinator = psnb.ClusterCoordinator(strategy)
         coordinator.schedule(int).fetch(DEADLINE)
         with monkeypatch.context() as closed:
-            closed.setattr(cluster, "scheduler", None)  # as at the end of a program
+            closed.setattr(cluster, "status", "closed")  # as at the end of a program
             with pytest.raises(psnb.errors.CoordinatorClosedError):
                 wait_until(lambda: coordinator.schedule(int) is None, "the polls have ended")
     assert "Looking for workers" not in caplog.text

@@ -24,12 +24,17 @@ _INEXACT = 2.0**53
 def untracked(value: Any) -> Any:
     """Return the values of a tensor of torch, which NumPy takes, and anything else as it is.
 
-    Those of bfloat16, which NumPy has not, become float32.
+    Those of bfloat16, which NumPy has not, become float32. So it is with tensors in lists, of which
+    NumPy makes floats if they are unsigned.
     """
+    if isinstance(value, list | tuple) and value:
+        of_tensors = isinstance(value[0], list | tuple) or hasattr(value[0], "detach")
+        return [untracked(each) for each in value] if of_tensors else value
     if not hasattr(value, "detach") or not hasattr(value, "cpu"):
         return value
     plain = value.detach().cpu()
-    return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
+    array = (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
+    return array if array.ndim else array[()]  # a scalar, as NumPy has them in lists
 
 
 def integers_of(value: Any, what: str) -> np.ndarray:

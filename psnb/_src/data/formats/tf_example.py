@@ -355,6 +355,8 @@ def _feature(name: str, values: Any) -> bytes:
         return b""
     try:
         array = values if isinstance(values, np.ndarray) else as_array(values)
+        if array.dtype.kind == "O" and not array.size:
+            return b""
         if array.dtype.kind == "O" and not is_text(next(array.flat, None)):
             array = integers_of(array, "its values")  # as columns of data frames have them
     except (TypeError, ValueError) as error:
