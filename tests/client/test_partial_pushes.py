@@ -11,7 +11,7 @@ import pytest
 
 import psnb
 from psnb._src.client.updates import Updates, accumulating, buffered
-from psnb._src.client.variable import PartialGradient, Variable, shards_of
+from psnb._src.client.variable import Blend, PartialGradient, Variable, shards_of
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.presence import joined
@@ -111,3 +111,22 @@ def test_one_worker_of_mode_geo_is_one_that_writes_at_once(
         worker.run(partial(push, near, number, together))
     worker.copies.exchange()
     np.testing.assert_allclose(found.read(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("first", ["learns", "is rewritten"])
+def test_a_number_that_learns_and_is_rewritten_in_one_cycle_of_mode_geo_counts_once(
+    first: str, share: float
+) -> None:
+    moved = np.array([1.0, 1, 1, 0, 0, 0, 0, 0, 0])
+    start = np.append(np.ones(8), -np.inf)  # one that is masked, and stays so
+    transport = InProcess(3)
+    expected = variable(start, 3, psnb.SGD(0.1))
+    found = variable(start, 3, psnb.SGD(0.1), transport)
+    near, worker = on_shards(found), Worker(transport, 100)
+    learns = [given(0, (0, 1)), Blend(share * moved, 2 * moved)]
+    for each in (learns if first == "learns" else learns[::-1]) * 2:
+        expected.push(each)  # type: ignore[arg-type]
+        worker.run(partial(near.push, each))  # type: ignore[arg-type]
+    worker.copies.exchange()
+    np.testing.assert_allclose(found.read(), expected.read(), rtol=1e-12)

@@ -32,7 +32,7 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.dense import DenseTable, composed
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.presence import pieces, union
+from psnb._src.server.presence import pieces, union, whole
 from psnb._src.server.row_index import GrowingRowIndex
 from psnb._src.server.sparse import SparseTable
 from psnb._src.server.states import COUNTS, Admission, Constant
@@ -156,7 +156,10 @@ class LocalDense(LocalTable):
         return [table.reserve(write) for table in (self.table, self._fetched)]
 
     def reserve_push(self, push: Push | BlendValues) -> list[Make]:
-        return [self.table.reserve(push), partial(self._note, push)]
+        # What is blended is sent as such, so it does not count as learned.
+        blends = isinstance(push, BlendValues)
+        tables = (self.table, self._fetched) if blends else (self.table,)
+        return [*(table.reserve(push) for table in tables), partial(self._note, push)]
 
     def _note(self, push: Push | BlendValues) -> None:
         if isinstance(push, BlendValues):
@@ -168,19 +171,25 @@ class LocalDense(LocalTable):
 
     def learned(self, share: float) -> Sequence[TableWrite]:
         found: list[TableWrite] = []
-        if self._pushes:
-            state = self.table.state()
-            values = (state["values"] - self._fetched.read()) * state["values"].dtype.type(share)
-            if self._pushed is not None:  # what was blended besides is sent as such
-                kept, values = values, np.zeros_like(values)
-                for columns, _ in pieces(self._pushed):
-                    values[columns] = kept[columns]
-            step, counts = int(state["step"][0]), state.get(COUNTS)
-            found.append(MergeValues(values, _slots(state), step, share, self._pushed, counts))
         if (blend := self._blend) is not None:
-            # Not the difference to what was fetched: others have moved the values meanwhile.
+            # Not the difference to what was fetched: others have moved the values meanwhile. And
+            # first: what was learned before lies in the difference as it is after the blend.
             part = blend.terms.dtype.type(share)
             found.append(BlendValues(blend.shares * part, blend.terms * part))
+        if self._pushes:
+            state = self.table.state()
+            step, counts = int(state["step"][0]), state.get(COUNTS)
+            values = self._difference(state["values"]) * state["values"].dtype.type(share)
+            found.append(MergeValues(values, _slots(state), step, share, self._pushed, counts))
+        return found
+
+    def _difference(self, values: np.ndarray) -> np.ndarray:
+        """Return what was learned; 0 for what has had no gradient, also if it is not finite."""
+        found, fetched = np.zeros_like(values), self._fetched.read().reshape(-1)
+        ranges = whole(fetched.size) if self._pushed is None else self._pushed
+        for columns, _ in pieces(ranges):
+            now, before = values.reshape(-1)[columns], fetched[columns]
+            np.subtract(now, before, out=found.reshape(-1)[columns], where=now != before)
         return found
 
 
