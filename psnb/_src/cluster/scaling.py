@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -205,12 +205,19 @@ ROLE = "ps"
 logger = logging.getLogger("psnb")
 
 
-def serves(scheduler: Scheduler, worker: WorkerState) -> bool:
-    """Return whether a worker is a parameter server, or has become one; on the scheduler."""
+def serving(scheduler: Scheduler, workers: Iterable[WorkerState]) -> set[str]:
+    """Return the addresses of the parameter servers among workers; on the scheduler.
+
+    Those that are meant for it, until they are emptied, and those that have become one.
+    """
     registry = plugin_named(scheduler, LayoutRegistry.name)
-    if registry is not None and worker.address in registry.addresses():
-        return True
-    return bool(worker.resources.get(ROLE)) and worker.address not in emptied(scheduler)
+    held = set() if registry is None else registry.addresses()
+    gone = emptied(scheduler)
+    return {
+        each.address
+        for each in workers
+        if each.address in held or (each.resources.get(ROLE) and each.address not in gone)
+    }
 
 
 def emptied(scheduler: Scheduler) -> set[str]:
@@ -309,7 +316,8 @@ class ServerProtection(SchedulerPlugin):
         self, scheduler: Scheduler, workers: list[WorkerState]
     ) -> list[WorkerState]:
         """Return the workers that may be retired: those that are not parameter servers."""
-        return [each for each in workers if self._may_go(each) and not serves(scheduler, each)]
+        servers = serving(scheduler, workers)
+        return [each for each in workers if self._may_go(each) and each.address not in servers]
 
 
 DEMAND = "psnb_demand"
@@ -360,7 +368,7 @@ class ClosureScaling(SchedulerPlugin):
         seconds = parse_timedelta(target_duration)
         self._measure_workers()
         known = self._scheduler.workers
-        servers = {address for address, worker in known.items() if self._serves(worker)}
+        servers = serving(self._scheduler, known.values())
         holding = len(self._board.holding(now) & known.keys() - servers)
         return max(target, len(servers) + self._board.workers(now, seconds, self._threads, holding))
 
@@ -372,9 +380,6 @@ class ClosureScaling(SchedulerPlugin):
         return [worker for worker in workers if worker.address not in holding]
 
     def _measure_workers(self) -> None:
-        workers: Any = [w for w in self._scheduler.workers.values() if not self._serves(w)]
-        if workers:
-            self._threads = sum(worker.nthreads for worker in workers) / len(workers)
-
-    def _serves(self, worker: WorkerState) -> bool:
-        return serves(self._scheduler, worker)
+        known = self._scheduler.workers
+        if workers := known.keys() - serving(self._scheduler, known.values()):
+            self._threads = sum(known[each].nthreads for each in workers) / len(workers)
