@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from psnb import errors
 from psnb._src.cluster import links
 from psnb._src.cluster.links import (
     LINK,
+    SHORT_LIMITS,
     present,
     raise_limits,
     short_limits,
@@ -25,6 +27,7 @@ from psnb._src.dask_compat import event_loop, has_ended, host_and_port, is_conne
 from psnb._src.utils.threads import run_on_loop
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.black_hole import BlackHole
+from tests.integration.clusters import dask_cluster
 
 TCP, TTL = "distributed.comm.timeouts.tcp", "distributed.scheduler.worker-ttl"
 TCP_LINE = "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP=300s"
@@ -40,17 +43,8 @@ def _own_settings() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def sockets() -> Iterator[LocalCluster]:
-    """Dask's own cluster, in this process, but with sockets."""
-    with LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        processes=False,
-        protocol="tcp://",
-        memory_limit=None,
-        dashboard_address="127.0.0.1:0",
-        scheduler_kwargs={"dashboard": False},
-    ) as local:
-        yield local
+    with dask_cluster() as found:
+        yield found
 
 
 @pytest.mark.parametrize(
@@ -92,6 +86,22 @@ def test_who_waits_for_less_is_named_with_what_to_set(
     assert text.endswith(
         f"Set {TCP_LINE} in the environment, before they start, of the scheduler, '0', '1'"
     )
+
+
+def test_who_is_asked_and_says_nothing_keeps_nobody_from_what_others_say(
+    sockets: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(links, "_ASK_TIMEOUT", 0.5)
+    with Client(sockets) as client, psnb.ParameterServerStrategy(client, num_servers=1):
+        monkeypatch.setitem(sockets.workers[0].handlers, SHORT_LIMITS, hang)
+        caplog.clear()
+        with dask.config.set({TCP: "30s"}):
+            run_on_loop(event_loop(client), lambda: warn_of_short_limits(client))
+        (text,) = caplog.messages
+    assert text.endswith(f"Set {TCP_LINE} in the environment, before they start, of the scheduler")
 
 
 def _connects(address: str, stack: ExitStack) -> Client:

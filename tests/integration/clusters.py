@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
 import psnb
 from tests.conftest import DEADLINE, connected
@@ -42,3 +42,18 @@ def cluster_of(kind: str, folder: Path, servers: int = 2) -> Iterator[Client]:
         client = stack.enter_context(connected(line.file))
         client.wait_for_workers(len(options), timeout=DEADLINE)
         yield client
+
+
+@contextmanager
+def dask_cluster() -> Iterator[LocalCluster]:
+    """Run a cluster of Dask's own, in this process but with sockets, until the block ends."""
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=False,
+        protocol="tcp://",
+        memory_limit=None,
+        dashboard_address="127.0.0.1:0",
+        scheduler_kwargs={"dashboard": False},
+    ) as found:
+        yield found

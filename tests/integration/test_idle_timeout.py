@@ -13,6 +13,7 @@ from distributed.core import Status
 
 import psnb
 from tests.conftest import wait_until
+from tests.integration.clusters import dask_cluster
 
 pytestmark = pytest.mark.second_tier(
     "waits for the end of a retention; test_layout_registry.py has what the scheduler does"
@@ -27,15 +28,7 @@ def local() -> Iterator[LocalCluster]:
     # Or it would wait for its scheduler for half a minute.
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
-        LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=False,
-            protocol="tcp://",
-            memory_limit=None,
-            dashboard_address="127.0.0.1:0",
-            scheduler_kwargs={"dashboard": False},
-        ) as found,
+        dask_cluster() as found,
     ):
         yield found
 

@@ -228,7 +228,10 @@ async def warn_of_short_limits(client: Client) -> None:
 
     Those that have loaded psnb (`psnb._src.strategy.servers.extend`); on the client's event loop.
     """
-    # Who does not answer is named by others: that is no reason to wait for it.
+    # One that does not answer is named by others, and keeps nobody from what the scheduler says.
+    own: list[str] = []
+    workers: dict[str, Any] = {}
+    found: dict[str, list[str]] = {}
     try:
         async with asyncio.timeout(_ASK_TIMEOUT):
             own = await ask_scheduler(client, SHORT_LIMITS)
@@ -236,8 +239,7 @@ async def warn_of_short_limits(client: Client) -> None:
             message = {"op": SHORT_LIMITS}
             found = await ask_scheduler(client, "broadcast", msg=message, on_error="ignore")
     except OSError as error:
-        logger.debug("it is not known for how long Dask waits for links: %r", error)
-        return
+        logger.debug("not all say for how long their Dask waits for links: %r", error)
     names = {address: repr(str(worker["name"])) for address, worker in workers.items()}
     answers = {names.get(address, address): lines for address, lines in found.items()}
     answers = {"the scheduler": own, **{name: answers[name] for name in sorted(answers)}}
