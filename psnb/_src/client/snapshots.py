@@ -194,7 +194,8 @@ class TableSnapshots:
             elif time.monotonic() - changed > self._longest_stop:
                 raise CheckpointError(
                     f"{', '.join(each.name for each in asked)} could write nothing into "
-                    f"{folder!r} for {self._longest_stop:g} s; is its disk or network at rest?"
+                    f"{folder!r} for {self._longest_stop:g} s. Is its disk or network at rest, or "
+                    "that of an earlier checkpoint? A process writes one after the other"
                 )
         return done
 
