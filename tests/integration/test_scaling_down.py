@@ -36,7 +36,8 @@ def client() -> Iterator[Client]:
         }
         for name in (*WORKERS, *SERVERS)
     }
-    scheduler = {"cls": Scheduler, "options": {"dashboard": False, "host": "127.0.0.1", "port": 0}}
+    options = {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"}
+    scheduler = {"cls": Scheduler, "options": {"dashboard": False, **options}}
     with SpecCluster(workers=processes, scheduler=scheduler) as cluster, Client(cluster) as client:
         client.wait_for_workers(len(processes), DEADLINE)
         yield client
