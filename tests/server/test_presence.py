@@ -111,7 +111,8 @@ def test_ranges_are_checked(bad: Any) -> None:
 
 def test_counts_are_checked() -> None:
     table = DenseTable("v", np.ones(3), Adam(0.1))
-    for bad in ([[2, 0]], [[3, 5]], [[1, 0], [1, 0], [3, 0]], [[3, -1]]):
+    wraps = [[2**63 - 1, 0], [-(2**63), 0], [-1, 0], [3, 0]]  # by 1, or up to 2**63 - 1, each
+    for bad in ([[2, 0]], [[3, 5]], [[1, 0], [1, 0], [3, 0]], [[3, -1]], wraps):
         state = {**table.state(), COUNTS: np.array(bad, np.int64)}
         with pytest.raises((InvalidArrayError, ValueError), match="updates"):
             table.load(state)
