@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -46,6 +48,15 @@ def process(*command: str, before: tuple[str, ...] = (), anew: bool = False) -> 
             running.wait(DEADLINE)
         finally:
             running.kill()  # of no effect once it has ended
+
+
+def free_port() -> int:
+    """Return one of the ports that the system gives to nobody who asks it for any."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as asking, suppress(OSError):
+            asking.bind(("127.0.0.1", port))
+            return port
 
 
 class CommandLine:

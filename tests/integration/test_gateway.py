@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from distributed import Client
 import psnb
 from psnb._src.cluster.local import identity
 from tests.conftest import wait_until
-from tests.integration.helpers import wait_until_ended
+from tests.integration.helpers import free_port, wait_until_ended
 
 pytestmark = pytest.mark.second_tier("another kind of cluster; it starts seven processes")
 
@@ -34,22 +33,13 @@ c.ClusterConfig.worker_cores = 1
 """
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @contextmanager
 def gateway_server(folder: Path) -> Iterator[str]:
     """Run a gateway until the block ends, and with it what it has started; yield its address."""
-    own, proxy = free_ports(2)
-    configuration = folder / "dask_gateway_config.py"
+    proxy, configuration = free_port(), folder / "dask_gateway_config.py"
     configuration.write_text(
         CONFIGURATION.format(
-            own=own,
+            own=free_port(),
             proxy=proxy,
             folder=str(folder / "clusters"),
             environment=list(os.environ),

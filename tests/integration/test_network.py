@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import psnb
 from psnb._src.client.comm_client import CommServerClient
 from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.black_hole import BlackHole
-from tests.integration.helpers import CommandLine, Steps, wait_until_ready
+from tests.integration.helpers import CommandLine, Steps, free_port, wait_until_ready
 from tests.integration.namespaces import ADD_LINK, APART, require_namespaces
 
 pytestmark = pytest.mark.second_tier(
@@ -26,18 +24,9 @@ pytestmark = pytest.mark.second_tier(
 )
 
 
-def _free_port() -> int:
-    """Return one of those that the system gives to nobody who asks it for any."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as asking, suppress(OSError):
-            asking.bind(("127.0.0.1", port))
-            return port
-
-
 def test_closures_behind_a_black_hole_run_elsewhere_and_count_once(tmp_path: Path) -> None:
     cluster = CommandLine(tmp_path)
-    port = _free_port()
+    port = free_port()
     with ExitStack() as stack:
         stack.enter_context(cluster.scheduler())
         stack.enter_context(cluster.server())
