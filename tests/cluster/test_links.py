@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -104,37 +104,46 @@ def test_who_is_asked_and_says_nothing_keeps_nobody_from_what_others_say(
     assert text.endswith(f"Set {TCP_LINE} in the environment, before they start, of the scheduler")
 
 
+AT_FIRST = 1.0
+"""Seconds in which a scheduler must answer at first."""
+
+
 def _connects(address: str, stack: ExitStack) -> Client:
-    return stack.enter_context(psnb.connect(address, timeout=1))
+    return stack.enter_context(psnb.connect(address, timeout=AT_FIRST))
 
 
 def _makes(address: str, stack: ExitStack) -> Client:
-    client = stack.enter_context(Client(address, timeout=1))
+    client = stack.enter_context(Client(address, timeout=AT_FIRST))
     stack.enter_context(psnb.ParameterServerStrategy(client, num_servers=1))
     return client
 
 
 def _lists(address: str, stack: ExitStack) -> Client:
-    client = stack.enter_context(Client(address, timeout=1))
+    client = stack.enter_context(Client(address, timeout=AT_FIRST))
     psnb.attach(client)
     return client
 
 
-@pytest.mark.parametrize("door", [_connects, _makes, _lists])
-def test_a_connection_is_made_again_after_longer_than_it_may_take_at_first(
-    sockets: LocalCluster, door: Callable[[str, ExitStack], Client]
+def test_connections_are_made_again_after_longer_than_they_may_take_at_first(
+    sockets: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(links, "_ANSWER", 0.5)
     _, port = host_and_port(sockets.scheduler_address)
     with BlackHole(port).running() as hole, ExitStack() as stack:
-        client = door(f"tcp://127.0.0.1:{hole.port}", stack)
+        address = f"tcp://127.0.0.1:{hole.port}"
+        clients = {door: door(address, stack) for door in (_connects, _makes, _lists)}
         hole.cut()
-        client.loop.add_callback(client.scheduler_comm.comm.abort)
-        wait_until(lambda: not is_connected(client), "the connection is broken")
-        threading.Event().wait(3)
-        assert client.status == "connecting"
+        for client in clients.values():
+            client.loop.add_callback(client.scheduler_comm.comm.abort)
+        for door, client in clients.items():
+            wait_until(lambda c=client: not is_connected(c), f"that is broken: {door.__name__}")
+        threading.Event().wait(2.5 * AT_FIRST)
+        statuses = {door.__name__: client.status for door, client in clients.items()}
+        assert statuses == {door.__name__: "connecting" for door in clients}
         hole.mend()
-        wait_until(lambda: is_connected(client), "it is made again")
-        assert client.run_on_scheduler(int) == 0
+        for door, client in clients.items():
+            wait_until(lambda c=client: is_connected(c), f"it is made again: {door.__name__}")
+            assert client.run_on_scheduler(int) == 0
 
 
 def test_after_that_the_client_is_closed_and_attach_gives_all_back(

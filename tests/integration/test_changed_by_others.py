@@ -185,13 +185,13 @@ def test_elements_of_a_generator_that_closures_share_are_each_closures_own(
     assert coordinator.schedule(step, (iterator,), worker=0).fetch() == EXPECTED
 
 
-@forms
-@pytest.mark.parametrize("sharding", ["none", "dynamic"])
+@pytest.mark.parametrize(
+    ("sharding", "name"),
+    [*(("none", name) for name in FORMS), *(("dynamic", name) for name in ELEMENTS)],
+)
 def test_a_failed_closure_is_run_again_on_what_it_was_given(
     coordinator: psnb.ClusterCoordinator, name: str, sharding: str
 ) -> None:
-    if sharding == "dynamic" and name not in ELEMENTS:
-        pytest.skip("no element of datasets")
     form = FORMS[name]
     source: Any = lambda: filled(form)  # noqa: E731
     if sharding == "dynamic":

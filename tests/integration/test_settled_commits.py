@@ -13,20 +13,19 @@ import pytest
 
 import psnb
 from psnb._src.coordinator.resolve import LEAST_TOLD
-from psnb._src.server.commit_log import CommitLog
 from psnb._src.server.replication import Transfer
 from psnb._src.server.shard import ParameterShard
 from tests.conftest import wait_until
+from tests.integration.counting import wait_until_copied
 
-TOGETHER, TIMES = 100, 15
+TOGETHER, TIMES = 100, 6
 
 
-def held(variable: str) -> tuple[list[CommitLog], list[ParameterShard]]:
-    """Return the logs of all copies of the shards that have a variable, and these."""
+def shards_of(variable: str) -> list[ParameterShard]:
+    """Return the shards of this process that have a variable, replicas too."""
     gc.collect()
     found = [each for each in gc.get_objects() if isinstance(each, ParameterShard)]
-    shards = [each for each in found if variable in each.tables()]
-    return [each._log for each in shards], shards
+    return [each for each in found if variable in each.tables()]
 
 
 @pytest.mark.parametrize(
@@ -56,13 +55,14 @@ def test_servers_and_notebook_keep_no_more_than_twice_what_is_in_flight(
 
         slow = coordinator.schedule(long, worker=0)
         wait_until(lambda: slow.status is psnb.ClosureStatus.RUNNING, "the long one runs")
+        wait_until_copied(strategy)
+        shards = shards_of(v.name)
         try:
             kept, sent = [], []
             for _ in range(TIMES):
                 for each in [coordinator.schedule(short, worker=1) for _ in range(TOGETHER)]:
                     each.fetch()
-                logs, shards = held(v.name)
-                kept += [len(log) for log in logs]
+                kept += [len(each._log) for each in shards]
                 sent += [len(pickle.dumps(Transfer(each).last())) for each in shards]
             settled = coordinator._queue._scheduler.in_flight.settled
             assert len(settled) <= 2
