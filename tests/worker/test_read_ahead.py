@@ -30,7 +30,7 @@ from psnb._src.worker.resources import make_leased_iterator
 from psnb.data import Dataset, Options, splits
 from psnb.errors import ConfigurationError, DatasetError
 from tests.conftest import DEADLINE, wait_until
-from tests.worker.test_leasing import Worker, context
+from tests.worker.test_leasing import Worker, collected, context
 from tests.worker.test_printed_lines import closure
 
 
@@ -86,9 +86,8 @@ def numbers(worker: Worker) -> list[int]:
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Take all reading for slow."""
     monkeypatch.setattr(leasing, "WORTH_AHEAD", 0.0)
-    with entered(context()):
+    with collected(), entered(context()):
         yield
-    gc.collect()  # a `Worker` refers to itself
 
 
 def test_the_next_element_is_read_while_a_closure_has_one() -> None:
