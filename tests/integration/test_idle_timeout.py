@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import dask
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.second_tier(
     "waits for the end of a retention; test_layout_registry.py has what the scheduler does"
 )
 
-IDLE = 0.5
+IDLE, RETENTION = 0.5, 2.0
 
 
 @pytest.fixture
@@ -37,13 +38,13 @@ def test_it_goes_on_as_long_as_a_strategy_is_kept_and_no_longer(local: LocalClus
     scheduler = local.scheduler
     client = Client(local.scheduler_address)
     strategy = psnb.ParameterServerStrategy(
-        client, num_servers=1, heartbeat_timeout=0.5, retention=1.0
+        client, num_servers=1, heartbeat_timeout=0.5, retention=RETENTION
     )
     v = strategy.variable(np.zeros(1))
     scheduler.idle_timeout = IDLE  # only now: else it would end before
     threading.Event().wait(4 * IDLE)
     assert v.read() == 0
+    left = time.monotonic()
     client.close()  # as if the notebook had died: what it had is kept for a while
-    threading.Event().wait(4 * IDLE)
-    assert scheduler.status is Status.running
     wait_until(lambda: scheduler.status is Status.closed, "its retention is over")
+    assert time.monotonic() - left >= RETENTION

@@ -36,8 +36,8 @@ def client() -> Iterator[Client]:
         }
         for name in (*WORKERS, *SERVERS)
     }
-    options = {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"}
-    scheduler = {"cls": Scheduler, "options": {"dashboard": False, **options}}
+    own = {"dashboard": False, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1", "port": 0}
+    scheduler = {"cls": Scheduler, "options": own}
     with SpecCluster(workers=processes, scheduler=scheduler) as cluster, Client(cluster) as client:
         client.wait_for_workers(len(processes), DEADLINE)
         yield client
