@@ -104,8 +104,9 @@ async def open_session(
             reply = await comm.read()
             check_version(reply)
             if not isinstance(reply, dict) or reply.get("status") != "OK":
-                # A worker that joined a moment ago has not got the plugin yet.
-                raise ConnectionError(f"the worker is not prepared for psnb: {reply!r}")
+                # A worker that joined a moment ago has not got the plugin yet, and says None.
+                why = reply.get("exception_text") if isinstance(reply, dict) else reply
+                raise ConnectionError(f"the worker is not prepared for psnb: {why}")
         except BaseException:  # a cancellation, too: nothing else closes it
             comm.abort()
             raise

@@ -87,13 +87,22 @@ class ClosureThreads:
         self._threads: list[threading.Thread] = []
 
     def use(self, count: int) -> None:
-        """Have ``count`` threads; those beyond it end when the work before is taken."""
+        """Have ``count`` threads; those beyond it end when the work before is taken.
+
+        Without memory for one more it raises, and there are as many as before.
+        """
         self._threads = [each for each in self._threads if each.is_alive()]
-        for _ in range(self._count, count):
-            name = f"psnb-closure-{next(self._numbers)}"
-            thread = threading.Thread(target=self._loop, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        before = self._count
+        try:
+            for _ in range(before, count):
+                name = f"psnb-closure-{next(self._numbers)}"
+                thread = threading.Thread(target=self._loop, name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+                self._count += 1
+        except (RuntimeError, MemoryError):
+            self.use(before)
+            raise
         for _ in range(count, self._count):
             self._work.put(None)
         self._count = count
