@@ -12,7 +12,7 @@ from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures import Closure
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.remote_value import ClosureStatus
-from psnb._src.coordinator.resolve import LEAST_TOLD, Resolver
+from psnb._src.coordinator.resolve import LEAST_REPORTED, Resolver
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import exchange_writer
 from psnb._src.protocol.packing import dumps, unpack_error
@@ -180,9 +180,9 @@ def test_servers_are_told_what_is_settled_when_as_much_is_as_is_in_flight() -> N
         in_flight = queue.scheduler.in_flight
         for closure in [each for each in in_flight._running.values() if each is not slow]:
             succeed(queue, closure)
-            resolver.tell_settled()
+            resolver.report_settled()
             await asyncio.sleep(0)
-            assert in_flight.untold <= max(LEAST_TOLD, len(in_flight))
+            assert in_flight.unreported <= max(LEAST_REPORTED, len(in_flight))
         async with asyncio.timeout(DEADLINE):
             while len(resolver._tasks) > 1:  # the last is of the shard that does not answer
                 await asyncio.sleep(0)
@@ -191,6 +191,6 @@ def test_servers_are_told_what_is_settled_when_as_much_is_as_is_in_flight() -> N
 
     asyncio.run(work())
     fences = [fence for shard, fence in strategy.told if shard == SHARD]
-    assert fences[-1].settled == {queue.name: (1, 1000 - queue.scheduler.in_flight.untold)}
-    assert 2 < len(fences) < 1000 / LEAST_TOLD
+    assert fences[-1].settled == {queue.name: (1, 1000 - queue.scheduler.in_flight.unreported)}
+    assert 2 < len(fences) < 1000 / LEAST_REPORTED
     assert len(strategy.told) == len(fences) + 1

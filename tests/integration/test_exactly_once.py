@@ -85,7 +85,8 @@ def test_servers_forget_the_closures_that_have_ended(
 
     assert int(v.read()) == 1000
     logs = [length for several in cluster.run(remembered).values() for length in several]
-    assert 0 < max(logs) <= 400
+    assert len(logs) > 0
+    assert max(logs) <= 400  # of 1,000; none if the last report has come by now
 
 
 def test_a_worker_given_up_for_dead_that_wakes_up_does_not_count_twice(tmp_path: Path) -> None:

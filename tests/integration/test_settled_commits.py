@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.coordinator.resolve import LEAST_TOLD
+from psnb._src.coordinator.resolve import LEAST_REPORTED
 from psnb._src.server.replication import Transfer
 from psnb._src.server.shard import ParameterShard
 from tests.conftest import wait_until
@@ -68,6 +68,6 @@ def test_servers_and_notebook_keep_no_more_than_twice_what_is_in_flight(
             assert len(settled) <= 2
         finally:
             over.touch()
-        assert 0 < max(kept) <= 2 * max(TOGETHER + 1, LEAST_TOLD)
+        assert 0 < max(kept) <= 2 * max(TOGETHER + 1, LEAST_REPORTED)
         half = len(sent) // 2
         assert max(sent[half:]) < 1.5 * max(sent[:half])

@@ -578,7 +578,7 @@ class Dependents:
         """Return what blocks an input of a closure, at any depth, if one is blocked."""
         closures, asked = {each.remote: each for each in list(self._missing)}, [remote]
         for each in asked:  # it grows
-            if each is not remote and (text := each.held_up()):
+            if each is not remote and (text := each.blocked_by()):
                 return text
             if (closure := closures.pop(each, None)) is not None:
                 asked += [waited for _, waited in closure.call.missing()]

@@ -316,8 +316,8 @@ class PartitionFeed:
         """Have Dask compute what is needed now, and let go of all else.
 
         Also of what has failed, once no closure reads it: one has raised the error then. Otherwise
-        Dask would keep the failure for as long as there is an epoch, also for who computes the
-        collection otherwise.
+        Dask would keep the failure for as long as there is an epoch, and raise it wherever the
+        collection is computed.
         """
         needed = self._needed(_AHEAD * max(1, len(workers)))
         read = self._needed(0)

@@ -238,8 +238,8 @@ class InFlight:
         What holds up open closures, or a gate's step; empty if nothing does, or if that was raised.
     settled : RangeSet
         Numbers of commits of closures that have ended, in whatever order.
-    untold : int
-        How many of them servers have not been told of; whoever tells them sets it to 0.
+    unreported : int
+        How many of these the servers have not heard of; back to 0 when they are reported.
     """
 
     def __init__(self) -> None:
@@ -247,7 +247,7 @@ class InFlight:
         self._running: dict[int, Closure] = {}
         self._open: dict[int, Closure] = {}
         self._commits = 0  # that have a number
-        self.settled, self.untold = RangeSet(), 0
+        self.settled, self.unreported = RangeSet(), 0
 
     def __len__(self) -> int:
         return len(self._running) + len(self._open)
@@ -353,7 +353,7 @@ class InFlight:
 
     def _settle(self, commits: range) -> None:
         self.settled.add(commits.start, commits.stop)
-        self.untold += len(commits)
+        self.unreported += len(commits)
 
 
 # Gate: when closures may begin, and what must be done with what they pushed. Pure, no locks.
@@ -529,7 +529,7 @@ class RoundGate(Gate):
         self._over = self._applying = False
 
     def _round_weights(self, pushed: list[int]) -> RoundWeights | None:
-        """Return what those that pushed count among all of the round; None if it is the same."""
+        """Return the weights of the closures that pushed; None if all of the round are equal."""
         each = [self._weights.get(closure, 1.0) for closure in pushed]
         without = self._weights.keys() - set(pushed)
         total = math.fsum([*each, *(self._weights[closure] for closure in without)])

@@ -457,7 +457,7 @@ def _checked(
     try:
         version, found, visits = state["version"], dict(state["dataset"]), state["visits"]
         ranges = [SplitRange(int(split), at, number) for split, at, number in state["ranges"]]
-        partitions = KnownPartitions(state.get("partitions", ()))  # none in those of before
+        partitions = KnownPartitions(state.get("partitions", ()))  # earlier states have none
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
             "this is not a state of an epoch, or one of an earlier psnb: take one with "

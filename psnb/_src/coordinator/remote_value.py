@@ -187,14 +187,14 @@ class RemoteValue(InputReference, SaysWhatToUse):
         """Return whether `fetch` would return or raise at once."""
         return self._status in _ENDED
 
-    def held_up(self) -> str:
-        """Return what the closure itself is held up by, if it has not ended; for psnb only."""
+    def blocked_by(self) -> str:
+        """Return what blocks the closure itself, if it has not ended; for psnb only."""
         return self._outcome if isinstance(self._outcome, str) and not self.done() else ""
 
     def trouble(self) -> str:
-        """Return what holds the closure up, also by others, if it has not ended; for psnb only.
+        """Return what blocks the closure, or one that it waits for, if it has not ended.
 
-        All who wait for closures ask this, and raise it. Any thread.
+        Every wait for closures asks this, and raises it. Any thread; for psnb only.
         """
         if self.done() or not self._trouble():
             return ""  # nearly always
@@ -202,10 +202,10 @@ class RemoteValue(InputReference, SaysWhatToUse):
         return self._inbox.ask(self._trouble)
 
     def _trouble(self) -> str:
-        return self.held_up() or self._inbox.trouble(self)
+        return self.blocked_by() or self._inbox.trouble(self)
 
     def ended_or_blocked(self) -> tuple[str] | None:
-        """Return what holds it up, or an empty text if it has ended; None: not yet. On the loop.
+        """Return what blocks it, or an empty text if it has ended; None: not yet. On the loop.
 
         For psnb only.
         """
@@ -499,7 +499,7 @@ class StepValues(RemoteValue):
 
 
 def require_progress(remotes: Iterable[RemoteValue]) -> None:
-    """Raise ServerUnresponsiveError if all of these that have not ended are held up."""
+    """Raise ServerUnresponsiveError if every closure that has not ended is blocked."""
     found = ""
     for each in remotes:
         if not each.done():

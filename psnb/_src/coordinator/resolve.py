@@ -35,8 +35,8 @@ from psnb.errors import (
 
 Applied = Mapping[CommitKey, Commit]
 
-LEAST_TOLD = 64
-"""How many commits must have ended before servers are told of it, however few are in flight."""
+LEAST_REPORTED = 64
+"""The fewest settled commits that servers hear of at once."""
 
 _AGAIN = 0.2
 """Seconds until a server that does not respond is asked again: its error may come at once."""
@@ -66,7 +66,7 @@ class Resolver:
         # The event loop adds to it, and another thread may copy it, which is atomic.
         self._ended_sessions: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._telling: set[ShardId] = set()  # which of them is told what is settled
+        self._reporting: set[ShardId] = set()  # whose servers are hearing what is settled
 
     def lose(
         self,
@@ -189,18 +189,18 @@ class Resolver:
         settled, attempts = closed_attempts
         return [FenceCommits({name: attempts}, list(self._ended_sessions), {name: settled})]
 
-    def tell_settled(self) -> None:
-        """Tell servers which commits they may forget, if it is time; on the loop, returns at once.
+    def report_settled(self) -> None:
+        """Report to servers which commits they may forget, if it is time; on the loop, at once.
 
-        That is when as many have ended, since they were told, as closures are in flight: so shards
+        That is when as many have ended since the last report as closures are in flight: so shards
         remember at most twice as many, and ranges, of which there may be one for each closure in
-        flight, cost a constant time a closure. If a shard does not get it, it gets all of it the
-        next time.
+        flight, cost a constant time a closure. A shard that misses a report gets all with the next.
         """
         in_flight = self._scheduler.in_flight
-        if in_flight.untold >= max(LEAST_TOLD, len(in_flight)):
-            in_flight.untold = 0
-            start_task(self._tell(in_flight.settled.bounds()), self._tasks, "psnb settled commits")
+        if in_flight.unreported >= max(LEAST_REPORTED, len(in_flight)):
+            in_flight.unreported = 0
+            report = self._report(in_flight.settled.bounds())
+            start_task(report, self._tasks, "psnb settled commits")
 
     def end(self) -> None:
         """Have servers forget the coordinator, which was closed; on the loop, returns at once."""
@@ -216,22 +216,22 @@ class Resolver:
             requests = [Request(shard, EndWriter(writer)) for shard in shards for writer in writers]
             await self._strategy.ask(requests)
 
-    async def _tell(self, settled: Bounds) -> None:
+    async def _report(self, settled: Bounds) -> None:
         fence = FenceCommits({}, (), {self._scheduler.name: settled})
         with contextlib.suppress(PsnbError, OSError):  # the strategy, or another one, may be closed
             for shard in await self._shards():
-                if shard not in self._telling:  # its server may be unresponsive
-                    self._telling.add(shard)
-                    task = self._tell_shard(Request(shard, fence))
+                if shard not in self._reporting:  # its server may be unresponsive
+                    self._reporting.add(shard)
+                    task = self._report_to(Request(shard, fence))
                     start_task(task, self._tasks, "psnb settled commits of a shard")
 
-    async def _tell_shard(self, request: Request) -> None:
+    async def _report_to(self, request: Request) -> None:
         assert isinstance(request.to, ShardId)
         try:
             with contextlib.suppress(PsnbError, OSError):
                 await self._strategy.ask([request])
         finally:
-            self._telling.discard(request.to)
+            self._reporting.discard(request.to)
 
     def _outcome(self, closure: Closure, commit: int, remembered: bytes | None) -> bytes:
         """Return the outcome of a closure that has had its effect; note what it has taken."""

@@ -279,10 +279,10 @@ class Scheduler:
         raise ServerUnresponsiveError(f"{text}. {waiting} waiting for its answer, to go on then")
 
     def trouble(self, remote: RemoteValue) -> str:
-        """Return what holds a closure up beside what it is held up by itself; empty if nothing.
+        """Return what blocks a closure that is not blocked itself; empty if nothing does.
 
-        That is a server that does not respond: it must say whether one had its effect whose result
-        the closure waits for; or nothing runs, and nothing that waits can begin before that.
+        That is a server that does not respond: it must say whether a closure had its effect whose
+        result this one waits for; or nothing runs, and nothing that waits can begin before that.
         """
         if not self.in_flight.blocked_by:
             return ""  # nearly always

@@ -393,7 +393,7 @@ class WorkerConnection:
                 with self._scheduler.turn():
                     self._take_in(message)
                 if isinstance(message, messages.ClosureResults):
-                    self._resolver.tell_settled()
+                    self._resolver.report_settled()
                     self._records.merged.draw(time.time())
 
     def _take_in(self, message: messages.ToNotebook) -> None:
@@ -432,7 +432,7 @@ class WorkerConnection:
                 self.drain("was asked to end")
 
     def _note_results(self, message: messages.ClosureResults, outcomes: list[_Outcome]) -> None:
-        """Note results, and what has ended in ``outcomes``: those are in no other list any more."""
+        """Note results, and what has ended in ``outcomes``: no other list has these any more."""
         for taken in message.taken:
             self._leases.take(self, taken)
         if message.reports:

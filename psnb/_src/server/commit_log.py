@@ -12,7 +12,7 @@ answer any more, even if it is still alive.
 A closure that runs again does so in another *attempt*, under the same number. The log refuses
 attempts that were given up, and all numbers that are *settled*: those have ended for good. The log
 has them as ranges, and keeps each of the others, so its size is proportional to the work under way.
-A coordinator tells all shards now and then what is settled (`Resolver.tell_settled`). The process
+A coordinator tells all shards now and then what is settled (`Resolver.report_settled`). The process
 that makes writes outside of closures numbers them in the same way, so a request without an answer
 can be sent again; its commits carry what is settled (`CommitNumbers`). To tell it again, late, or
 never changes no answer of a shard, only what it must remember.

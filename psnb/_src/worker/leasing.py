@@ -514,7 +514,7 @@ class LeasedSplitReader:
             _close(before)
         try:
             slot.lease = self._begin(requests, lease, slot.slow and requests.slot is None)
-        except BaseException:
+        except BaseException:  # whatever a dataset raises: nobody else knows of this lease
             requests.return_(self._epoch, lease.number)
             raise
 
