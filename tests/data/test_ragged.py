@@ -57,6 +57,7 @@ def test_padding_fills_up() -> None:
         ([[], [True]], np.bool_),
         ([[], ["a", "bc"]], "<U2"),
         ([[], []], np.float64),
+        ([np.array([]), np.array([3])], np.int64),
         ([np.empty(0, np.float32), np.ones(1, np.int8)], np.float32),
     ],
 )

@@ -46,6 +46,8 @@ def test_an_array_of_integers_is_not_copied() -> None:
         ([np.array([1], "i4"), np.array([2], "u4")], "int64"),
         ([np.array([1], "u1"), np.array([2], "u1")], "uint8"),
         ([np.array([1]), np.array([2.5])], "float64"),
+        ([np.array([]), np.array([LOW])], "int64"),
+        ([np.array([], "u8"), np.array([], "i8")], "int64"),
     ],
 )
 def test_integers_end_to_end_stay_such(parts: list[Any], dtype: str) -> None:

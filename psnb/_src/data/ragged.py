@@ -124,10 +124,7 @@ class Ragged:
                 arrays = [array_of(row) for row in rows]
             else:
                 arrays = [np.asarray(untracked(row), dtype) for row in rows]
-            # NumPy makes an empty list float64; it has no say.
-            has_say = (a.size or hasattr(row, "dtype") for a, row in zip(arrays, rows, strict=True))
-            some = list(itertools.compress(arrays, has_say))
-            chosen = joint_dtype(some) if some and dtype is None else None
+            chosen = joint_dtype(arrays) if arrays and dtype is None else None
         except ValueError as error:
             raise DatasetError(f"Ragged: {error}") from error
         if chosen is not None:

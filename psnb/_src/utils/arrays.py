@@ -184,12 +184,15 @@ def dtype_of(low: int, high: int) -> np.dtype:
 def joint_dtype(arrays: Iterable[np.ndarray]) -> np.dtype:
     """Return the dtype of arrays end to end: `numpy.result_type`, except that integers stay such.
 
+    What NumPy makes of an empty list, float64 without a value, has no say beside others.
+
     Raises
     ------
     ValueError
         If no 64-bit type holds all of the integers.
     """
     given = list(arrays)
+    given = [each for each in given if each.size or each.dtype != np.float64] or given
     found = np.result_type(*{each.dtype for each in given})
     if found.kind != "f" or any(each.dtype.kind not in "iu" for each in given):
         return found
