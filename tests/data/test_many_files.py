@@ -291,6 +291,9 @@ def test_files_all_of_which_are_left_out_are_not_empty(form: Form, tmp_path: Pat
     dataset = written(tmp_path, form, [3, 0])
     assert list(dataset.filter(lambda _: False)) == []
     assert [int(n) for n in D.range(3).concatenate(dataset.filter(lambda _: False))] == [0, 1, 2]
+    memory = InMemoryDataset.of(dataset.flat_map(lambda _: D.range(0)), 4)
+    memory.load_into_memory()
+    assert list(memory) == []
 
 
 def test_a_part_may_be_empty(tmp_path: Path) -> None:

@@ -102,7 +102,15 @@ def files_of(node: Node) -> list[str]:
     picks = isinstance(node, Filter | IgnoreErrors | Unbatch) or getattr(
         node, "drop_remainder", False
     )
-    return files_of(node.source) if isinstance(node, _LOCAL) and not picks else []
+    if not isinstance(node, _LOCAL) or picks:
+        return []
+    if isinstance(node, Interleave) and _of_records(node.source):
+        return []
+    return files_of(node.source)
+
+
+def _of_records(node: Node) -> bool:
+    return isinstance(node, Files | Interleave) or any(map(_of_records, node.inputs))
 
 
 def sharded(dataset: Dataset, count: int, index: int) -> Dataset:
