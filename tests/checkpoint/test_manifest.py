@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from psnb._src.checkpoint.manager import latest_full
 from psnb._src.checkpoint.store import MANIFEST
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import forge, manifest_of, parameter, write
@@ -32,7 +33,7 @@ def checkpoint(tmp_path: Path) -> Path:
 )
 def test_damaged_manifest_is_no_checkpoint(checkpoint: Path, text: str) -> None:
     (checkpoint / MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(CheckpointError, match=r"1' (is not a checkpoint|has format None)"):
+    with pytest.raises(CheckpointError, match=r"1' is not a checkpoint"):
         manifest_of(checkpoint)
 
 
@@ -47,6 +48,15 @@ def test_unknown_format_is_refused_with_what_is_known(checkpoint: Path) -> None:
     forge(checkpoint, lambda content: content.update(format=99))
     with pytest.raises(CheckpointError, match="has format 99, this psnb reads 7"):
         manifest_of(checkpoint)
+
+
+def test_a_run_does_not_go_on_from_what_is_older_than_one_that_another_psnb_saved(
+    checkpoint: Path,
+) -> None:
+    newest = write(checkpoint.parent, [parameter("v")], {})
+    forge(newest, lambda content: content.update(format=99))
+    with pytest.raises(CheckpointError, match=f"{newest.name}' has format 99.*use the psnb that"):
+        latest_full(checkpoint.parent)
 
 
 def test_any_byte_that_changes_the_content_is_noticed(checkpoint: Path) -> None:

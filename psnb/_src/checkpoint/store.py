@@ -979,11 +979,13 @@ _AMISS = (DamagedFileError, FileNotFoundError, IsADirectoryError, NotADirectoryE
 
 
 def require_read(path: AnyPath, error: CheckpointError) -> None:
-    """Raise that a checkpoint cannot be read now, if that is why an error was raised.
+    """Raise that a checkpoint cannot be read now, or here, if that is why an error was raised.
 
     It may be whole. All else, also files that are not there, is damage.
     """
     cause = error.__cause__
+    if isinstance(cause, FormatError):
+        raise CheckpointError(f"{error}: use the psnb that saved it, or move it away") from cause
     if isinstance(cause, OSError) and not isinstance(cause, _AMISS):
         raise not_read(path, cause) from cause
 

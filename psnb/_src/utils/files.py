@@ -126,6 +126,8 @@ def read_sealed(file: Path, form: int) -> dict[str, Any]:
         raise ValueError(f"its manifest has more than {_MOST_BYTES} bytes")
     content = typed(_parsed(data.decode()), dict[str, Any])
     found = content.pop("format", None)
+    if type(found) is not int:
+        raise ValueError("its manifest does not say its format")
     if found != form:
         raise FormatError(f"has format {found!r:.80}, this psnb reads {form}")
     content = {"format": form, **content}
