@@ -67,16 +67,14 @@ if TYPE_CHECKING:
     )
     from psnb._src.training.callbacks import (
         Callback,
-        CSVLog,
         EarlyStopping,
         EpochRow,
-        JSONLinesLog,
         LearningRateScheduler,
-        TensorBoard,
         TrainingHistory,
         TrainingSnapshot,
     )
     from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild, Section
+    from psnb._src.training.logs import CSVLog, JSONLinesLog, TensorBoard
     from psnb._src.training.trainer import Trainer
     from psnb._src.utils.profiling import PhaseStatistics
     from psnb._src.worker.context import (
@@ -230,17 +228,15 @@ _PLACES = {
     ),
     "strategy.strategy": ("ParameterServerStrategy", "StoredStrategies", "StoredStrategy"),
     "training.callbacks": (
-        "CSVLog",
         "Callback",
         "EarlyStopping",
         "EpochRow",
-        "JSONLinesLog",
         "LearningRateScheduler",
-        "TensorBoard",
         "TrainingHistory",
         "TrainingSnapshot",
     ),
     "training.device_workers": ("DeviceWorker", "Downpour", "Hogwild", "Section"),
+    "training.logs": ("CSVLog", "JSONLinesLog", "TensorBoard"),
     "training.trainer": ("Trainer",),
 }
 """Which public names are of which module of `psnb._src`, imported when one is asked for."""

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,18 +146,64 @@ def test_a_log_goes_on_behind_what_a_killed_process_has_left_of_a_line(
     for end in range(len(whole) + 1):  # whatever was written of it
         caplog.clear()
         path.write_bytes(whole[:end])
-        cut = whole[:end].rpartition(b"\n")[2].decode()
+        before, _, cut = whole[:end].decode().rpartition("\n")
+        has_all = bool(before) and cut.count(",") == 4  # its last value may be cut: it is kept
         psnb.CSVLog(path).on_epoch(trainer, row(3, loss=1.0))
         found = csv_lines(path)
         assert found[-1].items() >= {"epoch": "3", "batches": "10", "loss": "1.0"}.items()
-        kept = [(line["epoch"], line["loss"]) for line in found[:-1]]
+        if has_all:
+            assert cut.rstrip("\r").endswith(found[-2]["loss"])
+        kept = [(line["epoch"], line["loss"]) for line in found[: -2 if has_all else -1]]
         assert kept == [("1", str(1 / 3)), ("2", str(2 / 3))][: len(kept)]
         assert len(kept) == max(0, whole[:end].count(b"\n") - 1)
-        assert caplog.messages == (
-            [f"{path} ended within a line, as a process was killed or had no room; removed: {cut}"]
-            if cut
-            else []
-        )
+        done = "kept, as it may be whole" if has_all else "removed"
+        said = f"{path} ended within a line, as a process was killed or had no room; {done}: {cut}"
+        assert caplog.messages == ([said] if cut else [])
+
+
+def test_a_line_that_an_editor_has_not_ended_is_kept(tmp_path: Path) -> None:
+    trainer: Any = FakeTrainer()
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,loss")  # the columns that somebody wants
+    psnb.CSVLog(path).on_epoch(trainer, row(1, loss=0.5))
+    path.write_text(path.read_text().rstrip())
+    psnb.CSVLog(path).on_epoch(trainer, row(2, loss=0.25))
+    assert csv_lines(path) == [{"epoch": "1", "loss": "0.5"}, {"epoch": "2", "loss": "0.25"}]
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"event": "mine"}')
+    psnb.JSONLinesLog(path).on_begin(trainer)
+    assert [event["event"] for event in json_lines(path)] == ["mine", "begin"]
+
+
+def json_lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("left", [b"\0" * 99, b"x" * (1 << 19), b'"a', b"\xff"], ids=len)
+def test_what_is_no_line_at_all_is_removed(left: bytes, tmp_path: Path) -> None:
+    trainer: Any = FakeTrainer()
+    path = tmp_path / "log.csv"
+    psnb.CSVLog(path).on_epoch(trainer, row(1, loss=0.5))
+    whole = path.read_bytes()
+    path.write_bytes(whole + left)
+    psnb.CSVLog(path).on_epoch(trainer, row(2, loss=0.25))
+    assert path.read_bytes() == whole + b"2,10,100,1.5,0.25\r\n"
+
+
+def test_a_line_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
+    trainer: Any = FakeTrainer()
+    path = tmp_path / "log.csv"
+    log = psnb.CSVLog(path)
+    log.on_epoch(trainer, row(1, loss=0.5))
+    whole = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 7, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            log.on_epoch(trainer, row(2, loss=0.25))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == whole
 
 
 def test_a_log_of_json_lines_goes_on_behind_what_is_left_of_a_line(
@@ -168,8 +215,7 @@ def test_a_log_of_json_lines_goes_on_behind_what_is_left_of_a_line(
     whole = path.read_bytes()
     path.write_bytes(whole + whole[:30] + b" " * (1 << 19))  # longer than what is read at once
     psnb.JSONLinesLog(path).on_begin(trainer)
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [each["event"] for each in found] == ["epoch", "begin"]
+    assert [each["event"] for each in json_lines(path)] == ["epoch", "begin"]
     assert "ended within a line" in caplog.text
 
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
-from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,14 +21,12 @@ from psnb._src.metrics.ranking import loaded_states, saved_states
 from psnb._src.monitor.history import EXAMPLES, NO_METRICS
 from psnb._src.monitor.html import html_table
 from psnb._src.utils.checks import integer
-from psnb._src.utils.files import AnyPath, append_lines
-from psnb._src.utils.text import error_text, shown, text_table
+from psnb._src.utils.files import AnyPath
+from psnb._src.utils.text import shown, text_table
 from psnb.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from psnb._src.training.trainer import Trainer
-
-logger = logging.getLogger("psnb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,165 +389,6 @@ class LearningRateScheduler(Callback):
             names = tuple(name for name, each in parameters.items() if each.optimizer is not None)
         for name in names:
             trainer.coordinator.set_learning_rate(name, float(self._schedule(epoch)))
-
-
-# CSVLog: writes each epoch into a CSV file.
-
-_COLUMNS = ("epoch", "batches", "examples", "seconds")
-
-
-class CSVLog(Callback):
-    """Appends a line for each epoch to a CSV file.
-
-    The first epoch that is written decides on the columns. A file that is there already is
-    continued, with its own columns. An epoch that was stopped has a line, too, and one more of the
-    whole if training goes on with it. So has one after which a process was killed before it saved:
-    it is trained again. What a killed process has left of a line is removed, with a warning.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        The file.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-
-    def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
-        """Append a line."""
-        values = {name: getattr(row, name) for name in _COLUMNS} | dict(row.metrics)
-        _append(self._path, "")  # what was cut may be its columns
-        with self._path.open(encoding="utf-8", newline="") as file:
-            names = next(csv.reader(file), [])
-        text = StringIO(newline="")
-        lines = csv.DictWriter(text, names or list(values), extrasaction="ignore")
-        if not names:
-            lines.writeheader()
-        lines.writerow(values)
-        _append(self._path, text.getvalue())
-
-
-def _append(path: Path, text: str) -> None:
-    if cut := append_lines(path, text):
-        logger.warning(
-            "%s ended within a line, as a process was killed or had no room; removed: %s", path, cut
-        )
-
-
-class JSONLinesLog(Callback):
-    """Appends a line for all that happens: ``{"time": …, "event": "epoch", "epoch": 1, …}``.
-
-    Events are ``"begin"``, ``"batch"`` (now and then), ``"epoch"``, ``"checkpoint"``,
-    ``"failure"`` and ``"end"``. A metric that is not a finite number is null. An epoch that was
-    stopped has a line, too, and one more of the whole if training goes on with it. What a killed
-    process has left of a line is removed, with a warning.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        The file; it is continued if it is there already.
-    every : float
-        Seconds between two ``"batch"`` lines, at least.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], every: float = 10.0) -> None:
-        self._path, self._every = Path(path), every
-        self._last_report = -math.inf
-
-    def on_begin(self, trainer: Trainer) -> None:
-        """Append a line; the first ``"batch"`` of each training has one."""
-        self._last_report = -math.inf
-        self._append("begin", {"coordinator": trainer.coordinator.name})
-
-    def on_batch(self, trainer: Trainer, snapshot: TrainingSnapshot) -> None:
-        """Append a line, if the last one is old enough."""
-        now = time.monotonic()
-        if now - self._last_report >= self._every:
-            self._last_report = now
-            where = {"epoch": snapshot.epoch, "batch": snapshot.batch}
-            self._append("batch", {**where, **_finite(snapshot.metrics)})
-
-    def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
-        """Append a line."""
-        counts = {"batches": row.batches, "examples": row.examples, "seconds": row.seconds}
-        self._append("epoch", {"epoch": row.epoch, **counts, **_finite(row.metrics)})
-
-    def on_checkpoint(self, trainer: Trainer, path: AnyPath) -> None:
-        """Append a line."""
-        self._append("checkpoint", {"path": str(path)})
-
-    def on_failure(self, trainer: Trainer, error: Exception) -> None:
-        """Append a line."""
-        self._append("failure", {"error": error_text(error)})
-
-    def on_end(self, trainer: Trainer, history: TrainingHistory) -> None:
-        """Append a line."""
-        self._append("end", {"epochs": len(history.rows), "stopped": history.stopped})
-
-    def _append(self, event: str, values: Mapping[str, Any]) -> None:
-        line = json.dumps({"time": time.time(), "event": event, **values}, allow_nan=False)
-        _append(self._path, line + "\n")
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-
-
-class TensorBoard(Callback):
-    """Writes metrics as scalars; ``tensorboard --logdir FOLDER`` shows them.
-
-    Under ``epoch/`` and a metric's name those of whole epochs, by the epoch; under ``batch/`` those
-    of the epoch so far, a few times a second, by the number of batches that this training has used.
-    If it goes on with an earlier one, so does that number. Needs
-    ``pip install psnb[tensorboard]``.
-
-    Parameters
-    ----------
-    folder : str or os.PathLike
-        Where the event files go.
-
-    Raises
-    ------
-    ConfigurationError
-        If tensorboardX is not installed.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        try:
-            import tensorboardX  # noqa: F401
-        except ImportError as error:
-            raise ConfigurationError(
-                "psnb.TensorBoard needs tensorboardX: pip install psnb[tensorboard]"
-            ) from error
-        self._folder = os.fspath(folder)
-        self._writer: Any = None
-        self._before = 0  # batches of earlier epochs
-
-    def on_begin(self, trainer: Trainer) -> None:
-        """Begin a file, behind the epochs that are resumed."""
-        from tensorboardX import SummaryWriter
-
-        # Its own names are of a second: the next training within it would overwrite the file.
-        self._writer = SummaryWriter(self._folder, filename_suffix=f".{time.time_ns()}")
-        self._before = sum(row.batches for row in trainer.history.rows)
-
-    def on_batch(self, trainer: Trainer, snapshot: TrainingSnapshot) -> None:
-        """Write the metrics so far."""
-        for name, value in snapshot.metrics.items():
-            self._writer.add_scalar(f"batch/{name}", value, self._before + snapshot.batch)
-
-    def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
-        """Write the epoch's metrics."""
-        self._before += row.batches
-        for name, value in row.metrics.items():
-            self._writer.add_scalar(f"epoch/{name}", value, row.epoch)
-        self._writer.flush()
-
-    def on_end(self, trainer: Trainer, history: TrainingHistory) -> None:
-        """End the file, and the writer's thread."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
 
 
 # TrainingHistory: what came out of training, epoch by epoch. Immutable. Pure.

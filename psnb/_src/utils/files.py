@@ -59,34 +59,6 @@ def synced(file: Path) -> str:
     return found
 
 
-def append_lines(path: Path, text: str) -> str:
-    """Append whole lines to a text file, and return what it had of one that was cut.
-
-    Whoever ends its lines, and was killed or had no more room, has left what follows the last end:
-    no line of its own, and none to be continued. It goes.
-    """
-    # Only of a file it can be known, not of a pipe.
-    cut = _after_last_line(path) if path.is_file() else b""
-    with open(path, "ab", buffering=0) as file:
-        if cut:
-            file.truncate(file.tell() - len(cut))
-        left = memoryview(text.encode())
-        while left:
-            left = left[file.write(left) :]
-    return cut.decode(errors="replace")
-
-
-def _after_last_line(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        end = at = file.seek(0, os.SEEK_END)
-        tail = b""
-        while at and b"\n" not in tail:
-            at = max(0, at - _CHUNK)
-            file.seek(at)
-            tail = file.read(end - at)
-    return tail.rpartition(b"\n")[2]
-
-
 # Sealed JSON: an object with its format and a checksum of itself. Pure.
 #
 # The checksum is XXH3 with 64 bits: it misses accidental damage once in 2**64 times, and does not
