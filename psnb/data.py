@@ -5,7 +5,7 @@ from psnb._src.data.formats.multi_slot import MultiSlotDataGenerator, Slot
 from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example
 from psnb._src.data.formats.tfrecord import TFRecordWriter
 from psnb._src.data.in_memory import InMemoryDataset, QueueDataset
-from psnb._src.data.memory import MemoryStatistics
+from psnb._src.data.memory_store import MemoryStatistics
 from psnb._src.data.node import AUTOTUNE, Options
 from psnb._src.data.nodes.sources import FileRange, Format
 from psnb._src.data.ragged import Ragged

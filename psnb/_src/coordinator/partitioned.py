@@ -22,7 +22,8 @@ from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.values import PerWorkerDataset, PerWorkerValues
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.in_memory import Call, DatasetInMemory, InMemoryDataset, QueueDataset, Stores
-from psnb._src.data.memory import Memory, MemoryStatistics, StoreContents
+from psnb._src.data.memory import Memory, StoreContents
+from psnb._src.data.memory_store import MemoryStatistics
 from psnb._src.data.nodes.partitions import KnownPartitions, Partitions
 from psnb._src.data.spec import Spec
 from psnb._src.data.splits import file_bytes, files_of, identity, partitions_of, sharded

@@ -20,7 +20,8 @@ import psutil
 from psnb._src.data.dataset import Dataset, Paths
 from psnb._src.data.formats.files import MAX_RECORD_BYTES, list_files
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
-from psnb._src.data.memory import Loading, Memory, MemoryStatistics, StoreContents
+from psnb._src.data.memory import Loading, Memory, StoreContents
+from psnb._src.data.memory_store import MemoryStatistics
 from psnb._src.data.node import Node, nothing_in
 from psnb._src.data.random import ShufflePlan, as_seed
 from psnb._src.data.reader import DatasetIterator

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from psnb._src.data.block import Block, block_of
-from psnb._src.data.memory import MemoryStore, NumberedExamples
+from psnb._src.data.memory_store import MemoryStore, NumberedExamples
 from psnb._src.data.random import ShufflePlan, numbered
 from psnb.data import Ragged
 from psnb.errors import DatasetError
