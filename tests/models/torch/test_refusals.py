@@ -91,6 +91,25 @@ def test_a_loss_that_is_not_finite_is_refused_also_where_all_gradients_are(throu
         loss_of(model).backward()
 
 
+@pytest.mark.parametrize("bad", [torch.nan, -torch.inf])
+def test_several_losses_of_which_one_is_not_finite_are_refused_unless_it_is_masked(
+    bad: float,
+) -> None:
+    module = WideDeep()
+    model = distributed(module)
+    weights = torch.ones(2)
+    for through in (
+        lambda both: both.backward(weights),
+        lambda both: torch.autograd.backward([both.sum(), both], [None, weights]),
+        lambda both: torch.autograd.backward(both, grad_tensors=weights),
+    ):
+        with pytest.raises(InvalidArrayError, match="the loss is"), model.step():
+            through(torch.stack([loss_of(model), torch.tensor(bad)]))
+    assert_same(model, module)
+    with model.step():
+        torch.stack([loss_of(model), torch.tensor(bad)]).backward(torch.tensor([1.0, 0.0]))
+
+
 class Scaling(nn.Module):
     """A layer whose gradient can be made bad, one that has none, and a buffer."""
 

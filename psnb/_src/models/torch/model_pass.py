@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -319,7 +320,7 @@ class ModelPass:
     expects_gradients : bool
         Whether the model was called where gradients are computed.
     losses : list of torch.Tensor
-        The numbers that `backward` began with.
+        What `backward` began with, as numbers: NaN or infinite where it is that anywhere.
     examples : int or None
         How many the model was called with where gradients are computed, as far as that is known.
     """
@@ -571,17 +572,26 @@ def _noting_losses(backward: Callable[..., None]) -> Callable[..., None]:
     """
 
     @functools.wraps(backward)
-    def noting(tensors: Any, *args: Any, **kwargs: Any) -> None:
+    def noting(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
         passes: tuple[ModelPass, ...] = getattr(_local, "passes", ())
-        for each in tree_leaves(tensors) if passes else ():
-            if isinstance(each, Tensor) and each.numel() == 1:
-                for current in passes:  # of all models whose steps this is in
-                    current.losses.append(each.detach())
         if kwargs.get("inputs") is not None:
             kwargs["inputs"] = [e for i in tree_leaves(kwargs["inputs"]) for e in _leaves_of(i)]
-        backward(tensors, *args, **kwargs)
+        backward(tensors, grad_tensors, *args, **kwargs)
+        if passes:
+            for each, by in zip_longest(tree_leaves(tensors), tree_leaves(grad_tensors)):
+                if isinstance(each, Tensor) and each.numel() and each.layout is torch.strided:
+                    number = _as_number(each.detach(), by)
+                    for current in passes:  # of all models whose steps this is in
+                        current.losses.append(number)
 
     return noting
+
+
+def _as_number(losses: Tensor, gradient: Tensor | None) -> Tensor:
+    """Return a loss; of several the largest size, but of those that a gradient of zero masks."""
+    if gradient is not None:
+        losses = torch.where(gradient.detach() != 0, losses, 0)
+    return losses.abs().amax() if losses.numel() > 1 or losses.is_complex() else losses
 
 
 def _leaves_of(value: Any) -> list[Any]:
