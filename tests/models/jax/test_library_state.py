@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -122,6 +123,61 @@ def test_a_loss_that_moves_a_spectral_norm_is_refused() -> None:
         trained(*of_equinox(trains=True, spectral=True))
 
 
+MOVES: dict[str, Callable[[Any, Any], None]] = {
+    "value": lambda net, new: net.mean.set_value(new),
+    "raw": lambda net, new: net.mean.set_raw_value(new),
+    "copy": lambda net, new: net.mean.copy_from(type(net.mean)(new)),
+    "state": lambda net, new: net.mean.update_from_state(type(net.mean)(new)),
+    "module": lambda net, new: updated(net, {"mean": type(net.mean)(new)}),
+    "attribute": lambda net, new: setattr(net, "mean", type(net.mean)(new)),
+    "array": lambda net, new: setattr(net, "count", net.count + 1),
+    "list": lambda net, new: net.means.__setitem__(0, type(net.mean)(new)),
+}
+"""How a call may move what it finds."""
+
+
+def left_for_the_caller(net: Any, new: Any) -> None:
+    for _ in range(2):
+        net.left = type(net.mean)(new)
+        net.left.set_value(new + 1)
+        net.hidden = new + 1
+
+
+STAYS: dict[str, Callable[[Any, Any], None]] = {
+    "nothing": lambda net, new: None,
+    "left": left_for_the_caller,
+    "parameter": lambda net, new: updated(net.out, {"bias": type(net.out.bias)(new[None])}),
+}
+
+
+def updated(module: Any, state: dict[str, Any]) -> None:
+    from flax import nnx
+
+    nnx.update(module, nnx.State(state))
+
+
+def nnxs_own(how: str, within: str) -> tuple[Any, Any, Callable[..., Any]]:
+    from flax import nnx
+
+    class Net(nnx.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            self.mean, self.count = nnx.BatchStat(jnp.zeros(())), jnp.zeros(())
+            self.means = nnx.List([nnx.BatchStat(jnp.zeros(()))])
+            self.out = nnx.Linear(6, 1, rngs=nnx.Rngs(0))
+
+        def __call__(self, x: Any) -> Any:
+            {**MOVES, **STAYS}[how](self, x.mean())
+            return self.out(x) + self.mean[...] + self.count
+
+    graph, params, rest = nnx.split(Net(), nnx.Param, ...)
+    call = (nnx.jit if within == "jit" else lambda called: called)(lambda net: net(jnp.asarray(X)))
+
+    def loss(params: Any, state: Any) -> Any:
+        return jnp.mean(call(nnx.merge(graph, params, state, copy=True)) ** 2)
+
+    return params, rest, loss
+
+
 def haikus_own() -> tuple[Any, Any, Callable[..., Any]]:
     import haiku
 
@@ -137,8 +193,35 @@ def haikus_own() -> tuple[Any, Any, Callable[..., Any]]:
 
 @OTHER
 def test_a_loss_that_moves_state_outside_of_modules_of_haiku_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="the loss moves state 'count' of Haiku"):
+    with pytest.raises(ConfigurationError, match="the loss moves state '~/count' of Haiku"):
         trained(*haikus_own())
+
+
+@OTHER
+@pytest.mark.parametrize("within", ["call", "jit"])
+@pytest.mark.parametrize("how", MOVES)
+def test_a_loss_that_moves_state_of_nnx_in_any_way_is_refused(how: str, within: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"the loss moves .*returns no state"):
+        trained(*nnxs_own(how, within))
+
+
+@OTHER
+@pytest.mark.parametrize("within", ["call", "jit"])
+@pytest.mark.parametrize("how", STAYS)
+def test_what_a_loss_makes_and_changes_itself_is_no_state_of_nnx(how: str, within: str) -> None:
+    found = trained(*nnxs_own(how, within))
+    assert found[2] < found[0]
+
+
+@pytest.mark.parametrize("made", LIBRARIES)
+def test_a_loss_that_moves_state_is_refused_also_where_that_was_compiled_before(
+    made: Callable[..., Any],
+) -> None:
+    net, state, loss = made(trains=True)
+    compiled = sys.modules["equinox"].filter_jit(loss) if made is of_equinox else jax.jit(loss)
+    compiled(net, state)
+    with pytest.raises(ConfigurationError, match=r"the loss moves .*returns no state"):
+        trained(net, state, compiled)
 
 
 @pytest.mark.parametrize("made", LIBRARIES)
@@ -187,9 +270,11 @@ def test_random_numbers_of_nnx_are_others_in_each_step_and_the_same_again() -> N
     graph, state, rest = nnx.split(net, nnx.Param, ...)
     params = psnb.jax.variables(InProcessStrategy(), state, SGD(0.0))
 
-    def losses(**options: Any) -> list[float]:
+    compiled = nnx.jit(lambda net, x: net(x))
+
+    def losses(call: Any = lambda net, x: net(x), **options: Any) -> list[float]:
         def loss(params: Any, rows: Any, batch: Any) -> Any:
-            return jnp.mean(nnx.merge(graph, params, rest, **options)(batch) ** 2)
+            return jnp.mean(call(nnx.merge(graph, params, rest, **options), batch) ** 2)
 
         step = psnb.jax.step(loss, params=params)
         return [step.train_on(X) for _ in range(3)]
@@ -197,5 +282,35 @@ def test_random_numbers_of_nnx_are_others_in_each_step_and_the_same_again() -> N
     found = losses(copy=True)
     assert len(set(found)) == 3
     assert losses(copy=True) == found
+    for _ in range(2):  # traced with the number of each step
+        assert losses(compiled, copy=True) == found
+
+
+@OTHER
+def test_random_numbers_of_a_seed_that_the_loss_gives_are_the_same_in_each_step() -> None:
+    from flax import nnx
+
+    params = psnb.jax.variables(InProcessStrategy(), {"w": np.ones(1, np.float32)}, SGD(0.0))
+
+    def loss(params: Any, rows: Any, batch: Any) -> Any:
+        return params["w"].sum() * nnx.Linear(6, 1, rngs=nnx.Rngs(3))(batch).sum()
+
+    step = psnb.jax.step(loss, params=params)
+    assert step.train_on(X) == step.train_on(X)
+
+
+@OTHER
+def test_a_loss_that_would_write_to_state_of_nnx_that_it_refers_to_says_copy() -> None:
+    from flax import nnx
+
+    graph, state, rest = nnx.split(nnx.Dropout(0.5, rngs=nnx.Rngs(0)), nnx.Param, ...)
+    params = psnb.jax.variables(InProcessStrategy(), {"w": np.ones(1, np.float32)}, SGD(0.0))
+
+    def losses() -> float:
+        def loss(params: Any, rows: Any, batch: Any) -> Any:
+            return params["w"].sum() * nnx.merge(graph, state, rest)(batch).sum()
+
+        return psnb.jax.step(loss, params=params).train_on(X)
+
     with pytest.raises(ConfigurationError, match=r"nnx\.merge\(graph, params, rest, copy=True\)"):
         losses()

@@ -9,6 +9,7 @@ Threads: each watches what it traces itself.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,13 @@ import jax
 from psnb.errors import ConfigurationError
 
 _local = threading.local()
+
+_make = getattr(jax, "make_user_context", None)
+_again: Callable[[int], Any] = (lambda number: nullcontext()) if _make is None else _make()
+"""Has functions that JAX has compiled before traced again. Older releases of JAX cannot: there, a
+loss may call one that moves state if something else has called it before in the process."""
+
+_numbers = itertools.count(1)
 
 _lock = threading.Lock()
 """Held while the setters of a library are replaced, once a process."""
@@ -37,7 +45,8 @@ class _Tracing:
 
     def __init__(self, number: Any) -> None:
         self.number = number
-        self.made: set[Any] = set()  # in this very trace, which is no state
+        # In this very trace, which is no state; by ids, with what has these.
+        self.made: dict[Any, Any] = {}
 
     def moved(self, what: str) -> ConfigurationError:
         return ConfigurationError(f"the loss moves {what}: {_ADVICE}")
@@ -56,7 +65,7 @@ def kept_state(number: Any = None) -> Iterator[None]:
     _watch()
     before, _local.tracing = getattr(_local, "tracing", None), _Tracing(number)
     try:
-        with _of_haiku():
+        with _of_haiku(), _again(next(_numbers)):
             yield
     finally:
         _local.tracing = before
@@ -67,10 +76,7 @@ def merged_by_copies() -> Iterator[None]:
     """Say what to write where nnx would write to what a function refers to."""
     try:
         yield
-    except Exception as error:
-        kind = getattr(sys.modules.get("flax.errors"), "TraceContextError", ())
-        if not isinstance(error, kind):
-            raise
+    except getattr(sys.modules.get("flax.errors"), "TraceContextError", ()) as error:
         raise ConfigurationError(
             "a call of an nnx module would change what nnx.split has returned, which is that of "
             "all steps: let the function call nnx.merge(graph, params, rest, copy=True). Flax "
@@ -82,10 +88,9 @@ def _watch() -> None:
     """Replace the setters of the libraries that are imported by now."""
     with _lock:
         for module, kind, name, watching in _SETTERS:
-            found: Any = sys.modules.get(module)
-            found = getattr(found, kind, None) if kind else found
+            found: Any = getattr(sys.modules.get(module), kind, None)
             setter = getattr(found, name, None)
-            if setter is not None and not hasattr(setter, "__psnb_watched__"):
+            if found is not None and not hasattr(setter, "__psnb_watched__"):
                 setattr(found, name, _watched(setter, watching))
 
 
@@ -108,37 +113,82 @@ def _of_equinox(tracing: _Tracing, setter: Any, state: Any, *args: Any, **kwargs
 def _of_linen(tracing: _Tracing, setter: Any, scope: Any, col: str, name: str, value: Any) -> Any:
     key = id(scope.root), scope.path_text, col, name
     if not scope.has_variable(col, name):
-        tracing.made.add(key)  # what `sow` gives the caller
+        tracing.made[key] = scope.root  # what `sow` gives the caller
     elif key not in tracing.made:
         raise tracing.moved(f"{name!r} of collection {col!r} of Flax")
     return setter(col, name, value)
 
 
 def _of_nnx(tracing: _Tracing, setter: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
-    nnx = sys.modules["flax.nnx"]
-    if not isinstance(variable, nnx.RngState | nnx.Intermediate):
+    if _is_nnx_state(tracing, variable):
         raise tracing.moved(f"nnx.{type(variable).__name__}")
     return setter(*args, **kwargs)
 
 
-def _of_haiku_function(tracing: _Tracing, setter: Any, name: str, value: Any) -> Any:
-    raise tracing.moved(f"state {name!r} of Haiku")
+def _of_nnx_attribute(tracing: _Tracing, setter: Any, variable: Any, name: str, new: Any) -> Any:
+    # Parameters may become what the loss computes of them: for a step within it (MAML), say.
+    if name in _VALUES and not _by_transform() and not _is_param(variable):
+        return _of_nnx(tracing, setter, variable, name, new)
+    return setter(name, new)
+
+
+def _of_nnx_module(tracing: _Tracing, setter: Any, module: Any, name: str, new: Any) -> Any:
+    old, key = vars(module).get(name), (id(module), name)
+    state = isinstance(old, jax.Array) or (_is_nnx_state(tracing, old) and not _is_param(old))
+    if not state or old is new or key in tracing.made:
+        tracing.made[key] = module
+    elif not _by_transform():
+        raise tracing.moved(f"{name!r} of {type(module).__name__}")
+    return setter(name, new)
+
+
+def _made_by_nnx(tracing: _Tracing, init: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
+    tracing.made[id(variable)] = variable
+    init(*args, **kwargs)
+
+
+def _is_nnx_state(tracing: _Tracing, value: Any) -> bool:
+    nnx = sys.modules["flax.nnx"]
+    still = isinstance(value, nnx.RngState | nnx.Intermediate)
+    return isinstance(value, nnx.Variable) and not still and id(value) not in tracing.made
+
+
+def _is_param(value: Any) -> bool:
+    return isinstance(value, sys.modules["flax.nnx"].Param)
+
+
+_VALUES = ("_raw_value", "raw_value", "value")
+_PASSED = ("flax.nnx.variablelib", "flax.nnx.graphlib", "flax.nnx.graph", "contextlib", "jax.")
+
+
+def _by_transform() -> bool:
+    """Return whether a transform of nnx sets what a function has left, whose own sets are seen."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        name = frame.f_globals.get("__name__", "")
+        if name.startswith(("flax.nnx.transforms", "flax.nnx.extract")):
+            return True
+        if name != __name__ and not name.startswith(_PASSED):
+            return False
+    return False
 
 
 def _drawn_by_nnx(tracing: _Tracing, draw: Any, stream: Any, *args: Any, **kwargs: Any) -> Any:
-    # Of a key that is an argument of the function.
-    made_here = any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves(stream.key))
     key = draw(*args, **kwargs)
-    if made_here or tracing.number is None:
-        return key
+    if id(stream.key) in tracing.made or tracing.number is None:
+        return key  # of a seed, or a key, that the function gives
     return jax.random.fold_in(key, tracing.number)
 
 
 _SETTERS: tuple[tuple[str, str, str, Callable[..., Any]], ...] = (
     ("equinox.nn", "State", "set", _of_equinox),
     ("flax.core.scope", "Scope", "put_variable", _of_linen),
+    ("flax.nnx", "Variable", "__init__", _made_by_nnx),
     ("flax.nnx", "Variable", "set_value", _of_nnx),
-    ("haiku", "", "set_state", _of_haiku_function),  # outside of modules, which are intercepted
+    ("flax.nnx", "Variable", "__setattr__", _of_nnx_attribute),
+    ("flax.nnx", "Pytree", "__setattr__", _of_nnx_module),
+    ("flax.nnx", "Module", "__setattr__", _of_nnx_module),
     ("flax.nnx", "RngStream", "__call__", _drawn_by_nnx),
 )
 
@@ -151,8 +201,5 @@ def _of_haiku() -> Any:
     def refuse(next_setter: Any, value: Any, context: Any) -> Any:
         raise _local.tracing.moved(f"state {context.full_name!r} of Haiku")
 
-    def intercept(next_method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        with haiku.custom_setter(refuse):
-            return next_method(*args, **kwargs)
-
-    return haiku.intercept_methods(intercept)
+    # Haiku makes it within a transformed function alone, and it holds for all of the thread.
+    return haiku.transform(lambda: haiku.custom_setter(refuse)).apply({}, None)
