@@ -213,7 +213,7 @@ def test_the_target_is_the_larger_of_what_tasks_and_closures_need(
     remotes = coordinator.map(lambda _: steps(), range(12))
     wait_until(lambda: not _closable(cluster), "the scheduler knows where closures run")
     combined, own = cluster.run_on_scheduler(_targets, target_duration=0.5)
-    assert combined == own >= servers + 20
+    assert combined == max(own, servers + 12)  # Dask may expect less of the tasks by now
     end.touch()
     cluster.gather(tasks)
     wait_until(lambda: _target(cluster, 0.01) == servers + 12, "closures alone")
