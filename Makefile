@@ -15,10 +15,12 @@ LAB_OPTIONS := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # What schedules, loses and moves things on real clusters, and what touches Dask's internals. In the
 # order in which `make test` comes to them: some leave servers, which others count.
-INTEGRATION := adaptive cluster elasticity exactly_once in_memory plain_cluster recovery replicas \
-	scheduling security server_faults worker_faults
+INTEGRATION := cluster/test_adaptive cluster/test_cluster cluster/test_elasticity \
+	faults/test_exactly_once data/test_in_memory cluster/test_plain_cluster checkpoint/test_recovery \
+	parameters/test_replicas scheduling/test_scheduling cluster/test_security \
+	faults/test_server_faults faults/test_worker_faults
 CORE := tests/checkpoint/test_manager.py tests/cluster tests/dask_compat \
-	$(INTEGRATION:%=tests/integration/test_%.py) tests/monitor/test_scheduler_link.py \
+	$(INTEGRATION:%=tests/integration/%.py) tests/monitor/test_scheduler_link.py \
 	tests/client/test_comm_server_client.py tests/placement tests/strategy \
 	tests/transport/test_connecting.py tests/transport/test_stream.py
 

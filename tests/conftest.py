@@ -38,7 +38,7 @@ from tests.cost import Cost
 from tests.forking import forked_workers
 
 OTHER_CLUSTER = "PSNB_TEST_CLUSTER"
-"""Set by `tests.integration.two_hosts`, to run tests on a cluster of its making."""
+"""Set by `tests.integration.cluster.two_hosts`, to run tests on a cluster of its making."""
 
 # A busy machine makes no example wrong.
 settings.register_profile("psnb", deadline=None)

@@ -203,7 +203,7 @@ def verdict(mutant: Mutant, root: Path, options: list[str], seconds: float) -> d
         copy(root, folder)
         apply(mutant, folder)
         integration = folder / "tests" / "integration"
-        files = [str(f) for each in far for f in sorted(integration.glob(f"test_{each}.py"))]
+        files = [str(f) for each in far for f in sorted(integration.rglob(f"test_{each}.py"))]
         for paths in ([f"tests/{each}" for each in near], list(dict.fromkeys(files))):
             left = seconds - (time.monotonic() - begin)
             if result == "green" and left > 0:

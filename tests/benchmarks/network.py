@@ -1,8 +1,8 @@
 """What a training step costs when its server is on another host: bytes, and CPU time for them.
 
 ``python -m tests.benchmarks.network``. Notebook and worker are in one network and the server in
-another, as `tests.integration.two_hosts` has them, so nothing goes through shared memory. Bytes are
-what the device between them counts, in both directions, with all headers.
+another, as `tests.integration.cluster.two_hosts` has them, so nothing goes through shared memory.
+Bytes are what the device between them counts, in both directions, with all headers.
 """
 
 from __future__ import annotations

@@ -103,6 +103,6 @@ def test_tests_that_show_what_survives_exist_and_with_a_star_start_processes_by_
     assert len(named) > 10
     for name, star in named:
         folders = [ROOT / "tests" / folder for folder in ("integration", "cluster")]
-        (file,) = (folder / name for folder in folders if (folder / name).exists())
+        (file,) = (file for folder in folders for file in folder.rglob(name))
         by_hand = re.search(r"\b(CommandLine|cluster_of|on_both)\(", file.read_text())
         assert by_hand or not star, name

@@ -1,4 +1,4 @@
-"""Errors as a notebook shows them; to the letter in tests/integration/test_tracebacks.py."""
+"""Errors as a notebook shows them; to the letter in tests/integration/notebook."""
 
 from __future__ import annotations
 

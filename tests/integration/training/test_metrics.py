@@ -1,0 +1,205 @@
+"""Metrics that closures report as states: each closure counts once, whoever dies."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import psnb
+from psnb._src.monitor.feed import Feed
+from psnb._src.protocol.messages import Mode
+from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
+from psnb._src.server.table import Operation
+from psnb.metrics import AUC, LogLoss, Mean, MetricState, MetricStates
+from tests.conftest import DEADLINE, wait_until
+from tests.integration.faults import worker_deaths
+from tests.integration.helpers import kill_myself
+
+BATCH = 512
+
+
+OTHER_MOMENT = pytest.mark.second_tier("another moment; test_commit_faults has all")
+OTHER_MODE = pytest.mark.second_tier("another mode; test_mode_faults has the deaths in it")
+
+
+def measure(number: int) -> dict[str, MetricState]:
+    """Return the states of a batch; every number has its own."""
+    random = np.random.default_rng(number)
+    scores = random.random(BATCH)
+    labels = random.random(BATCH) < scores
+    return {"auc": AUC()(labels, scores), "log_loss": LogLoss()(labels, scores)}
+
+
+def all_of(numbers: range) -> MetricStates:
+    """Return the states of these batches, measured here."""
+    whole: dict[str, MetricState] = {"auc": AUC().empty(), "log_loss": LogLoss().empty()}
+    for number in numbers:
+        whole = {name: whole[name] + state for name, state in measure(number).items()}
+    return MetricStates(whole)
+
+
+def test_closures_report_and_the_notebook_has_them_merged(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    for number in range(40):
+        coordinator.schedule(lambda n: psnb.report(**measure(n)), (number,))
+    coordinator.join(DEADLINE)
+    mark = coordinator.metrics
+    assert mark == all_of(range(40))
+    figures = coordinator.statistics().metrics
+    assert figures["auc"].last == figures["auc"].smoothed == float(mark["auc"])
+    for number in range(40, 50):
+        coordinator.schedule(lambda n: psnb.report(**measure(n)), (number,))
+    coordinator.join(DEADLINE)
+    assert coordinator.metrics.since(mark) == all_of(range(40, 50))
+    history = coordinator.history()
+    assert history["auc"]["value"][-1] == float(coordinator.metrics["auc"])
+    assert len(history["batch_auc"]["value"]) == len(history["auc"]["value"])
+
+
+def test_a_live_view_gets_the_merged_value_to_the_last_closure(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    for number in range(3):  # the later ones come before the next point is due
+        coordinator.schedule(lambda n: psnb.report(**measure(n)), (number,))
+        coordinator.join(DEADLINE)
+    feed, charted = Feed(), {}
+
+    def up_to_date() -> bool:
+        update = feed.next(coordinator._view, time.time()) or {}
+        charted.update({each["name"]: each["last"] for each in update.get("metrics", [])})
+        return charted.get("auc") == float(coordinator.metrics["auc"])
+
+    wait_until(up_to_date, "the last closure is charted")
+
+    def drawn() -> bool:
+        coordinator.statistics()  # as a view does
+        values = coordinator._view.records.history.series("auc")["value"]
+        return bool(values[-1] == float(coordinator.metrics["auc"]))
+
+    wait_until(drawn, "the last point is of all closures")
+    assert sorted(charted) == ["auc", "batch_auc", "batch_log_loss", "log_loss"]
+
+
+def test_several_reports_of_a_closure_are_merged_and_its_value_is_its_own(
+    coordinator: psnb.ClusterCoordinator,
+) -> None:
+    def reports_twice() -> str:
+        psnb.report(loss=Mean()([1.0, 2.0]), examples=2)
+        psnb.report(loss=Mean()([6.0]), examples=1)
+        return "value"
+
+    remote = coordinator.schedule(reports_twice)
+    length = coordinator.schedule(len, (remote,))
+    assert (remote.fetch(DEADLINE), length.fetch(DEADLINE)) == ("value", 5)
+    assert coordinator.metrics["loss"] == Mean()([1.0, 2.0, 6.0])
+    assert coordinator.statistics().examples == 3
+
+
+def test_a_closure_that_raises_does_not_count(coordinator: psnb.ClusterCoordinator) -> None:
+    def raises() -> None:
+        psnb.report(loss=Mean()([1.0]))
+        raise ValueError("boo")
+
+    coordinator.schedule(lambda: psnb.report(loss=Mean()([2.0])))
+    coordinator.join(DEADLINE)
+    coordinator.schedule(raises)
+    with pytest.raises(ValueError, match="boo"):
+        coordinator.join(DEADLINE)
+    assert coordinator.metrics["loss"] == Mean()([2.0])
+
+
+def test_a_metric_of_the_users_own_is_merged(coordinator: psnb.ClusterCoordinator) -> None:
+    class Doubled(Mean):
+        def __call__(self, values: object, weights: object = None) -> MetricState:
+            return super().__call__(np.asarray(values) * 2, weights)
+
+    doubled = Doubled()
+    coordinator.schedule(lambda: psnb.report(loss=doubled([1.0])))
+    coordinator.join(DEADLINE)
+    assert coordinator.metrics["loss"] == doubled([1.0])
+
+
+@pytest.mark.parametrize("measures", [1, 30], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("operation", "die", "attempt"),
+    [
+        pytest.param(PreparePart, worker_deaths.before, 2, marks=OTHER_MOMENT),
+        (PreparePart, worker_deaths.after_one, 2),
+        (PreparePart, worker_deaths.after_all, 1),
+        pytest.param(ApplyCommit, worker_deaths.after_one, 1, marks=OTHER_MOMENT),
+        pytest.param(ApplyCommit, worker_deaths.after_all, 1, marks=OTHER_MOMENT),
+    ],
+)
+def test_a_worker_that_dies_in_a_commit_leaves_the_metrics_of_one_attempt(
+    whole: Client, operation: type[Operation], die: worker_deaths.Die, attempt: int, measures: int
+) -> None:
+    # A large outcome is sent to the notebook before the commit, a small one is kept by servers.
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        one, other = (strategy.variable(np.int64(0)) for _ in "ab")
+
+        def writes_and_reports() -> int:
+            attempt = psnb.worker_context().attempt
+            if attempt == 1:
+                worker_deaths.arrange(operation, die)
+            for each in range(measures):
+                psnb.report(**{f"auc_{each}": measure(each)["auc"]})
+            psnb.report(attempt=Mean()([float(attempt)]))
+            one.assign_add(np.int64(attempt))
+            other.assign_add(np.int64(attempt))
+            return attempt
+
+        assert coordinator.schedule(writes_and_reports).fetch(DEADLINE) == attempt
+        coordinator.join(DEADLINE)
+        assert int(one.read()) == attempt
+        states = coordinator.metrics
+        assert states["attempt"] == Mean()([float(attempt)])
+        for each in range(measures):
+            assert states[f"auc_{each}"] == measure(each)["auc"]
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(psnb.Async(), id="async"),
+        pytest.param(psnb.Sync(2), id="sync", marks=OTHER_MODE),
+        pytest.param(psnb.Geo(4), id="geo", marks=OTHER_MODE),
+    ],
+)
+def test_workers_that_are_killed_change_nothing(whole: Client, mode: Mode) -> None:
+    with psnb.ParameterServerStrategy(whole, mode=mode) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        total = strategy.variable(np.zeros(2, np.float32), optimizer=psnb.SGD(1.0))
+
+        def step(number: int) -> None:
+            psnb.report(**measure(number))
+            total.push(np.ones(2, np.float32))
+            if number in (30, 60, 90) and psnb.worker_context().attempt == 1:
+                kill_myself()
+
+        for number in range(120):
+            coordinator.schedule(step, (number,))
+        coordinator.join(4 * DEADLINE)
+        assert coordinator.statistics().retried >= 3
+        assert coordinator.metrics == all_of(range(120))
+
+
+def test_a_worker_that_dies_in_a_commit_to_one_server_counts_once(whole: Client) -> None:
+    with psnb.ParameterServerStrategy(whole) as strategy:
+        coordinator = psnb.ClusterCoordinator(strategy)
+        account = strategy.variable(np.int64(0))
+
+        def adds() -> None:
+            if psnb.worker_context().attempt == 1:
+                worker_deaths.arrange(CommitParts, worker_deaths.before_the_answer)
+            psnb.report(**measure(3))
+            account.assign_add(np.int64(1))
+
+        coordinator.schedule(adds)
+        coordinator.join(DEADLINE)
+        assert int(account.read()) == 1
+        assert coordinator.metrics == all_of(range(3, 4))
