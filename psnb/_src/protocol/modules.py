@@ -61,7 +61,7 @@ def _is_own(file: str) -> bool:
 
 
 def read_files(module: ModuleType) -> ModuleFiles:
-    """Read the files of a local module; of a package's part, those of the whole package.
+    """Read the files of a local module; for a part of a package, of the whole package.
 
     Raises
     ------
@@ -148,8 +148,8 @@ def _is_passing(path: Path) -> bool:
 class UploadedModule(WorkerPlugin):
     """A module's files in a folder of the worker, from which it is imported before all others.
 
-    What was imported of it before is forgotten, not changed: closures that run go on with it, and
-    what is unpickled from now on gets the new one.
+    Modules that were imported before are forgotten, not changed: running closures keep them, and
+    whatever is unpickled from now on gets the new ones.
 
     Parameters
     ----------

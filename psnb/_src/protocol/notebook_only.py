@@ -19,7 +19,7 @@ _CLIENT = (
 
 
 class NotebookOnly:
-    """Base of what cannot be pickled.
+    """Base of objects that cannot be pickled.
 
     Attributes
     ----------

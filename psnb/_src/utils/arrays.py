@@ -1,8 +1,8 @@
 """Arrays of what holds numbers: lists, tensors, columns; no integer of 64 bits is rounded. Pure.
 
 An id is 64 bits: -1 and ``2**64 - 1`` are one id. NumPy makes floats, which have 53, of lists with
-integers on both sides of 2**63, of signed beside unsigned ones and of columns with missing values.
-So each door that takes ids takes them with `integers_of`, and no other way.
+integers on both sides of 2**63, of signed and unsigned ones together and of columns with missing
+values. So each door that takes ids takes them with `integers_of`, and no other way.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _INEXACT = 2.0**53
 def untracked(value: Any) -> Any:
     """Return the values of a tensor of torch, which NumPy takes, and anything else as it is.
 
-    Those of bfloat16, which NumPy has not, become float32. So it is with tensors in lists, of which
-    NumPy makes floats if they are unsigned.
+    bfloat16, which NumPy lacks, becomes float32. Likewise for tensors in lists, of which NumPy
+    makes floats if they are unsigned.
     """
     if isinstance(value, list | tuple) and value:
         of_tensors = isinstance(value[0], list | tuple) or hasattr(value[0], "detach")
@@ -106,7 +106,7 @@ def _fitting(numbers: list[int], what: str) -> np.ndarray:
 
 
 def _found(array: np.ndarray) -> str:
-    """Return what there is in place of integers, and what to do about it."""
+    """Return a text: what was found in place of integers, and what to do about it."""
     kind = array.dtype.kind
     values = array.reshape(-1).tolist() if kind == "O" else []
     if kind in "SUT" or any(isinstance(each, (str, bytes)) for each in values):
@@ -132,14 +132,14 @@ def _is_nan(value: Any) -> bool:
 
 
 def bits_of(array: np.ndarray) -> np.ndarray:
-    """Return integers as contiguous uint64 of the same shape: those below 0 as their bits."""
+    """Return integers as contiguous uint64 of the same shape: negative ones as their bits."""
     signed = array.dtype.kind == "i"
     wide = np.ascontiguousarray(array, np.int64 if signed else np.uint64)
     return wide.view(np.uint64).reshape(array.shape)
 
 
 def array_of(value: Any) -> np.ndarray:
-    """Return what `numpy.asarray` does, except that integers stay such.
+    """Return what `numpy.asarray` does, except that integers stay integers.
 
     NumPy makes float64 of a list that has integers on both sides of 2**63, or NumPy's own signed
     and unsigned ones. Here it is int64 if it can be, else uint64.
@@ -182,9 +182,9 @@ def dtype_of(low: int, high: int) -> np.dtype:
 
 
 def joint_dtype(arrays: Iterable[np.ndarray]) -> np.dtype:
-    """Return the dtype of arrays end to end: `numpy.result_type`, except that integers stay such.
+    """Return the dtype of joined arrays: `numpy.result_type`, except that integers stay integers.
 
-    What NumPy makes of an empty list, float64 without a value, has no say beside others.
+    An empty list, of which NumPy makes float64, does not count if there are others.
 
     Raises
     ------

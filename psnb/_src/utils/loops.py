@@ -1,7 +1,7 @@
-"""LoopErrors: what one round of a loop raises is logged, and the loop goes on. Pure.
+"""LoopErrors: an error in one round of a loop is logged, and the loop continues. Pure.
 
-For all loops that nobody waits for: what ends one of them would be read by nobody, and what it
-looks after would be looked after no more.
+For all loops whose end nobody awaits: an error that ended one would go unnoticed, and its work
+would stop.
 """
 
 from __future__ import annotations

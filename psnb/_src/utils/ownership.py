@@ -1,10 +1,10 @@
-"""Who may still change what psnb was given, or hands out: the one place that decides it.
+"""Ownership of values: whether anybody may still change what psnb got or returns. Pure.
 
-Others may fill an array anew, as generators do for each batch, or change it in place, as steps do.
-Who keeps something for later, or gets what others have, too, takes what is `owned`: nobody else
-changes that. It reaches into dicts, lists, tuples, and objects, and copies nothing that cannot be
-changed. What is sent at once, or pickled, needs no copy. Columns that psnb hands out to several
-readers are `read_only`.
+Others may refill an array, as generators do for each batch, or change it in place, as steps do.
+Code that keeps a value for later, or shares it, takes it as `owned`: nobody else changes the
+result. It reaches into dicts, lists, tuples, and objects, and copies nothing that cannot be
+changed. Values that are sent immediately, or pickled, need no copy. Columns that psnb hands out to
+several readers are `read_only`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ATOMIC = frozenset(
 def may_change(array: np.ndarray) -> bool:
     """Return whether others may write what an array shows.
 
-    What is no buffer, such as the memory of an array of JAX, is taken for unchanging.
+    Memory without a buffer, such as an array of JAX, is taken for unchanging.
     """
     base: Any = array
     while isinstance(base, np.ndarray):
@@ -56,7 +56,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 def owned(value: Any) -> Any:
-    """Return a value that nobody else can change: what may be changed of it is copied.
+    """Return a value that nobody else can change: changeable parts of it are copied.
 
     Raises
     ------

@@ -34,7 +34,6 @@ class RangeSet:
         return (range(*pair) for pair in _pairs(self._bounds))
 
     def bounds(self) -> Bounds:
-        """Return all that is in it."""
         return tuple(self._bounds)
 
     def add(self, start: int, stop: int) -> None:
