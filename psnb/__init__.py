@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from psnb._src.coordinator.values import PerWorkerValues
     from psnb._src.models.export.loaded import LoadedModel, load_model
     from psnb._src.models.export.writing import export
-    from psnb._src.monitor.events import Event, EventKind, Failure
-    from psnb._src.monitor.history import (
+    from psnb._src.monitor.events import Event, EventKind
+    from psnb._src.monitor.failures import Failure
+    from psnb._src.monitor.statistics import (
         CheckpointStatistics,
         MetricStatistics,
         ServerStatistics,

@@ -25,7 +25,7 @@ from psnb._src.coordinator.in_flight import Gate
 from psnb._src.coordinator.leases import EpochLeases
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.scheduler import Scheduler
-from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.messages import Taken
 from psnb._src.protocol.packing import dumps, pack_error
 from psnb._src.utils.threads import runs_here

@@ -12,7 +12,7 @@ import pytest
 from psnb._src.checkpoint.manager import SaveSchedule
 from psnb._src.coordinator.view import Saving
 from psnb._src.monitor.events import EventKind, EventLog
-from psnb._src.monitor.history import CheckpointStatistics
+from psnb._src.monitor.statistics import CheckpointStatistics
 from psnb.errors import CheckpointError, CoordinatorClosedError
 from tests.conftest import wait_until
 

@@ -11,7 +11,7 @@ from psnb._src.coordinator.closures import NO_ARGUMENTS, Closure, Pin, ScheduleO
 from psnb._src.coordinator.in_flight import RoundGate
 from psnb._src.coordinator.load import StartDelay
 from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
-from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.monitor.statistics import WorkerStatistics
 from tests.coordinator.queues import (
     FUNCTION,
     ClosureQueue,

@@ -7,7 +7,7 @@ import pytest
 from psnb._src.cluster.scaling import Demand
 from psnb._src.coordinator.load import Workload
 from psnb._src.coordinator.scheduler import QueueStatistics
-from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.monitor.statistics import WorkerStatistics
 
 UNKNOWN = 0.5
 

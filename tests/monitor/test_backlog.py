@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.monitor.feed import Backlog
+from psnb._src.monitor.backlog import Backlog
 from psnb._src.monitor.protocol import Update
 from tests.monitor.hub.updates import update
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.monitor.protocol import chunks
+from psnb._src.monitor.updates import chunks
 from tests.monitor.hub.updates import update
 
 rows = st.lists(st.text("x", max_size=300), max_size=20)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from psnb._src.monitor.commands import execute
 from psnb._src.monitor.protocol import VERSION, CommandReply
-from psnb._src.monitor.publisher import execute
 from psnb.errors import CheckpointError
 from tests.monitor.viewed import DEADLINE, FakeViewed
 

@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 from psnb._src.jupyter_compat import SECRET
-from psnb._src.monitor.links import HubLink, JupyterServer, find_server, found
+from psnb._src.monitor.links.hub_client import JupyterServer, find_server, found
+from psnb._src.monitor.links.hub_link import HubLink
 from tests.conftest import DEADLINE, wait_until
 from tests.monitor.hub.jupyter import Jupyter, jupyter
 from tests.monitor.viewed import FakeViewed, reporting
@@ -108,7 +109,8 @@ def test_a_hub_that_forgot_a_coordinator_gets_everything_again(server: Jupyter) 
 
 _PROCESS = """
 import sys
-from psnb._src.monitor.links import HubLink, find_server
+from psnb._src.monitor.links.hub_client import find_server
+from psnb._src.monitor.links.hub_link import HubLink
 from tests.monitor.viewed import FakeViewed
 viewed = FakeViewed()
 viewed.id = "process"

@@ -11,7 +11,9 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 
-from psnb._src.monitor.links import HubLink, SchedulerLink, connect_panels
+from psnb._src.monitor.links.hub_link import HubLink
+from psnb._src.monitor.links.panels import connect_panels
+from psnb._src.monitor.links.scheduler_link import SchedulerLink
 from tests.monitor.viewed import FakeViewed
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from psnb._src.monitor.events import Event, EventKind, Failure
-from psnb._src.monitor.html import MOST_ROWS, Events, Failures, Phases, WorkerPhases
+from psnb._src.monitor.events import Event, EventKind
+from psnb._src.monitor.failures import Failure
+from psnb._src.monitor.html.lists import Events, Failures, Phases, WorkerPhases
+from psnb._src.monitor.html.tables import MOST_ROWS
 from psnb._src.utils.profiling import PhaseStatistics
 from tests.monitor.test_summary import HOSTILE, Reader
 

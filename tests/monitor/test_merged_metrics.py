@@ -11,8 +11,9 @@ import pytest
 
 from psnb._src.metrics.metric import MetricState, MetricStates
 from psnb._src.metrics.ranking import AUC, Mean
-from psnb._src.monitor.history import MOST_METRICS, History, MetricStatistics
+from psnb._src.monitor.history import MOST_METRICS, History
 from psnb._src.monitor.metrics import MOST_ARRIVED, MergedMetrics
+from psnb._src.monitor.statistics import MetricStatistics
 from psnb._src.worker.context import ReportedStates, split_outcome
 
 MEAN = Mean()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from psnb._src.monitor.protocol import Update, outline
+from psnb._src.monitor.protocol import Update
+from psnb._src.monitor.updates import outline
 from tests.monitor.updates import full_update, metric
 
 SECRET = "hunter2-secret"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.monitor.protocol import plain
+from psnb._src.monitor.updates import plain
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from psnb._src.monitor import display as display_module
-from psnb._src.monitor.display import ProgressLine, Share, describe, wanted
-from psnb._src.monitor.history import TrainingProgress
+from psnb._src.monitor import progress_line
+from psnb._src.monitor.progress_line import ProgressLine, Share, describe, wanted
+from psnb._src.monitor.statistics import TrainingProgress
 from tests.monitor.viewed import WORKER, FakeViewed, reporting
 
 
@@ -113,7 +113,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, str], str,
         shown.append((bundle, display_id, update))
 
     monkeypatch.setattr("IPython.display.display", display)
-    monkeypatch.setattr(display_module, "in_notebook", lambda: True)
+    monkeypatch.setattr(progress_line, "in_notebook", lambda: True)
     return shown
 
 

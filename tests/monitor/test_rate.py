@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.monitor.history import SECONDS, Rate
+from psnb._src.monitor.counters import SECONDS, Rate
 
 
 def test_nothing_was_counted_yet() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from psnb._src.monitor.html import INTERVAL, KEPT, SavedSummaries, moment
+from psnb._src.monitor.html.saved import INTERVAL, KEPT, SavedSummaries
+from psnb._src.monitor.html.summary import moment
 from tests.monitor.notebook_outputs import notebook_outputs
 from tests.monitor.updates import full_update
 

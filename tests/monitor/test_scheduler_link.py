@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 from distributed import Client, LocalCluster
 
-from psnb._src.monitor.feed import Extract
-from psnb._src.monitor.links import (
+from psnb._src.monitor.backlog import Extract
+from psnb._src.monitor.links.scheduler_link import (
     GONE_SECONDS,
     MOST_BYTES,
     MOST_COORDINATORS,
@@ -21,7 +21,8 @@ from psnb._src.monitor.links import (
     SchedulerLink,
     UpdatesRoute,
 )
-from psnb._src.monitor.protocol import WATCH_ONLY, CommandName
+from psnb._src.monitor.protocol import CommandName
+from psnb._src.monitor.updates import WATCH_ONLY
 from tests.conftest import wait_until
 from tests.monitor.hub.jupyter import Jupyter
 from tests.monitor.hub.updates import update

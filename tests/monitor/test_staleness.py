@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from psnb._src.monitor.history import Staleness
+from psnb._src.monitor.counters import Staleness
 
 
 def test_nothing_is_known_before_the_first_update() -> None:

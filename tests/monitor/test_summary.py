@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from psnb._src.monitor.html import MOST_FAILURES, MOST_ROWS, render
+from psnb._src.monitor.html.summary import MOST_FAILURES, render
+from psnb._src.monitor.html.tables import MOST_ROWS
 from psnb._src.monitor.protocol import Update
 from tests.monitor.updates import full_update, metric
 

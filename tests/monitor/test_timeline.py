@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psnb._src.monitor.history import MINUTE, Timeline
+from psnb._src.monitor.counters import MINUTE, Timeline
 
 
 def test_a_long_closure_is_a_span_of_its_own() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.monitor.history import EpochCount, TrainingClock, TrainingProgress
+from psnb._src.monitor.statistics import TrainingProgress
+from psnb._src.monitor.training_clock import EpochCount, TrainingClock
 
 
 class Training:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from psnb._src.monitor.counters import Staleness
 from psnb._src.monitor.events import Event
-from psnb._src.monitor.feed import OptimizerState
-from psnb._src.monitor.history import ServerStatistics, Staleness, Statistics, WorkerStatistics
-from psnb._src.monitor.metrics import Records
 from psnb._src.monitor.protocol import CommandName, Identity
+from psnb._src.monitor.statistics import ServerStatistics, Statistics, WorkerStatistics
+from psnb._src.monitor.viewed import OptimizerState, Records
 
 DEADLINE = 30.0
 

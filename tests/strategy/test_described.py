@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from psnb._src.monitor.history import ServerStatistics
+from psnb._src.monitor.statistics import ServerStatistics
 from psnb._src.strategy.tables import describe
 from psnb._src.utils.text import counted
 from tests.client.in_process import DIM, embedding, variable

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.coordinator.closures import FunctionRegistry
-from psnb._src.monitor.events import MOST_BYTES, EventKind, EventLog, FailureLog
+from psnb._src.monitor.commands import execute
+from psnb._src.monitor.events import EventKind, EventLog
+from psnb._src.monitor.failures import MOST_BYTES, FailureLog
 from psnb._src.monitor.protocol import CommandReply
-from psnb._src.monitor.publisher import execute
 from psnb._src.protocol.packing import pack_error, unpack_error
 from psnb._src.utils.text import ARGUMENT, LINE, NAME, PAGE, shown, truncate, with_article
 from psnb.errors import DatasetError

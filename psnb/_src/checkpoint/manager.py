@@ -43,8 +43,8 @@ from psnb._src.checkpoint.store import (
     require_read,
     store_at,
 )
-from psnb._src.monitor.history import CheckpointStatistics
-from psnb._src.monitor.html import html_table
+from psnb._src.monitor.html.tables import html_table
+from psnb._src.monitor.statistics import CheckpointStatistics
 from psnb._src.utils.checks import integer, path_text
 from psnb._src.utils.files import AnyPath, as_path
 from psnb._src.utils.foreign_names import FixedAttributes

@@ -18,7 +18,7 @@ from psnb._src.client.updates import DryRunClient, Round
 from psnb._src.coordinator.functions import DependencyFingerprint, changed_elsewhere
 from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
 from psnb._src.coordinator.values import PerWorkerIterator, ResourceRegistry
-from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.modules import Uploads
 from psnb._src.protocol.packing import (
     GivenFutures,

@@ -75,12 +75,15 @@ from psnb._src.coordinator.view import CoordinatorView, Saving, Steps, gate_for
 from psnb._src.dask_compat import event_loop, scheduler_identity
 from psnb._src.jupyter_compat import in_notebook
 from psnb._src.metrics.metric import MetricStates
-from psnb._src.monitor.display import LiveView, ProgressLine, Share, wanted
-from psnb._src.monitor.events import Event, Failure, FailureLog
-from psnb._src.monitor.history import Statistics, TrainingClock
-from psnb._src.monitor.html import Events, Failures, Phases
-from psnb._src.monitor.links import connect_panels
-from psnb._src.monitor.metrics import Records
+from psnb._src.monitor.display import LiveView
+from psnb._src.monitor.events import Event
+from psnb._src.monitor.failures import Failure, FailureLog
+from psnb._src.monitor.html.lists import Events, Failures, Phases
+from psnb._src.monitor.links.panels import connect_panels
+from psnb._src.monitor.progress_line import ProgressLine, Share, wanted
+from psnb._src.monitor.statistics import Statistics
+from psnb._src.monitor.training_clock import TrainingClock
+from psnb._src.monitor.viewed import Records
 from psnb._src.protocol.messages import Geo, Sync
 from psnb._src.protocol.notebook_only import NotebookOnly
 from psnb._src.protocol.packing import GivenFutures, unpack_error

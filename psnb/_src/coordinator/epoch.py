@@ -36,8 +36,9 @@ from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.spec import Spec
 from psnb._src.data.splits import files_of, identity, partitions_of
-from psnb._src.monitor.display import Share
-from psnb._src.monitor.history import EpochCount, WorkerStatistics
+from psnb._src.monitor.progress_line import Share
+from psnb._src.monitor.statistics import WorkerStatistics
+from psnb._src.monitor.training_clock import EpochCount
 from psnb._src.utils.text import counted
 from psnb._src.utils.threads import Inbox, uninterrupted
 from psnb._src.worker.resources import make_leased_iterator

@@ -23,8 +23,9 @@ from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.coordinator.scheduler import QueueStatistics, Scheduler
 from psnb._src.coordinator.values import ResourceRegistry
-from psnb._src.monitor.history import Rate, WorkerStatistics
-from psnb._src.monitor.metrics import Records
+from psnb._src.monitor.counters import Rate
+from psnb._src.monitor.statistics import WorkerStatistics
+from psnb._src.monitor.viewed import Records
 from psnb._src.placement.layout import Layout
 from psnb._src.protocol import messages
 from psnb._src.protocol.messages import Geo, Mode

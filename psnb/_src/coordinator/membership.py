@@ -36,7 +36,7 @@ from psnb._src.dask_compat import (
     scheduler_identity,
 )
 from psnb._src.monitor.events import EventKind
-from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.messages import Geo
 from psnb._src.protocol.packing import unpack_error
 from psnb._src.utils.loops import LoopErrors

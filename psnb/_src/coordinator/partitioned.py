@@ -28,7 +28,7 @@ from psnb._src.data.nodes.partitions import KnownPartitions, Partitions
 from psnb._src.data.spec import Spec
 from psnb._src.data.splits import file_bytes, files_of, identity, partitions_of, sharded
 from psnb._src.data.splits import splits as cut
-from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.utils.checks import choice
 from psnb._src.utils.text import counted, shown
 from psnb._src.worker import resources

@@ -34,7 +34,7 @@ from psnb._src.coordinator.remote_value import (
     require_progress,
 )
 from psnb._src.coordinator.scheduler import QueueStatistics, Scheduler
-from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.packing import PerWorkerReference
 from psnb._src.utils.range_set import Bounds
 from psnb._src.utils.text import counted, timed_out

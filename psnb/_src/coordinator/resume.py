@@ -22,8 +22,8 @@ from psnb._src.coordinator.coordinator import (
 )
 from psnb._src.coordinator.settings import SavedRun, SavingSettings
 from psnb._src.metrics.metric import MetricStates
-from psnb._src.monitor.display import Share
-from psnb._src.monitor.history import EpochCount, TrainingClock
+from psnb._src.monitor.progress_line import Share
+from psnb._src.monitor.training_clock import EpochCount, TrainingClock
 from psnb._src.strategy.strategy import (
     ParameterServerStrategy,
     StoredStrategies,

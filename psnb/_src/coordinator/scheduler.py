@@ -40,7 +40,7 @@ from psnb._src.coordinator.remote_value import (
     StepValues,
 )
 from psnb._src.monitor.events import EventKind, EventLog
-from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.packing import pack_error, packed_text
 from psnb._src.utils.range_set import Bounds
 from psnb._src.utils.text import counted, text_of

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from psnb._src.coordinator.remote_value import RemoteValue, raise_together
 from psnb._src.data.spec import Spec
-from psnb._src.monitor.html import html_table
+from psnb._src.monitor.html.tables import html_table
 from psnb._src.protocol.packing import PerWorkerReference, captured, dumps
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import NAME, truncate

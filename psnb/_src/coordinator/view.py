@@ -35,26 +35,17 @@ from psnb._src.coordinator.scheduler import Scheduler
 from psnb._src.dask_compat import scheduler_address, scheduler_since
 from psnb._src.jupyter_compat import kernel_id
 from psnb._src.metrics.metric import MetricStates
-from psnb._src.monitor.events import (
-    IDLE,
-    RUNNING,
-    Event,
-    EventKind,
-    EventLog,
-    Situation,
-    coordinator_state,
-)
-from psnb._src.monitor.feed import OptimizerState
-from psnb._src.monitor.history import (
+from psnb._src.monitor.events import Event, EventKind, EventLog
+from psnb._src.monitor.protocol import CommandName, Identity
+from psnb._src.monitor.states import IDLE, RUNNING, Situation, coordinator_state
+from psnb._src.monitor.statistics import (
     CheckpointStatistics,
-    EpochCount,
     ServerStatistics,
     Statistics,
-    TrainingClock,
     WorkerStatistics,
 )
-from psnb._src.monitor.metrics import Records
-from psnb._src.monitor.protocol import CommandName, Identity
+from psnb._src.monitor.training_clock import EpochCount, TrainingClock
+from psnb._src.monitor.viewed import OptimizerState, Records
 from psnb._src.protocol.messages import BoundedStaleness, Geo, Mode, Sync
 from psnb._src.server.operations import EndRound
 from psnb._src.server.optimizer import LearningRate

@@ -33,7 +33,7 @@ from psnb._src.coordinator.load import (
 from psnb._src.coordinator.resolve import lost_exchange
 from psnb._src.dask_compat import Comm
 from psnb._src.monitor.events import EventKind
-from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol import messages
 from psnb._src.protocol.messages import Geo
 from psnb._src.protocol.packing import unpack_error

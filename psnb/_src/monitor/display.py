@@ -1,8 +1,8 @@
 """Chooses a coordinator's display: a live widget in a notebook, text anywhere else.
 
 In a notebook the live widget is one output, and a static summary another, which the page hides
-while the widget lives (see `saved`). When a cell ends, what is saved of both is brought up to date:
-what executes a notebook without a page ends right after the last cell, before the publisher's next
+while the widget lives (see `html.saved`). When a cell ends, what is saved of both is brought up to
+date: what executes a notebook without a page ends right after the last cell, before the publisher's next
 update. When the coordinator is closed, by any thread, the outputs are replaced by its final
 summary, which a saved notebook keeps.
 
@@ -21,17 +21,16 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any
 
 from psnb._src.jupyter_compat import after_cells, in_notebook
-from psnb._src.monitor.events import CLOSED
-from psnb._src.monitor.feed import Feed, Viewed
-from psnb._src.monitor.history import Statistics
-from psnb._src.monitor.html import SavedSummaries, render
+from psnb._src.monitor.feed import Feed
+from psnb._src.monitor.html.saved import SavedSummaries
+from psnb._src.monitor.html.summary import render
 from psnb._src.monitor.protocol import Update
-from psnb._src.utils.text import counted
+from psnb._src.monitor.states import CLOSED
+from psnb._src.monitor.viewed import Viewed
 from psnb._src.utils.threads import uninterrupted
 
 if TYPE_CHECKING:
@@ -39,9 +38,13 @@ if TYPE_CHECKING:
 
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
 _SCRIPT = Path(__file__).parent / "static" / "widget.js"
 
+
 _log = logging.getLogger("psnb")
+
 
 NOT_BUILT = (
     "This is how it was when the cell ran. For a live view, build what pages need with "
@@ -203,209 +206,3 @@ def _state(viewed: Viewed) -> Update:
     update = Feed().next(viewed, time.time())
     assert update is not None  # the first one is full
     return update
-
-
-# A line of progress: in the terminal, or below the cell of a notebook.
-#
-# A daemon thread, ``psnb-progress``, draws it while the thread that made it waits for the work.
-# They share one event, which ends the thread.
-
-
-# NotebookLine: a line of progress below a cell, always the same one.
-
-_ONE_LINE = "overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
-
-
-class NotebookLine:
-    """An output of the running cell; its last text stays. For one thread."""
-
-    def __init__(self) -> None:
-        self._id = f"psnb-{uuid.uuid4().hex}"
-        self._shown = False
-
-    def __enter__(self) -> NotebookLine:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Let the last text stay."""
-
-    def draw(self, done: int, total: int, text: str) -> None:
-        """Show how much is done, and a text, in place of what was shown before."""
-        from IPython.display import display
-
-        bar = f'<progress value="{done}" max="{total}" style="width:12em"></progress>'
-        bundle: dict[str, Any] = {
-            "text/html": f'<div class="psnb-progress" style="{_ONE_LINE}" title="{escape(text)}">'
-            f"{bar} {escape(text)}</div>",
-            "text/plain": text,
-        }
-        display(bundle, raw=True, display_id=self._id, update=self._shown)
-        self._shown = True
-
-
-_DELAY = 1.0  # seconds; shorter work needs no line
-_INTERVAL = 0.25
-_END_TIMEOUT = 5.0  # seconds; a blocked terminal must not block the caller
-
-
-class Share(NamedTuple):
-    """How much of some work is done.
-
-    Attributes
-    ----------
-    done, of : int
-        How much, of how much.
-    what : str
-        What is counted.
-    name : str
-        What the work is called, if there are several in turn; empty if there is one.
-    """
-
-    done: int
-    of: int
-    what: str
-    name: str = ""
-
-
-def wanted(progress: bool | None, watched: bool, stream: TextIO | None = None) -> bool:
-    """Return whether to show a line: as ``progress`` says, else if people look and see nothing.
-
-    Parameters
-    ----------
-    progress : bool or None
-        What the user says.
-    watched : bool
-        Whether the notebook has a live dashboard.
-    stream : file, optional
-        In place of stderr.
-    """
-    if progress is not None:
-        return progress
-    if in_notebook():
-        return not watched
-    stream = sys.stderr if stream is None else stream
-    return stream is not None and stream.isatty()
-
-
-class ProgressLine:
-    """A line while its block runs: on the terminal (stderr), where it vanishes, or below a cell.
-
-    Parameters
-    ----------
-    viewed : Viewed
-        The coordinator.
-    stream : file, optional
-        Where to write in place of stderr.
-    delay : float
-        Seconds before it appears.
-    epoch : callable, optional
-        Returns how much of an epoch is done: its closures are scheduled a few at a time, so those
-        to do say nothing.
-    """
-
-    def __init__(
-        self,
-        viewed: Viewed,
-        stream: TextIO | None = None,
-        delay: float = _DELAY,
-        epoch: Callable[[], Share] | None = None,
-    ) -> None:
-        self._viewed, self._stream, self._delay, self._epoch = viewed, stream, delay, epoch
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="psnb-progress", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._ended.set()
-        self._thread.join(_END_TIMEOUT)
-
-    def _run(self) -> None:
-        if self._ended.wait(self._delay):
-            return
-        before = self._viewed.statistics().completed
-        below_cell = self._stream is None and in_notebook()
-        with NotebookLine() if below_cell else _TerminalLine(self._stream) as line:
-            while True:
-                ended = self._ended.is_set()  # before it looks: what is shown last is the end
-                now = self._viewed.statistics()
-                if self._epoch is None:
-                    done = now.completed - before
-                    line.draw(done, max(1, done + now.queued + now.in_flight), describe(now))
-                else:
-                    share = self._epoch()
-                    # Of all epochs, as other views have it.
-                    left = now.eta if now.training else None
-                    line.draw(share.done, share.of, describe(now, share, left))
-                if ended:
-                    return
-                self._ended.wait(_INTERVAL)
-
-
-class _TerminalLine:
-    """A line on a terminal, which is gone at the end."""
-
-    def __init__(self, stream: TextIO | None) -> None:
-        # Imported only now: importing rich takes as long as many runs.
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-        from rich.table import Column
-
-        one_line = Column(no_wrap=True, overflow="ellipsis")
-        text = TextColumn("{task.description}", markup=False, table_column=one_line)
-        columns: list[Any] = [BarColumn(20), text]
-        console = Console(file=stream or sys.stderr)
-        self._progress = Progress(*columns, console=console, transient=True, auto_refresh=False)
-        self._task = self._progress.add_task("")
-
-    def __enter__(self) -> _TerminalLine:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._progress.stop()
-
-    def draw(self, done: int, total: int, text: str) -> None:
-        """Show how much is done, and a text."""
-        self._progress.update(
-            self._task, completed=done, total=total, description=text, refresh=True
-        )
-
-
-def describe(now: Statistics, epoch: Share | None = None, left: float | None = None) -> str:
-    """Return a coordinator's state in one line.
-
-    Parameters
-    ----------
-    now : Statistics
-        The coordinator.
-    epoch : Share, optional
-        How much of an epoch is done.
-    left : float, optional
-        The seconds until it is over.
-    """
-    ready = sum(worker.state == "ready" for worker in now.workers)
-    parts = [now.state]
-    if epoch is None:
-        parts += [f"{now.completed:,} completed", f"{now.queued + now.in_flight:,} to do"]
-        left = now.eta
-    else:
-        parts += [epoch.name] if epoch.name else [f"{now.completed:,} completed"]
-        parts.append(f"{epoch.done:,} of {epoch.of:,} {epoch.what}")
-    if now.examples_per_second:
-        parts.append(f"{now.examples_per_second:,.0f} examples/s")
-    else:
-        parts.append(f"{now.closures_per_second:,.0f}/s")
-    if not now.closures_per_second:  # what takes it so long to begin
-        parts += sorted({worker.activity for worker in now.workers if worker.activity})[:1]
-    if left is not None:
-        minutes, seconds = divmod(round(left), 60)
-        parts.append(f"{minutes}:{seconds:02d} left")
-    parts.append(counted(ready, "worker"))
-    parts += [f"{now.failed:,} failed"] if now.failed else []
-    parts += [f"{now.retried:,} retried"] if now.retried else []
-    parts += [f"{counted(now.workers_lost, 'worker')} lost"] if now.workers_lost else []
-    parts += [f"{counted(now.servers_lost, 'server')} lost"] if now.servers_lost else []
-    parts += [f"{name} {metric.smoothed:.4g}" for name, metric in list(now.metrics.items())[:3]]
-    return ", ".join(parts)

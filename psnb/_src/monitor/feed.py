@@ -10,38 +10,18 @@ import base64
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypedDict, cast
+from dataclasses import asdict
+from typing import Any, cast
 
-import msgspec
 import numpy as np
 
-from psnb._src.monitor.events import (
-    RUNNING,
-    SERVER_TONES,
-    WORKER_TONES,
-    Event,
-    Failure,
-    coordinator_tone,
-    meaning,
-)
-from psnb._src.monitor.history import (
-    EXAMPLES,
-    MetricStatistics,
-    Points,
-    ServerStatistics,
-    Statistics,
-    TrainingProgress,
-    WorkerStatistics,
-)
-from psnb._src.monitor.metrics import Records
+from psnb._src.monitor.failures import Failure
+from psnb._src.monitor.history import EXAMPLES, Points
 from psnb._src.monitor.protocol import (
     VERSION,
     CheckpointRow,
-    CommandName,
     EventRow,
     FailureRow,
-    Identity,
     Metric,
     OptimizerRow,
     ServerRow,
@@ -49,192 +29,34 @@ from psnb._src.monitor.protocol import (
     Training,
     Update,
     WorkerRow,
-    plain,
 )
-from psnb._src.utils.files import AnyPath
+from psnb._src.monitor.states import RUNNING, SERVER_TONES, WORKER_TONES, coordinator_tone, meaning
+from psnb._src.monitor.statistics import (
+    MetricStatistics,
+    ServerStatistics,
+    Statistics,
+    TrainingProgress,
+    WorkerStatistics,
+)
+from psnb._src.monitor.updates import plain
+from psnb._src.monitor.viewed import Viewed
 from psnb._src.utils.text import NAME, truncate
-
-# Backlog: what a late view needs, the newest full update and all updates after it.
-#
-# The hub on the Jupyter server and the route on a Dask scheduler keep one for each coordinator;
-# neither looks into updates. Updates are kept as JSON text, which is small and is sent on
-# unchanged. Pure, and used from one thread.
-
-
-class Extract(TypedDict):
-    """A scheduler's answer to the hub, for one coordinator."""
-
-    coordinator: str
-    gone: str  # why it is gone; empty while it lives
-    updates: list[Update]
-
-
-class Extracts(TypedDict):
-    """The answer of a scheduler's route."""
-
-    version: int
-    coordinators: list[Extract]
-
-
-MOST_BYTES = 16 << 20
-"""Bytes of text that are kept besides the full update, which may itself come in chunks."""
-
-MOST_UPDATES = 1200
-"""Updates that are kept besides the full one: five minutes at four a second."""
-
-
-class Backlog:
-    """The last full update, and those after it, without a gap.
-
-    Parameters
-    ----------
-    most_bytes : int
-        Bytes of updates after the full one at which another full one is needed. The full one does
-        not count: the callers limit its size.
-    most_updates : int
-        The same for their number.
-    """
-
-    def __init__(self, most_bytes: int = MOST_BYTES, most_updates: int = MOST_UPDATES) -> None:
-        self._most_bytes = most_bytes
-        self._most_updates = most_updates
-        self._kept: list[tuple[int, bytes]] = []  # (sequence, text), the full one first
-        self._bytes = 0  # of those after the full one
-
-    @property
-    def last(self) -> int | None:
-        """The sequence number of the newest update that is kept; None if there is none."""
-        return self._kept[-1][0] if self._kept else None
-
-    @property
-    def size(self) -> int:
-        """Bytes of text that are kept."""
-        return self._bytes + (len(self._kept[0][1]) if self._kept else 0)
-
-    def add(self, update: Update) -> bool:
-        """Add an update; it is dropped if there is a gap before it, or a limit is reached.
-
-        Returns
-        -------
-        bool
-            Whether a full one is needed: there is a gap, or a limit is reached. Until it comes, the
-            kept updates are still without a gap.
-        """
-        text = msgspec.json.encode(update)  # a large one blocks the event loop
-        if update["full"]:
-            self._kept, self._bytes = [(update["sequence"], text)], 0
-            return False
-        if not self._kept or update["sequence"] != self._kept[-1][0] + 1 or self._at_bound():
-            return True
-        self._kept.append((update["sequence"], text))
-        self._bytes += len(text)
-        return self._at_bound()
-
-    def since(self, sequence: int | None = None) -> list[tuple[int, bytes]]:
-        """Return the updates after a given one, as (sequence, JSON), oldest first.
-
-        Parameters
-        ----------
-        sequence : int, optional
-            Number of the last update that the reader has. If it is left out, or if the update after
-            it is no longer kept, all are returned, beginning with a full one.
-        """
-        if sequence is None or not self._kept:
-            return list(self._kept)
-        at = sequence - self._kept[0][0] + 1  # they are numbered without a gap
-        return self._kept[at:] if 0 < at <= len(self._kept) else list(self._kept)
-
-    def updates(self) -> list[Update]:
-        """Return a full update and all after it; empty before the first full one."""
-        return [msgspec.json.decode(text) for _, text in self._kept]
-
-    def _at_bound(self) -> bool:
-        return self._bytes >= self._most_bytes or len(self._kept) > self._most_updates
-
-
-@dataclass(frozen=True)
-class OptimizerState:
-    """The optimizer of one parameter, now."""
-
-    optimizer: str
-    """Its class."""
-    learning_rate: float
-    """Of the next update, on the parameter's first shard; NaN if its function has none."""
-    schedule: str = ""
-    """What the rate is a function of the step by; empty if it is a number."""
-
-
-class Viewed(Protocol):
-    """A coordinator, to its views; all members may be used from any thread."""
-
-    @property
-    def id(self) -> str:
-        """Its unique id."""
-
-    @property
-    def records(self) -> Records:
-        """What its connections to workers have recorded."""
-
-    def statistics(self) -> Statistics:
-        """Return a snapshot of its state now."""
-
-    def events(self, since: float = 0.0) -> tuple[Event, ...]:
-        """Return the events after a time (seconds since the epoch), oldest first."""
-
-    def identity(self) -> Identity:
-        """Return its identity, for people."""
-
-    def optimizers(self) -> Mapping[str, OptimizerState]:
-        """Return the optimizer of each parameter; cheap."""
-
-    def controls(self) -> dict[CommandName, str]:
-        """Return for each command why it cannot be given now; empty if it can."""
-
-    def watch(self) -> None:
-        """Keep the figures of the servers up to date for some seconds."""
-
-    def pause(self) -> None:
-        """Begin no new closures."""
-
-    def resume(self) -> None:
-        """Begin closures again."""
-
-    def drain(self, timeout: float | None = None) -> None:
-        """Pause, and wait until nothing runs."""
-
-    def cancel_queued(self) -> int:
-        """Cancel the queued closures; return how many."""
-
-    def stop_training(self) -> None:
-        """End the training of a trainer when what runs has ended."""
-
-    def checkpoint(self) -> AnyPath:
-        """Save all parameters; return where."""
-
-    def set_learning_rate(self, parameter: str, value: float) -> None:
-        """Set an optimizer's learning rate."""
-
-    def add_worker(self) -> None:
-        """Let the cluster start one more worker."""
-
-    def retire_worker(self, worker: str) -> None:
-        """Let a worker finish its closures and leave."""
-
-    def note_command(self, message: str) -> None:
-        """Record an event for a command that was given."""
-
 
 DEPTH_SECONDS = 60.0
 """Seconds of queue depth in a full update."""
 
+
 MOST_EVENTS = 200
 """Events in a full update: the latest."""
+
 
 MOST_ROWS = 25
 """Workers whose rows are in every update while only their figures change."""
 
+
 _READ_SECONDS = 5.0
 """Seconds for which a sentence with a figure stays as it is."""
+
 
 _EVEN_IF_STILL = 15.0
 """Seconds without any change after which an idle coordinator's clock is sent."""

@@ -10,21 +10,24 @@ from __future__ import annotations
 import logging
 import pickle
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from psnb._src.metrics.metric import MergeableMetric, MetricState, MetricStates, joined, united
-from psnb._src.monitor.events import EventLog, FailureLog
-from psnb._src.monitor.history import MOST_METRICS, History, MetricStatistics, Staleness, Timeline
+from psnb._src.monitor.history import MOST_METRICS, History
+from psnb._src.monitor.statistics import MetricStatistics
 from psnb._src.utils.text import NAME, text_of, truncate
 from psnb._src.utils.threads import Lock
 
 logger = logging.getLogger("psnb")
 
+
 MOST_ARRIVED = 32
 """Closures whose states are merged at once: more are cheaper, and hold others up for longer."""
 
+
 _NOTHING = MetricStates({})
+
 
 PERIOD = 1.0
 """Seconds between two points of the charts, at least."""
@@ -203,41 +206,3 @@ class MergedMetrics:
         if self._complaint is not None and not self._complained:
             self._complained = True
             logger.warning("%s", self._complaint)
-
-
-# Records: written by the connections to workers, read by views. Each part is thread-safe.
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    """The records of one coordinator.
-
-    Attributes
-    ----------
-    history : History
-        What closures reported.
-    merged : MergedMetrics
-        The metrics that they reported as states, merged.
-    staleness : Staleness
-        How stale their updates were.
-    events : EventLog
-        What happened to workers and closures.
-    failures : FailureLog
-        Which closures raised, and what.
-    timeline : Timeline
-        When closures ran where.
-    """
-
-    history: History
-    merged: MergedMetrics
-    staleness: Staleness
-    events: EventLog
-    failures: FailureLog
-    timeline: Timeline
-
-    @classmethod
-    def empty(cls, unpack: Callable[[bytes], BaseException]) -> Records:
-        """Return new records; ``unpack`` as for `FailureLog`."""
-        history = History()
-        merged, failures = MergedMetrics(history), FailureLog(unpack)
-        return cls(history, merged, Staleness(), EventLog(), failures, Timeline())

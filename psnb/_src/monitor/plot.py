@@ -43,13 +43,11 @@ def plot(
     return figure
 
 
-# MetricsFigure: a matplotlib figure that a notebook shows, whether pyplot was imported or not.
-#
-# IPython shows plain figures only after pyplot has configured it.
-
-
 class MetricsFigure(Figure):
     """A figure that needs no window system, and leaves no global state behind.
+
+    A notebook shows it, whether pyplot was imported or not; IPython shows plain figures only after
+    pyplot has configured it.
 
     Parameters
     ----------

@@ -10,24 +10,25 @@ the thread ends.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, cast, get_args
 
-from psnb._src.monitor.events import CLOSED, coordinator_tone
-from psnb._src.monitor.feed import Feed, Viewed
-from psnb._src.monitor.protocol import VERSION, Command, CommandName, CommandReply, Update, plain
-from psnb._src.utils.text import NAME, counted, error_text, truncate
+from psnb._src.monitor.feed import Feed
+from psnb._src.monitor.protocol import Update
+from psnb._src.monitor.states import CLOSED, coordinator_tone
+from psnb._src.monitor.updates import plain
+from psnb._src.monitor.viewed import Viewed
+from psnb._src.utils.text import truncate
 from psnb._src.utils.threads import uninterrupted
-from psnb.errors import ConfigurationError, PsnbError
 
 INTERVAL = 0.25
 """Seconds between two updates: smooth to the eye, and cheap for kernel and network."""
 
+
 _LONGEST_PAUSE = 30.0
+
 
 _log = logging.getLogger("psnb")
 
@@ -177,137 +178,3 @@ class Publisher:
         except Exception:  # the sender may raise anything
             # The view cannot be reached; an important reason has been logged already.
             _log.debug("a view of a coordinator could not receive its end", exc_info=True)
-
-
-# Commands: runs the commands of views.
-#
-# Each command runs on a thread of its own, ``psnb-command``: a checkpoint takes seconds, and
-# neither the page nor the thread that delivers messages may wait for it. The thread ends with the
-# command.
-
-DRAIN_TIMEOUT = 600.0
-"""Seconds after which a view's drain stops waiting; the coordinator stays paused."""
-
-
-def execute(
-    viewed: Viewed, message: object, by: str, reply: Callable[[CommandReply], object]
-) -> None:
-    """Check and run a command.
-
-    Parameters
-    ----------
-    viewed : Viewed
-        The coordinator.
-    message : object
-        A `Command`, or any other message.
-    by : str
-        Where it was given, for the event log: ``"the widget"``.
-    reply : callable
-        Called once, with the outcome; from the command's thread, or at once if the message is not a
-        command.
-    """
-    identity = truncate(str(message.get("id", "")), NAME) if isinstance(message, dict) else ""
-
-    def answer(error: str, result: str = "") -> None:
-        answer = CommandReply(
-            type="reply",
-            version=VERSION,
-            id=identity,
-            coordinator=viewed.id,
-            error=truncate(error),
-            result=truncate(result),
-        )
-        reply(plain(answer))
-
-    try:
-        command = checked(message)
-    except ConfigurationError as error:
-        answer(str(error))
-        return
-
-    def run() -> None:
-        try:
-            result = _do(viewed, command, by)
-        except (PsnbError, TimeoutError, OSError) as error:
-            answer(str(error) or type(error).__name__)
-        except Exception as error:  # a boundary: the user must see it, and the log
-            _log.exception("the command %s failed", command["command"])
-            answer(error_text(error))
-        else:
-            answer("", result)
-
-    threading.Thread(target=run, name="psnb-command", daemon=True).start()
-
-
-_ARGUMENTS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "set_learning_rate": {"parameter": str, "value": (int, float)},
-    "retire_worker": {"worker": str},
-}
-
-
-def checked(message: object) -> Command:
-    """Return a message as a command.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is not a command, or lacks something.
-    """
-    if not isinstance(message, dict) or message.get("type") != "command":
-        raise ConfigurationError(f"this is not a command: {str(message)[:200]}")
-    if message.get("version") != VERSION:
-        raise ConfigurationError(
-            f"the view speaks version {message.get('version')} of psnb's protocol, the kernel "
-            f"{VERSION}: reload the page, or install the same psnb in both places"
-        )
-    name, arguments = str(message.get("command")), message.get("arguments")
-    if name not in get_args(CommandName):
-        raise ConfigurationError(f"there is no command {name[:50]!r}")
-    wanted = _ARGUMENTS.get(name, {})
-    if not isinstance(arguments, dict) or set(arguments) != set(wanted):
-        raise ConfigurationError(f"{name} takes {', '.join(wanted) or 'no arguments'}")
-    for key, kind in wanted.items():
-        if not isinstance(arguments[key], kind) or isinstance(arguments[key], bool):
-            raise ConfigurationError(f"{key} of {name} cannot be {arguments[key]!r}")
-    return cast(Command, message)
-
-
-def _do(viewed: Viewed, command: Command, by: str) -> str:
-    name, arguments = command["command"], command["arguments"]
-    reason = viewed.controls().get(name, "")
-    if reason:
-        raise ConfigurationError(reason)
-    answer = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-    viewed.note_command(f"{name.replace('_', ' ')}{f' ({answer})' if answer else ''}, by {by}")
-    match name:
-        case "pause":
-            viewed.pause()
-            return "paused"
-        case "resume":
-            viewed.resume()
-            return "resumed"
-        case "drain":
-            viewed.drain(DRAIN_TIMEOUT)
-            return "drained: nothing runs"
-        case "cancel_queued":
-            return f"{counted(viewed.cancel_queued(), 'closure')} cancelled"
-        case "stop_training":
-            viewed.stop_training()
-            return "it ends when what runs has ended"
-        case "checkpoint":
-            return str(viewed.checkpoint())
-        case "set_learning_rate":
-            return _set_learning_rate(viewed, **arguments)
-        case "add_worker":
-            viewed.add_worker()
-            return "a worker is being started"
-        case "retire_worker":
-            viewed.retire_worker(arguments["worker"])
-            return f"worker {arguments['worker']} leaves when it has finished"
-
-
-def _set_learning_rate(viewed: Viewed, parameter: str, value: Any) -> str:
-    if not math.isfinite(value):
-        raise ConfigurationError(f"a learning rate must be a finite number, found {value}")
-    viewed.set_learning_rate(parameter, float(value))
-    return f"learning rate of {parameter}: {value:g}"

@@ -20,9 +20,10 @@ import anywidget
 import traitlets
 
 from psnb._src.jupyter_compat import handle_beside_cells, has_waited, must_wait
-from psnb._src.monitor.feed import Viewed
+from psnb._src.monitor.commands import execute
 from psnb._src.monitor.protocol import VERSION, CommandReply, Update
-from psnb._src.monitor.publisher import INTERVAL, Publisher, execute
+from psnb._src.monitor.publisher import INTERVAL, Publisher
+from psnb._src.monitor.viewed import Viewed
 
 STATIC = Path(__file__).with_name("static")
 """Where ``make frontend`` puts the files for the page."""

@@ -30,8 +30,8 @@ from psnb._src.cluster.links import warn_of_short_limits
 from psnb._src.cluster.scaling import ClosureScaling, ServerProtection
 from psnb._src.dask_compat import ConnectionPool, ask_scheduler, event_loop, pool_of
 from psnb._src.monitor.events import EventKind, EventLog
-from psnb._src.monitor.feed import OptimizerState
-from psnb._src.monitor.history import ServerStatistics
+from psnb._src.monitor.statistics import ServerStatistics
+from psnb._src.monitor.viewed import OptimizerState
 from psnb._src.placement.layout import Layout, ServerAddress, ServerStatus, ShardId, ShardPlacement
 from psnb._src.placement.next_layout import Health, ObservedServer
 from psnb._src.placement.registry import (

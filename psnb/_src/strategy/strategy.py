@@ -51,7 +51,8 @@ from psnb._src.cluster.local import (
 )
 from psnb._src.dask_compat import ask_scheduler, cloudpickled, event_loop, has_ended, pool_of
 from psnb._src.monitor.events import Event
-from psnb._src.monitor.html import Events, html_table
+from psnb._src.monitor.html.lists import Events
+from psnb._src.monitor.html.tables import html_table
 from psnb._src.placement.layout import Layout, ServerAddress, unpacked
 from psnb._src.placement.registry import STRATEGIES, Owner, OwnershipRecord
 from psnb._src.protocol.messages import Async, Mode, Sync, check_mode

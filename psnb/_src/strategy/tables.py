@@ -21,8 +21,8 @@ from psnb._src.client.embedding import Embedding
 from psnb._src.client.requests import Request
 from psnb._src.client.sparse_shards import EmbeddingSpec, Partitioner, SparseShards
 from psnb._src.client.variable import DenseShard, DenseShards, Handle, Variable, shards_of
-from psnb._src.monitor.history import ServerStatistics
-from psnb._src.monitor.html import html_table
+from psnb._src.monitor.html.tables import html_table
+from psnb._src.monitor.statistics import ServerStatistics
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.server.operations import CreateDense, CreateSparse, CreateTable, DropTable
 from psnb._src.server.optimizer import Optimizer

@@ -19,7 +19,7 @@ from psnb._src.data.spec import flatten
 from psnb._src.metrics.metric import MetricStates, united
 from psnb._src.metrics.ranking import loaded_states, saved_states
 from psnb._src.monitor.history import EXAMPLES, NO_METRICS
-from psnb._src.monitor.html import html_table
+from psnb._src.monitor.html.tables import html_table
 from psnb._src.utils.checks import integer
 from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import shown, text_table

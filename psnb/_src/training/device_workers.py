@@ -12,7 +12,7 @@ from psnb._src.client.updates import accumulating
 from psnb._src.coordinator.coordinator import ClusterCoordinator, filling
 from psnb._src.coordinator.epoch import LeasedIterator
 from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
-from psnb._src.monitor.history import WorkerStatistics
+from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.messages import Async, Geo, Sync
 from psnb._src.utils.checks import integer
 from psnb._src.utils.threads import uninterrupted

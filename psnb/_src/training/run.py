@@ -21,8 +21,9 @@ from psnb._src.coordinator.partitioned import PartitionedDataset
 from psnb._src.coordinator.resume import CheckpointManager, epoch_metrics_shown, epoch_shown
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.in_memory import InMemoryDataset, QueueDataset
-from psnb._src.monitor.display import Share
-from psnb._src.monitor.history import EXAMPLES, VALIDATION, TrainingClock
+from psnb._src.monitor.history import EXAMPLES, VALIDATION
+from psnb._src.monitor.progress_line import Share
+from psnb._src.monitor.training_clock import TrainingClock
 from psnb._src.training.callbacks import (
     NOTHING,
     Callback,

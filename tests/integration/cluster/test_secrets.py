@@ -14,7 +14,9 @@ from distributed import Client
 
 import psnb
 from psnb._src.cluster.local import identity
-from psnb._src.monitor.links import HubLink, JupyterServer, SchedulerLink
+from psnb._src.monitor.links.hub_client import JupyterServer
+from psnb._src.monitor.links.hub_link import HubLink
+from psnb._src.monitor.links.scheduler_link import SchedulerLink
 from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.helpers import CommandLine
 from tests.monitor.hub.jupyter import TOKEN, Jupyter, jupyter

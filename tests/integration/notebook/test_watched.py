@@ -13,7 +13,7 @@ from distributed import Client
 import psnb
 from psnb import errors
 from psnb._src.coordinator.coordinator import view_of
-from psnb._src.monitor.feed import OptimizerState
+from psnb._src.monitor.viewed import OptimizerState
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
 

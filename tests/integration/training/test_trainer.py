@@ -15,7 +15,7 @@ from distributed import Client
 import psnb
 from psnb import data, errors
 from psnb._src.coordinator.coordinator import view_of
-from psnb._src.monitor.history import EpochCount, TrainingClock
+from psnb._src.monitor.training_clock import EpochCount, TrainingClock
 from tests.integration.helpers import Ending
 from tests.integration.training.trainer_helpers import (
     Heard,

@@ -15,7 +15,8 @@ from psnb._src.monitor.jupyter_server.coordinators import (
     CoordinatorEntry,
     TooManyError,
 )
-from psnb._src.monitor.jupyter_server.handlers import MOST_PANELS, SILENCE, Busy, Hub, Panel
+from psnb._src.monitor.jupyter_server.hub import MOST_PANELS, SILENCE, Busy, Hub
+from psnb._src.monitor.jupyter_server.panel import Panel
 from psnb._src.monitor.protocol import VERSION, Command, CommandReply
 from tests.monitor.hub.updates import batch, identity, update
 

@@ -14,7 +14,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
-from psnb._src.monitor.jupyter_server import schedulers
+from psnb._src.monitor.jupyter_server import addresses
 from psnb._src.monitor.jupyter_server import schedulers as module
 from psnb._src.monitor.jupyter_server.coordinators import CoordinatorRegistry
 from psnb._src.monitor.jupyter_server.schedulers import MOST_SCHEDULERS, Schedulers
@@ -128,7 +128,7 @@ def test_the_dashboard_at_the_usual_port_is_attached_only_if_it_is_of_the_schedu
         with serving(answer) as dashboard, socket.socket() as held:
             held.bind(("127.0.0.1", 0))  # where a scheduler would be, which speaks no HTTP
             port = held.getsockname()[1]
-            monkeypatch.setattr(schedulers, "DASHBOARD", int(dashboard.rpartition(":")[2]))
+            monkeypatch.setattr(addresses, "DASHBOARD", int(dashboard.rpartition(":")[2]))
             for stranger in ({"address": f"tcp://10.0.0.1:{port + 1}"}, {"address": "x"}, {}):
                 identity.clear()
                 identity.update(stranger)

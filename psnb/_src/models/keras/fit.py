@@ -20,7 +20,8 @@ from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue, StepV
 from psnb._src.coordinator.resume import clock_shown, epoch_metrics_shown, epoch_shown
 from psnb._src.data.dataset import Dataset
 from psnb._src.models.keras.program import KerasProgram, Trained
-from psnb._src.monitor.history import VALIDATION, EpochCount, TrainingClock
+from psnb._src.monitor.history import VALIDATION
+from psnb._src.monitor.training_clock import EpochCount, TrainingClock
 from psnb._src.protocol.messages import Sync
 from psnb._src.utils.checks import integer
 from psnb.errors import ConfigurationError

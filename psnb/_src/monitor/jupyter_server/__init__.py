@@ -17,14 +17,8 @@ def _load_jupyter_server_extension(server: Any) -> None:
     from tornado.ioloop import PeriodicCallback
 
     from psnb._src.jupyter_compat import kernel_secret
-    from psnb._src.monitor.jupyter_server.handlers import (
-        POLL,
-        SWEEP,
-        CoordinatorHandler,
-        Hub,
-        Kernels,
-        StreamHandler,
-    )
+    from psnb._src.monitor.jupyter_server.handlers import CoordinatorHandler, StreamHandler
+    from psnb._src.monitor.jupyter_server.hub import POLL, SWEEP, Hub, Kernels
 
     hub = Hub(Kernels(server.kernel_manager, server.session_manager))
     base = server.web_app.settings["base_url"]

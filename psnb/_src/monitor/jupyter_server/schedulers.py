@@ -1,6 +1,6 @@
 """Attached schedulers: the hub asks these, and no others, for their coordinators.
 
-psnb's route on a scheduler's own HTTP server (`psnb._src.monitor.links`) answers.
+psnb's route on a scheduler's own HTTP server (`psnb._src.monitor.links.scheduler_link`) answers.
 Dask's protocol is not used, because there an answer can run code here. An answer is shown only if
 it has the form that the route defines. Everything runs on the event loop of the Jupyter server.
 """
@@ -12,7 +12,6 @@ import json
 import logging
 import math
 import os
-import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -23,8 +22,9 @@ from tornado.httpclient import HTTPClientError
 from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, SimpleAsyncHTTPClient
 
 from psnb._src.monitor import protocol
-from psnb._src.monitor.feed import Extract, Extracts
-from psnb._src.monitor.jupyter_server import coordinators
+from psnb._src.monitor.backlog import Extract, Extracts
+from psnb._src.monitor.jupyter_server import messages
+from psnb._src.monitor.jupyter_server.addresses import base, dashboards, malformed, scheduler_port
 from psnb._src.monitor.jupyter_server.coordinators import (
     CoordinatorEntry,
     CoordinatorRegistry,
@@ -32,72 +32,19 @@ from psnb._src.monitor.jupyter_server.coordinators import (
 )
 from psnb._src.utils.text import NAME, truncate
 
-# Addresses that people type, and where the dashboards of schedulers are. Pure.
-
-DASHBOARD = 8787
-"""The port of a scheduler's HTTP server, if it was not given another one."""
-
-_PORT = re.compile(r":\d+$")
-_HOST = re.compile(r"[\w.-]+(:\d+)?|\[[0-9a-fA-F:]+\](:\d+)?")
-
-
-def dashboards(address: str) -> list[str]:
-    """Return where the dashboard may be of a scheduler whose address was typed.
-
-    Dask's own protocol is not asked: an answer in it could run code here, where it is unpickled.
-    """
-    if "://" not in address and _HOST.fullmatch(address):
-        scheme, place = "", address
-    elif address.startswith(("tcp://", "tls://")):
-        scheme, _, place = address.partition("://")
-    else:
-        return [address]
-    host, _, port = place.rpartition(":") if _PORT.search(place) else (place, "", "")
-    usual = f"http://{host}:{DASHBOARD}"
-    return [usual] if scheme or not port else list(dict.fromkeys([f"http://{place}", usual]))
-
-
-def scheduler_port(address: str) -> int | None:
-    """Return the port of the scheduler itself, if an address was typed that names one."""
-    if address.startswith(("http://", "https://")):
-        return None
-    port = _PORT.search(address)
-    return int(port[0][1:]) if port else None
-
-
-def malformed(address: str) -> str:
-    """Return what is wrong with an address; empty if it is valid."""
-    # JupyterLab shows 140 characters, so the advice comes first.
-    wrong = (
-        "give the http:// address of the scheduler's dashboard, which client.dashboard_link has: "
-        f"{address[:100]!r} is none"
-    )
-    try:
-        parts = urlsplit(address)
-        host, port = parts.hostname or "", parts.port
-        host.encode("idna")  # as the name lookup will
-    except ValueError:  # of the port, or of the name
-        return wrong
-    if parts.scheme not in ("http", "https") or not host or port == 0 or len(address) > 300:
-        return wrong
-    return wrong if parts.username is not None or parts.query or parts.fragment else ""
-
-
-def base(address: str) -> str:
-    """Return the URL of a scheduler's HTTP server, without a slash at its end."""
-    parts = urlsplit(address)
-    # People copy what the browser shows.
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/status')}"
-
-
 MOST_SCHEDULERS = 20
+
+
 MOST_BYTES = 8 << 20
 """Limit of an answer, in bytes."""
+
 
 UNWATCHED = 5.0
 """Seconds between two polls while no panel is connected."""
 
+
 ROUTE = "/psnb/updates"
+
 
 _log = logging.getLogger("psnb")
 
@@ -302,17 +249,17 @@ class Schedulers:
         query = quote(json.dumps(after), safe="")
         try:
             url = f"{base(watched.address)}{ROUTE}?after={query}"
-            return coordinators.extracts(await _fetch(url, self._time_limit))
+            return messages.extracts(await _fetch(url, self._time_limit))
         except _NoRouteError:
             return Extracts(version=protocol.VERSION, coordinators=[])
         except TimeoutError:
             raise _AnswerError(f"no answer within {self._time_limit:g} s") from None
-        except coordinators.VersionError:
+        except messages.VersionError:
             raise _AnswerError(
                 "the psnb on the scheduler speaks another version of the protocol: install the "
                 "same psnb in both places"
             ) from None
-        except coordinators.MalformedError as error:
+        except messages.MalformedError as error:
             _log.debug("%s gave no answer of psnb's route: %s", watched.address, error)
             raise _AnswerError("what answers there is not psnb's route") from None
         except _AnswerError:

@@ -1,0 +1,244 @@
+"""FailureLog: which closures raised, where, and with what traceback. Thread-safe.
+
+The threads that settle closures write it, the notebook's and the views' threads read it.
+Exceptions stay pickled until they are read: unpickling runs code of the exception's class,
+for which neither a lock nor an event loop should wait. What calls a closure again is pickled,
+too, and is only here: a `Failure` in a variable keeps none of it alive.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Protocol
+
+from psnb._src.utils.text import PAGE, text_of, truncate
+from psnb._src.utils.threads import Lock
+from psnb.errors import ConfigurationError
+
+MOST_FAILURES = 200
+"""Failures that are kept; beyond that the oldest are forgotten."""
+
+
+MOST_BYTES = 16 << 20
+"""Bytes of unread exceptions; beyond that, the oldest exceptions are dropped."""
+
+
+MOST_CALL_BYTES = 64 << 20
+"""Bytes of functions and arguments that are kept to be called again; beyond that, the oldest are
+dropped, and those of a call that is larger are not kept at all."""
+
+
+class FailedCall(Protocol):
+    """What is needed to call a closure again."""
+
+    @property
+    def parts(self) -> list[bytes]:
+        """What it keeps; the same object in several calls counts once."""
+
+    def __call__(self) -> Any:
+        """Call it."""
+
+
+class _Calls:
+    """The way from a failure to what its log keeps; it keeps nothing alive."""
+
+    def __init__(self, log: FailureLog | None = None) -> None:
+        self._log = None if log is None else weakref.ref(log)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Calls, ()  # elsewhere there is nothing to call
+
+    def find(self, number: int) -> FailedCall:
+        log = None if self._log is None else self._log()
+        call = None if log is None else log.call_of(number)
+        if call is None:
+            raise ConfigurationError(
+                f"the arguments of failure {number} are not kept: those of the last "
+                f"{MOST_FAILURES} are, up to {MOST_CALL_BYTES >> 20} MiB, for as long as the "
+                "coordinator is there"
+            )
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A closure that raised, or was lost with its workers too often.
+
+    Attributes
+    ----------
+    number : int
+        Counts a coordinator's failures from 0.
+    time : float
+        When the notebook learned of it, in seconds since the epoch.
+    worker : str
+        The name of the worker where it ran last; empty if unknown.
+    closure : str
+        ``"function #id"``.
+    error : str
+        ``"Type: message"``, the message's first line; at most 300 characters.
+    traceback : str
+        What the notebook shows: the whole message, a line about the call, and the user's frames;
+        at most 10,000 characters. A longer text loses its middle.
+    full : str
+        All frames of the worker, psnb's and the libraries' too, and of what caused the error; as
+        long at most.
+    """
+
+    number: int
+    time: float
+    worker: str
+    closure: str
+    error: str
+    traceback: str
+    full: str
+    _calls: _Calls = field(repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<psnb.Failure {self.number}: {self.closure} on {self.worker}: {self.error}>"
+
+    def rerun(self) -> Any:
+        """Call the closure again, in this process, and write nothing: for ``%debug`` and for pdb.
+
+        The function and its arguments are those of the closure, from when it was scheduled; remote
+        values among them have their results. Parameters are read from the servers as they are now;
+        pushes and assigned values are checked, seen by later reads of this call, and dropped.
+        (Only an id that is pushed and then looked up may get its row, with its initial values.)
+        What would change a parameter at once and for all, such as `Embedding.shrink`, is refused.
+        `psnb.report` is dropped, and `psnb.worker_context` is that of the worker.
+
+        Per-worker values are made here again, by the same function: what closures have changed in
+        them since is not in them. An iterator gives the elements that the closure had taken when it
+        failed: they were kept if they were at most 64, of 8 MiB together, and can be pickled. They
+        are as the closure left them, as copies of all would cost every closure time: what it has
+        written into a batch is in it.
+
+        The arguments of the last 200 failures are kept, 64 MiB at most, until the coordinator is
+        forgotten; a `Failure` that is held does not keep them.
+
+        Returns
+        -------
+        object
+            What the closure returns, if it does not fail this time.
+
+        Raises
+        ------
+        Exception
+            What the closure raises, with the frames of this process.
+        ClosureInputError
+            If it asks for an element that was not kept, or a per-worker value cannot be made here.
+        ConfigurationError
+            If its arguments are not kept any more, or it would change parameters at once.
+        CoordinatorClosedError
+            If the strategy is closed.
+        """
+        return self._calls.find(self.number)()
+
+
+@dataclass
+class _Noted:
+    number: int
+    time: float
+    worker: str
+    closure: str
+    packed: bytes
+    call: FailedCall | None
+    calls: _Calls
+    read: Failure | None = None
+
+    def tell(self, error: str, shown: str, full: str) -> Failure:
+        """Keep the texts, and drop the exception."""
+        read = Failure(
+            self.number, self.time, self.worker, self.closure, error, shown, full, self.calls
+        )
+        self.read = read
+        self.packed = b""
+        return read
+
+
+_SHED = "not kept: too much was raised before it was read"
+
+
+class FailureLog:
+    """The latest failures of a coordinator.
+
+    Parameters
+    ----------
+    unpack : callable
+        Turns the bytes of a failure into its exception, and never raises.
+    """
+
+    def __init__(self, unpack: Callable[[bytes], BaseException]) -> None:
+        self._unpack = unpack
+        self._lock = Lock()  # guards the next three, for a moment each
+        self._noted: deque[_Noted] = deque(maxlen=MOST_FAILURES)
+        self._count = 0
+        self._last: dict[str, _Noted] = {}  # by worker
+        self._calls = _Calls(self)
+
+    def add(self, worker: str, closure: str, packed: bytes, call: FailedCall | None = None) -> None:
+        """Note that a closure failed now, and how to call it again."""
+        with self._lock:
+            noted = _Noted(self._count, time.time(), worker, closure, packed, call, self._calls)
+            self._count += 1
+            self._noted.append(noted)
+            self._last[worker] = noted
+            self._shed()
+
+    def since(self, number: int) -> tuple[Failure, ...]:
+        """Return the kept failures with this number or a higher one, oldest first."""
+        with self._lock:
+            noted = [each for each in self._noted if each.number >= number]
+        return tuple(map(self._read, noted))
+
+    def last_of(self, worker: str) -> str:
+        """Return the error of a worker's last failure, in one line; empty if there was none."""
+        with self._lock:
+            noted = self._last.get(worker)
+        return "" if noted is None else self._read(noted).error
+
+    def call_of(self, number: int) -> FailedCall | None:
+        """Return what calls the closure of a failure again, if that is kept."""
+        with self._lock:
+            return next((each.call for each in self._noted if each.number == number), None)
+
+    def _shed(self) -> None:
+        kept: set[int] = set()  # what some call keeps, by identity
+        total = 0
+        for noted in reversed(self._noted):
+            new = {id(part): len(part) for part in noted.call.parts} if noted.call else {}
+            total += sum(count for part, count in new.items() if part not in kept)
+            kept |= new.keys()
+            if total > MOST_CALL_BYTES:
+                noted.call = None
+        unread = sum(len(each.packed) for each in self._noted)
+        for noted in islice(self._noted, len(self._noted) - 1):  # the newest is kept, however large
+            if unread <= MOST_BYTES:
+                break
+            unread -= len(noted.packed)
+            if noted.read is None:
+                noted.tell(_SHED, _SHED, _SHED)
+
+    def _read(self, noted: _Noted) -> Failure:
+        # In this order: once `read` is set, `packed` is dropped.
+        packed, read = noted.packed, noted.read
+        if read is None:
+            # Two threads may both do this; the result is the same.
+            error = self._unpack(packed)
+            read = noted.tell(_one_line(error), *_pages(error))
+        return read
+
+
+def _one_line(error: BaseException) -> str:
+    first = text_of(error).partition("\n")[0]
+    return truncate(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+
+
+def _pages(error: BaseException) -> tuple[str, str]:
+    text = "".join(traceback.format_exception_only(error)).rstrip()
+    return truncate(text, PAGE), truncate(getattr(error, "full_traceback", text), PAGE)

@@ -1,0 +1,1 @@
+"""Static HTML: tables, and summaries of coordinators for pages without scripts."""

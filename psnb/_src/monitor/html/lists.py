@@ -1,0 +1,112 @@
+"""Records as tuples that a notebook shows as tables, and a terminal in lines. Pure."""
+
+from __future__ import annotations
+
+import time
+from html import escape
+from typing import NamedTuple
+
+from psnb._src.monitor.events import Event
+from psnb._src.monitor.failures import Failure
+from psnb._src.monitor.html.tables import MOST_ROWS, Markup, html_table
+from psnb._src.monitor.statistics import Statistics
+from psnb._src.utils.profiling import PHASES, PhaseStatistics
+from psnb._src.utils.text import text_table
+
+
+class Events(tuple[Event, ...]):
+    """What happened, the oldest first; all that a tuple can."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        lines = [f"{_clock(each.time)}  {each.kind.value}: {each.message}" for each in self]
+        return "\n".join(lines) or "no events"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (_clock(each.time), each.kind.value, each.worker, each.message)
+            for each in self[-MOST_ROWS:]
+        ]
+        table = html_table("events", ("time", "event", "worker", "what happened"), rows)
+        return _earlier(len(self), "events") + table if rows else "no events"
+
+
+class Failures(tuple[Failure, ...]):
+    """The closures that raised, the oldest first; all that a tuple can."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        lines = [
+            f"[{index}] {_clock(each.time)}  {each.closure} on {each.worker}: {each.error}"
+            for index, each in enumerate(self)
+        ]
+        return "\n".join(lines) or "no failures"
+
+    def _repr_html_(self) -> str:
+        first = max(0, len(self) - MOST_ROWS)
+        rows = [
+            (f"[{index}]", _clock(each.time), each.worker, each.closure, _unfolding(each))
+            for index, each in enumerate(self[first:], first)
+        ]
+        table = html_table("failures", ("", "time", "worker", "closure", "error"), rows)
+        return _earlier(len(self), "failures") + table if rows else "no failures"
+
+
+class WorkerPhases(NamedTuple):
+    """What the time of a worker's closures went to."""
+
+    worker: str
+    phases: PhaseStatistics
+
+
+class Phases(tuple[WorkerPhases, ...]):
+    """What the time of closures went to, by worker; all that a tuple can."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, statistics: Statistics) -> Phases:
+        """Return those of a coordinator's workers."""
+        return cls(WorkerPhases(str(each.name), each.phases) for each in statistics.workers)
+
+    @property
+    def total(self) -> PhaseStatistics:
+        """The sum over all workers."""
+        return PhaseStatistics.sum(each.phases for each in self)
+
+    def __repr__(self) -> str:
+        return text_table(("worker", *PHASES, "in all"), self._cells()) if self else "no workers"
+
+    def _repr_html_(self) -> str:
+        return html_table("workers", ("worker", *PHASES, "in all"), self._cells()) or "no workers"
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        rows = [*self, WorkerPhases("all", self.total)] if len(self) > 1 else [*self]
+        return [
+            (
+                name,
+                *(
+                    f"{seconds:,.3f} s {share:4.0%}"
+                    for seconds, share in zip(phases.seconds, phases.shares.values(), strict=True)
+                ),
+                f"{phases.total:,.3f} s",
+            )
+            for name, phases in rows
+        ]
+
+
+def _earlier(count: int, what: str) -> str:
+    return f"<div>the last {MOST_ROWS} of {count:,} {what}</div>" if count > MOST_ROWS else ""
+
+
+def _unfolding(failure: Failure) -> Markup:
+    return Markup(
+        f"<details><summary>{escape(failure.error)}</summary>"
+        f'<pre style="overflow-x:auto">{escape(failure.traceback)}</pre></details>'
+    )
+
+
+def _clock(when: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(when))

@@ -1,0 +1,1 @@
+"""The ways by which a coordinator's updates reach JupyterLab's panel."""

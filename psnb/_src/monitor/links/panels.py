@@ -1,0 +1,73 @@
+"""connect_panels: sends a coordinator's updates to panels, by the way that there is."""
+
+# Why `HubLink` and `SchedulerLink` both stand; each way to have one of them loses something:
+# - The hub's alone: coordinators of scripts, on any host, would not be seen. They know no Jupyter
+#   server; its address and token are in a file on its own host, and it may not run yet.
+# - The scheduler's alone: its HTTP server authenticates nobody, so all who reach it could read what
+#   `outline` leaves out. Coordinators would be seen only once somebody attaches their scheduler,
+#   and vanish with it. Commands would have to come by the kernel's comm, which does not reach
+#   processes that a kernel started, and waits for the running cell where pages have no subshells.
+# - The hub as a client of the scheduler, which TLS authenticates: Jupyter servers would need the
+#   cluster's certificates, and the same Dask, Python and psnb.
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import dask
+from distributed import Client
+
+from psnb._src.monitor.links.hub_client import find_server
+from psnb._src.monitor.links.hub_link import HubLink
+from psnb._src.monitor.links.scheduler_link import SchedulerLink
+from psnb._src.monitor.viewed import Viewed
+
+_log = logging.getLogger("psnb")
+
+
+class PanelLink(Protocol):
+    """Sends updates of a coordinator until it is closed; never raises, never blocks it."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether one of its threads still runs."""
+
+    def close(self) -> None:
+        """Send the last state and end, in a few seconds at most; idempotent."""
+
+
+def connect_panels(viewed: Viewed, client: Client) -> PanelLink | None:
+    """Begin to send a coordinator's updates to panels, from separate threads.
+
+    In a kernel, and in processes that a kernel started, the updates go to the hub of its Jupyter
+    server. Anywhere else they go to the scheduler, for hubs to which it is attached, unless Dask's
+    setting ``psnb.tell-scheduler`` is false (``DASK_PSNB__TELL_SCHEDULER=False``).
+
+    Parameters
+    ----------
+    viewed : Viewed
+        The coordinator; only a weak reference is kept.
+    client : distributed.Client
+        Connected to its cluster.
+
+    Returns
+    -------
+    PanelLink or None
+        None if the updates cannot go to the scheduler, or are switched off.
+    """
+    server = find_server()
+    if server is not None:
+        hub = HubLink(viewed, server)
+        hub.start()
+        return hub
+    if not dask.config.get("psnb.tell-scheduler", True):
+        return None
+
+    link = SchedulerLink(viewed, client)
+    try:
+        link.start()
+    except Exception:  # a boundary: whatever fails on the scheduler, training goes on
+        _log.debug("the scheduler cannot be sent what a coordinator shows", exc_info=True)
+        return None
+    return link

@@ -1,0 +1,262 @@
+"""SchedulerLink: for coordinators outside of Jupyter, a route on the scheduler's HTTP server.
+
+A coordinator sends updates to the scheduler (`SchedulerLink`). A plugin there (`UpdatesRoute`)
+keeps the backlog of each coordinator and serves it beside the dashboard. The hub of a Jupyter
+server asks there, if the scheduler is attached. Like the dashboard, the route needs no password:
+anyone who can open the dashboard can read it. So the scheduler gets only an outline
+(`psnb._src.monitor.updates`), and the route takes no commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from distributed import Client, Scheduler, SchedulerPlugin
+from tornado.web import RequestHandler
+
+from psnb._src.dask_compat import (
+    add_handler,
+    add_route,
+    ask_scheduler,
+    call_every,
+    event_loop,
+    is_connected,
+)
+from psnb._src.monitor.backlog import Backlog
+from psnb._src.monitor.protocol import VERSION, Update
+from psnb._src.monitor.publisher import Publisher
+from psnb._src.monitor.states import CLOSED
+from psnb._src.monitor.updates import chunks, outline
+from psnb._src.monitor.viewed import Viewed
+from psnb._src.utils.threads import run_in_thread, run_on_loop
+
+_log = logging.getLogger("psnb")
+
+
+POST = "psnb_tell"
+"""The name of the handler on the scheduler."""
+
+
+MOST_COORDINATORS = 50
+"""Limit of coordinators whose backlog the scheduler keeps."""
+
+
+MOST_BYTES = 4 << 20
+"""Limit of the updates in one answer, in bytes, unless there is only one; the next answer goes
+on."""
+
+
+GONE_SECONDS = 300.0
+"""Seconds after which a coordinator that is gone is removed."""
+
+
+SWEEP = 10.0
+"""Seconds between two checks for those."""
+
+
+INTERVAL = 1.0
+"""Seconds between two updates."""
+
+
+TIMEOUT = 5.0
+"""Seconds within which the scheduler must answer."""
+
+
+class _KeptCoordinator:
+    """What the scheduler keeps of one coordinator."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner  # id of its client
+        self.gone = ""
+        self.until = 0.0  # when it is removed, if it is gone
+        self.backlog = Backlog()
+
+
+class UpdatesRoute(SchedulerPlugin):
+    """Keeps the updates of coordinators and serves them; all on the scheduler's event loop.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns seconds.
+    """
+
+    name = "psnb-updates"
+    idempotent = True
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: dict[str, _KeptCoordinator] = {}  # the latest sender comes last
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Register the handler and the route; Dask calls this once."""
+        call_every(scheduler, self.name, SWEEP, self.sweep)
+        add_handler(scheduler, POST, self.post)
+        add_route(scheduler, r"(?:/.*)?/psnb/updates", _UpdatesHandler, {"route": self})
+
+    def post(self, owner: str, coordinator: str, update: Update | None) -> bool:
+        """Take an update from a client; None means that the coordinator was closed.
+
+        Returns
+        -------
+        bool
+            Whether a full update is needed.
+        """
+        kept = self._kept.pop(coordinator, None) or _KeptCoordinator(owner)
+        self._kept[coordinator] = kept
+        if len(self._kept) > MOST_COORDINATORS:
+            gone = (each for each, kept in self._kept.items() if kept.gone)
+            del self._kept[next(gone, next(iter(self._kept)))]
+        if update is None:
+            self._end(kept, "it was closed")
+            return False
+        kept.owner, kept.gone = owner, ""
+        return kept.backlog.add(update)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Note that the coordinators of a client are gone with it."""
+        for kept in self._kept.values():
+            if kept.owner == client and not kept.gone:
+                self._end(kept, "its process has ended, or left the cluster")
+
+    def sweep(self) -> None:
+        """Remove coordinators that went long ago; every `SWEEP` seconds."""
+        now = self._clock()
+        for coordinator, kept in list(self._kept.items()):
+            if kept.gone and now >= kept.until:
+                del self._kept[coordinator]
+
+    def _end(self, kept: _KeptCoordinator, reason: str) -> None:
+        kept.gone, kept.until = reason, self._clock() + GONE_SECONDS
+
+    def extracts(self, after: dict[str, Any]) -> bytes:
+        """Return `psnb._src.monitor.backlog.Extracts` as JSON.
+
+        Parameters
+        ----------
+        after : dict
+            The last sequence number that the reader has, by coordinator.
+        """
+        left = MOST_BYTES
+        parts = []
+        for coordinator, kept in self._kept.items():
+            have = after.get(coordinator)
+            texts = []
+            for _, text in kept.backlog.since(have if isinstance(have, int) else None):
+                if left < len(text) and left < MOST_BYTES:
+                    break
+                left -= len(text)
+                texts.append(text)
+            # The updates are JSON already.
+            head = json.dumps({"coordinator": coordinator, "gone": kept.gone}).encode()[:-1]
+            parts.append(b'%b, "updates": [%b]}' % (head, b",".join(texts)))
+        return b'{"version": %d, "coordinators": [%b]}' % (VERSION, b",".join(parts))
+
+
+class _UpdatesHandler(RequestHandler):
+    """``GET /psnb/updates?after={"coordinator": sequence}``."""
+
+    def initialize(self, route: UpdatesRoute) -> None:
+        self._route = route
+
+    def get(self) -> None:
+        try:
+            after = json.loads(self.get_query_argument("after", "{}"))
+        except (ValueError, RecursionError):
+            after = None
+        if not isinstance(after, dict):
+            self.send_error(400)
+            return
+        self.set_header("Content-Type", "application/json")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Cache-Control", "no-store")
+        self.finish(self._route.extracts(after))
+
+
+class SchedulerLink:
+    """Sends a coordinator's updates to the scheduler, once a second, from a thread ``psnb-route``.
+
+    It has only a weak reference to the coordinator, and ends when that is closed or
+    garbage-collected.
+
+    Parameters
+    ----------
+    viewed : Viewed
+        The coordinator.
+    client : distributed.Client
+        Connected to its cluster; its scheduler must be able to import psnb.
+    """
+
+    def __init__(self, viewed: Viewed, client: Client) -> None:
+        self._coordinator = viewed.id
+        self._client = client
+        self._numbers = itertools.count()  # of sent updates: maybe more than published
+        self._publisher = Publisher(viewed, self._send, "psnb-route", INTERVAL)
+
+    def start(self) -> None:
+        """Register the route, and begin; once.
+
+        Raises
+        ------
+        Exception
+            Whatever Dask raises if the scheduler does not answer, or has another psnb.
+        """
+        run_in_thread(self._client.register_plugin, UpdatesRoute())  # Dask blocks there
+        self._publisher.hello()  # the update from construction is shown nowhere
+        self._publisher.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread still runs."""
+        return self._publisher.alive
+
+    def close(self) -> None:
+        """Send the scheduler the last state, and report the end; idempotent."""
+        self._publisher.stop()
+        try:
+            self._post(None)
+        except OSError as error:
+            _log.debug("the scheduler has not received a coordinator's end: %s", error)
+
+    def _send(self, update: Update) -> None:
+        for chunk in chunks(outline(update)):
+            chunk["sequence"] = next(self._numbers)
+            if self._post(chunk):
+                self._publisher.hello()
+        if update["summary"]["state"] == CLOSED:
+            self._post(None)
+
+    def _post(self, update: Update | None) -> bool:
+        """Call the plugin.
+
+        Raises
+        ------
+        OSError
+            If the scheduler does not answer, or the client is closed.
+        """
+        if not is_connected(self._client):
+            raise ConnectionError("the client is not connected to its scheduler")
+        try:
+            # This limit is for the case that the event loop ends meanwhile.
+            loop = event_loop(self._client)
+            wanted: bool = run_on_loop(loop, partial(self._call, update), TIMEOUT + 1)
+        except RuntimeError as error:  # of an event loop that has just ended
+            raise ConnectionError(str(error)) from error
+        return wanted
+
+    async def _call(self, update: Update | None) -> Any:
+        async with asyncio.timeout(TIMEOUT):
+            return await ask_scheduler(
+                self._client,
+                POST,
+                owner=self._client.id,
+                coordinator=self._coordinator,
+                update=update,
+            )

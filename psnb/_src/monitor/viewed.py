@@ -1,0 +1,125 @@
+"""Viewed: what views read of a coordinator, and what their controls call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from psnb._src.monitor.counters import Staleness, Timeline
+from psnb._src.monitor.events import Event, EventLog
+from psnb._src.monitor.failures import FailureLog
+from psnb._src.monitor.history import History
+from psnb._src.monitor.metrics import MergedMetrics
+from psnb._src.monitor.protocol import CommandName, Identity
+from psnb._src.monitor.statistics import (
+    Statistics,
+)
+from psnb._src.utils.files import AnyPath
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of one coordinator.
+
+    Attributes
+    ----------
+    history : History
+        What closures reported.
+    merged : MergedMetrics
+        The metrics that they reported as states, merged.
+    staleness : Staleness
+        How stale their updates were.
+    events : EventLog
+        What happened to workers and closures.
+    failures : FailureLog
+        Which closures raised, and what.
+    timeline : Timeline
+        When closures ran where.
+    """
+
+    history: History
+    merged: MergedMetrics
+    staleness: Staleness
+    events: EventLog
+    failures: FailureLog
+    timeline: Timeline
+
+    @classmethod
+    def empty(cls, unpack: Callable[[bytes], BaseException]) -> Records:
+        """Return new records; ``unpack`` as for `FailureLog`."""
+        history = History()
+        merged, failures = MergedMetrics(history), FailureLog(unpack)
+        return cls(history, merged, Staleness(), EventLog(), failures, Timeline())
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """The optimizer of one parameter, now."""
+
+    optimizer: str
+    """Its class."""
+    learning_rate: float
+    """Of the next update, on the parameter's first shard; NaN if its function has none."""
+    schedule: str = ""
+    """What the rate is a function of the step by; empty if it is a number."""
+
+
+class Viewed(Protocol):
+    """A coordinator, to its views; all members may be used from any thread."""
+
+    @property
+    def id(self) -> str:
+        """Its unique id."""
+
+    @property
+    def records(self) -> Records:
+        """What its connections to workers have recorded."""
+
+    def statistics(self) -> Statistics:
+        """Return a snapshot of its state now."""
+
+    def events(self, since: float = 0.0) -> tuple[Event, ...]:
+        """Return the events after a time (seconds since the epoch), oldest first."""
+
+    def identity(self) -> Identity:
+        """Return its identity, for people."""
+
+    def optimizers(self) -> Mapping[str, OptimizerState]:
+        """Return the optimizer of each parameter; cheap."""
+
+    def controls(self) -> dict[CommandName, str]:
+        """Return for each command why it cannot be given now; empty if it can."""
+
+    def watch(self) -> None:
+        """Keep the figures of the servers up to date for some seconds."""
+
+    def pause(self) -> None:
+        """Begin no new closures."""
+
+    def resume(self) -> None:
+        """Begin closures again."""
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Pause, and wait until nothing runs."""
+
+    def cancel_queued(self) -> int:
+        """Cancel the queued closures; return how many."""
+
+    def stop_training(self) -> None:
+        """End the training of a trainer when what runs has ended."""
+
+    def checkpoint(self) -> AnyPath:
+        """Save all parameters; return where."""
+
+    def set_learning_rate(self, parameter: str, value: float) -> None:
+        """Set an optimizer's learning rate."""
+
+    def add_worker(self) -> None:
+        """Let the cluster start one more worker."""
+
+    def retire_worker(self, worker: str) -> None:
+        """Let a worker finish its closures and leave."""
+
+    def note_command(self, message: str) -> None:
+        """Record an event for a command that was given."""
