@@ -66,17 +66,12 @@ if TYPE_CHECKING:
         StoredStrategies,
         StoredStrategy,
     )
-    from psnb._src.training.callbacks import (
-        Callback,
-        EarlyStopping,
-        EpochRow,
-        LearningRateScheduler,
-        TrainingHistory,
-        TrainingSnapshot,
-    )
-    from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild, Section
+    from psnb._src.training.callbacks import EarlyStopping, LearningRateScheduler
+    from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild
+    from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
     from psnb._src.training.logs import CSVLog, JSONLinesLog, TensorBoard
-    from psnb._src.training.trainer import Trainer
+    from psnb._src.training.section import Section
+    from psnb._src.training.trainer import Callback, Trainer
     from psnb._src.utils.profiling import PhaseStatistics
     from psnb._src.worker.context import (
         InputContext,

@@ -1,10 +1,7 @@
 """Metrics whose states are merged exactly: each example counts once, whatever dies."""
 
-from psnb._src.metrics.metric import MergeableMetric, MetricState, MetricStates
-from psnb._src.metrics.ranking import (
-    AUC,
+from psnb._src.metrics.means import (
     MAE,
-    PRAUC,
     RMSE,
     Accuracy,
     Calibration,
@@ -13,6 +10,8 @@ from psnb._src.metrics.ranking import (
     NormalizedEntropy,
     TopK,
 )
+from psnb._src.metrics.metric import MergeableMetric, MetricState, MetricStates
+from psnb._src.metrics.ranking import AUC, PRAUC
 from psnb._src.utils import foreign_names as _foreign_names
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.metrics.ranking import Mean
+from psnb._src.metrics.means import Mean
 from psnb._src.protocol.packing import dumps, loads, pack_error
 from psnb._src.worker.context import ReportedStates
 from tests.coordinator.queues import TIMEOUT, ClosureQueue, put

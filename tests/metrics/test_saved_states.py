@@ -12,7 +12,7 @@ import pytest
 
 from psnb import metrics
 from psnb._src.metrics.metric import MergeableMetric
-from psnb._src.metrics.ranking import loaded_states, saved_states
+from psnb._src.metrics.saved import loaded_states, saved_states
 
 LABELS, SCORES = np.arange(100) % 2, np.random.default_rng(0).random(100)
 

@@ -9,8 +9,9 @@ import pickle
 import numpy as np
 import pytest
 
+from psnb._src.metrics.means import Mean
 from psnb._src.metrics.metric import MetricState, MetricStates
-from psnb._src.metrics.ranking import AUC, Mean
+from psnb._src.metrics.ranking import AUC
 from psnb._src.monitor.history import MOST_METRICS, History
 from psnb._src.monitor.metrics import MOST_ARRIVED, MergedMetrics
 from psnb._src.monitor.statistics import MetricStatistics

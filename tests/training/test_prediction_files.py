@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psnb._src.training.predictions import PredictionFiles
+from psnb._src.training.prediction_files import PredictionFiles
 
 ROWS = [{"p": np.zeros(2, np.float32)}]
 WEEK = 7 * 86_400

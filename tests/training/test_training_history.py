@@ -8,8 +8,8 @@ import math
 import pytest
 
 import psnb
-from psnb._src.training.callbacks import loaded_rows, saved_rows
-from psnb._src.training.run import FetchLines
+from psnb._src.training.fetch_lines import FetchLines
+from psnb._src.training.history import loaded_rows, saved_rows
 from psnb.errors import ConfigurationError
 
 ROWS = (

@@ -21,7 +21,6 @@ from psnb.errors import ConfigurationError, PsnbError
 
 _log = logging.getLogger("psnb")
 
-
 DRAIN_TIMEOUT = 600.0
 """Seconds after which a view's drain stops waiting; the coordinator stays paused."""
 

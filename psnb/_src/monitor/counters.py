@@ -15,16 +15,9 @@ from psnb._src.utils.threads import Lock
 MINUTE = 60.0
 """How far back the timeline goes, in seconds."""
 
-
 _SHORT = 0.1  # seconds; shorter closures are merged
-
-
 _GAP = 0.05  # seconds; shorter pauses are merged too
-
-
 _LONGEST = 1.0  # seconds of a merged span, so that old spans need not be sent again
-
-
 _MOST = 600  # spans a worker
 
 

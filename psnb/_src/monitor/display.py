@@ -2,8 +2,8 @@
 
 In a notebook the live widget is one output, and a static summary another, which the page hides
 while the widget lives (see `html.saved`). When a cell ends, what is saved of both is brought up to
-date: what executes a notebook without a page ends right after the last cell, before the publisher's next
-update. When the coordinator is closed, by any thread, the outputs are replaced by its final
+date: what executes a notebook without a page ends right after the last cell, before the publisher's
+next update. When the coordinator is closed, by any thread, the outputs are replaced by its final
 summary, which a saved notebook keeps.
 
 It is not done at the end of ``join`` instead: a cell may join a thousand times a second, and takes
@@ -38,13 +38,8 @@ if TYPE_CHECKING:
 
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
-
-
 _SCRIPT = Path(__file__).parent / "static" / "widget.js"
-
-
 _log = logging.getLogger("psnb")
-
 
 NOT_BUILT = (
     "This is how it was when the cell ran. For a live view, build what pages need with "

@@ -16,10 +16,8 @@ from psnb._src.utils.threads import Lock, uninterrupted
 
 logger = logging.getLogger("psnb")
 
-
 MOST_EVENTS = 10_000
 """Events that are kept; beyond that the oldest are forgotten."""
-
 
 _MOST_CLOSURES = 20
 
@@ -103,7 +101,6 @@ _WARNED = {
     EventKind.SHARDS_LOST,
     EventKind.CHECKPOINT_FAILED,
 }
-
 
 MOST_WARNINGS, _MINUTE = 20, 60.0
 """Warnings of one kind that are logged within a minute; further ones are logged as infos. A step

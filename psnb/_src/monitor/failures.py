@@ -24,10 +24,8 @@ from psnb.errors import ConfigurationError
 MOST_FAILURES = 200
 """Failures that are kept; beyond that the oldest are forgotten."""
 
-
 MOST_BYTES = 16 << 20
 """Bytes of unread exceptions; beyond that, the oldest exceptions are dropped."""
-
 
 MOST_CALL_BYTES = 64 << 20
 """Bytes of functions and arguments that are kept to be called again; beyond that, the oldest are

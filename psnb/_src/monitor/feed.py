@@ -45,18 +45,14 @@ from psnb._src.utils.text import NAME, truncate
 DEPTH_SECONDS = 60.0
 """Seconds of queue depth in a full update."""
 
-
 MOST_EVENTS = 200
 """Events in a full update: the latest."""
-
 
 MOST_ROWS = 25
 """Workers whose rows are in every update while only their figures change."""
 
-
 _READ_SECONDS = 5.0
 """Seconds for which a sentence with a figure stays as it is."""
-
 
 _EVEN_IF_STILL = 15.0
 """Seconds without any change after which an idle coordinator's clock is sent."""

@@ -21,26 +21,20 @@ from psnb._src.utils.threads import Lock
 
 logger = logging.getLogger("psnb")
 
-
 SMOOTHING = 0.02
 """Weight of a new value in the moving average: about the last hundred values count."""
-
 
 MOST_METRICS = 500
 """Metrics that are kept, each of 313 KiB at most; further ones are dropped, with one warning."""
 
-
 EXAMPLES = "examples"
 """The metric that counts training examples: ``psnb.report(examples=len(batch))``."""
-
 
 NO_METRICS = (EXAMPLES, "programs")
 """What steps report that says nothing of the model; views have it last."""
 
-
 VALIDATION = "val_"
 """What begins the name of what validation gave of a metric."""
-
 
 _POINT = np.dtype([("step", "i8"), ("time", "f8"), ("value", "f8"), ("smoothed", "f8")])
 """One point; arrays of points are copied in microseconds, so a reader holds the lock only

@@ -21,13 +21,10 @@ from psnb._src.utils.threads import Lock
 
 logger = logging.getLogger("psnb")
 
-
 MOST_ARRIVED = 32
 """Closures whose states are merged at once: more are cheaper, and hold others up for longer."""
 
-
 _NOTHING = MetricStates({})
-
 
 PERIOD = 1.0
 """Seconds between two points of the charts, at least."""

@@ -53,11 +53,7 @@ class NotebookLine:
 
 
 _DELAY = 1.0  # seconds; shorter work needs no line
-
-
 _INTERVAL = 0.25
-
-
 _END_TIMEOUT = 5.0  # seconds; a blocked terminal must not block the caller
 
 

@@ -30,14 +30,11 @@ from psnb._src.monitor.states import Tone
 VERSION = 1
 """Version of the contract. A view that gets another version shows only a message."""
 
-
 SECRET_HEADER = "X-PSNB-Secret"
 """In which a kernel shows its server what that has given to its kernels only."""
 
-
 Packed = str
 """Base64 of little-endian float64."""
-
 
 Number = float | Literal["nan", "inf", "-inf"]
 """A single number; JSON has no NaN and no infinities."""

@@ -26,10 +26,7 @@ from psnb._src.utils.threads import uninterrupted
 INTERVAL = 0.25
 """Seconds between two updates: smooth to the eye, and cheap for kernel and network."""
 
-
 _LONGEST_PAUSE = 30.0
-
-
 _log = logging.getLogger("psnb")
 
 

@@ -55,12 +55,9 @@ class StateRule(NamedTuple):
 
 CLOSED = "closed"
 
-
 RUNNING = "running"
 
-
 IDLE = "idle"
-
 
 COORDINATOR_STATES: tuple[StateRule, ...] = (
     StateRule(CLOSED, "quiet", "It was closed; these are its last figures.", lambda s: s.closed),
@@ -95,7 +92,6 @@ COORDINATOR_STATES: tuple[StateRule, ...] = (
 )
 """The states of a coordinator: it is in the first one that holds."""
 
-
 WORKER_TONES: dict[str, Tone] = {
     "connecting": "waiting",
     "ready": "good",
@@ -107,7 +103,6 @@ WORKER_TONES: dict[str, Tone] = {
 """The states of a worker. Retired is one that left on purpose; released, one whose coordinator was
 closed."""
 
-
 SERVER_TONES: dict[str, Tone] = {
     "unknown": "quiet",
     "serving": "good",
@@ -117,7 +112,6 @@ SERVER_TONES: dict[str, Tone] = {
 }
 """The states of a server. Unknown is one that was not asked yet; lost, one whose process has ended,
 until all shards have a server again; released, one whose coordinator was closed."""
-
 
 _RULES = {rule.state: rule for rule in COORDINATOR_STATES}
 

@@ -46,9 +46,7 @@ def plain(value: Any) -> Any:
 
 WATCH_ONLY = "attached schedulers are for watching: give commands where the coordinator runs"
 
-
 IN_NOTEBOOK = "shown in the notebook only: coordinator.failures()"
-
 
 _AS_IT_IS = (
     *("type", "version", "coordinator", "sequence", "full", "summary", "identity", "depth"),
@@ -89,10 +87,8 @@ _CHANGED: dict[str, Any] = {
     "events": lambda row: {"message": f"{row['kind']} {row['worker']}".rstrip()},
 }
 
-
 MOST_BYTES = 4 << 20
 """Bytes of JSON that the hub accepts in one post."""
-
 
 _APPENDED = ("metrics", "timeline", "failures", "events", "workers")
 """Lists of rows that may be split over updates: views append them, or replace rows by name."""

@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
-from psnb._src.training.callbacks import Callback, EpochRow, TrainingHistory, TrainingSnapshot
+from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
+from psnb._src.training.trainer import Callback, Trainer
 from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import error_text
 from psnb.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from psnb._src.training.trainer import Trainer
 
 logger = logging.getLogger("psnb")
 

@@ -9,240 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from psnb._src.checkpoint.manager import SaveSchedule
 from psnb._src.coordinator.coordinator import ClusterCoordinator
-from psnb._src.coordinator.epoch import Epochs, LeasedIterator
-from psnb._src.coordinator.partitioned import PartitionedDataset
-from psnb._src.coordinator.resume import CheckpointManager, epoch_metrics_shown, epoch_shown
-from psnb._src.data.dataset import Dataset
-from psnb._src.data.in_memory import InMemoryDataset, QueueDataset
+from psnb._src.coordinator.epoch import LeasedIterator
+from psnb._src.coordinator.resume import (
+    CheckpointManager,
+    epoch_metrics_shown,
+    epoch_shown,
+    training_shown,
+)
 from psnb._src.monitor.history import EXAMPLES, VALIDATION
 from psnb._src.monitor.progress_line import Share
 from psnb._src.monitor.training_clock import TrainingClock
-from psnb._src.training.callbacks import (
-    NOTHING,
-    Callback,
-    EpochFigures,
-    EpochProgress,
-    EpochRow,
-    TrainingHistory,
-    loaded_rows,
-    saved_rows,
-)
-from psnb._src.utils.checks import integer
+from psnb._src.training.device_workers import DeviceWorker
+from psnb._src.training.epoch_source import EpochSource
+from psnb._src.training.fetch_lines import FetchLines
+from psnb._src.training.figures import NOTHING, EpochFigures, EpochProgress
+from psnb._src.training.history import EpochRow, TrainingHistory, loaded_rows, saved_rows
 from psnb._src.utils.files import AnyPath
-from psnb._src.utils.text import error_text, shown
+from psnb._src.utils.text import error_text
 from psnb._src.utils.threads import Lock
 from psnb.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from psnb._src.training.trainer import Trainer
-
-
-# EpochSource: the dataset of each epoch, on the workers. One thread.
-
-Files = Callable[[int], Any] | Sequence[Any]
-"""The files of each epoch: a function of its number, from 1 on, or one entry for each epoch."""
-
-
-class EpochSource:
-    """Begins epochs; keeps a dataset on the workers as long as the epochs have the same.
-
-    Parameters
-    ----------
-    coordinator : ClusterCoordinator
-        Puts datasets onto the workers.
-    dataset, files
-        As for `Trainer.train_from_dataset`.
-
-    Raises
-    ------
-    ConfigurationError
-        If the dataset cannot be leased, or has no files to replace.
-    """
-
-    def __init__(self, coordinator: ClusterCoordinator, dataset: Any, files: Files | None) -> None:
-        if not callable(dataset):
-            _check(dataset)
-        if files is not None and not isinstance(dataset, Dataset | QueueDataset | InMemoryDataset):
-            raise ConfigurationError(
-                f"files= replaces the files of a dataset of psnb.data, "
-                f"found {shown(dataset)}: give the "
-                "dataset itself, not what create_per_worker_dataset returns"
-            )
-        self._coordinator, self._dataset, self._files = coordinator, dataset, files
-        self._source: Any = None  # `_made` is of it, and kept while it stays the same
-        self._made: Epochs[Any] | None = None
-        self._shuffles = 0  # how often that was shuffled
-
-    def begin(self, epoch: int, state: Mapping[str, Any] | None = None) -> LeasedIterator:
-        """Return the iterator of an epoch; with a state, it goes on with it.
-
-        A dataset in memory is shuffled first, by a seed that is the epoch's number.
-        """
-        # Cut as it was, though there may be another number of workers.
-        made = self._place(
-            self._of(epoch), epoch, None if state is None else state["dataset"]["splits"]
-        )
-        if made is self._made and isinstance(made, PartitionedDataset):
-            while self._shuffles < epoch:
-                self._shuffles += 1
-                made.global_shuffle(self._shuffles)
-        return made.iterator(state)
-
-    def check(self) -> None:
-        """Check that the dataset can be leased and has its files, before an epoch needs it.
-
-        Not of one in memory: that would load it now.
-
-        Raises
-        ------
-        ConfigurationError, DatasetError
-            If it cannot, or has not.
-        """
-        if not callable(self._dataset) and not isinstance(self._dataset, InMemoryDataset):
-            self._place(self._dataset, 1)
-
-    def whole(self) -> Epochs[Any]:
-        """Return the dataset as it is, for closures that read whole splits."""
-        return self._place(self._dataset, 1)
-
-    def _place(self, source: Any, epoch: int, splits: int | None = None) -> Epochs[Any]:
-        """Put a dataset onto the workers, unless it is there."""
-        if isinstance(source, Epochs):
-            return source
-        if self._made is None or source is not self._source:
-            self.release()
-            made = self._coordinator.create_per_worker_dataset(
-                source, sharding="dynamic", splits=splits
-            )
-            assert isinstance(made, Epochs)
-            if isinstance(made, PartitionedDataset):
-                made.load_into_memory()
-            # So a dataset for all epochs has the same order if training goes on in another process.
-            self._shuffles = epoch - 1 if self._varies else 0
-            self._made, self._source = made, source
-        return self._made
-
-    def release(self) -> None:
-        """Let the workers forget what was made here."""
-        if isinstance(self._made, PartitionedDataset):
-            self._made.release_memory()
-        self._made = self._source = None
-
-    @property
-    def _varies(self) -> bool:
-        return self._files is not None or callable(self._dataset)
-
-    def _of(self, epoch: int) -> Any:
-        if self._files is not None:
-            if callable(self._files):
-                files = self._files(epoch)
-            elif epoch <= len(self._files):
-                files = self._files[epoch - 1]
-            else:
-                raise ConfigurationError(
-                    f"files= has {len(self._files)} entries, one an epoch, and none for epoch "
-                    f"{epoch}"
-                )
-            if isinstance(files, list | tuple) and not files:
-                raise ConfigurationError(f"files= has none for epoch {epoch}: give one at least")
-            return self._dataset.with_files(files)
-        if callable(self._dataset):
-            found = self._dataset(epoch)
-            _check(found)
-            return found
-        return self._dataset
-
-
-def _check(dataset: Any) -> None:
-    if not isinstance(dataset, Dataset | QueueDataset | InMemoryDataset | Epochs):
-        raise ConfigurationError(
-            "a trainer takes a dataset of psnb.data, or what create_per_worker_dataset(..., "
-            f"sharding='dynamic') returns, or of one in memory; found {shown(dataset)}"
-        )
-
-
-# FetchLines: prints metrics every n batches, as Paddle's fetch list does. One thread.
-
-
-class FetchLines:
-    """Lines such as ``epoch 1 batch 400: loss 0.4312 auc 0.7812 batch_auc 0.7901``.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Metrics; see `Trainer.train_from_dataset`.
-    every : int
-        The print period, in batches.
-
-    Raises
-    ------
-    ConfigurationError
-        If the names are not a list of str, or the period is not positive.
-    """
-
-    def __init__(self, names: Iterable[str], every: int) -> None:
-        self._names = [names] if isinstance(names, str) else list(names)
-        if not all(isinstance(each, str) for each in self._names):
-            raise ConfigurationError(f"fetch takes names of metrics, found {shown(self._names)}")
-        self._every = integer("fetch_every", every, 1)
-        self._printed = 0
-        self._checked = False
-
-    def begin(self) -> None:
-        """Count batches from zero."""
-        self._printed = 0
-
-    def due(self, batch: int) -> bool:
-        """Return whether a line is due; once for each print period."""
-        if not self._names or batch // self._every <= self._printed // self._every:
-            return False
-        self._printed = batch
-        return True
-
-    def line(self, epoch: int, batch: int, values: Mapping[str, float]) -> str:
-        """Return a line; what closures have not reported since the last one is shown as ``-``.
-
-        Raises
-        ------
-        ConfigurationError
-            As `check`.
-        """
-        self.check(values)
-        shown = (
-            f"{name} {values[name]:.4f}" if name in values else f"{name} -" for name in self._names
-        )
-        return f"epoch {epoch} batch {batch}: {' '.join(shown)}"
-
-    def check(self, values: Mapping[str, float]) -> None:
-        """Check the names by the first values that there are; with each line, and after an epoch.
-
-        Not as soon as a closure has reported: a step need not report all of them each time.
-
-        Raises
-        ------
-        ConfigurationError
-            If they lack one of the names: lines would lack it for ever.
-        """
-        if not values or self._checked:
-            return
-        self._checked = True
-        for name in self._names:
-            if name not in values:
-                near = get_close_matches(name, values, 3)
-                meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-                raise ConfigurationError(
-                    f"fetch has {name!r}, which the step does not report: it reports "
-                    f"{', '.join(map(repr, sorted(values)))}.{meant} psnb.report({name}=...) in "
-                    "the step adds it"
-                )
-
 
 STATE = ("epoch", "rows", "iterator", "part")
 """The names in `TrainingHistory.state`."""
@@ -255,7 +47,6 @@ _PATIENCE = 0.8
 
 _LOOK = 0.01
 
-
 _NO_PART: Mapping[str, Any] = {**NOTHING, "seconds": 0.0}
 """What came out of an epoch that has not begun."""
 
@@ -266,12 +57,20 @@ class _StopRequestedError(Exception):
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What `Trainer.train_from_dataset` was asked for, checked."""
+    """What `Trainer.train_from_dataset` was asked for, checked.
 
+    The callbacks are given ``trainer``, of which nothing is known here.
+    """
+
+    trainer: object
+    coordinator: ClusterCoordinator
+    worker: DeviceWorker
+    step: Any
+    progress: bool | None
     source: EpochSource
     epochs: int
     fetch: FetchLines
-    callbacks: Sequence[Callback]
+    callbacks: Sequence[object]
     checkpoint: CheckpointManager | None
     save_every: float | None
     save_steps: int | None
@@ -285,8 +84,6 @@ class TrainingRun:
 
     Parameters
     ----------
-    trainer : Trainer
-        What callbacks are given.
     plan : TrainingPlan
         What to do.
     resume : mapping, optional
@@ -298,10 +95,8 @@ class TrainingRun:
         If ``resume`` is none.
     """
 
-    def __init__(
-        self, trainer: Trainer, plan: TrainingPlan, resume: Mapping[str, Any] | None
-    ) -> None:
-        self._trainer, self._coordinator, self._plan = trainer, trainer.coordinator, plan
+    def __init__(self, plan: TrainingPlan, resume: Mapping[str, Any] | None) -> None:
+        self._coordinator, self._plan = plan.coordinator, plan
         begin: Mapping[str, Any] = {"rows": (), "epoch": 0, "iterator": None, "part": _NO_PART}
         saved = begin if resume is None else resume
         try:
@@ -322,7 +117,7 @@ class TrainingRun:
         self._begun: LeasedIterator | None = None  # the rest of that epoch, before it is trained
         self._current: EpochProgress | None = None
         self._moment = Lock()  # guards the above, which change together when an epoch ends
-        self.clock = TrainingClock(plan.epochs)
+        self._clock = TrainingClock(plan.epochs)
         self._stopped = self._reason = ""
         self._last_on_batch = time.monotonic()
         self._rhythm = SaveSchedule(plan.save_every, plan.save_steps, self._last_on_batch)
@@ -351,7 +146,13 @@ class TrainingRun:
                 contextlib.nullcontext()
                 if checkpoint is None
                 else checkpoint.also_saving(self._content),
-                self._trainer.shown(self),
+                training_shown(
+                    self._coordinator,
+                    self._plan.progress,
+                    self._clock,
+                    self._share,
+                    partial(self.stop, "stopped by a view"),
+                ),
             ):
                 self._train_all()
         except BaseException as error:  # also a second interrupt
@@ -416,8 +217,8 @@ class TrainingRun:
             epoch, iterator, figures, time.monotonic(), self._part["seconds"]
         )
         self._rhythm.count_from(iterator.progress().visits)  # what is resumed was saved
-        epoch_shown(self._coordinator, self.clock, epoch, iterator.count, figures.earlier)
-        self._trainer.worker.train(self._coordinator, self._trainer.step, iterator, self._watch)
+        epoch_shown(self._coordinator, self._clock, epoch, iterator.count, figures.earlier)
+        plan.worker.train(self._coordinator, plan.step, iterator, self._watch)
         current.end()
         self._print_if_due(current)
         plan.fetch.check(current.figures.lines())  # an epoch may be too short for a line
@@ -510,7 +311,7 @@ class TrainingRun:
         for callback in self._plan.callbacks:
             where = f"callback {type(callback).__name__}.{method}"
             try:
-                getattr(callback, method)(self._trainer, *arguments)
+                getattr(callback, method)(self._plan.trainer, *arguments)
             except BaseException as error:  # an interrupt, too: others have files to close
                 if first is None:
                     error.add_note(f"raised by {where}")
@@ -520,7 +321,7 @@ class TrainingRun:
         if first is not None and first is not besides:
             raise first
 
-    def share(self) -> Share:
+    def _share(self) -> Share:
         """Return how much of the epoch is done, for the progress line; its thread calls."""
         current = self._current
         if current is None and self._rows:

@@ -2,203 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
-
 from psnb._src.checkpoint.manager import latest_full
-from psnb._src.client.updates import writing_nothing
 from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from, map_whole_splits
 from psnb._src.coordinator.dask_source import DaskPartitions, frame_beside
-from psnb._src.coordinator.resume import CheckpointManager, run_of, training_shown
+from psnb._src.coordinator.resume import CheckpointManager, run_of
 from psnb._src.coordinator.settings import SavedRun
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.splits import check_order, partitions_of
-from psnb._src.metrics.metric import MetricState
-from psnb._src.monitor.history import EXAMPLES, NO_METRICS
-from psnb._src.training.callbacks import Callback, CountedRows, TrainingHistory, rows_of
 from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild
-from psnb._src.training.predictions import PredictionFiles
-from psnb._src.training.run import STATE, EpochSource, FetchLines, Files, TrainingPlan, TrainingRun
-from psnb._src.utils.arrays import concatenated
+from psnb._src.training.epoch_source import EpochSource, Files
+from psnb._src.training.fetch_lines import FetchLines
+from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
+from psnb._src.training.prediction_files import PredictionFiles
+from psnb._src.training.run import STATE, TrainingPlan, TrainingRun
+from psnb._src.training.whole_splits import ALONE, Evaluation, Inference, joined, merged_figures
 from psnb._src.utils.checks import integer, period
 from psnb._src.utils.files import AnyPath
 from psnb._src.utils.foreign_names import FixedAttributes
-from psnb._src.utils.ownership import owned
 from psnb._src.utils.text import shown
-from psnb._src.worker.context import ReportedStates, entered, worker_context
-from psnb._src.worker.leasing import taken_in_vain
 from psnb.errors import ConfigurationError
 
-# Evaluation: a closure that runs a step over one split of a dataset and lets it write nothing.
-#
-# What it reports stays out of the coordinator's metrics; it is the closure's result, so it counts
-# once, whichever worker dies. Threads: those of all closures on a worker share the step.
-
-
-@dataclass
-class SplitFigures:
-    """What one split came to.
-
-    Attributes
-    ----------
-    rows : int
-        Examples.
-    sums, weights : dict
-        Of each number that was reported: the sum, each times its examples, and the examples.
-    states : dict
-        Of each metric: the state.
-    """
-
-    rows: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
-    states: dict[str, MetricState] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return self.rows > 0
-
-    def add(self, values: dict[str, float], examples: float) -> None:
-        """Add numbers that were reported of some examples."""
-        for name, value in values.items():
-            if name not in NO_METRICS:
-                self.sums[name] = self.sums.get(name, 0.0) + value * examples
-                self.weights[name] = self.weights.get(name, 0.0) + examples
-
-
-class Evaluation:
-    """Evaluates whole splits.
-
-    Parameters
-    ----------
-    step : callable
-        A closure of an iterator, which reports metrics.
-    """
-
-    def __init__(self, step: Callable[..., Any]) -> None:
-        self._step = step
-        name = getattr(step, "__qualname__", type(step).__qualname__)
-        self.__qualname__ = self.__name__ = f"evaluation by {name}"
-
-    def __call__(self, datasets: Sequence[Dataset], number: int) -> tuple[SplitFigures, list[Any]]:
-        """Return the figures of a split, and what partitions it has read."""
-        found, states = SplitFigures(), ReportedStates()
-        with datasets[number].iterator() as iterator:
-            counted = CountedRows(iterator)
-            since = examples = 0  # rows at the last report, and those that it was of
-
-            def report(when: float, values: dict[str, float]) -> None:
-                nonlocal since, examples
-                if counted.rows > since:
-                    since, examples = counted.rows, counted.rows - since
-                found.add(values, values.get(EXAMPLES, examples))
-
-            context = replace(worker_context(), send_report=report, states=states)
-            with entered(context), writing_nothing():
-                while not counted.ended:
-                    before = counted.batches
-                    try:
-                        self._step(counted)
-                    except StopIteration as error:
-                        if not counted.ended:
-                            raise
-                        if count := counted.batches - before:
-                            raise taken_in_vain(count) from error
-                    if counted.batches == before and not counted.ended:
-                        raise ConfigurationError(
-                            f"{self.__name__}: it has taken nothing from its iterator, so it would "
-                            "never end; batch = next(iterator)"
-                        )
-            partitions = iterator.partitions()
-        found.rows, found.states = counted.rows, states.merged()
-        return found, partitions
-
-
-def merged_figures(parts: Iterable[SplitFigures]) -> dict[str, float]:
-    """Return the metrics of all splits, and how many examples there were."""
-    sums: dict[str, float] = {}
-    weights: dict[str, float] = {}
-    states: dict[str, MetricState] = {}
-    rows = 0
-    for part in parts:
-        rows += part.rows
-        for name, value in part.sums.items():
-            sums[name] = sums.get(name, 0.0) + value
-            weights[name] = weights.get(name, 0.0) + part.weights[name]
-        for name, state in part.states.items():
-            states[name] = states[name] + state if name in states else state
-    means = {name: value / weights[name] for name, value in sums.items() if weights[name]}
-    return means | {name: state.result() for name, state in states.items()} | {EXAMPLES: rows}
-
-
-# Inference: a closure that predicts for one split of a dataset, in order, and writes nothing.
-#
-# Its result is the predictions, or whether there is a file that has them. If its worker dies,
-# another one predicts the whole split again. Threads: those of all closures on a worker share the
-# function.
-
-Columns = dict[str, np.ndarray]
-
-ALONE = "prediction"
-"""The column of what a function returns that is not a dict."""
-
-
-class Inference:
-    """Predicts for whole splits.
-
-    Parameters
-    ----------
-    predict : callable
-        Takes a batch, and returns an array with one row for each example, or a dict of such.
-    files : PredictionFiles, optional
-        Where the predictions go; without, they are the result.
-    """
-
-    def __init__(self, predict: Callable[[Any], Any], files: PredictionFiles | None) -> None:
-        self._predict, self._files = predict, files
-        name = getattr(predict, "__qualname__", type(predict).__qualname__)
-        self.__qualname__ = self.__name__ = f"predictions by {name}"
-
-    def __call__(self, datasets: Sequence[Dataset], number: int) -> tuple[Any, list[Any]]:
-        """Return a split's predictions, None if there are none; or whether its file has rows.
-
-        And what partitions it has read.
-        """
-        with datasets[number].iterator() as iterator, writing_nothing():
-            batches = map(self._columns, iterator)
-            if self._files is None:  # copies, as a function may fill the same array each time
-                found: Any = joined(map(owned, batches))
-            else:
-                found = self._files.write(number, batches)
-            return found, iterator.partitions()
-
-    def _columns(self, batch: Any) -> Columns:
-        found = self._predict(batch)
-        columns = found if isinstance(found, Mapping) else {ALONE: found}
-        arrays = {str(name): np.asarray(column) for name, column in columns.items()}
-        rows = rows_of(batch)
-        for name, array in arrays.items():
-            if array.shape[:1] != (rows,):
-                raise ConfigurationError(
-                    f"{self.__name__}: {name!r} has shape {array.shape} for a batch of {rows} "
-                    "examples: return arrays with one row for each"
-                )
-        return arrays
-
-
-def joined(parts: Iterator[Columns | None]) -> Columns | None:
-    """Return columns one after another; None if there are none."""
-    found = [part for part in parts if part is not None]
-    if not found:
-        return None
-    return {name: concatenated([part[name] for part in found]) for name in found[0]}
-
-
 _WORKERS: dict[str, Callable[[], DeviceWorker]] = {"hogwild": Hogwild, "downpour": Downpour}
+
+
+class Callback:
+    """Gets the events of training; its methods do nothing, override those that you need.
+
+    They are called in the thread that called `Trainer.train_from_dataset`, one at a time, while
+    the workers go on: be quick, or the workers wait. ``trainer.stop("why")`` ends training. What a
+    method raises ends it, too, at a consistent point, and is raised with the callback's name; the
+    other callbacks are called all the same, and what they raise is among the error's notes.
+    """
+
+    def on_begin(self, trainer: Trainer) -> None:
+        """Handle the beginning of training."""
+
+    def on_epoch_begin(self, trainer: Trainer, epoch: int) -> None:
+        """Handle the beginning of an epoch, or of the rest of one; its number counts from 1."""
+
+    def on_batch(self, trainer: Trainer, snapshot: TrainingSnapshot) -> None:
+        """Handle the progress of training; called four times a second at most."""
+
+    def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
+        """Handle a row of the history, when an epoch and its validation are over.
+
+        Also of an epoch that was stopped in the middle: ``trainer.history.stopped`` says why then,
+        and the row is of that part and has no validation. If training goes on with it later, its
+        next row is of the whole epoch.
+        """
+
+    def on_checkpoint(self, trainer: Trainer, path: AnyPath) -> None:
+        """Handle a checkpoint that was saved."""
+
+    def on_failure(self, trainer: Trainer, error: Exception) -> None:
+        """Handle a failure: a closure raised, for example. The error is raised after that."""
+
+    def on_end(self, trainer: Trainer, history: TrainingHistory) -> None:
+        """Handle the end of training, also after a failure."""
 
 
 class Trainer(FixedAttributes):
@@ -410,6 +274,11 @@ class Trainer(FixedAttributes):
             validated = EpochSource(self.coordinator, validation, None)
             validated.check()  # not after an epoch of hours
         plan = TrainingPlan(
+            self,
+            self.coordinator,
+            self.worker,
+            self.step,
+            self._progress,
             EpochSource(self.coordinator, dataset, files),
             integer("epochs", epochs, 0),
             FetchLines(fetch, fetch_every),
@@ -439,7 +308,7 @@ class Trainer(FixedAttributes):
             if newest is not None:
                 saved, resume = run_of(newest), newest.metadata
                 restore = partial(self._restore, manager, newest.path, saved)
-        run = TrainingRun(self, plan, resume)
+        run = TrainingRun(plan, resume)
         run.prepare(restore)
         return run
 
@@ -620,14 +489,6 @@ class Trainer(FixedAttributes):
         run = self._run
         if run is not None:
             run.stop(reason or "stopped")
-
-    def shown(self, run: TrainingRun) -> AbstractContextManager[None]:
-        """Return a context in which views show a run and may stop it; for psnb only."""
-
-        def stop() -> None:
-            run.stop("stopped by a view")
-
-        return training_shown(self.coordinator, self._progress, run.clock, run.share, stop)
 
 
 def _manager(given: Any) -> CheckpointManager | None:

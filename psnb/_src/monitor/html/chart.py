@@ -17,13 +17,10 @@ from psnb._src.monitor.protocol import (
 WIDTH, HEIGHT = 300, 98
 """Size in CSS pixels."""
 
-
 COLOURS = ("#3b82c4", "#c2761c")
 """Of the metric, and of its validation."""
 
-
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 294, 6, 74
-
 
 MOST_POINTS = (_RIGHT - _LEFT) // 2
 """Points drawn of one series: enough for the eye, and small, because the notebook keeps the

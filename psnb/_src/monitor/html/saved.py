@@ -22,15 +22,11 @@ from psnb._src.monitor.protocol import (
 INTERVAL = 10.0
 """Seconds between two summaries while a coordinator works: each is saved with the notebook."""
 
-
 KEPT = 10
 """How many outputs are replaced: a cell that runs again makes another one, and the page has dropped
 the old one. One that is too many is emptied."""
 
-
 _EMPTY = {"text/html": "", "text/plain": ""}
-
-
 _MOVING = ("time", "elapsed", "eta")
 
 

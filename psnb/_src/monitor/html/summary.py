@@ -29,7 +29,6 @@ from psnb._src.utils.text import counted, size_text
 MOST_FAILURES = 10
 """The number of failures shown; the latest ones."""
 
-
 _COLOURS: dict[Tone, str] = {
     "good": "#2e9d4e",
     "busy": "#2f81d0",

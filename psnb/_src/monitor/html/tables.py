@@ -8,19 +8,10 @@ from html import escape
 MOST_ROWS = 50
 """Further rows are only counted, because the page is saved in the notebook."""
 
-
 _LINE = "1px solid rgba(128,128,128,0.4)"
-
-
 _STYLE = f"padding:2px 8px;text-align:left;vertical-align:top;border-bottom:{_LINE}"
-
-
 _CELL = f'style="{_STYLE}"'
-
-
 _SHORT = f'style="{_STYLE};white-space:nowrap"'  # else `worker-0` is broken at its hyphen
-
-
 _SHORTEST_TEXT = 24
 
 

@@ -8,10 +8,7 @@ from urllib.parse import urlsplit
 DASHBOARD = 8787
 """The port of a scheduler's HTTP server, if it was not given another one."""
 
-
 _PORT = re.compile(r":\d+$")
-
-
 _HOST = re.compile(r"[\w.-]+(:\d+)?|\[[0-9a-fA-F:]+\](:\d+)?")
 
 

@@ -12,7 +12,6 @@ from psnb._src.monitor.jupyter_server.coordinators import CoordinatorEntry
 TIME_LIMIT = 30.0
 """Seconds within which a coordinator must reply."""
 
-
 MOST_WAITING = 100
 """Limit of commands that wait for one coordinator's next post."""
 

@@ -42,10 +42,8 @@ class Allowance:
 MOST_SOURCES = 200
 """Limit of known coordinators."""
 
-
 MOST_GONE = 50
 """Limit of those that are gone; the first to go are forgotten first."""
-
 
 POSTS_PER_SECOND = 20.0
 """Posts that one coordinator may send; it sends four, and one for each reply."""

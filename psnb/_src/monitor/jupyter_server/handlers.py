@@ -34,14 +34,11 @@ from psnb._src.monitor.protocol import SECRET_HEADER
 MOST_BODY = 4 << 20
 """Limit of a post, in bytes."""
 
-
 MOST_MESSAGE = 64 << 10
 """Limit of a panel's message, in bytes."""
 
-
 MESSAGES_PER_SECOND = 20.0
 """Limit of a panel's messages per second."""
-
 
 _POLICY_VIOLATION, _TRY_AGAIN_LATER = 1008, 1013  # codes with which a socket is closed
 

@@ -59,14 +59,11 @@ class Kernels:
 SILENCE = 5.0
 """Seconds without a post after which a kernel counts as gone; it posts once a second at least."""
 
-
 MOST_PANELS = 100
 """Limit of connected pages."""
 
-
 SWEEP = 1.0
 """Seconds between two checks for coordinators that are gone and commands that have expired."""
-
 
 POLL = 0.5
 """Seconds between two polls of the schedulers."""

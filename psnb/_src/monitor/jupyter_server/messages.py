@@ -37,19 +37,10 @@ class _Message(TypedDict):
 
 
 _HEAD = msgspec.json.Decoder(_Head)
-
-
 _BATCH = msgspec.json.Decoder(protocol.HubPost)
-
-
 _EXTRACTS = msgspec.json.Decoder(Extracts)
-
-
 _ASKED = msgspec.json.Decoder(_Asked)
-
-
 _MESSAGE = msgspec.json.Decoder(_Message)
-
 
 _MESSAGE_BY_TYPE: dict[str, msgspec.json.Decoder[Any]] = {
     "hello": msgspec.json.Decoder(protocol.Hello),

@@ -34,17 +34,13 @@ from psnb._src.utils.text import NAME, truncate
 
 MOST_SCHEDULERS = 20
 
-
 MOST_BYTES = 8 << 20
 """Limit of an answer, in bytes."""
-
 
 UNWATCHED = 5.0
 """Seconds between two polls while no panel is connected."""
 
-
 ROUTE = "/psnb/updates"
-
 
 _log = logging.getLogger("psnb")
 

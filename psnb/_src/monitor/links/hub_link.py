@@ -30,14 +30,11 @@ from psnb._src.utils.threads import uninterrupted
 
 _log = logging.getLogger("psnb")
 
-
 HEARTBEAT = 0.5
 """Maximum seconds between two posts; commands also wait for the next post."""
 
-
 CLOSE_TIMEOUT = 2.0
 """Maximum seconds that ``close`` takes."""
-
 
 _REFUSED = (400, 413)  # the same body would be refused again
 

@@ -39,31 +39,24 @@ from psnb._src.utils.threads import run_in_thread, run_on_loop
 
 _log = logging.getLogger("psnb")
 
-
 POST = "psnb_tell"
 """The name of the handler on the scheduler."""
 
-
 MOST_COORDINATORS = 50
 """Limit of coordinators whose backlog the scheduler keeps."""
-
 
 MOST_BYTES = 4 << 20
 """Limit of the updates in one answer, in bytes, unless there is only one; the next answer goes
 on."""
 
-
 GONE_SECONDS = 300.0
 """Seconds after which a coordinator that is gone is removed."""
-
 
 SWEEP = 10.0
 """Seconds between two checks for those."""
 
-
 INTERVAL = 1.0
 """Seconds between two updates."""
-
 
 TIMEOUT = 5.0
 """Seconds within which the scheduler must answer."""

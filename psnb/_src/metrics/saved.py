@@ -1,0 +1,78 @@
+"""States of metrics as JSON can hold them, for checkpoints; without pickle. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from psnb._src.metrics.means import (
+    MAE,
+    RMSE,
+    Accuracy,
+    Calibration,
+    LogLoss,
+    Mean,
+    NormalizedEntropy,
+    TopK,
+)
+from psnb._src.metrics.metric import MergeableMetric, MetricState, MetricStates
+from psnb._src.metrics.ranking import AUC, PRAUC
+from psnb._src.utils.checks import from_config, to_config
+from psnb._src.utils.files import typed
+
+_ALL: tuple[type[MergeableMetric], ...] = (
+    *(Accuracy, AUC, Calibration, LogLoss, MAE, Mean),
+    *(NormalizedEntropy, PRAUC, RMSE, TopK),
+)
+
+_METRICS: dict[str, type] = {each.__name__: each for each in _ALL}
+
+_MOST_BYTES = 1 << 20
+"""The state of an exact AUC grows with its scores; one that is larger than this is left out."""
+
+
+def saved_states(states: Mapping[str, MetricState]) -> dict[str, Any]:
+    """Return states by name; those of users' own metrics, and large ones, are left out."""
+    return {
+        name: {
+            "metric": to_config(state.metric),
+            "array": base64.b64encode(zlib.compress(state.array.tobytes(), 1)).decode(),
+        }
+        for name, state in states.items()
+        if type(state.metric) in _ALL and state.array.nbytes <= _MOST_BYTES
+    }
+
+
+def loaded_states(saved: Any) -> MetricStates:
+    """Return the states that `saved_states` was given.
+
+    Raises
+    ------
+    ValueError
+        If these are none.
+    """
+    found = typed(saved, dict[str, _SavedState])
+    return MetricStates({name: _state(name, each) for name, each in found.items()})
+
+
+class _SavedState(Struct, forbid_unknown_fields=True):
+    metric: dict[str, Any]
+    array: str  # base64 of packed numbers
+
+
+def _state(name: str, saved: _SavedState) -> MetricState:
+    metric = from_config(f"metric {name!r:.80}", saved.metric, _METRICS)
+    zeros = metric.form.zeros()
+    try:
+        packed = base64.b64decode(saved.array, validate=True)
+        data = zlib.decompressobj().decompress(packed, _MOST_BYTES)
+    except (ValueError, binascii.Error, zlib.error) as error:
+        raise ValueError(f"the state of {name!r:.80} is damaged: {error}") from error
+    array = np.frombuffer(data, zeros.dtype).reshape(-1, *zeros.shape[1:]).copy()
+    return MetricState(metric, array)

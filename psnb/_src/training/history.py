@@ -1,0 +1,161 @@
+"""TrainingHistory: what came out of training, epoch by epoch. Immutable. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from psnb._src.monitor.html.tables import html_table
+from psnb._src.utils.text import text_table
+from psnb.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSnapshot:
+    """Training at one moment.
+
+    Attributes
+    ----------
+    epoch : int
+        Counts from 1.
+    batch : int
+        Elements of the dataset used in this epoch so far.
+    examples : int or None
+        As in `EpochRow`, so far.
+    metrics : mapping of str to float
+        Likewise.
+    seconds : float
+        Since the epoch began.
+    """
+
+    epoch: int
+    batch: int
+    examples: int | None
+    metrics: Mapping[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRow:
+    """One epoch of `TrainingHistory`.
+
+    Attributes
+    ----------
+    epoch : int
+        Counts from 1.
+    metrics : mapping of str to float
+        What closures reported, each closure once: of numbers the mean, weighted by the examples
+        that were reported with them; see `report`. The names of what ``validation`` gave begin
+        with ``val_``.
+    examples : int or None
+        The sum of what closures reported as ``examples``, each closure once; None if none did.
+    batches : int
+        Elements of the dataset that were used.
+    seconds : float
+        How long it took, validation not counted.
+    """
+
+    epoch: int
+    metrics: Mapping[str, float]
+    examples: int | None
+    batches: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrainingHistory:
+    """What `Trainer.train_from_dataset` returns.
+
+    ``history["loss"]`` is the list of a metric's values, one an epoch, NaN where it was not
+    reported; ``"examples"``, ``"batches"`` and ``"seconds"`` are columns, too.
+
+    Attributes
+    ----------
+    rows : tuple of EpochRow
+        The epochs. If training was stopped in the middle of one, its row is of that part. If it
+        began there, its row is of the whole epoch all the same; but states of metrics of your own,
+        and of an exact AUC beyond 1 MiB, are those of the rest.
+    stopped : str
+        Why training ended early: ``"interrupted"``, or what `Trainer.stop` was given; empty if it
+        did not.
+    state : mapping
+        Where training is, in JSON's types: ``train_from_dataset(..., resume=history.state)`` goes
+        on from there. Checkpoints of the trainer have it as their metadata.
+    """
+
+    rows: tuple[EpochRow, ...] = ()
+    stopped: str = ""
+    state: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        columns = ("epoch", "examples", "batches", "seconds")
+        if name in columns:
+            return [getattr(row, name) for row in self.rows]
+        if name not in self.names:
+            raise ConfigurationError(
+                f"the history has no {name!r}; it has {', '.join((*columns[1:], *self.names))}"
+            )
+        return [row.metrics.get(name, float("nan")) for row in self.rows]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its metrics, in the order in which they first came."""
+        return list(dict.fromkeys(name for row in self.rows for name in row.metrics))
+
+    def __repr__(self) -> str:
+        head, *rows = self._cells()
+        end = [f"stopped: {self.stopped}"] if self.stopped else []
+        return "\n".join([text_table(head, rows), *end])
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._cells()
+        end = f"<div>stopped: {escape(self.stopped)}</div>" if self.stopped else ""
+        return f"<div>{html_table('epochs', tuple(head), [tuple(row) for row in rows])}{end}</div>"
+
+    def _cells(self) -> list[list[str]]:
+        names = self.names
+        return [
+            ["epoch", "batches", "examples", "seconds", *names],
+            *(
+                [
+                    str(row.epoch),
+                    f"{row.batches:,}",
+                    "-" if row.examples is None else f"{row.examples:,}",
+                    f"{row.seconds:.1f}",
+                    *(f"{row.metrics[n]:.4f}" if n in row.metrics else "-" for n in names),
+                ]
+                for row in self.rows
+            ),
+        ]
+
+
+def saved_rows(rows: tuple[EpochRow, ...]) -> list[dict[str, Any]]:
+    """Return rows in JSON's types; `loaded_rows` makes them again."""
+    return [asdict(row) | {"metrics": _as_json(row.metrics)} for row in rows]
+
+
+def _as_json(metrics: Mapping[str, float]) -> dict[str, float | str]:
+    """Return metrics with texts in place of NaN and infinite numbers, which JSON lacks."""
+    return {n: value if math.isfinite(value) else str(float(value)) for n, value in metrics.items()}
+
+
+def loaded_rows(saved: Any) -> tuple[EpochRow, ...]:
+    """Return the rows that `saved_rows` was given.
+
+    Raises
+    ------
+    TypeError
+        If these are not rows.
+    """
+    return tuple(
+        EpochRow(
+            **row | {"metrics": {n: float(value) for n, value in dict(row["metrics"]).items()}}
+        )
+        for row in saved
+    )

@@ -1,0 +1,224 @@
+"""Evaluation and Inference: closures of one split of a dataset, which write nothing.
+
+What an evaluation reports stays out of the coordinator's metrics; it is the closure's result, so it
+counts once, whichever worker dies. The result of an inference is the predictions, in order, or
+whether there is a file that has them; if its worker dies, another one predicts the whole split
+again. Threads: those of all closures on a worker share the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from psnb._src.client.updates import writing_nothing
+from psnb._src.data.dataset import Dataset
+from psnb._src.data.ragged import Ragged
+from psnb._src.data.reader import DatasetIterator
+from psnb._src.data.spec import flatten
+from psnb._src.metrics.metric import MetricState
+from psnb._src.monitor.history import EXAMPLES, NO_METRICS
+from psnb._src.training.prediction_files import PredictionFiles
+from psnb._src.utils.arrays import concatenated
+from psnb._src.utils.ownership import owned
+from psnb._src.worker.context import ReportedStates, entered, worker_context
+from psnb._src.worker.leasing import taken_in_vain
+from psnb.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    pass
+
+
+def rows_of(element: Any) -> int:
+    """Return the length of the first array or `Ragged` of a batch; 1 if there is none."""
+    for leaf in flatten(element)[0]:
+        if isinstance(leaf, Ragged) or (isinstance(leaf, np.ndarray) and leaf.ndim):
+            return len(leaf)
+    return 1
+
+
+class CountedRows(Iterator[Any]):
+    """An iterator that counts what is taken from it.
+
+    Parameters
+    ----------
+    iterator : DatasetIterator
+        What it takes from.
+
+    Attributes
+    ----------
+    rows, batches : int
+        Taken so far.
+    ended : bool
+        Whether it was found at its end.
+    """
+
+    def __init__(self, iterator: DatasetIterator) -> None:
+        self._iterator = iterator
+        self.rows = self.batches = 0
+        self.ended = False
+
+    def __next__(self) -> Any:
+        try:
+            element = next(self._iterator)
+        except StopIteration:
+            self.ended = True
+            raise
+        self.rows += rows_of(element)
+        self.batches += 1
+        return element
+
+
+@dataclass
+class SplitFigures:
+    """What one split came to.
+
+    Attributes
+    ----------
+    rows : int
+        Examples.
+    sums, weights : dict
+        Of each number that was reported: the sum, each times its examples, and the examples.
+    states : dict
+        Of each metric: the state.
+    """
+
+    rows: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    states: dict[str, MetricState] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return self.rows > 0
+
+    def add(self, values: dict[str, float], examples: float) -> None:
+        """Add numbers that were reported of some examples."""
+        for name, value in values.items():
+            if name not in NO_METRICS:
+                self.sums[name] = self.sums.get(name, 0.0) + value * examples
+                self.weights[name] = self.weights.get(name, 0.0) + examples
+
+
+class Evaluation:
+    """Evaluates whole splits.
+
+    Parameters
+    ----------
+    step : callable
+        A closure of an iterator, which reports metrics.
+    """
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self._step = step
+        name = getattr(step, "__qualname__", type(step).__qualname__)
+        self.__qualname__ = self.__name__ = f"evaluation by {name}"
+
+    def __call__(self, datasets: Sequence[Dataset], number: int) -> tuple[SplitFigures, list[Any]]:
+        """Return the figures of a split, and what partitions it has read."""
+        found, states = SplitFigures(), ReportedStates()
+        with datasets[number].iterator() as iterator:
+            counted = CountedRows(iterator)
+            since = examples = 0  # rows at the last report, and those that it was of
+
+            def report(when: float, values: dict[str, float]) -> None:
+                nonlocal since, examples
+                if counted.rows > since:
+                    since, examples = counted.rows, counted.rows - since
+                found.add(values, values.get(EXAMPLES, examples))
+
+            context = replace(worker_context(), send_report=report, states=states)
+            with entered(context), writing_nothing():
+                while not counted.ended:
+                    before = counted.batches
+                    try:
+                        self._step(counted)
+                    except StopIteration as error:
+                        if not counted.ended:
+                            raise
+                        if count := counted.batches - before:
+                            raise taken_in_vain(count) from error
+                    if counted.batches == before and not counted.ended:
+                        raise ConfigurationError(
+                            f"{self.__name__}: it has taken nothing from its iterator, so it would "
+                            "never end; batch = next(iterator)"
+                        )
+            partitions = iterator.partitions()
+        found.rows, found.states = counted.rows, states.merged()
+        return found, partitions
+
+
+def merged_figures(parts: Iterable[SplitFigures]) -> dict[str, float]:
+    """Return the metrics of all splits, and how many examples there were."""
+    sums: dict[str, float] = {}
+    weights: dict[str, float] = {}
+    states: dict[str, MetricState] = {}
+    rows = 0
+    for part in parts:
+        rows += part.rows
+        for name, value in part.sums.items():
+            sums[name] = sums.get(name, 0.0) + value
+            weights[name] = weights.get(name, 0.0) + part.weights[name]
+        for name, state in part.states.items():
+            states[name] = states[name] + state if name in states else state
+    means = {name: value / weights[name] for name, value in sums.items() if weights[name]}
+    return means | {name: state.result() for name, state in states.items()} | {EXAMPLES: rows}
+
+
+Columns = dict[str, np.ndarray]
+
+ALONE = "prediction"
+"""The column of what a function returns that is not a dict."""
+
+
+class Inference:
+    """Predicts for whole splits.
+
+    Parameters
+    ----------
+    predict : callable
+        Takes a batch, and returns an array with one row for each example, or a dict of such.
+    files : PredictionFiles, optional
+        Where the predictions go; without, they are the result.
+    """
+
+    def __init__(self, predict: Callable[[Any], Any], files: PredictionFiles | None) -> None:
+        self._predict, self._files = predict, files
+        name = getattr(predict, "__qualname__", type(predict).__qualname__)
+        self.__qualname__ = self.__name__ = f"predictions by {name}"
+
+    def __call__(self, datasets: Sequence[Dataset], number: int) -> tuple[Any, list[Any]]:
+        """Return a split's predictions, None if there are none; or whether its file has rows.
+
+        And what partitions it has read.
+        """
+        with datasets[number].iterator() as iterator, writing_nothing():
+            batches = map(self._columns, iterator)
+            if self._files is None:  # copies, as a function may fill the same array each time
+                found: Any = joined(map(owned, batches))
+            else:
+                found = self._files.write(number, batches)
+            return found, iterator.partitions()
+
+    def _columns(self, batch: Any) -> Columns:
+        found = self._predict(batch)
+        columns = found if isinstance(found, Mapping) else {ALONE: found}
+        arrays = {str(name): np.asarray(column) for name, column in columns.items()}
+        rows = rows_of(batch)
+        for name, array in arrays.items():
+            if array.shape[:1] != (rows,):
+                raise ConfigurationError(
+                    f"{self.__name__}: {name!r} has shape {array.shape} for a batch of {rows} "
+                    "examples: return arrays with one row for each"
+                )
+        return arrays
+
+
+def joined(parts: Iterator[Columns | None]) -> Columns | None:
+    """Return columns one after another; None if there are none."""
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    return {name: concatenated([part[name] for part in found]) for name in found[0]}
