@@ -82,6 +82,11 @@ def test_the_wheel_brings_the_widget(wheel: zipfile.ZipFile) -> None:
     } <= set(wheel.namelist())
 
 
+def test_the_wheel_brings_the_templates_of_static_pages(wheel: zipfile.ZipFile) -> None:
+    folder = "psnb/_src/monitor/html"
+    assert {f"{folder}/summary.html", f"{folder}/tables.html"} <= set(wheel.namelist())
+
+
 def test_the_wheel_has_no_sources_of_the_front_end(wheel: zipfile.ZipFile) -> None:
     assert not [
         name

@@ -10,12 +10,11 @@ import base64
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
 
-from psnb._src.monitor.failures import Failure
 from psnb._src.monitor.history import EXAMPLES, Points
 from psnb._src.monitor.protocol import (
     VERSION,
@@ -35,7 +34,6 @@ from psnb._src.monitor.statistics import (
     MetricStatistics,
     ServerStatistics,
     Statistics,
-    TrainingProgress,
     WorkerStatistics,
 )
 from psnb._src.monitor.updates import plain
@@ -56,6 +54,10 @@ _READ_SECONDS = 5.0
 
 _EVEN_IF_STILL = 15.0
 """Seconds without any change after which an idle coordinator's clock is sent."""
+
+
+_NOTABLE = attrgetter("name", "address", "state", "failed", "activity")
+"""What of a worker does not change all the time."""
 
 
 class Feed:
@@ -140,28 +142,24 @@ class Feed:
             "workers": workers,
             "metrics": metrics,
             "timeline": timeline,
-            "failures": [_failure_row(each) for each in failures],
-            "events": [
-                EventRow(
-                    time=each.time, kind=each.kind.value, worker=each.worker, message=each.message
-                )
-                for each in events
-            ],
+            "failures": [_row(FailureRow, each) for each in failures],
+            "events": [_row(EventRow, each, kind=each.kind.value) for each in events],
         }
         if not full:
             news = {part: rows for part, rows in news.items() if rows}
         whole = {
             "servers": [_server(each) for each in statistics.servers],
             "optimizers": [
-                OptimizerRow(
+                _row(
+                    OptimizerRow,
+                    each,
                     parameter=truncate(name, NAME),
                     optimizer=truncate(each.optimizer, NAME),
-                    learning_rate=each.learning_rate,
                     schedule=truncate(each.schedule),
                 )
                 for name, each in viewed.optimizers().items()
             ],
-            "checkpoint": cast(CheckpointRow, asdict(statistics.checkpoint)),
+            "checkpoint": _row(CheckpointRow, statistics.checkpoint),
             "controls": viewed.controls(),
             "starved": self._starved(statistics, now, full),
         }
@@ -191,7 +189,7 @@ class Feed:
             if before == each:
                 continue
             turn = each.index % turns == self._turn % turns
-            if turn or before is None or not _crept(before, each):
+            if turn or before is None or _NOTABLE(before) != _NOTABLE(each):
                 rows.append(_worker(each))
                 self._workers[each.index] = each
         return rows
@@ -209,87 +207,52 @@ class Feed:
         return news
 
 
-def _crept(before: WorkerStatistics, now: WorkerStatistics) -> bool:
-    """Return whether only the running figures of a worker have changed."""
-    return (before.name, before.address, before.state, before.failed, before.activity) == (
-        now.name,
-        now.address,
-        now.state,
-        now.failed,
-        now.activity,
-    )
-
-
 def pack(array: np.ndarray) -> str:
     """Return numbers of any dtype as base64 of little-endian float64."""
     return base64.b64encode(array.astype("<f8").data).decode("ascii")
 
 
+def _row(kind: type, source: object, **others: Any) -> Any:
+    """Return a message of a kind: what it is not given here, it has from a record of that name."""
+    return {
+        name: others[name] if name in others else getattr(source, name)
+        for name in kind.__annotations__
+    }
+
+
 def _metric(name: str, metric: MetricStatistics, points: Points) -> Metric:
-    return Metric(
-        name=name,
-        count=metric.count,
-        last=metric.last,
-        smoothed=metric.smoothed,
-        start=points.start,
-        steps=pack(points.steps),
-        times=pack(points.times),
-        values=pack(points.values),
-        averages=pack(points.averages),
-    )
+    series = {
+        each: pack(getattr(points, each)) for each in ("steps", "times", "values", "averages")
+    }
+    return _row(Metric, metric, name=name, start=points.start, **series)
 
 
 def _summary(statistics: Statistics, now: float) -> Summary:
-    return Summary(
+    training = statistics.training
+    return _row(
+        Summary,
+        statistics,
         time=now,
-        state=statistics.state,
         tone=coordinator_tone(statistics.state),
         meaning=meaning(statistics.state),
         elapsed=round(statistics.elapsed, 3),
-        eta=statistics.eta,
-        training=_training(statistics.training),
-        examples=statistics.examples,
-        examples_per_second=statistics.examples_per_second,
+        training=None if training is None else _row(Training, training),
         closures_per_second=round(statistics.closures_per_second, 3),
-        queued=statistics.queued,
-        in_flight=statistics.in_flight,
-        completed=statistics.completed,
-        failed=statistics.failed,
-        cancelled=statistics.cancelled,
-        retried=statistics.retried,
-        workers_lost=statistics.workers_lost,
-        servers_lost=statistics.servers_lost,
         staleness_mean=statistics.staleness.mean,
         staleness_max=statistics.staleness.max,
         phases=_shares(statistics.phase_shares),
     )
 
 
-def _training(found: TrainingProgress | None) -> Training | None:
-    if found is None:
-        return None
-    return Training(
-        epoch=found.epoch, epochs=found.epochs, batch=found.batch, batches=found.batches
-    )
-
-
 def _worker(worker: WorkerStatistics) -> WorkerRow:
-    return WorkerRow(
-        index=worker.index,
+    return _row(
+        WorkerRow,
+        worker,
         name=truncate(str(worker.name), NAME),  # Dask names a worker of a LocalCluster by a number.
-        address=worker.address,
-        host=worker.host,
-        state=worker.state,
         tone=WORKER_TONES[worker.state],
-        in_flight=worker.in_flight,
-        completed=worker.completed,
-        failed=worker.failed,
         closures_per_second=round(worker.closures_per_second, 2),
         busy=round(worker.busy, 3),
-        memory=worker.memory,
-        last_error=worker.last_error,
         activity=truncate(worker.activity, NAME),
-        running_since=worker.running_since,
         phases=_shares(worker.phases_lately.shares),
     )
 
@@ -299,25 +262,11 @@ def _shares(shares: Mapping[str, float]) -> list[float]:
 
 
 def _server(server: ServerStatistics) -> ServerRow:
-    return ServerRow(
-        name=server.name,
-        address=server.address,
-        state=server.state,
+    return _row(
+        ServerRow,
+        server,
         tone=SERVER_TONES[server.state],
-        shards=server.shards,
-        bytes=server.bytes,
         pulls_per_second=round(server.pulls_per_second, 1),
         pushes_per_second=round(server.pushes_per_second, 1),
         staleness=round(server.staleness, 2),
-    )
-
-
-def _failure_row(failure: Failure) -> FailureRow:
-    return FailureRow(
-        number=failure.number,
-        time=failure.time,
-        worker=failure.worker,
-        closure=failure.closure,
-        error=failure.error,
-        traceback=failure.traceback,
     )

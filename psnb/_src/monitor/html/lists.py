@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from html import escape
 from typing import NamedTuple
+
+from markupsafe import Markup
 
 from psnb._src.monitor.events import Event
 from psnb._src.monitor.failures import Failure
-from psnb._src.monitor.html.tables import MOST_ROWS, Markup, html_table
+from psnb._src.monitor.html.tables import MOST_ROWS, html_table
 from psnb._src.monitor.statistics import Statistics
 from psnb._src.utils.profiling import PHASES, PhaseStatistics
 from psnb._src.utils.text import text_table
@@ -103,9 +104,8 @@ def _earlier(count: int, what: str) -> str:
 
 def _unfolding(failure: Failure) -> Markup:
     return Markup(
-        f"<details><summary>{escape(failure.error)}</summary>"
-        f'<pre style="overflow-x:auto">{escape(failure.traceback)}</pre></details>'
-    )
+        '<details><summary>{}</summary><pre style="overflow-x:auto">{}</pre></details>'
+    ).format(failure.error, failure.traceback)
 
 
 def _clock(when: float) -> str:

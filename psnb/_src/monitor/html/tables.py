@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader
 
 MOST_ROWS = 50
 """Further rows are only counted, because the page is saved in the notebook."""
 
-_LINE = "1px solid rgba(128,128,128,0.4)"
-_STYLE = f"padding:2px 8px;text-align:left;vertical-align:top;border-bottom:{_LINE}"
-_CELL = f'style="{_STYLE}"'
-_SHORT = f'style="{_STYLE};white-space:nowrap"'  # else `worker-0` is broken at its hyphen
-_SHORTEST_TEXT = 24
-
-
-class Markup(str):
-    """HTML as it is; any other text in a cell is escaped."""
-
-    __slots__ = ()
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.globals["most_rows"] = MOST_ROWS
 
 
 def html_table(what: str, head: Iterable[str], rows: Sequence[tuple[str, ...]]) -> str:
@@ -31,26 +30,7 @@ def html_table(what: str, head: Iterable[str], rows: Sequence[tuple[str, ...]]) 
     head : iterable of str
         The names of the columns.
     rows : sequence of tuple
-        The cells.
+        The cells; what is not `markupsafe.Markup` in them is escaped.
     """
-    if not rows:
-        return ""
-    cells = [f"<th {_CELL}>{escape(cell)}</th>" for cell in head]
-    body = ["<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows[:MOST_ROWS]]
-    return (
-        '<table style="border-collapse:collapse;margin-top:8px">'
-        f"<thead><tr>{''.join(cells)}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-        + left_out(len(rows), what)
-    )
-
-
-def left_out(count: int, what: str) -> str:
-    """Return the line that says how many of ``count`` rows are not shown."""
-    more = count - MOST_ROWS
-    return f"<div>and {more:,} {what} more</div>" if more > 0 else ""
-
-
-def _cell(cell: str) -> str:
-    if isinstance(cell, Markup):
-        return f"<td {_CELL}>{cell}</td>"
-    return f"<td {_SHORT if len(cell) < _SHORTEST_TEXT else _CELL}>{escape(cell)}</td>"
+    macros: Any = TEMPLATES.get_template("tables.html").module
+    return str(macros.table(what, head, rows)).strip()
