@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from psnb._src.monitor import progress_line
-from psnb._src.monitor.progress_line import ProgressLine, Share, describe, wanted
+from psnb._src.monitor.progress_line import ProgressLine, WorkDone, describe, wanted
 from psnb._src.monitor.statistics import TrainingProgress
 from tests.monitor.viewed import WORKER, FakeViewed, reporting
 
@@ -53,7 +53,7 @@ def test_of_an_epoch_it_tells_the_parts_that_are_done(
     notebook: list[tuple[dict[str, str], str, bool]],
 ) -> None:
     viewed = FakeViewed(state="running", eta=0.0)
-    with ProgressLine(viewed, delay=0.0, epoch=lambda: Share(6, 16, "parts of the epoch")):
+    with ProgressLine(viewed, delay=0.0, epoch=lambda: WorkDone(6, 16, "parts of the epoch")):
         viewed.wait_for_looks(1)
     shown = notebook[-1][0]
     assert "6 of 16 parts of the epoch" in shown["text/plain"]
@@ -66,7 +66,7 @@ def test_of_training_it_tells_the_time_left_of_all_epochs(
 ) -> None:
     training = TrainingProgress(2, 3, 6, 16)
     viewed = FakeViewed(state="running", eta=3725.0, training=training)
-    with ProgressLine(viewed, delay=0.0, epoch=lambda: Share(6, 16, "batches", "epoch 2 of 3")):
+    with ProgressLine(viewed, delay=0.0, epoch=lambda: WorkDone(6, 16, "batches", "epoch 2 of 3")):
         viewed.wait_for_looks(1)
     assert "62:05 left" in notebook[-1][0]["text/plain"]
 
@@ -77,7 +77,7 @@ def test_of_training_of_which_that_is_not_known_it_tells_no_time_left_of_the_epo
     viewed = FakeViewed(state="paused", eta=None, training=TrainingProgress(2, 3, 6, 16))
     batches = itertools.count(6)
     with ProgressLine(
-        viewed, delay=0.0, epoch=lambda: Share(next(batches), 1000, "batches", "epoch 2 of 3")
+        viewed, delay=0.0, epoch=lambda: WorkDone(next(batches), 1000, "batches", "epoch 2 of 3")
     ):
         viewed.wait_for_looks(3)
     assert not [each for each, *_ in notebook if " left" in each["text/plain"]]
@@ -85,7 +85,7 @@ def test_of_training_of_which_that_is_not_known_it_tells_no_time_left_of_the_epo
 
 def test_of_an_epoch_it_tells_its_name_and_the_time_left() -> None:
     now = FakeViewed(state="running", examples_per_second=1234.0).statistics()
-    shown = describe(now, Share(30, 40, "batches", "epoch 2 of 3"), 65.0)
+    shown = describe(now, WorkDone(30, 40, "batches", "epoch 2 of 3"), 65.0)
     for part in ("epoch 2 of 3", "30 of 40 batches", "1,234 examples/s", "1:05 left"):
         assert part in shown
 

@@ -80,7 +80,7 @@ from psnb._src.monitor.events import Event
 from psnb._src.monitor.failures import Failure, FailureLog
 from psnb._src.monitor.html.lists import Events, Failures, Phases
 from psnb._src.monitor.links.panels import connect_panels
-from psnb._src.monitor.progress_line import ProgressLine, Share, wanted
+from psnb._src.monitor.progress_line import ProgressLine, WorkDone, wanted
 from psnb._src.monitor.statistics import Statistics
 from psnb._src.monitor.training_clock import TrainingClock
 from psnb._src.monitor.viewed import Records
@@ -987,7 +987,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         )
 
     def _progress(
-        self, shown: bool | None = None, epoch: Callable[[], Share] | None = None
+        self, shown: bool | None = None, epoch: Callable[[], WorkDone] | None = None
     ) -> AbstractContextManager[None]:
         """Return a context that shows progress: as ``shown`` says, else where people look."""
         if not wanted(shown, self._live.watched):
@@ -1130,7 +1130,7 @@ def map_whole_splits(
 
 
 def progress_shown(
-    coordinator: ClusterCoordinator, shown: bool | None, share: Callable[[], Share]
+    coordinator: ClusterCoordinator, shown: bool | None, share: Callable[[], WorkDone]
 ) -> AbstractContextManager[None]:
     """Return a context that shows progress: as ``shown`` says, else where people look."""
     return coordinator._progress(shown, share)

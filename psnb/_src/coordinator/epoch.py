@@ -36,7 +36,7 @@ from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.spec import Spec
 from psnb._src.data.splits import files_of, identity, partitions_of
-from psnb._src.monitor.progress_line import Share
+from psnb._src.monitor.progress_line import WorkDone
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.monitor.training_clock import EpochCount
 from psnb._src.utils.text import counted
@@ -132,8 +132,8 @@ def map_splits(
             how = ScheduleOptions(DEFAULT_RETRIES, 0, chooser, detached=True)
             remotes.append(services.schedule(function, (splits.datasets, number), how))
 
-        def share() -> Share:
-            return Share(sum(each.done() for each in remotes), len(remotes), "parts")
+        def share() -> WorkDone:
+            return WorkDone(sum(each.done() for each in remotes), len(remotes), "parts")
 
         with services.progress(shown, share):
             for each in remotes:
@@ -207,9 +207,9 @@ class LeasedIterator(PerWorkerIterator):
             length = max(length, found.visits)
         return EpochCount(found.visits, length, found.parts)
 
-    def share(self) -> Share:
+    def share(self) -> WorkDone:
         """Return how much of the epoch is done, for lines of progress; cheap, any thread."""
-        return Share(*self.progress().parts, "parts of the epoch")
+        return WorkDone(*self.progress().parts, "parts of the epoch")
 
     def state(self) -> dict[str, Any]:
         """Return the part of the epoch that is not used yet; `LeasedDataset.iterator` takes it.

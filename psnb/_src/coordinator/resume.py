@@ -22,7 +22,7 @@ from psnb._src.coordinator.coordinator import (
 )
 from psnb._src.coordinator.settings import SavedRun, SavingSettings
 from psnb._src.metrics.metric import MetricStates
-from psnb._src.monitor.progress_line import Share
+from psnb._src.monitor.progress_line import WorkDone
 from psnb._src.monitor.training_clock import EpochCount, TrainingClock
 from psnb._src.strategy.strategy import (
     ParameterServerStrategy,
@@ -421,13 +421,20 @@ def training_shown(
     coordinator: ClusterCoordinator,
     shown: bool | None,
     clock: TrainingClock,
-    share: Callable[[], Share],
+    share: Callable[[], WorkDone],
     stop: Callable[[], object],
 ) -> Iterator[None]:
     """Show the progress of a trainer while the block runs, and offer views to stop it."""
     view = view_of(coordinator)
     with view.training(clock), view.stoppable(stop), progress_shown(coordinator, shown, share):
         yield
+
+
+def saved_automatically(
+    coordinator: ClusterCoordinator, manager: CheckpointManager, schedule: SaveSchedule, step: int
+) -> AnyPath | None:
+    """Save, and show how it ended; None if it failed, and then it is due again by the schedule."""
+    return view_of(coordinator).saving.attempt(manager, schedule, step)
 
 
 def clock_shown(

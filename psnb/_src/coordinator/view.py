@@ -109,8 +109,9 @@ class Steps:
         self._scheduler.stepped(error)
 
 
-# Saving: the checkpoint managers of a coordinator, and their automatic saves.
+# Saving: the checkpoint managers of a coordinator, and all automatic saves.
 #
+# A trainer saves in its own thread, by `Saving.attempt`; the rest is of the managers' own saves.
 # Callers that wait for closures poll, each in its own thread: `ClusterCoordinator.done`, `join`,
 # `run_epoch`. If a save is due, that starts a thread, ``psnb-saving``, which ends with it. So
 # nothing is saved, and no thread lives, when no caller polls. There is one such thread at a time;
@@ -231,39 +232,51 @@ class Saving:
     def _run(self, due: Sequence[_Saves]) -> None:
         try:
             for each in due:
-                self._save(each)
+                self.attempt(each.saver, each.rhythm, self._closures.completed)
         finally:
             with self._lock:
                 self._busy = False
 
-    def _save(self, saves: _Saves) -> None:
-        began, step = time.monotonic(), self._closures.completed
+    def attempt(self, saver: Saver, rhythm: SaveSchedule, step: int) -> AnyPath | None:
+        """Save automatically; return the path, or None if it failed: it is due again then.
+
+        Parameters
+        ----------
+        saver : Saver
+            What saves.
+        rhythm : SaveSchedule
+            Learns of the outcome.
+        step : int
+            Where its steps are.
+        """
+        began = time.monotonic()
         try:
-            path = saves.saver.save(timeout=saves.saver.save_timeout)
+            path = saver.save(timeout=saver.save_timeout)
         except Exception as error:  # a full disk, a lost server, what a user's state= raises
             # What was closed meanwhile, as when a script ends, tries nothing again. (The errors of
             # a lost scheduler and a lost ownership derive from this one.)
             if type(error) is not CoordinatorClosedError:
-                self._failed(saves, error)
-            return
-        failures, held = saves.rhythm.failures, saves.saver.status.held
-        saves.rhythm.saved(began, step)
+                self._failed(saver, rhythm, error)
+            return None
+        failures, held = rhythm.failures, saver.status.held
+        rhythm.saved(began, step)
         text = f"saved {str(path)!r}"
         if failures:
             text += f", after {failures} attempts that failed: checkpoints are saved again"
         if held:
             text += f"; closures were held for {held:.2g} s"
         self._events.add(EventKind.CHECKPOINT_SAVED, text)
+        return path
 
-    def _failed(self, saves: _Saves, error: Exception) -> None:
-        first = not saves.rhythm.failures
-        pause = saves.rhythm.failed(time.monotonic())
+    def _failed(self, saver: Saver, rhythm: SaveSchedule, error: Exception) -> None:
+        first = not rhythm.failures
+        pause = rhythm.failed(time.monotonic())
         if first:  # once, until it works again
             self._events.add(
                 EventKind.CHECKPOINT_FAILED,
                 # The reason first: the middle of what is long is cut out.
                 f"no checkpoint can be saved: {_reason(error)}; that was in "
-                f"{str(saves.saver.directory)!r}; closures go on, and it is tried again in "
+                f"{str(saver.directory)!r}; closures go on, and it is tried again in "
                 f"{pause:g} s, then less and less often",
             )
         else:

@@ -57,7 +57,7 @@ _INTERVAL = 0.25
 _END_TIMEOUT = 5.0  # seconds; a blocked terminal must not block the caller
 
 
-class Share(NamedTuple):
+class WorkDone(NamedTuple):
     """How much of some work is done.
 
     Attributes
@@ -117,7 +117,7 @@ class ProgressLine:
         viewed: Viewed,
         stream: TextIO | None = None,
         delay: float = _DELAY,
-        epoch: Callable[[], Share] | None = None,
+        epoch: Callable[[], WorkDone] | None = None,
     ) -> None:
         self._viewed, self._stream, self._delay, self._epoch = viewed, stream, delay, epoch
         self._ended = threading.Event()
@@ -182,14 +182,14 @@ class _TerminalLine:
         )
 
 
-def describe(now: Statistics, epoch: Share | None = None, left: float | None = None) -> str:
+def describe(now: Statistics, epoch: WorkDone | None = None, left: float | None = None) -> str:
     """Return a coordinator's state in one line.
 
     Parameters
     ----------
     now : Statistics
         The coordinator.
-    epoch : Share, optional
+    epoch : WorkDone, optional
         How much of an epoch is done.
     left : float, optional
         The seconds until it is over.

@@ -49,6 +49,9 @@ class Publisher:
         Seconds between two updates.
     stop_timeout : float
         Seconds that `stop` waits for the last update at most; a stuck view must not block a cell.
+    idle, ended : callable
+        Called in the thread when there is nothing to send, and when there never will be again. They
+        may raise an OSError, too.
     """
 
     def __init__(
@@ -58,9 +61,11 @@ class Publisher:
         name: str,
         interval: float = INTERVAL,
         stop_timeout: float = 2.0,
+        idle: Callable[[], object] = bool,
+        ended: Callable[[], object] = bool,
     ) -> None:
         self._viewed = weakref.ref(viewed)
-        self._send = send
+        self._send, self._idle, self._ended = send, idle, ended
         self._interval, self._stop_timeout = interval, stop_timeout
         self._feed = Feed()
         first = self._feed.next(viewed, time.time())
@@ -131,6 +136,10 @@ class Publisher:
             # The coordinator's state is not known here any more.
             why = truncate(f"No longer updated: {type(error).__name__}: {error}")
             self._end("unknown", plain(why))
+        try:
+            self._ended()
+        except Exception:  # as above
+            _log.debug("a view of a coordinator has not received its end", exc_info=True)
 
     def _tick(self) -> bool:
         """Make and send one update, and return whether there may be more."""
@@ -145,7 +154,9 @@ class Publisher:
         self._hello.clear()
         viewed.watch()
         update = self._feed.next(viewed, time.time(), full or last)
-        if update is not None:
+        if update is None:
+            self._idle()
+        else:
             if last and update["summary"]["state"] != CLOSED:
                 # The coordinator goes on without the view.
                 update["notice"] = "No longer updated."

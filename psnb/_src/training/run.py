@@ -21,17 +21,17 @@ from psnb._src.coordinator.resume import (
     CheckpointManager,
     epoch_metrics_shown,
     epoch_shown,
+    saved_automatically,
     training_shown,
 )
 from psnb._src.monitor.history import EXAMPLES, VALIDATION
-from psnb._src.monitor.progress_line import Share
+from psnb._src.monitor.progress_line import WorkDone
 from psnb._src.monitor.training_clock import TrainingClock
 from psnb._src.training.device_workers import DeviceWorker
 from psnb._src.training.epoch_source import EpochSource
 from psnb._src.training.fetch_lines import FetchLines
 from psnb._src.training.figures import NOTHING, EpochFigures, EpochProgress
 from psnb._src.training.history import EpochRow, TrainingHistory, loaded_rows, saved_rows
-from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import error_text
 from psnb._src.utils.threads import Lock
 from psnb.errors import ConfigurationError
@@ -120,8 +120,8 @@ class TrainingRun:
         self._clock = TrainingClock(plan.epochs)
         self._stopped = self._reason = ""
         self._last_on_batch = time.monotonic()
-        self._rhythm = SaveSchedule(plan.save_every, plan.save_steps, self._last_on_batch)
-        self._saved = False
+        self._schedule = SaveSchedule(plan.save_every, plan.save_steps, self._last_on_batch)
+        self._unsaved = True
 
     def stop(self, reason: str) -> None:
         """Request that training ends as soon as what runs has ended; any thread."""
@@ -195,8 +195,8 @@ class TrainingRun:
             row = self._end_epoch()
             if row is not None:
                 self._notify("on_epoch", row)
-            if row is not None or not self._saved:
-                self._save()
+            if row is not None or self._unsaved:
+                self._save(last=True)
 
     def _ends_soon(self) -> bool:
         """Wait for what runs; return whether it has ended soon enough for an interrupt."""
@@ -216,7 +216,7 @@ class TrainingRun:
         self._current = current = EpochProgress(
             epoch, iterator, figures, time.monotonic(), self._part["seconds"]
         )
-        self._rhythm.count_from(iterator.progress().visits)  # what is resumed was saved
+        self._schedule.count_from(self._step)  # what is resumed was saved
         epoch_shown(self._coordinator, self._clock, epoch, iterator.count, figures.earlier)
         plan.worker.train(self._coordinator, plan.step, iterator, self._watch)
         current.end()
@@ -227,7 +227,7 @@ class TrainingRun:
         epoch_metrics_shown(self._coordinator, {}, validation)
         row = self._end_epoch(validation)
         self._notify("on_epoch", row)
-        self._save()
+        self._save(last=self._done == plan.epochs)
 
     def _watch(self) -> None:
         current = self._current
@@ -238,7 +238,7 @@ class TrainingRun:
         if self._plan.callbacks and now - self._last_on_batch >= _ON_BATCH_EVERY:
             self._last_on_batch = now
             self._notify("on_batch", current.snapshot())
-        if self._rhythm.due(now, current.iterator.progress().visits):
+        if self._schedule.due(now, self._step):
             self._save()
 
     def _check(self) -> None:
@@ -246,8 +246,7 @@ class TrainingRun:
             raise _StopRequestedError
 
     def _print_if_due(self, current: EpochProgress) -> None:
-        batch = current.iterator.progress().visits
-        if self._plan.fetch.due(batch):
+        if self._plan.fetch.due(batch := self._step):
             line = self._plan.fetch.line(current.epoch, batch, current.figures.lines())
             print(line)  # noqa: T201
 
@@ -292,15 +291,29 @@ class TrainingRun:
         """Return what is kept with a checkpoint; any thread, while no closure runs."""
         return {**self._plan.metadata, **self._state()}
 
-    def _save(self) -> None:
-        """Save where no closure runs, so that the epoch's rest is what the parameters lack."""
-        if self._plan.checkpoint is not None:
-            path: AnyPath = self._plan.checkpoint.save()
-            current = self._current
-            visits = 0 if current is None else current.iterator.progress().visits
-            self._rhythm.saved(time.monotonic(), visits)
-            self._saved = True
+    def _save(self, *, last: bool = False) -> None:
+        """Save where no closure runs, so that the epoch's rest is what the parameters lack.
+
+        If the last save fails, that is raised; training goes on without any other.
+        """
+        manager = self._plan.checkpoint
+        if manager is None:
+            return
+        self._unsaved = True  # until it is: an interrupt may come
+        path = (
+            manager.save()
+            if last
+            else saved_automatically(self._coordinator, manager, self._schedule, self._step)
+        )
+        self._unsaved = path is None
+        if path is not None:
+            self._schedule.saved(time.monotonic(), self._step)  # what ended meanwhile is in it
             self._notify("on_checkpoint", path)
+
+    @property
+    def _step(self) -> int:
+        """The batches of the epoch that were used."""
+        return 0 if self._current is None else self._current.iterator.progress().visits
 
     def _notify(self, method: str, *arguments: Any, besides: BaseException | None = None) -> None:
         """Tell all callbacks, also if one raises; then raise the first error, with the others.
@@ -321,18 +334,18 @@ class TrainingRun:
         if first is not None and first is not besides:
             raise first
 
-    def _share(self) -> Share:
+    def _share(self) -> WorkDone:
         """Return how much of the epoch is done, for the progress line; its thread calls."""
         current = self._current
         if current is None and self._rows:
             row = self._rows[-1]
-            return Share(row.batches, row.batches, "batches", self._name(row.epoch))
+            return WorkDone(row.batches, row.batches, "batches", self._name(row.epoch))
         if current is None:
-            return Share(0, 1, "parts", self._name(self._done + 1))
+            return WorkDone(0, 1, "parts", self._name(self._done + 1))
         found, name = current.iterator.count(), self._name(current.epoch)
         if found.batches is None:
-            return Share(*found.parts, "parts", name)
-        return Share(found.batch, found.batches, "batches", name)
+            return WorkDone(*found.parts, "parts", name)
+        return WorkDone(found.batch, found.batches, "batches", name)
 
     def _name(self, epoch: int) -> str:
         return f"epoch {epoch} of {self._plan.epochs}"

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from psnb._src.checkpoint.manager import latest_full
+from psnb._src.checkpoint.store import checked_metadata
 from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from, map_whole_splits
 from psnb._src.coordinator.dask_source import DaskPartitions, frame_beside
 from psnb._src.coordinator.resume import CheckpointManager, run_of
@@ -202,8 +203,9 @@ class Trainer(FixedAttributes):
         checkpoint : CheckpointManager, optional
             Saves at the end of each epoch, and when training is stopped; by default the trainer's
             own. The metadata is `TrainingHistory.state`. So is that of its automatic saves
-            meanwhile, with ``every`` and ``steps`` of its own: in the background, and without an
-            end of training if it fails.
+            meanwhile, in the background, with ``every`` and ``steps`` of its own. If a save fails,
+            training goes on, and it is tried again, as `CheckpointManager` says of its automatic
+            ones; the last save raises.
         save_every : float or str, optional
             Saves also in the middle of epochs, every this many seconds, or ``"5 min"``. Unless the
             manager has ``consistent=False``, closures are held for it, so that what is saved is one
@@ -264,6 +266,8 @@ class Trainer(FixedAttributes):
         checkpoint = _manager(checkpoint) or self._checkpoint
         if checkpoint is None and (save_every is not None or save_steps is not None):
             raise ConfigurationError("save_every= and save_steps= need checkpoint=")
+        if checkpoint is not None:
+            checked_metadata(metadata or {})  # what is wrong with it would end training at its end
         if taken := [name for name in metadata or () if name in STATE]:
             raise ConfigurationError(
                 f"metadata= has {taken}, which are the trainer's own: take other names than "

@@ -326,6 +326,40 @@ def test_checkpoints_are_saved_every_so_many_batches(
         trainer.train_from_dataset(dataset, checkpoint=manager, save_steps=0)
 
 
+def test_a_full_disk_does_not_end_training_while_a_later_save_may_succeed(
+    strategy: psnb.ParameterServerStrategy,
+    coordinator: psnb.ClusterCoordinator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    visits, heard = visits_of(strategy, 200), Heard()
+    manager = psnb.CheckpointManager(coordinator, tmp_path)
+    save, full = manager.save, [True, False, True]  # after each epoch
+
+    def saved(_: psnb.CheckpointManager, **options: Any) -> Any:
+        if full.pop(0):
+            raise errors.CheckpointError("no room on the disk")
+        return save(**options)
+
+    monkeypatch.setattr(psnb.CheckpointManager, "save", saved)
+    dataset = data.Dataset.range(200).batch(5)
+    with pytest.raises(errors.CheckpointError, match="no room"):
+        psnb.Trainer(coordinator, counting(visits)).train_from_dataset(
+            dataset, 3, checkpoint=manager, callbacks=[heard]
+        )
+    assert [each for each in heard.heard if each not in ("begin", "batch")] == [
+        *("epoch 1", "epoch 2", "checkpoint", "epoch 3", "failure CheckpointError", "end 3")
+    ]
+    assert numbers(visits, 200) == [3] * 200
+    kinds = [each.kind.value for each in coordinator.events() if "checkpoint" in each.kind.value]
+    assert kinds == ["checkpoint failed", "checkpoint saved"]
+    with pytest.raises(errors.CheckpointError, match="metadata"):  # before anything is trained
+        psnb.Trainer(coordinator, counting(visits)).train_from_dataset(
+            dataset, checkpoint=manager, metadata={"odd": object()}
+        )
+    assert numbers(visits, 200) == [3] * 200
+
+
 def test_the_files_of_an_epoch_are_those_that_it_has_been_given(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 import dask
 from distributed import Client
@@ -26,15 +25,8 @@ from psnb._src.monitor.viewed import Viewed
 _log = logging.getLogger("psnb")
 
 
-class PanelLink(Protocol):
-    """Sends updates of a coordinator until it is closed; never raises, never blocks it."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether one of its threads still runs."""
-
-    def close(self) -> None:
-        """Send the last state and end, in a few seconds at most; idempotent."""
+PanelLink = HubLink | SchedulerLink
+"""Sends updates of a coordinator until it is closed; never raises, never blocks it."""
 
 
 def connect_panels(viewed: Viewed, client: Client) -> PanelLink | None:

@@ -32,7 +32,6 @@ from psnb._src.dask_compat import (
 from psnb._src.monitor.backlog import Backlog
 from psnb._src.monitor.protocol import VERSION, Update
 from psnb._src.monitor.publisher import Publisher
-from psnb._src.monitor.states import CLOSED
 from psnb._src.monitor.updates import chunks, outline
 from psnb._src.monitor.viewed import Viewed
 from psnb._src.utils.threads import run_in_thread, run_on_loop
@@ -191,7 +190,9 @@ class SchedulerLink:
         self._coordinator = viewed.id
         self._client = client
         self._numbers = itertools.count()  # of sent updates: maybe more than published
-        self._publisher = Publisher(viewed, self._send, "psnb-route", INTERVAL)
+        self._publisher = Publisher(
+            viewed, self._send, "psnb-route", INTERVAL, ended=partial(self._post, None)
+        )
 
     def start(self) -> None:
         """Register the route, and begin; once.
@@ -213,18 +214,12 @@ class SchedulerLink:
     def close(self) -> None:
         """Send the scheduler the last state, and report the end; idempotent."""
         self._publisher.stop()
-        try:
-            self._post(None)
-        except OSError as error:
-            _log.debug("the scheduler has not received a coordinator's end: %s", error)
 
     def _send(self, update: Update) -> None:
         for chunk in chunks(outline(update)):
             chunk["sequence"] = next(self._numbers)
             if self._post(chunk):
                 self._publisher.hello()
-        if update["summary"]["state"] == CLOSED:
-            self._post(None)
 
     def _post(self, update: Update | None) -> bool:
         """Call the plugin.
