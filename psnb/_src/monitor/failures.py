@@ -139,7 +139,7 @@ class Failure:
 
 
 @dataclass
-class _Noted:
+class _Record:
     number: int
     time: float
     worker: str
@@ -149,7 +149,7 @@ class _Noted:
     calls: _Calls
     read: Failure | None = None
 
-    def tell(self, error: str, shown: str, full: str) -> Failure:
+    def keep(self, error: str, shown: str, full: str) -> Failure:
         """Keep the texts, and drop the exception."""
         read = Failure(
             self.number, self.time, self.worker, self.closure, error, shown, full, self.calls
@@ -174,61 +174,63 @@ class FailureLog:
     def __init__(self, unpack: Callable[[bytes], BaseException]) -> None:
         self._unpack = unpack
         self._lock = Lock()  # guards the next three, for a moment each
-        self._noted: deque[_Noted] = deque(maxlen=MOST_FAILURES)
+        self._records: deque[_Record] = deque(maxlen=MOST_FAILURES)
         self._count = 0
-        self._last: dict[str, _Noted] = {}  # by worker
+        self._last: dict[str, _Record] = {}  # by worker
         self._calls = _Calls(self)
 
     def add(self, worker: str, closure: str, packed: bytes, call: FailedCall | None = None) -> None:
         """Note that a closure failed now, and how to call it again."""
         with self._lock:
-            noted = _Noted(self._count, time.time(), worker, closure, packed, call, self._calls)
+            record = _Record(self._count, time.time(), worker, closure, packed, call, self._calls)
             self._count += 1
-            self._noted.append(noted)
-            self._last[worker] = noted
+            self._records.append(record)
+            self._last[worker] = record
             self._shed()
 
     def since(self, number: int) -> tuple[Failure, ...]:
         """Return the kept failures with this number or a higher one, oldest first."""
         with self._lock:
-            noted = [each for each in self._noted if each.number >= number]
-        return tuple(map(self._read, noted))
+            records = [each for each in self._records if each.number >= number]
+        return tuple(map(self._read, records))
 
     def last_of(self, worker: str) -> str:
         """Return the error of a worker's last failure, in one line; empty if there was none."""
         with self._lock:
-            noted = self._last.get(worker)
-        return "" if noted is None else self._read(noted).error
+            record = self._last.get(worker)
+        return "" if record is None else self._read(record).error
 
     def call_of(self, number: int) -> FailedCall | None:
         """Return what calls the closure of a failure again, if that is kept."""
         with self._lock:
-            return next((each.call for each in self._noted if each.number == number), None)
+            return next((each.call for each in self._records if each.number == number), None)
 
     def _shed(self) -> None:
         kept: set[int] = set()  # what some call keeps, by identity
         total = 0
-        for noted in reversed(self._noted):
-            new = {id(part): len(part) for part in noted.call.parts} if noted.call else {}
+        for record in reversed(self._records):
+            new = {id(part): len(part) for part in record.call.parts} if record.call else {}
             total += sum(count for part, count in new.items() if part not in kept)
             kept |= new.keys()
             if total > MOST_CALL_BYTES:
-                noted.call = None
-        unread = sum(len(each.packed) for each in self._noted)
-        for noted in islice(self._noted, len(self._noted) - 1):  # the newest is kept, however large
+                record.call = None
+        unread = sum(len(each.packed) for each in self._records)
+        for record in islice(
+            self._records, len(self._records) - 1
+        ):  # the newest is kept, however large
             if unread <= MOST_BYTES:
                 break
-            unread -= len(noted.packed)
-            if noted.read is None:
-                noted.tell(_SHED, _SHED, _SHED)
+            unread -= len(record.packed)
+            if record.read is None:
+                record.keep(_SHED, _SHED, _SHED)
 
-    def _read(self, noted: _Noted) -> Failure:
+    def _read(self, record: _Record) -> Failure:
         # In this order: once `read` is set, `packed` is dropped.
-        packed, read = noted.packed, noted.read
+        packed, read = record.packed, record.read
         if read is None:
             # Two threads may both do this; the result is the same.
             error = self._unpack(packed)
-            read = noted.tell(_one_line(error), *_pages(error))
+            read = record.keep(_one_line(error), *_pages(error))
         return read
 
 

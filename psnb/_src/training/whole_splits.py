@@ -8,8 +8,10 @@ again. Threads: those of all closures on a worker share the step.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,8 +89,8 @@ class SplitFigures:
     """
 
     rows: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
+    sums: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
+    weights: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
     states: dict[str, MetricState] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -98,8 +100,8 @@ class SplitFigures:
         """Add numbers that were reported of some examples."""
         for name, value in values.items():
             if name not in NO_METRICS:
-                self.sums[name] = self.sums.get(name, 0.0) + value * examples
-                self.weights[name] = self.weights.get(name, 0.0) + examples
+                self.sums[name] += value * examples
+                self.weights[name] += examples
 
 
 class Evaluation:
@@ -152,19 +154,18 @@ class Evaluation:
 
 def merged_figures(parts: Iterable[SplitFigures]) -> dict[str, float]:
     """Return the metrics of all splits, and how many examples there were."""
-    sums: dict[str, float] = {}
-    weights: dict[str, float] = {}
-    states: dict[str, MetricState] = {}
-    rows = 0
+    whole = SplitFigures()
     for part in parts:
-        rows += part.rows
+        whole.rows += part.rows
         for name, value in part.sums.items():
-            sums[name] = sums.get(name, 0.0) + value
-            weights[name] = weights.get(name, 0.0) + part.weights[name]
+            whole.sums[name] += value
+            whole.weights[name] += part.weights[name]
         for name, state in part.states.items():
-            states[name] = states[name] + state if name in states else state
-    means = {name: value / weights[name] for name, value in sums.items() if weights[name]}
-    return means | {name: state.result() for name, state in states.items()} | {EXAMPLES: rows}
+            whole.states[name] = whole.states[name] + state if name in whole.states else state
+    weights = whole.weights
+    means = {name: value / weights[name] for name, value in whole.sums.items() if weights[name]}
+    results = {name: state.result() for name, state in whole.states.items()}
+    return means | results | {EXAMPLES: whole.rows}
 
 
 Columns = dict[str, np.ndarray]

@@ -15,7 +15,7 @@ from psnb._src.monitor.jupyter_server.coordinators import (
     CoordinatorEntry,
     TooManyError,
 )
-from psnb._src.monitor.jupyter_server.hub import MOST_PANELS, SILENCE, Busy, Hub
+from psnb._src.monitor.jupyter_server.hub import HEARTBEAT_TIMEOUT, MOST_PANELS, Busy, Hub
 from psnb._src.monitor.jupyter_server.panel import Panel
 from psnb._src.monitor.protocol import VERSION, Command, CommandReply
 from tests.monitor.hub.updates import batch, identity, update
@@ -78,7 +78,7 @@ def test_a_newcomer_and_one_that_was_missed_are_asked_for_everything(bench: Benc
 
 def test_a_kernel_that_is_unresponsive_is_gone_until_it_posts_again(bench: Bench) -> None:
     bench.hub.post("abc", batch(update(0, True)))
-    bench.now += SILENCE
+    bench.now += HEARTBEAT_TIMEOUT
     bench.sweep()
     assert bench.gone("abc") == ""
     bench.now += 0.1

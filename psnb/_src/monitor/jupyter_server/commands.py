@@ -49,7 +49,7 @@ class Commands:
 
         Parameters
         ----------
-        known : Known
+        known : CoordinatorEntry
             The coordinator.
         command : protocol.Command
             As the panel sent it.

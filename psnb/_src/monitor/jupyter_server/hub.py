@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from psnb._src.jupyter_compat import kernel_process, notebooks
 from psnb._src.monitor import protocol
@@ -47,16 +47,16 @@ class Kernels:
         if not known.kernel:
             return ""
         if known.kernel not in self._kernels:
-            # A kernel that was never here runs elsewhere; only its silence shows its end.
+            # A kernel that was never here runs elsewhere; only missing heartbeats show its end.
             return "its kernel was shut down" if known.process is not None else ""
-        # Of one that runs elsewhere only silence shows the end.
+        # Restarted here, it has another process.
         process = kernel_process(self._kernels, known.kernel)
         if known.process is None:
             known.process = process
         return "" if process == known.process else "its kernel was restarted"
 
 
-SILENCE = 5.0
+HEARTBEAT_TIMEOUT = 5.0
 """Seconds without a post after which a kernel counts as gone; it posts once a second at least."""
 
 MOST_PANELS = 100
@@ -73,28 +73,18 @@ class Busy(Exception):  # noqa: N818 # the name in HTTP
     """A coordinator posts more often than it may."""
 
 
-class KernelsView(Protocol):
-    """The hub's questions about kernels; see `Kernels`."""
-
-    async def notebooks(self) -> dict[str, str]:
-        """Return the notebook's path by kernel id."""
-
-    def ended(self, known: CoordinatorEntry) -> str:
-        """Return why a coordinator's kernel is no longer there; empty if it is."""
-
-
 class Hub:
     """All coordinators, all panels, and the commands between them.
 
     Parameters
     ----------
-    kernels : KernelsView
+    kernels : Kernels
         The kernels of the server.
     clock : callable
         Returns seconds.
     """
 
-    def __init__(self, kernels: KernelsView, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, kernels: Kernels, clock: Callable[[], float] = time.monotonic) -> None:
         self._kernels = kernels
         self._clock = clock
         self.sources = CoordinatorRegistry(clock)
@@ -225,10 +215,10 @@ class Hub:
                 continue
             if reason := self._kernels.ended(known):
                 self._end(known, reason)
-            elif unresponsive > SILENCE:
+            elif unresponsive > HEARTBEAT_TIMEOUT:
                 self._end(
                     known,
-                    f"no news for {SILENCE:.0f} s: its process has ended, or is stuck in code "
+                    f"no news for {HEARTBEAT_TIMEOUT:.0f} s: its process has ended, or is stuck in code "
                     "that keeps Python's lock",
                 )
             elif known.notebook != (path := notebooks.get(known.kernel, "")):

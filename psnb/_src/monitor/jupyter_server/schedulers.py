@@ -83,7 +83,7 @@ class Schedulers:
         Where their coordinators are added.
     news : callable
         Called when there are updates.
-    relist : callable
+    send_listing : callable
         Called when the list has changed.
     clock : callable
         Returns seconds.
