@@ -184,7 +184,7 @@ _PLACES = {
     "models.export.loaded": ("LoadedModel", "load_model"),
     "models.export.writing": ("export",),
     "protocol.messages": ("Async", "BoundedStaleness", "Geo", "Sync"),
-    "monitor.history": (
+    "monitor.statistics": (
         "CheckpointStatistics",
         "MetricStatistics",
         "ServerStatistics",
@@ -193,7 +193,8 @@ _PLACES = {
         "TrainingProgress",
         "WorkerStatistics",
     ),
-    "monitor.events": ("Event", "EventKind", "Failure"),
+    "monitor.events": ("Event", "EventKind"),
+    "monitor.failures": ("Failure",),
     "utils.profiling": ("PhaseStatistics",),
     "client.embedding": ("Embedding",),
     "client.requests": ("EmbeddingStatistics", "RowStatistics"),
@@ -223,17 +224,12 @@ _PLACES = {
         "Warmup",
     ),
     "strategy.strategy": ("ParameterServerStrategy", "StoredStrategies", "StoredStrategy"),
-    "training.callbacks": (
-        "Callback",
-        "EarlyStopping",
-        "EpochRow",
-        "LearningRateScheduler",
-        "TrainingHistory",
-        "TrainingSnapshot",
-    ),
-    "training.device_workers": ("DeviceWorker", "Downpour", "Hogwild", "Section"),
+    "training.callbacks": ("EarlyStopping", "LearningRateScheduler"),
+    "training.device_workers": ("DeviceWorker", "Downpour", "Hogwild"),
+    "training.history": ("EpochRow", "TrainingHistory", "TrainingSnapshot"),
     "training.logs": ("CSVLog", "JSONLinesLog", "TensorBoard"),
-    "training.trainer": ("Trainer",),
+    "training.section": ("Section",),
+    "training.trainer": ("Callback", "Trainer"),
 }
 """Which public names are of which module of `psnb._src`, imported when one is asked for."""
 

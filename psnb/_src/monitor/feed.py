@@ -212,7 +212,7 @@ def pack(array: np.ndarray) -> str:
     return base64.b64encode(array.astype("<f8").data).decode("ascii")
 
 
-def _row(kind: type, source: object, **others: Any) -> Any:
+def _row(kind: type, source: object, /, **others: Any) -> Any:
     """Return a message of a kind: what it is not given here, it has from a record of that name."""
     return {
         name: others[name] if name in others else getattr(source, name)

@@ -218,8 +218,8 @@ class Hub:
             elif unresponsive > HEARTBEAT_TIMEOUT:
                 self._end(
                     known,
-                    f"no news for {HEARTBEAT_TIMEOUT:.0f} s: its process has ended, or is stuck in code "
-                    "that keeps Python's lock",
+                    f"no news for {HEARTBEAT_TIMEOUT:.0f} s: its process has ended, or is stuck "
+                    "in code that keeps Python's lock",
                 )
             elif known.notebook != (path := notebooks.get(known.kernel, "")):
                 known.notebook = path
