@@ -29,7 +29,7 @@ def test_it_is_rounded_once_as_that_of_fsum(values: list[float]) -> None:
 
 
 def test_more_numbers_than_are_summed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric, "_MOST", 3)
+    monkeypatch.setattr(exact_sums, "_MOST", 3)
     values = np.array([1e16, 1.0, -1e16, 1.0, 1e-300, 5e-324, -1.0])
     expected = sum(map(Fraction, values.tolist()), Fraction(0))
     assert Fraction(exact_sums.exact_total(values), UNITS) == expected
