@@ -30,10 +30,10 @@ class Extracts(TypedDict):
 
 
 MOST_BYTES = 16 << 20
-"""Bytes of text that are kept besides the full update, which may itself come in chunks."""
+"""Bytes of text that are kept apart from the full update, which may itself come in chunks."""
 
 MOST_UPDATES = 1200
-"""Updates that are kept besides the full one: five minutes at four a second."""
+"""Updates that are kept after the full one: five minutes at four a second."""
 
 
 class Backlog:

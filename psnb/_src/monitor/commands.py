@@ -37,10 +37,10 @@ def execute(
     message : object
         A `Command`, or any other message.
     by : str
-        Where it was given, for the event log: ``"the widget"``.
+        Where it comes from, for the event log: ``"the widget"``.
     reply : callable
-        Called once, with the outcome; from the command's thread, or at once if the message is not a
-        command.
+        Called once, with the outcome; from the command's thread, or immediately if the message is
+        not a command.
     """
     identity = truncate(str(message.get("id", "")), NAME) if isinstance(message, dict) else ""
 

@@ -1,9 +1,9 @@
 """FailureLog: which closures raised, where, and with what traceback. Thread-safe.
 
 The threads that settle closures write it, the notebook's and the views' threads read it.
-Exceptions stay pickled until they are read: unpickling runs code of the exception's class,
-for which neither a lock nor an event loop should wait. What calls a closure again is pickled,
-too, and is only here: a `Failure` in a variable keeps none of it alive.
+Exceptions stay pickled until they are read: unpickling runs code of the exception's class, for
+which neither a lock nor an event loop should wait. The call of a closure, for `Failure.rerun`, is
+pickled, too, and only here: a `Failure` in a variable keeps none of it alive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_BYTES = 16 << 20
 
 MOST_CALL_BYTES = 64 << 20
 """Bytes of functions and arguments that are kept to be called again; beyond that, the oldest are
-dropped, and those of a call that is larger are not kept at all."""
+dropped, and a larger call is not kept at all."""
 
 
 class FailedCall(Protocol):
@@ -81,7 +81,7 @@ class Failure:
     error : str
         ``"Type: message"``, the message's first line; at most 300 characters.
     traceback : str
-        What the notebook shows: the whole message, a line about the call, and the user's frames;
+        The text in the notebook: the whole message, a line about the call, and the user's frames;
         at most 10,000 characters. A longer text loses its middle.
     full : str
         All frames of the worker, psnb's and the libraries' too, and of what caused the error; as
@@ -103,18 +103,18 @@ class Failure:
     def rerun(self) -> Any:
         """Call the closure again, in this process, and write nothing: for ``%debug`` and for pdb.
 
-        The function and its arguments are those of the closure, from when it was scheduled; remote
-        values among them have their results. Parameters are read from the servers as they are now;
-        pushes and assigned values are checked, seen by later reads of this call, and dropped.
-        (Only an id that is pushed and then looked up may get its row, with its initial values.)
-        What would change a parameter at once and for all, such as `Embedding.shrink`, is refused.
-        `psnb.report` is dropped, and `psnb.worker_context` is that of the worker.
+        Function and arguments are the closure's, from when it was scheduled; remote values among
+        them have their results. Parameters are read from the servers as they are now; pushes and
+        assigned values are checked, seen by later reads of this call, and dropped. (Only an id that
+        is pushed and then looked up may get its row, with its initial values.) Operations that
+        would change a parameter immediately, such as `Embedding.shrink`, are refused. `psnb.report`
+        is dropped, and `psnb.worker_context` returns the worker's.
 
-        Per-worker values are made here again, by the same function: what closures have changed in
-        them since is not in them. An iterator gives the elements that the closure had taken when it
-        failed: they were kept if they were at most 64, of 8 MiB together, and can be pickled. They
-        are as the closure left them, as copies of all would cost every closure time: what it has
-        written into a batch is in it.
+        Per-worker values are made here again, by the same function, without changes that closures
+        have made since. An iterator gives the elements that the closure had taken when it failed:
+        they were kept if they were at most 64, of 8 MiB together, and can be pickled. They are as
+        the closure left them, with its changes in place: copies of all would cost every closure
+        time.
 
         The arguments of the last 200 failures are kept, 64 MiB at most, until the coordinator is
         forgotten; a `Failure` that is held does not keep them.
@@ -127,11 +127,11 @@ class Failure:
         Raises
         ------
         Exception
-            What the closure raises, with the frames of this process.
+            The closure's exception, with the frames of this process.
         ClosureInputError
             If it asks for an element that was not kept, or a per-worker value cannot be made here.
         ConfigurationError
-            If its arguments are not kept any more, or it would change parameters at once.
+            If its arguments are not kept any more, or it would change parameters immediately.
         CoordinatorClosedError
             If the strategy is closed.
         """

@@ -39,7 +39,7 @@ class NotebookLine:
         """Let the last text stay."""
 
     def draw(self, done: int, total: int, text: str) -> None:
-        """Show how much is done, and a text, in place of what was shown before."""
+        """Show how much is done, and a text, in place of the previous ones."""
         from IPython.display import display
 
         bar = f'<progress value="{done}" max="{total}" style="width:12em"></progress>'
@@ -137,14 +137,14 @@ class ProgressLine:
         below_cell = self._stream is None and in_notebook()
         with NotebookLine() if below_cell else _TerminalLine(self._stream) as line:
             while True:
-                ended = self._ended.is_set()  # before it looks: what is shown last is the end
+                ended = self._ended.is_set()  # before it looks: the end is shown last
                 now = self._viewed.statistics()
                 if self._epoch is None:
                     done = now.completed - before
                     line.draw(done, max(1, done + now.queued + now.in_flight), describe(now))
                 else:
                     share = self._epoch()
-                    # Of all epochs, as other views have it.
+                    # Over all epochs, as other views have it.
                     left = now.eta if now.training else None
                     line.draw(share.done, share.of, describe(now, share, left))
                 if ended:

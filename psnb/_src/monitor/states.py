@@ -1,4 +1,4 @@
-"""The states of coordinators, workers and servers: what each means, and which tone it has. Pure.
+"""The states of coordinators, workers and servers: the meaning and the tone of each. Pure.
 
 They are defined here once. Widget, panel, saved summary and progress line show the words as they
 are, and have one colour a tone.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 Tone = Literal["good", "busy", "waiting", "bad", "quiet"]
-"""How a state is to be taken: all is well; work is done; something is awaited, or held back on
-purpose; people must do something; nothing goes on any more, or nothing is known."""
+"""How good a state is: all is well; work is done; something is awaited, or held back on purpose;
+people must do something; nothing runs any more, or nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)

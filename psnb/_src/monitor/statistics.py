@@ -193,8 +193,8 @@ class CheckpointStatistics:
     error : str
         Why it failed; empty if it did not fail.
     held : float
-        Seconds for which closures were held, so that it is consistent: those that ran had to
-        end, and the servers had to take note of it. They were not held while it was written.
+        Seconds for which closures were held, so that it is consistent: running closures had to end,
+        and the servers had to note the moment. They were not held while it was written.
     """
 
     state: Literal["none", "saving", "saved", "failed"] = "none"
@@ -208,24 +208,24 @@ class CheckpointStatistics:
 class MetricStatistics:
     """One metric that closures report with `psnb.report`.
 
-    Of one that they report as states of a metric, the values are the points of its chart. It is of
-    the epoch: of all examples since the last epoch began, of a trainer or of ``run_epoch``.
+    If they report states of a metric, the values are the points of its chart, each over all
+    examples of the epoch so far, of a trainer or of ``run_epoch``.
 
     Attributes
     ----------
     count : int
         Values reported so far.
     last : float
-        The newest value; of states, that of all merged of the epoch, as of now.
+        The newest value; for states, that of all of the epoch merged, as of now.
     smoothed : float
-        Exponential moving average over about the last hundred values; of states the same as
+        Exponential moving average over about the last hundred values; for states the same as
         ``last``.
     total : float
-        Of numbers in closures that have returned, each of which counts once: the sum of the finite
-        ones, each times the ``examples`` that were reported with it. Those themselves, and numbers
+        For numbers in closures that have returned, each of which counts once: the sum of the finite
+        ones, each times the ``examples`` that were reported with it. ``examples``, and numbers
         without them, count as they are.
     weight : float
-        The sum of what they were multiplied by: ``total / weight`` is their mean.
+        The sum of these factors: ``total / weight`` is their mean.
     not_finite : int
         How many of them are NaN or infinite.
     """
@@ -260,7 +260,7 @@ class Statistics:
     retried : int
         How often a closure went back to the queue because its worker was lost.
     workers_lost, servers_lost : int
-        How often a worker, or a parameter server, was lost so far: also those that are back.
+        How often a worker, or a parameter server, was lost so far, even if it is back.
     workers : tuple of WorkerStatistics
         Workers known so far, including lost ones, by index.
     servers : tuple of ServerStatistics
@@ -314,7 +314,7 @@ class Statistics:
     def phase_shares(self) -> dict[str, float]:
         """The share of each phase in the time of all closures that have ended in the last seconds.
 
-        Of all closures so far, if none has ended in them.
+        Over all closures so far, if none has ended in them.
         """
         lately = PhaseStatistics.sum(each.phases_lately for each in self.workers)
         return (lately if lately.total else self.phases).shares
@@ -331,7 +331,7 @@ class Statistics:
     def starved(self) -> str:
         """For what workers wait rather than compute; empty if they do not wait for data.
 
-        Such as "workers wait 38% of their time for map(parse)": the share is that of reading in
-        `phase_shares`, and the stage is that with the most time of its own in `stages`.
+        Such as "workers wait 38% of their time for map(parse)": the percentage is that of reading
+        in `phase_shares`, and the stage is the one with the most time of its own in `stages`.
         """
         return starved(self.phase_shares["read"], self.stages)

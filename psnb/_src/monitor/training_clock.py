@@ -40,7 +40,7 @@ class EpochCount(NamedTuple):
 
 
 _EARLY = 0.25
-"""The share of an epoch within which its first batch is seen to have ended, or else it counts."""
+"""The fraction of an epoch within which its first batch must end, or else it counts."""
 
 
 class _Mark(NamedTuple):
@@ -51,8 +51,8 @@ class _Mark(NamedTuple):
 class TrainingClock:
     """Estimates how long training takes yet, by its speed in the last epoch and the present one.
 
-    Of the speed since the beginning, the first batch would be a part, which compiles: a hundred
-    short epochs would seem to take minutes for long.
+    The speed since the beginning would include the first batch, which compiles: for long, a hundred
+    short epochs would seem to take minutes.
 
     Parameters
     ----------

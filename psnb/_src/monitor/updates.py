@@ -76,7 +76,6 @@ def outline(update: Update) -> Update:
 
 
 def _type(error: str) -> str:
-    """Return the type in ``"Type: message"``."""
     name = error.partition(":")[0]
     return name if name.isidentifier() else ""
 

@@ -93,7 +93,7 @@ class CoordinatorWidget(anywidget.AnyWidget):
         self.first = json.dumps(update)
 
     def keep(self, update: Update) -> None:
-        """Let pages that open later begin with this full update; those that are open have more."""
+        """Let pages that open later begin with this full update; open pages have more."""
         self.first = json.dumps(update)
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ class EpochSource:
         self._shuffles = 0  # how often that was shuffled
 
     def begin(self, epoch: int, state: Mapping[str, Any] | None = None) -> LeasedIterator:
-        """Return the iterator of an epoch; with a state, it goes on with it.
+        """Return the iterator of an epoch; with a state, it continues from there.
 
         A dataset in memory is shuffled first, by a seed that is the epoch's number.
         """
@@ -95,7 +95,8 @@ class EpochSource:
             assert isinstance(made, Epochs)
             if isinstance(made, PartitionedDataset):
                 made.load_into_memory()
-            # So a dataset for all epochs has the same order if training goes on in another process.
+            # So a dataset for all epochs has the same order if training continues in another
+            # process.
             self._shuffles = epoch - 1 if self._varies else 0
             self._made, self._source = made, source
         return self._made

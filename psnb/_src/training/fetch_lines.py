@@ -50,7 +50,7 @@ class FetchLines:
         return True
 
     def line(self, epoch: int, batch: int, values: Mapping[str, float]) -> str:
-        """Return a line; what closures have not reported since the last one is shown as ``-``.
+        """Return a line; a metric that was not reported since the last one is shown as ``-``.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """EpochFigures: what closures report in one epoch, and in each of its print periods. One thread.
 
-What an earlier run has trained of the epoch counts as well: `EpochFigures.saved` has it in
+The part of the epoch that an earlier run has trained counts as well: `EpochFigures.saved` has it in
 JSON's types.
 """
 
@@ -79,14 +79,14 @@ class _Reported(NamedTuple):
 
 
 class EpochFigures:
-    """The metrics of what closures have reported since this was made.
+    """The metrics that closures have reported since this was made.
 
     Parameters
     ----------
     coordinator : ClusterCoordinator
         Whose closures.
     earlier : mapping
-        From `saved`: what an earlier run had of the epoch.
+        From `saved`: the part of the epoch in an earlier run.
 
     Raises
     ------
@@ -134,8 +134,8 @@ class EpochFigures:
     def lines(self) -> dict[str, float]:
         """Return what a printed line may have, and begin the next print period.
 
-        Of numbers, the mean of the period. Of metrics the value so far, and under ``batch_`` and
-        their names that of the period.
+        For numbers, the mean of the period. For metrics the value so far, and under ``batch_`` and
+        their names the period's.
         """
         now = self._now()
         period = now.since(self._period).results()
@@ -191,5 +191,5 @@ class EpochProgress:
         )
 
     def part(self) -> dict[str, Any]:
-        """Return what came out of it so far, in JSON's types: what another run goes on with."""
+        """Return its result so far, in JSON's types, for another run to continue."""
         return {**self.figures.saved(), "seconds": self.snapshot().seconds}

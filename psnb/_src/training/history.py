@@ -50,11 +50,10 @@ class EpochRow:
     epoch : int
         Counts from 1.
     metrics : mapping of str to float
-        What closures reported, each closure once: of numbers the mean, weighted by the examples
-        that were reported with them; see `report`. The names of what ``validation`` gave begin
-        with ``val_``.
+        The reports of closures, each closure once: for numbers the mean, weighted by the examples
+        that were reported with them; see `report`. Names of validation metrics begin with ``val_``.
     examples : int or None
-        The sum of what closures reported as ``examples``, each closure once; None if none did.
+        The sum of the metric ``examples``, each closure once; None if none reported it.
     batches : int
         Elements of the dataset that were used.
     seconds : float
@@ -80,13 +79,13 @@ class TrainingHistory:
     rows : tuple of EpochRow
         The epochs. If training was stopped in the middle of one, its row is of that part. If it
         began there, its row is of the whole epoch all the same; but states of metrics of your own,
-        and of an exact AUC beyond 1 MiB, are those of the rest.
+        and of an exact AUC beyond 1 MiB, are of the rest.
     stopped : str
-        Why training ended early: ``"interrupted"``, or what `Trainer.stop` was given; empty if it
+        Why training ended early: ``"interrupted"``, or the argument of `Trainer.stop`; empty if it
         did not.
     state : mapping
-        Where training is, in JSON's types: ``train_from_dataset(..., resume=history.state)`` goes
-        on from there. Checkpoints of the trainer have it as their metadata.
+        Where training is, in JSON's types: ``train_from_dataset(..., resume=history.state)``
+        continues from there. Checkpoints of the trainer have it as their metadata.
     """
 
     rows: tuple[EpochRow, ...] = ()

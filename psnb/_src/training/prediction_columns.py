@@ -49,7 +49,7 @@ def parquet_table(columns: Mapping[str, np.ndarray]) -> Any:
 
 
 def _known(array: np.ndarray) -> np.ndarray:
-    """Return float32 in place of what only accelerators have, such as bfloat16."""
+    """Return float32 in place of dtypes that only accelerators have, such as bfloat16."""
     odd = array.dtype.kind == "V" and array.dtype.names is None
     return array.astype(np.float32) if odd else array
 

@@ -1,7 +1,7 @@
 """PredictionFiles: files of predictions, one for each split, which appear when all are there.
 
-Workers write them under hidden names, and the notebook gives them theirs at the end: a call that
-fails leaves the files of an earlier one as they were, and those of two are not mixed.
+Workers write them under hidden names, and the notebook renames them at the end: a call that fails
+leaves the files of an earlier one as they were, and the files of two calls are not mixed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CALL = r"[0-9a-f]{32}(\.[0-9a-f]{32})?"
 """What ends the name of a hidden file: its call, and the attempt that writes it."""
 
 _LEFT_AFTER = 86_400.0
-"""Seconds after which hidden files are those of a process that died: until then, it may write."""
+"""Seconds after which hidden files belong to a process that died: until then, it may write."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class PredictionFiles:
         A path of a file system that the workers share, such as ``predictions/*.parquet``: the
         number of the split, of five digits, takes the place of ``*``.
     call : str
-        What distinguishes its hidden files from those of other calls.
+        A text that distinguishes its hidden files from other calls'.
 
     Raises
     ------
@@ -62,7 +62,7 @@ class PredictionFiles:
         object.__setattr__(self, "pattern", str(path))
 
     def prepare(self, count: int) -> None:
-        """Make the folder; refuse it if it has files that would be taken for parts of these.
+        """Make the folder; refuse it if it has files that would be taken for parts.
 
         Raises
         ------

@@ -42,7 +42,7 @@ class PipelineStage(Protocol):
         """Return the outputs; called in a closure."""
 
     def backward(self, inputs: Any, gradient: Any, scale: float) -> Any:
-        """Push the gradients of the parameters times ``scale``; return that of the inputs."""
+        """Push the gradients of the parameters times ``scale``; return the inputs' gradient."""
 
     def train(self, inputs: Any, scale: float) -> tuple[float, int, Any]:
         """Do so in the last stage; return the loss, how many examples, and the gradient."""
@@ -59,12 +59,12 @@ class Section(DeviceWorker):
 
     In mode ``Sync(section.closures)`` that number of micro-batches makes one update, of the mean of
     their gradients: the result equals, up to rounding, that of the undivided model on these joined.
-    Otherwise each stage applies the gradient of each micro-batch when it is there, and stages may
-    be at different updates.
+    Otherwise each stage applies the gradient of each micro-batch when it arrives, and stages may be
+    at different updates.
 
-    A worker that dies costs a retry of what it was doing; its stages move to another one, and all
-    examples still count exactly once. What stages hand on goes through the notebook: take this for
-    models that are too large for one worker, not for speed.
+    A worker that dies costs a retry of its closures; its stages move to another one, and all
+    examples still count exactly once. Activations go from stage to stage through the notebook: use
+    this for models that are too large for one worker, not for speed.
 
     After Huang et al., *GPipe*, NeurIPS 2019 (micro-batches, recomputation), and Paddle's
     ``PipelineTrainer`` with its ``Section`` workers.
@@ -100,7 +100,7 @@ class Section(DeviceWorker):
 
     @property
     def closures(self) -> int:
-        """How many closures make an update: what `Sync` takes."""
+        """How many closures make an update, for `Sync`."""
         return self.microbatches * 2 * len(self.stages)
 
     def train(
@@ -170,7 +170,7 @@ class _Pipeline:
         for number in range(len(self._suits)):
             if there and self._places.get(number) not in there:
                 self._places[number] = there[number % len(there)]
-        # One worker: of several, those that lease nothing would return nothing.
+        # One worker: of several, some would lease and return nothing.
         able = [worker.index for worker in workers if self._iterator.suits(worker)]
         if able and self._reader not in able:
             first = self._places[0]
@@ -179,7 +179,7 @@ class _Pipeline:
     def begin(self) -> RemoteValue:
         """Schedule the closures of a micro-batch; return the last one's value."""
         schedule, suits = self._coordinator.schedule, self._suits
-        # What is nearer to its end goes first, so little is under way at a time.
+        # Micro-batches that are nearer to their end go first, so few are under way at a time.
         inputs = [schedule(_read, (self._iterator,), worker=self._reads)]
         for number, forward in enumerate(self._forward):
             made = schedule(forward, (inputs[-1],), worker=suits[number], priority=1 + number)

@@ -123,7 +123,7 @@ class Evaluation:
         found, states = SplitFigures(), ReportedStates()
         with datasets[number].iterator() as iterator:
             counted = CountedRows(iterator)
-            since = examples = 0  # rows at the last report, and those that it was of
+            since = examples = 0  # rows at the last report, and the rows that it was of
 
             def report(when: float, values: dict[str, float]) -> None:
                 nonlocal since, examples
@@ -171,7 +171,7 @@ def merged_figures(parts: Iterable[SplitFigures]) -> dict[str, float]:
 Columns = dict[str, np.ndarray]
 
 ALONE = "prediction"
-"""The column of what a function returns that is not a dict."""
+"""The column for the result of a function that does not return a dict."""
 
 
 class Inference:
@@ -180,7 +180,7 @@ class Inference:
     Parameters
     ----------
     predict : callable
-        Takes a batch, and returns an array with one row for each example, or a dict of such.
+        Takes a batch, and returns an array with one row for each example, or a dict of such arrays.
     files : PredictionFiles, optional
         Where the predictions go; without, they are the result.
     """

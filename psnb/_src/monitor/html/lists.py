@@ -69,7 +69,7 @@ class Phases(tuple[WorkerPhases, ...]):
 
     @classmethod
     def of(cls, statistics: Statistics) -> Phases:
-        """Return those of a coordinator's workers."""
+        """Return the rows of a coordinator's workers."""
         return cls(WorkerPhases(str(each.name), each.phases) for each in statistics.workers)
 
     @property

@@ -31,7 +31,7 @@ _MOVING = ("time", "elapsed", "eta")
 
 
 class SavedSummaries:
-    """The static summaries beside the widgets of one coordinator. Thread-safe."""
+    """The static summaries that accompany the widgets of one coordinator. Thread-safe."""
 
     def __init__(self) -> None:
         # So that nothing is written after the end; it is not held across a network call.
@@ -58,7 +58,7 @@ class SavedSummaries:
         return summary["state"] != written["state"] or summary["time"] - written["time"] >= INTERVAL
 
     def changed(self, summary: Summary) -> bool:
-        """Return whether a coordinator's figures differ from those that the outputs have."""
+        """Return whether a coordinator's figures differ from the outputs'."""
         written = self._written
         return written is not None and _saved_figures(summary) != _saved_figures(written)
 

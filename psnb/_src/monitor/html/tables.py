@@ -26,7 +26,7 @@ def html_table(what: str, head: Iterable[str], rows: Sequence[tuple[str, ...]]) 
     Parameters
     ----------
     what : str
-        What the rows are, for those that are only counted.
+        What the rows are, to name the ones that are only counted.
     head : iterable of str
         The names of the columns.
     rows : sequence of tuple

@@ -43,7 +43,7 @@ MOST_SOURCES = 200
 """Limit of known coordinators."""
 
 MOST_GONE = 50
-"""Limit of those that are gone; the first to go are forgotten first."""
+"""Limit of coordinators that are gone; the first to go are forgotten first."""
 
 POSTS_PER_SECOND = 20.0
 """Posts that one coordinator may send; it sends four, and one for each reply."""
@@ -148,14 +148,13 @@ class CoordinatorRegistry:
         self._known.pop(coordinator, None)
 
     def dismiss(self, coordinator: str) -> None:
-        """Remove one that is gone for good: its scheduler may go on reporting it."""
+        """Remove one that will not come back: its scheduler may still report it."""
         self.forget(coordinator)
         self._dismissed[coordinator] = None
         if len(self._dismissed) > MOST_SOURCES:
             del self._dismissed[next(iter(self._dismissed))]
 
     def was_dismissed(self, coordinator: str) -> bool:
-        """Return whether it was dismissed."""
         return coordinator in self._dismissed
 
     def _forget_first_gone(self) -> bool:

@@ -31,7 +31,7 @@ class Kernels:
     Parameters
     ----------
     kernel_manager, session_manager
-        Of the running `ServerApp`.
+        Of the running ``ServerApp``.
     """
 
     def __init__(self, kernel_manager: Any, session_manager: Any) -> None:

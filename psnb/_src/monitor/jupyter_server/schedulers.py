@@ -229,7 +229,7 @@ class Schedulers:
         if known.address != watched.address:
             return  # its kernel is here, or the same scheduler has another address
         for update in extract["updates"]:
-            # Updates with a gap before them are asked for again; see `_after`.
+            # Updates after a gap are not added: the next request asks for what is missing.
             known.add(update)
         known.heard = self._clock()
         if extract["gone"] and not known.gone:

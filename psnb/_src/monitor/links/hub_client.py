@@ -64,7 +64,7 @@ def find_server() -> JupyterServer | None:
 
 
 def found(info: dict[str, Any]) -> JupyterServer:
-    """Return a server from what its runtime file says."""
+    """Return the server that a runtime file describes."""
     # In JupyterHub a server has no token of its own; kernels inherit the token of JupyterHub.
     token = info.get("token") or os.environ.get("JUPYTERHUB_API_TOKEN", "")
     sock = info.get("sock") or ""
@@ -127,8 +127,9 @@ class HubClient:
 
 
 def _verification(host: str) -> ssl.SSLContext | bool:
-    # A certificate names the public host, not this machine's address, and is often self-signed. Of
-    # other hosts it is checked against what the system trusts, which httpx by itself does not ask.
+    # A certificate names the public host, not this machine's address, and is often self-signed. For
+    # other hosts it is checked against the system's certificates, which httpx does not use by
+    # default.
     return False if _is_this_machine(host) else ssl.create_default_context()
 
 

@@ -1,12 +1,13 @@
 """connect_panels: sends a coordinator's updates to panels, by the way that there is."""
 
-# Why `HubLink` and `SchedulerLink` both stand; each way to have one of them loses something:
+# Why there are both `HubLink` and `SchedulerLink`; each way to have one of them loses something:
 # - The hub's alone: coordinators of scripts, on any host, would not be seen. They know no Jupyter
 #   server; its address and token are in a file on its own host, and it may not run yet.
-# - The scheduler's alone: its HTTP server authenticates nobody, so all who reach it could read what
-#   `outline` leaves out. Coordinators would be seen only once somebody attaches their scheduler,
-#   and vanish with it. Commands would have to come by the kernel's comm, which does not reach
-#   processes that a kernel started, and waits for the running cell where pages have no subshells.
+# - The scheduler's alone: its HTTP server has no authentication, so anyone with access could read
+# the data that `outline` leaves out. Coordinators would be seen only once a user attaches their
+# scheduler, and vanish with it. Commands would have to come by the kernel's comm, which does not
+# reach processes that a kernel started, and waits for the running cell where pages have no
+# subshells.
 # - The hub as a client of the scheduler, which TLS authenticates: Jupyter servers would need the
 #   cluster's certificates, and the same Dask, Python and psnb.
 
@@ -59,7 +60,7 @@ def connect_panels(viewed: Viewed, client: Client) -> PanelLink | None:
     link = SchedulerLink(viewed, client)
     try:
         link.start()
-    except Exception:  # a boundary: whatever fails on the scheduler, training goes on
+    except Exception:  # a boundary: whatever fails on the scheduler, training continues
         _log.debug("the scheduler cannot be sent what a coordinator shows", exc_info=True)
         return None
     return link

@@ -1,8 +1,8 @@
 """SchedulerLink: for coordinators outside of Jupyter, a route on the scheduler's HTTP server.
 
 A coordinator sends updates to the scheduler (`SchedulerLink`). A plugin there (`UpdatesRoute`)
-keeps the backlog of each coordinator and serves it beside the dashboard. The hub of a Jupyter
-server asks there, if the scheduler is attached. Like the dashboard, the route needs no password:
+keeps the backlog of each coordinator and serves it next to the dashboard. The hub of a Jupyter
+server polls it, if the scheduler is attached. Like the dashboard, the route needs no password:
 anyone who can open the dashboard can read it. So the scheduler gets only an outline
 (`psnb._src.monitor.updates`), and the route takes no commands.
 """
@@ -45,8 +45,8 @@ MOST_COORDINATORS = 50
 """Limit of coordinators whose backlog the scheduler keeps."""
 
 MOST_BYTES = 4 << 20
-"""Limit of the updates in one answer, in bytes, unless there is only one; the next answer goes
-on."""
+"""Limit of the updates in one answer, in bytes, unless there is only one; the next answer has the
+rest."""
 
 GONE_SECONDS = 300.0
 """Seconds after which a coordinator that is gone is removed."""
