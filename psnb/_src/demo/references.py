@@ -22,7 +22,7 @@ _ROUNDS = 200  # held-out AUC: 0.781 with 100, 0.790 with 200, 0.806 with 1000, 
 
 
 def main() -> None:
-    """Fit both references and print their held-out AUC beside the constants.
+    """Fit both references and print their held-out AUC next to the constants.
 
     Raises
     ------

@@ -24,8 +24,8 @@ def numbers(what: str, values: Any) -> np.ndarray:
     try:
         array = np.asarray(untracked(values))
         if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-            # Such as bfloat16, of which numpy knows nothing. Text and objects are not numbers, and
-            # those of 128 bits may not fit.
+            # For example bfloat16, which numpy does not know. Text and objects are not numbers;
+            # numbers of 128 bits may not fit.
             if array.dtype.kind != "V" or array.dtype.names:
                 raise TypeError(f"their dtype is {array.dtype}")
             array = array.astype(np.float32)

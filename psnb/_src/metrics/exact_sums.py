@@ -34,7 +34,7 @@ def exact_total(numbers: np.ndarray) -> int:
         exponents = (bits >> 52) & 0x7FF
         fractions = (bits & (1 << 52) - 1) | ((exponents > 0).astype(np.int64) << 52)
         np.negative(fractions, out=fractions, where=bits < 0)
-        # In units of 2**-1074 a number is its fraction, shifted; those below 2**-1022 are not.
+        # In units of 2**-1074 a number is its fraction, shifted; below 2**-1022 it is not shifted.
         shifts = np.maximum(exponents, 1) - 1
         lowest = int(shifts.min())
         shifts -= lowest

@@ -1,4 +1,4 @@
-"""StateForm: what arrays the states of a metric are, and how two are joined. Pure.
+"""StateForm: the arrays of a metric's states, and how two are joined. Pure.
 
 Joining is exact, so the result is the same bit for bit in any order.
 """
@@ -48,7 +48,7 @@ class StateForm(ABC):
 
 @dataclass(frozen=True)
 class ExactSums(StateForm):
-    """A few exact sums: uint64 of shape ``(sums, 34)``; see `psnb._src.metrics.metric`.
+    """A few exact sums: uint64 of shape ``(sums, 34)``.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class BucketCounts(StateForm):
         total = arrays[0].copy()
         for each in arrays[1:]:
             total += each
-            carried(total)  # each time: what overflows twice may be positive again
+            carried(total)  # each time: a sum that overflows twice may be positive again
         return total
 
     def subtract(self, whole: np.ndarray, part: np.ndarray) -> np.ndarray:
@@ -148,7 +148,7 @@ class ScoreCounts(StateForm):
 def _sums(digits: np.ndarray, order: np.ndarray, first: np.ndarray) -> np.ndarray:
     """Return the sums of groups, ``(DIGITS, groups)``, of digits ``(DIGITS, scores)``.
 
-    Further digits are mostly zero: only small and odd weights have them. Those are not sorted.
+    Further digits are mostly zero, and then not sorted: only small and odd weights have them.
     """
     found = np.zeros((DIGITS, first.size), np.int64)
     for digit, each in enumerate(digits):

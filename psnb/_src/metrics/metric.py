@@ -1,4 +1,4 @@
-"""MergeableMetric and MetricState: what a metric is, and what one has seen. Pure.
+"""MergeableMetric: a description of a metric; MetricState: its value for examples. Pure.
 
 States are immutable, so any thread may use them.
 """
@@ -171,7 +171,7 @@ class MetricStates(Mapping[str, MetricState]):
         return {name: state.result() for name, state in self._states.items()}
 
     def since(self, earlier: Mapping[str, MetricState]) -> MetricStates:
-        """Return what was merged after an earlier moment; names without news are left out.
+        """Return the states since an earlier moment; unchanged names are left out.
 
         Parameters
         ----------
@@ -215,7 +215,7 @@ class MergeableMetric(SaysWhatToUse, ABC):
 
     @abstractmethod
     def evaluate(self, array: np.ndarray) -> float | str:
-        """Return the value of a state's array, or, in words, why it has none."""
+        """Return the value of a state's array, or a text that says why it has none."""
 
     def empty(self) -> MetricState:
         """Return the state of no examples; adding it changes nothing."""

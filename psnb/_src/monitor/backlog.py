@@ -1,4 +1,4 @@
-"""Backlog: what a late view needs, the newest full update and all updates after it.
+"""Backlog: the updates for a late view: the newest full one and all after it.
 
 The hub on the Jupyter server and the route on a Dask scheduler keep one for each coordinator;
 neither looks into updates. Updates are kept as JSON text, which is small and is sent on

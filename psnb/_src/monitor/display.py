@@ -1,10 +1,10 @@
 """Chooses a coordinator's display: a live widget in a notebook, text anywhere else.
 
 In a notebook the live widget is one output, and a static summary another, which the page hides
-while the widget lives (see `html.saved`). When a cell ends, what is saved of both is brought up to
-date: what executes a notebook without a page ends right after the last cell, before the publisher's
-next update. When the coordinator is closed, by any thread, the outputs are replaced by its final
-summary, which a saved notebook keeps.
+while the widget lives (see `html.saved`). When a cell ends, the saved form of both is brought up to
+date: a program that executes a notebook without a page ends right after the last cell, before the
+publisher's next update. When the coordinator is closed, by any thread, the outputs are replaced by
+its final summary, which a saved notebook keeps.
 
 It is not done at the end of ``join`` instead: a cell may join a thousand times a second, and takes
 milliseconds for each summary, and there are more ways to wait (`drain`, `run_epoch`, trainers).
@@ -83,7 +83,7 @@ class LiveView:
             self._viewed = weakref.ref(viewed)
             self._shown.append(output)
         widget = self._live_widget(viewed)
-        update = _state(viewed)  # later: it is that of one that is closed, if nothing is live
+        update = _state(viewed)  # later: it belongs to a closed view, if none is live
         if widget is None:
             bundle: dict[str, Any] = {"text/html": _static(update)}
         else:

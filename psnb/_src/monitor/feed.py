@@ -213,7 +213,7 @@ def pack(array: np.ndarray) -> str:
 
 
 def _row(kind: type, source: object, /, **others: Any) -> Any:
-    """Return a message of a kind: what it is not given here, it has from a record of that name."""
+    """Return a message of a kind; fields that are not given here come from a record by name."""
     return {
         name: others[name] if name in others else getattr(source, name)
         for name in kind.__annotations__

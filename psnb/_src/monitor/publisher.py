@@ -1,10 +1,10 @@
 """Publisher: sends a coordinator's updates to one view at a steady pace, from its own thread.
 
-The notebook's thread may be blocked in ``join`` for minutes; this one goes on. The threads share
+The notebook's thread may be blocked in ``join`` for minutes; this one continues. The threads share
 only events: `hello` and `stop`, called from any thread, set one that the publisher waits on, and no
-interrupt can cut that in half. What it reads of the coordinator is thread-safe. It has only a weak
-reference to the coordinator, which can be garbage-collected while its view is still in a cell; then
-the thread ends.
+interrupt can cut that in half. All that it reads of the coordinator is thread-safe. It has only a
+weak reference to the coordinator, which can be garbage-collected while its view is still in a cell;
+then the thread ends.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Publisher:
             self._idle()
         else:
             if last and update["summary"]["state"] != CLOSED:
-                # The coordinator goes on without the view.
+                # The coordinator continues without the view.
                 update["notice"] = "No longer updated."
             self._last = update
             self._send(update)

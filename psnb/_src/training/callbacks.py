@@ -16,8 +16,8 @@ from psnb.errors import ConfigurationError
 class EarlyStopping(Callback):
     """Ends training when a metric has not improved for some epochs.
 
-    If training is resumed, the epochs that the history has by then count, as if it had gone on: one
-    that this has ended is ended again at once, unless ``patience`` is larger now.
+    If training is resumed, the epochs of the history count, as if it had never stopped: training
+    that this has ended is ended again immediately, unless ``patience`` is larger now.
 
     Parameters
     ----------

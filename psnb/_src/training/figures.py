@@ -1,4 +1,4 @@
-"""EpochFigures: what closures report in one epoch, and in each of its print periods. One thread.
+"""EpochFigures: the metrics of one epoch, and of each of its print periods. One thread.
 
 The part of the epoch that an earlier run has trained counts as well: `EpochFigures.saved` has it in
 JSON's types.

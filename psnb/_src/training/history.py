@@ -1,4 +1,4 @@
-"""TrainingHistory: what came out of training, epoch by epoch. Immutable. Pure."""
+"""TrainingHistory: the results of training, epoch by epoch. Immutable. Pure."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class Section(DeviceWorker):
 
     ``psnb.Trainer(coordinator, worker=psnb.Section([first, second, last]))``.
 
-    An element of the dataset is a micro-batch. Of ``microbatches`` of them at a time, one stage
-    computes one while other stages compute others; gradients come back the same way.
+    An element of the dataset is a micro-batch. ``microbatches`` of them are under way at a time:
+    one stage computes one while other stages compute others; gradients come back the same way.
 
     In mode ``Sync(section.closures)`` that number of micro-batches makes one update, of the mean of
     their gradients: the result equals, up to rounding, that of the undivided model on these joined.

@@ -1,4 +1,4 @@
-"""A metric's chart for the static summary: what an inline SVG has. Pure."""
+"""A metric's chart for the static summary: the values of an inline SVG. Pure."""
 
 from __future__ import annotations
 

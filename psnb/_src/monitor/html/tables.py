@@ -30,7 +30,7 @@ def html_table(what: str, head: Iterable[str], rows: Sequence[tuple[str, ...]]) 
     head : iterable of str
         The names of the columns.
     rows : sequence of tuple
-        The cells; what is not `markupsafe.Markup` in them is escaped.
+        The cells; all but `markupsafe.Markup` in them is escaped.
     """
     macros: Any = TEMPLATES.get_template("tables.html").module
     return str(macros.table(what, head, rows)).strip()
