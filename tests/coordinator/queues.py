@@ -15,10 +15,10 @@ from psnb._src.coordinator import queue as product
 from psnb._src.coordinator.closures import (
     NO_ARGUMENTS,
     Call,
-    Closure,
     FunctionRegistry,
     Pin,
     ScheduleOptions,
+    Work,
     pack_call,
 )
 from psnb._src.coordinator.in_flight import Gate
@@ -26,7 +26,7 @@ from psnb._src.coordinator.leases import EpochLeases
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.scheduler import Scheduler
 from psnb._src.monitor.statistics import WorkerStatistics
-from psnb._src.protocol.messages import Taken
+from psnb._src.protocol.messages import ClosureResult, Taken
 from psnb._src.protocol.packing import dumps, pack_error
 from psnb._src.utils.threads import runs_here
 from tests.conftest import DEADLINE, wait_until
@@ -119,27 +119,55 @@ class ClosureQueue(product.ClosureQueue):
         return partial(self.loop.do, found) if callable(found) else found
 
 
-def closure(queue: ClosureQueue, number: int = 0, retries: int = 0) -> Closure:
-    return Closure(
-        number, FUNCTION, NO_ARGUMENTS, ScheduleOptions(retries), RemoteValue(queue.inbox)
-    )
+def closure(queue: ClosureQueue, number: int = 0, retries: int = 0) -> Work:
+    return make_work(queue, number, ScheduleOptions(retries))
 
 
-def put(queue: ClosureQueue, count: int, retries: int = 0) -> list[Closure]:
+def make_work(
+    queue: ClosureQueue,
+    number: int,
+    options: ScheduleOptions,
+    call: Call = NO_ARGUMENTS,
+    remote: RemoteValue | None = None,
+) -> Work:
+    remote = RemoteValue(queue.inbox) if remote is None else remote
+    return Work(number, number, FUNCTION, call, options, remote)
+
+
+def commit_of(closure: Work) -> int:
+    """Return the number of the commit of a closure's first step."""
+    return closure.execution.commit - closure.execution.done
+
+
+def done(
+    each: Work,
+    *values: bytes,
+    steps: int = 1,
+    ended: bool = True,
+    pushed: bool = False,
+    reported: bytes = b"",
+) -> tuple[Work, ClosureResult]:
+    """Return what its worker says when steps are done."""
+    return each, ClosureResult(each.id, steps, ended, True, reported, values, 0.0, pushed, ())
+
+
+def raised(each: Work, error: bytes) -> tuple[Work, ClosureResult]:
+    return each, ClosureResult(each.id, 0, True, False, error, (), 0.0, False, ())
+
+
+def put(queue: ClosureQueue, count: int, retries: int = 0) -> list[Work]:
     closures = [closure(queue, number, retries) for number in range(count)]
     for each in closures:
         queue.put(each)
     return closures
 
 
-def succeed(
-    queue: ClosureQueue, each: Closure, value: object = None, *, pushed: bool = False
-) -> None:
-    queue.settle([(each, True, dumps(value, "value"), pushed)])
+def succeed(queue: ClosureQueue, each: Work, value: object = None, *, pushed: bool = False) -> None:
+    queue.settle([done(each, dumps(value, "value"), pushed=pushed)])
 
 
-def fail(queue: ClosureQueue, each: Closure, error: Exception) -> None:
-    queue.settle([(each, False, pack_error(error), False)])
+def fail(queue: ClosureQueue, each: Work, error: Exception) -> None:
+    queue.settle([raised(each, pack_error(error))])
 
 
 def in_thread(function: Callable[[], Any]) -> Future[Any]:
@@ -161,7 +189,7 @@ def wait_for_waiter(queue: ClosureQueue) -> None:
     wait_until(lambda: any(not each.done() for _, each in queue.inbox._waiters), "somebody waits")
 
 
-def up_to(limit: int) -> Callable[[Closure], bool]:
+def up_to(limit: int) -> Callable[[Work], bool]:
     """Admit so many closures."""
     left = iter(range(limit))
     return lambda closure: next(left, None) is not None
@@ -179,9 +207,9 @@ def put_one(
     call: Call = NO_ARGUMENTS,
     detached: bool = False,
     slot: int | None = None,
-) -> Closure:
+) -> Work:
     made = ScheduleOptions(priority=priority, worker=pin, detached=detached, slot=slot)
-    closure = Closure(number, FUNCTION, call, made, RemoteValue(queue.inbox))
+    closure = make_work(queue, number, made, call)
     queue.put(closure)
     return closure
 
@@ -190,15 +218,15 @@ def call_with(queue: ClosureQueue, *args: object) -> Call:
     return pack_call("f", args, {}, queue.inbox)
 
 
-def numbers(closures: list[Closure]) -> list[int]:
+def numbers(closures: list[Work]) -> list[int]:
     return [closure.id for closure in closures]
 
 
-def put_back(queue: ClosureQueue, *closures: Closure) -> None:
+def put_back(queue: ClosureQueue, *closures: Work) -> None:
     queue.put_back(closures, executing=1, lost="worker 'a' was killed")
 
 
-def opened(count: int = 1, gate: Gate | None = None) -> tuple[ClosureQueue, list[Closure]]:
+def opened(count: int = 1, gate: Gate | None = None) -> tuple[ClosureQueue, list[Work]]:
     """Return a queue, and closures that were lost and of which nobody knows what became."""
     queue = ClosureQueue(10, gate=gate)
     put(queue, count, retries=1)

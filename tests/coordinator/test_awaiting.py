@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from psnb import as_completed, errors
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.in_flight import RoundGate
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb.errors import ClosureCancelledError
@@ -26,7 +26,7 @@ from tests.coordinator.queues import (
 )
 
 
-def running(queue: ClosureQueue, count: int = 1) -> list[Closure]:
+def running(queue: ClosureQueue, count: int = 1) -> list[Work]:
     closures = put(queue, count)
     queue.take(up_to(count))
     return closures

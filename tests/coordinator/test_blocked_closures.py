@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.in_flight import RoundGate, Step
 from psnb._src.coordinator.remote_value import ClosureStatus
 from tests.conftest import wait_until
@@ -62,7 +62,7 @@ def test_so_does_who_fetches_it_as_often_as_he_likes_until_it_is_known() -> None
         lost.remote.fetch(0)
 
 
-async def _awaited(each: Closure) -> object:
+async def _awaited(each: Work) -> object:
     return await each.remote
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from psnb import as_completed
 from psnb._src.coordinator import remote_value
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.epoch import WholeSplits, map_splits, run_in_order
 from psnb._src.coordinator.partitioned import _LoadInProgress
 from psnb._src.coordinator.queue import BroadcastCalls
@@ -146,7 +146,7 @@ def test_a_wait_goes_on_when_the_server_is_back(wait: str) -> None:
 
 def test_those_that_go_on_are_waited_for_beside_one_that_is_held_up() -> None:
     queue, (lost,) = opened()
-    other: Closure = put_one(queue, 7)
+    other: Work = put_one(queue, 7)
     queue.take(up_to(1))
     queue.block(UNRESPONSIVE)
     ending = as_completed([lost.remote, other.remote])

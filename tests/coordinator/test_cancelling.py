@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures import Closure, Execution
+from psnb._src.coordinator.closures import Execution, Work
 from psnb._src.coordinator.in_flight import RoundGate
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.remote_value import ClosureStatus
@@ -22,6 +22,7 @@ from tests.coordinator.queues import (
     numbers,
     put,
     put_one,
+    raised,
     succeed,
     up_to,
     worker,
@@ -29,11 +30,11 @@ from tests.coordinator.queues import (
 from tests.coordinator.queues import closure as waiting
 
 
-def cancel(queue: ClosureQueue, closure: Closure) -> Closure | None:
+def cancel(queue: ClosureQueue, closure: Work) -> Work | None:
     return queue.cancel(closure.remote, in_flight=True)
 
 
-def put_back(queue: ClosureQueue, closure: Closure) -> None:
+def put_back(queue: ClosureQueue, closure: Work) -> None:
     queue.put_back([closure], 0, "it has had no effect")
 
 
@@ -156,7 +157,7 @@ def test_a_round_goes_on_without_it() -> None:
     assert len(steps) == 1
 
 
-def taken_closure(number: int) -> Closure:
+def taken_closure(number: int) -> Work:
     """Return a closure that some worker has."""
     made = waiting(ClosureQueue(1), number)
     made.execution = Execution(0)
@@ -169,7 +170,7 @@ def test_one_whose_outcome_is_unknown_fails_with_the_error() -> None:
     (closure,) = queue.take(up_to(1))
     cancel(queue, closure)
     error = pack_error(errors.InternalError("a server answered nonsense"))
-    queue.settle([(closure, False, error, False)], certain=False)
+    queue.settle([raised(closure, error)], certain=False)
     assert closure.remote.cancel() is False
     with pytest.raises(errors.InternalError, match="nonsense"):
         queue.join(TIMEOUT)
@@ -178,7 +179,7 @@ def test_one_whose_outcome_is_unknown_fails_with_the_error() -> None:
 
 def test_those_that_have_failed_are_remembered_only_while_a_worker_may_run_them() -> None:
     leases = LeaseRegistry()
-    queue = ClosureQueue(10, on_end=leases.end)
+    queue = ClosureQueue(10, on_end=leases.end, on_steps=leases.end_steps)
     put(queue, 2)
     first, second = queue.take(up_to(2))
     cancel(queue, first)
@@ -198,7 +199,7 @@ def test_what_it_takes_of_a_leased_dataset_is_free_again() -> None:
     assert lease is not None
     leases.take("session", Taken(epoch, lease.number, 5, 0, 1, 1, False))
     closure = taken_closure(5)
-    leases.end(closure, succeeded=False)
+    leases.end(closure)
     leases.take("session", Taken(epoch, lease.number, 5, 1, 1, 2, False))
     state = leases.state(epoch)
     ranges = [[0, None, 1], [0, 1, 1], [0, 2, None]]
@@ -219,7 +220,7 @@ def test_what_it_takes_at_the_very_moment_of_its_end_is_free_again_too() -> None
 
         def __contains__(self, closure: object) -> bool:
             found = super().__contains__(closure)
-            enders.append(threading.Thread(target=leases.end, args=(running, False)))
+            enders.append(threading.Thread(target=leases.end, args=(running,)))
             enders[-1].start()
             enders[-1].join(0.2)  # it ends within this time only if nothing holds it up
             return found

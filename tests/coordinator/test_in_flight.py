@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.in_flight import InFlight
-from tests.coordinator.queues import ClosureQueue, closure
+from tests.coordinator.queues import ClosureQueue, closure, commit_of
 
 
-def begun(in_flight: InFlight, count: int) -> list[Closure]:
+def begun(in_flight: InFlight, count: int) -> list[Work]:
     queue = ClosureQueue(1)  # for its condition only
     closures = [closure(queue, number) for number in range(count)]
     for each in closures:
@@ -20,7 +20,7 @@ def test_a_closure_that_is_begun_again_keeps_its_commit_number() -> None:
     first, second = begun(in_flight, 2)
     assert in_flight.give_back(first)
     in_flight.begin(first)
-    assert (first.execution.commit, second.execution.commit) == (0, 1)
+    assert (commit_of(first), commit_of(second)) == (0, 1)
 
 
 def test_a_lost_closure_is_in_flight_though_it_does_not_run() -> None:
@@ -56,9 +56,9 @@ def test_closed_attempts_are_those_that_were_begun() -> None:
     in_flight.lose([lost])
     never_taken = closure(ClosureQueue(1), 4)
     attempts = in_flight.closed_attempts([again, never_taken])
-    assert in_flight.settled.bounds() == (ended.execution.commit, again.execution.commit)
-    assert under_way.execution.commit not in attempts
+    assert in_flight.settled.bounds() == (commit_of(ended), commit_of(again))
+    assert commit_of(under_way) not in attempts
     assert attempts == {
-        again.execution.commit: 1,
-        lost.execution.commit: 1,
+        commit_of(again): 1,
+        commit_of(lost): 1,
     }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from itertools import islice
 
 import pytest
 
-from psnb._src.coordinator.closures import Closure, FunctionRegistry, Run, ScheduleOptions
+from psnb._src.coordinator.closures import FunctionRegistry, ScheduleOptions, Work
 from psnb._src.coordinator.load import (
     AHEAD_SECONDS,
     MOST_AHEAD,
@@ -21,17 +22,15 @@ SHORT, LONG = AHEAD_SECONDS / 8, AHEAD_SECONDS * 10
 _numbers = itertools.count()
 
 
-def closures(count: int, *seconds: float) -> list[Closure]:
+def closures(count: int, *seconds: float) -> list[Work]:
     """Return closures of one new function, of which others have taken so long."""
     function = FunctionRegistry().register(lambda: None)
     for each in seconds:
         function.duration.add(each)
     queue = ClosureQueue(1)
     return [
-        Closure(
-            next(_numbers), function, NO_ARGUMENTS, ScheduleOptions(0), RemoteValue(queue.inbox)
-        )
-        for _ in range(count)
+        Work(each, each, function, NO_ARGUMENTS, ScheduleOptions(0), RemoteValue(queue.inbox))
+        for each in islice(_numbers, count)
     ]
 
 
@@ -163,12 +162,12 @@ def test_a_worker_that_holds_reports_of_runs_back_is_not_taken_for_slow() -> Non
 def test_what_waits_behind_a_run_is_overdue_when_no_report_of_it_comes() -> None:
     load = Load(threads=1)
     (later,) = closures(1, SHORT)
-    how = ScheduleOptions(worker="w", steps=1)
-    load.add(Run(next(_numbers), later.function, NO_ARGUMENTS, how, later.remote))
+    how, number = ScheduleOptions(worker="w", steps=5), next(_numbers)
+    load.add(Work(number, number, later.function, NO_ARGUMENTS, how, later.remote))
     load.add(later)
     load.sent(10.0)
-    assert load.overdue(10.0 + 0.9 * load.run_seconds) == []
-    assert load.overdue(10.0 + 1.1 * load.run_seconds) == [later.id]
+    assert load.overdue(10.0 + 0.9 * load.long_seconds) == []
+    assert load.overdue(10.0 + 1.1 * load.long_seconds) == [later.id]
 
 
 def test_those_beyond_the_threads_wait_in_the_order_of_their_sending() -> None:

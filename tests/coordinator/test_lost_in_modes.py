@@ -15,6 +15,7 @@ from psnb._src.coordinator.in_flight import (
 from psnb._src.coordinator.remote_value import ClosureStatus
 from tests.coordinator.queues import (
     ClosureQueue,
+    commit_of,
     numbers,
     put,
     put_back,
@@ -59,7 +60,7 @@ def test_a_round_waits_for_an_open_one() -> None:
     succeed(queue, other, pushed=True)
     assert not steps
     succeed(queue, lost, pushed=True)
-    assert steps == [ApplyRound(0, (lost.execution.commit, other.execution.commit))]
+    assert steps == [ApplyRound(0, (commit_of(lost), commit_of(other)))]
 
 
 def test_one_that_runs_again_takes_its_seat_again() -> None:
@@ -73,7 +74,7 @@ def test_one_that_runs_again_takes_its_seat_again() -> None:
     assert queue.take(up_to(9)) == [lost]
     for each in (other, lost):
         succeed(queue, each, pushed=True)
-    assert steps == [ApplyRound(0, (lost.execution.commit, other.execution.commit))]
+    assert steps == [ApplyRound(0, (commit_of(lost), commit_of(other)))]
 
 
 def test_one_whose_seat_was_taken_runs_in_a_later_round() -> None:
@@ -90,7 +91,7 @@ def test_one_whose_seat_was_taken_runs_in_a_later_round() -> None:
     queue.stepped(None)
     assert queue.take(up_to(9)) == [lost]
     succeed(queue, lost, pushed=True)
-    assert steps[-1] == ApplyRound(1, (lost.execution.commit,))
+    assert steps[-1] == ApplyRound(1, (commit_of(lost),))
 
 
 # What servers that are new must know.

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.protocol.messages import AskLease, Taken
 from tests.coordinator.queues import (
     ClosureQueue,
     closure,
+    commit_of,
     fail,
     put_back,
     succeed,
@@ -30,7 +31,7 @@ class _World:
         self.sizes, self.visits = sizes, [[0] * size for size in sizes]
         self.committed: dict[int, list[Taken]] = {}  # and what servers remember beside it
         self.leases = LeaseRegistry()
-        self.queue = ClosureQueue(100, on_end=self.leases.end)
+        self.queue = ClosureQueue(100, on_end=self.leases.end, on_steps=self.leases.end_steps)
         self.epoch = self.leases.open(len(sizes))
         self.lives = 0
         self.put = 0
@@ -51,21 +52,21 @@ class _World:
         with contextlib.suppress(ValueError):
             self.queue.done()
 
-    def commit(self, closure: Closure, used: list[tuple[int, int]], taken: list[Taken]) -> None:
-        assert closure.execution.commit not in self.committed
-        self.committed[closure.execution.commit] = taken
+    def commit(self, closure: Work, used: list[tuple[int, int]], taken: list[Taken]) -> None:
+        assert commit_of(closure) not in self.committed
+        self.committed[commit_of(closure)] = taken
         for split, position in used:
             self.visits[split][position] += 1
 
-    def lose(self, closures: list[Closure], worker: str) -> None:
+    def lose(self, closures: list[Work], worker: str) -> None:
         """Find out what became of closures whose worker was lost, and its leases."""
         again = []
         lost = self.queue.lose(closures)
         for each in closures:
-            self.leases.note_used(self.committed.get(each.execution.commit, ()))
+            self.leases.note_used(self.committed.get(commit_of(each), ()))
         self.leases.lose(worker)
         for each in lost:
-            if each.execution.commit in self.committed:
+            if commit_of(each) in self.committed:
                 succeed(self.queue, each)
             else:
                 again.append(each)
@@ -81,8 +82,8 @@ class _Worker:
         self.world.lives += 1
         self.name = f"life {self.world.lives}"
         self.lease: tuple[int, int, int, int] | None = None  # number, split, from, to
-        self.begun: list[Closure] = []
-        self.ended: list[Closure] = []  # and the coordinator has not heard of it
+        self.begun: list[Work] = []
+        self.ended: list[Work] = []  # and the coordinator has not heard of it
         self.unreported: list[Taken] = []
 
     def take(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psnb._src.coordinator.closures import NO_ARGUMENTS, Closure, ScheduleOptions
+from psnb._src.coordinator.closures import NO_ARGUMENTS, ScheduleOptions, Work
 from psnb._src.coordinator.membership import MissingWorkers
 from psnb._src.coordinator.remote_value import RemoteValue
 from tests.coordinator.queues import FUNCTION, ClosureQueue
@@ -44,5 +44,5 @@ def test_the_queue_tells_by_name_or_index_for_whom_closures_wait() -> None:
     queue = ClosureQueue(10)
     for number, pin in enumerate((None, "a", 3, "a", lambda worker: False)):
         remote = RemoteValue(queue.inbox)
-        queue.put(Closure(number, FUNCTION, NO_ARGUMENTS, ScheduleOptions(worker=pin), remote))
+        queue.put(Work(number, number, FUNCTION, NO_ARGUMENTS, ScheduleOptions(worker=pin), remote))
     assert queue.awaited() == ["a", 3]

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.coordinator.values import fetched
 from psnb._src.monitor.events import EventKind, EventLog
@@ -16,6 +16,7 @@ from tests.coordinator.queues import (
     TIMEOUT,
     ClosureQueue,
     closure,
+    done,
     fail,
     in_thread,
     put,
@@ -325,7 +326,7 @@ def test_a_closure_that_is_lost_too_often_fails_and_names_the_worker() -> None:
 
 def test_put_back_may_exceed_the_size_without_blocking() -> None:
     queue = ClosureQueue(1)
-    taken: list[Closure] = []
+    taken: list[Work] = []
     for number in range(3):
         queue.put(closure(queue, number, retries=5))
         taken += queue.take(up_to(1))
@@ -436,7 +437,7 @@ def test_a_queue_of_two_passes_thousands_of_closures_through_several_connections
     def connection() -> None:
         while not ended.is_set():
             taken = queue.take(up_to(3))
-            queue.settle([(each, True, b"", False) for each in taken])
+            queue.settle([done(each) for each in taken])
             if not taken:
                 work.acquire(timeout=0.05)
 

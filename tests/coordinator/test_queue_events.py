@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.protocol.packing import pack_error
@@ -76,7 +76,7 @@ def test_who_waits_finds_noted_what_is_raised() -> None:
 def test_a_queue_may_be_closed_while_a_failure_is_noted() -> None:
     log = EventLog()
 
-    def close(worker: str, closure: Closure, error: bytes) -> None:
+    def close(worker: str, closure: Work, error: bytes) -> None:
         queue.close()  # as a finalizer does that the garbage collector calls
 
     queue = ClosureQueue(10, events=log, on_failure=close)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb.errors import ClosureCancelledError
@@ -191,7 +191,7 @@ def test_done_raises_an_error_once() -> None:
 
 
 def test_fetch_returns_the_same_value_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    queues: list[tuple[ClosureQueue, Closure]] = []
+    queues: list[tuple[ClosureQueue, Work]] = []
 
     def end() -> None:
         queue, running = queues[-1]

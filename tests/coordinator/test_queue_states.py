@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from psnb._src.metrics.means import Mean
-from psnb._src.protocol.packing import dumps, loads, pack_error
+from psnb._src.metrics.ranking import Mean
+from psnb._src.protocol.packing import dumps, loads
 from psnb._src.worker.context import ReportedStates
-from tests.coordinator.queues import TIMEOUT, ClosureQueue, put
+from tests.coordinator.queues import TIMEOUT, ClosureQueue, done, fail, put
 
 STATES = ReportedStates()
 STATES.add({"loss": Mean()([0.5])})
-OUTCOME = STATES.attach(dumps("value", "it"))
+REPORTED = STATES.attach(b"")
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_states_are_handed_on_and_the_value_is_without_them(
 ) -> None:
     (closure,) = put(queue, 1)
     queue.take(lambda each: True)
-    queue.settle([(closure, True, OUTCOME, False)])
+    queue.settle([done(closure, dumps("value", "it"), reported=REPORTED)])
     assert [loads(each) for each in handed] == [({}, {"loss": Mean()([0.5])})]
     assert closure.remote.fetch(TIMEOUT) == "value"
 
@@ -40,14 +41,14 @@ def test_a_second_outcome_of_a_closure_hands_on_nothing(
     (closure,) = put(queue, 1)
     queue.take(lambda each: True)
     for _ in range(2):
-        queue.settle([(closure, True, OUTCOME, False)])
+        queue.settle([done(closure, dumps("value", "it"), reported=REPORTED)])
     assert len(handed) == 1
 
 
 def test_a_closure_that_raised_hands_on_nothing(queue: ClosureQueue, handed: list[bytes]) -> None:
     (closure,) = put(queue, 1)
     queue.take(lambda each: True)
-    queue.settle([(closure, False, pack_error(ValueError("boo")), False)])
+    fail(queue, closure, ValueError("boo"))
     assert handed == []
 
 
@@ -57,7 +58,7 @@ def test_an_outcome_after_the_queue_was_closed_hands_on_nothing(
     (closure,) = put(queue, 1)
     queue.take(lambda each: True)
     queue.close()
-    queue.settle([(closure, True, OUTCOME, False)])
+    queue.settle([done(closure, dumps("value", "it"), reported=REPORTED)])
     assert handed == []
 
 
@@ -67,5 +68,5 @@ def test_who_waits_for_a_closure_finds_its_states_handed_on(handed: list[bytes])
     (closure,) = put(queue, 1)
     closure.remote.call_back(lambda remote: found.append(len(handed)))
     queue.take(lambda each: True)
-    queue.settle([(closure, True, OUTCOME, False)])
+    queue.settle([done(closure, dumps("value", "it"), reported=REPORTED)])
     assert found == [1]

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.coordinator.resolve import LEAST_REPORTED, Resolver
@@ -20,7 +21,7 @@ from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import ApplyCommit, EndWriter, FenceCommits
 from psnb.errors import InternalError, ServerLostError
 from tests.conftest import DEADLINE
-from tests.coordinator.queues import ClosureQueue, put, succeed
+from tests.coordinator.queues import ClosureQueue, done, put, succeed
 
 SHARD = ShardId("s", 0)
 RESULT = dumps("done", "result")
@@ -40,20 +41,21 @@ class Strategy:
         ]
 
 
-def running(queue: ClosureQueue) -> Closure:
+def running(queue: ClosureQueue) -> Work:
     """Return a closure that a worker has taken."""
     put(queue, 1)
     (closure,) = queue.take(lambda each: True)
     return closure
 
 
-def asked(queue: ClosureQueue, closure: Closure, writer: str, *facts: CommitRecord) -> None:
+def asked(queue: ClosureQueue, closure: Work, writer: str, *facts: CommitRecord) -> None:
     """Ask what became of commit 7 of a writer, whose answer the closure waits for."""
     strategy = Strategy(*facts)
 
     async def resolve() -> None:
         resolver = Resolver(queue.scheduler, strategy, LeaseRegistry(), True)  # type: ignore[arg-type]
-        resolver.ask(closure, (writer, 7), RESULT, pushed=False, worker="a")
+        _, result = done(closure, RESULT, steps=0)
+        resolver.ask(closure, replace(result, in_doubt=(writer, 7)), "a")
         await asyncio.gather(*resolver._tasks)
 
     asyncio.run(resolve())

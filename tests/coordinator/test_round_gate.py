@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.in_flight import ApplyRound, RoundGate, Step
 from psnb.errors import ServerLostError
 from tests.coordinator.queues import (
     TIMEOUT,
     ClosureQueue,
+    commit_of,
     fail,
     in_thread,
     numbers,
@@ -29,12 +30,12 @@ def rounds_of(closures: int) -> tuple[ClosureQueue, list[Step]]:
     return queue, steps
 
 
-def take(queue: ClosureQueue, count: int = 100) -> list[Closure]:
+def take(queue: ClosureQueue, count: int = 100) -> list[Work]:
     return queue.take(up_to(count))
 
 
-def commits(closures: list[Closure]) -> tuple[int, ...]:
-    return tuple(closure.execution.commit for closure in closures)
+def commits(closures: list[Work]) -> tuple[int, ...]:
+    return tuple(commit_of(closure) for closure in closures)
 
 
 def test_no_closure_of_a_round_begins_before_the_round_before_it_was_applied() -> None:
@@ -104,7 +105,7 @@ def test_a_closure_that_failed_or_pushed_nothing_has_a_seat_and_no_vote() -> Non
     fail(queue, failed, ValueError("boo"))
     succeed(queue, unresponsive)
     succeed(queue, pushed, pushed=True)
-    assert steps == [ApplyRound(0, (pushed.execution.commit,))]
+    assert steps == [ApplyRound(0, (commit_of(pushed),))]
 
 
 def test_a_round_in_which_nothing_was_pushed_needs_no_step() -> None:
@@ -151,7 +152,7 @@ def test_join_has_the_last_smaller_round_applied_first() -> None:
     assert not steps
     joining = in_thread(queue.join)
     wait_for_waiter(queue)
-    assert steps == [ApplyRound(0, (each.execution.commit,))]
+    assert steps == [ApplyRound(0, (commit_of(each),))]
     assert not joining.done()
     queue.stepped(None)
     joining.result(TIMEOUT)
@@ -177,7 +178,7 @@ def test_draining_applies_what_has_ended_and_leaves_the_rest_for_later_rounds() 
     queue.pause()
     draining = in_thread(lambda: queue.wait_until_nothing_runs(TIMEOUT))
     wait_for_waiter(queue)
-    assert steps == [ApplyRound(0, (first.execution.commit,))]
+    assert steps == [ApplyRound(0, (commit_of(first),))]
     queue.stepped(None)
     draining.result(TIMEOUT)
     queue.resume()
@@ -215,6 +216,6 @@ def test_what_is_detached_begins_at_any_time_and_takes_no_seat() -> None:
     assert queue.take(up_to(9), worker) == [detached]
     succeed(queue, first, pushed=True)
     succeed(queue, detached)
-    assert steps == [ApplyRound(0, (first.execution.commit,))]
+    assert steps == [ApplyRound(0, (commit_of(first),))]
     queue.stepped(None)
     assert numbers(take(queue)) == [1]

@@ -1,4 +1,4 @@
-"""Runs: a function that a worker calls again and again, each time with a commit of its own."""
+"""Long closures: a worker calls a function again and again, each time with a commit of its own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Numbers, Run, ScheduleOptions
+from psnb._src.coordinator.closures import NOT_TAKEN, Numbers, ScheduleOptions, Work
 from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.coordinator.load import AHEAD_SECONDS, RUN_SECONDS, Load
-from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue, StepValues
+from psnb._src.coordinator.load import AHEAD_SECONDS, LONG_SECONDS, Load
+from psnb._src.coordinator.remote_value import ClosureStatus, StepValues
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import EFFECTIVE, AskLease, Taken
@@ -25,10 +25,11 @@ from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import FenceCommits
 from psnb._src.worker.context import ReportedStates, with_taken
 from tests.coordinator.queues import (
-    FUNCTION,
     NO_ARGUMENTS,
     ClosureQueue,
+    done,
     fail,
+    make_work,
     put_back,
     put_one,
     up_to,
@@ -39,66 +40,72 @@ from tests.coordinator.test_load import closures
 SHARD = ShardId("s", 0)
 
 
-def put_run(queue: ClosureQueue, most: int = 10, number: int = 0) -> Run:
-    how = ScheduleOptions(steps=most)
-    run = Run(number, FUNCTION, NO_ARGUMENTS, how, RemoteValue(queue.inbox))
+def put_run(queue: ClosureQueue, most: int = 10, number: int = 0) -> Work:
+    run = make_work(queue, number, ScheduleOptions(steps=most))
     queue.put(run)
     return run
 
 
-def taken_run(queue: ClosureQueue, steps: int, number: int = 0) -> Run:
-    """Return a run that a worker has taken."""
+def taken_run(queue: ClosureQueue, steps: int, number: int = 0) -> Work:
+    """Return a long closure that a worker has taken."""
     run = put_run(queue, steps, number)
 
-    def admit(closure: Closure) -> bool:
-        assert isinstance(closure, Run)
-        closure.grant(steps)
+    def admit(closure: Work) -> bool:
+        closure.granted = steps
         return True
 
     assert queue.take(admit) == [run]
     return run
 
 
-def run_like(closure: Closure, most: int) -> Run:
+def run_like(closure: Work, most: int) -> Work:
     how = ScheduleOptions(steps=most)
-    return Run(closure.id, closure.function, NO_ARGUMENTS, how, closure.remote)
+    return Work(closure.id, closure.id, closure.function, NO_ARGUMENTS, how, closure.remote)
+
+
+def advance(queue: ClosureQueue, run: Work, steps: int, *values: bytes) -> None:
+    queue.settle([done(run, *values, steps=steps, ended=False)])
+
+
+def end(queue: ClosureQueue, run: Work) -> None:
+    queue.settle([done(run, steps=0)])
 
 
 def test_a_run_has_as_many_steps_as_take_its_time() -> None:
-    short, *_ = closures(1, RUN_SECONDS / 20)
+    short, *_ = closures(1, LONG_SECONDS / 20)
     run = run_like(short, 256)
     assert Load().add(run)
-    assert run.steps == 20
+    assert run.granted == 20
     few = run_like(short, 7)
     assert Load().add(few)
-    assert few.steps == 7
+    assert few.granted == 7
 
 
 def test_long_steps_come_in_runs_too_but_nothing_waits_behind_them() -> None:
     load = Load()
     run, other = (run_like(each, 256) for each in closures(2, 2 * AHEAD_SECONDS))
     assert load.add(run)
-    assert run.steps == int(RUN_SECONDS / (2 * AHEAD_SECONDS)) == 2
+    assert run.granted == int(LONG_SECONDS / (2 * AHEAD_SECONDS)) == 2
     assert not load.add(other)
 
 
-@pytest.mark.parametrize("seconds", [(), (RUN_SECONDS,)])
+@pytest.mark.parametrize("seconds", [(), (LONG_SECONDS,)])
 def test_a_run_of_unknown_or_very_long_steps_has_one(seconds: tuple[float, ...]) -> None:
     run = run_like(*closures(1, *seconds), 256)
     assert Load().add(run)
-    assert run.steps == 1
+    assert run.granted == 1
 
 
 def test_where_a_gate_decides_a_run_has_one_step() -> None:
-    load, run = Load(), run_like(*closures(1, RUN_SECONDS / 20), 256)
+    load, run = Load(), run_like(*closures(1, LONG_SECONDS / 20), 256)
     load.ahead = 0.0
     assert load.add(run)
-    assert run.steps == 1
+    assert run.granted == 1
 
 
 def test_another_run_is_sent_before_the_first_one_ends() -> None:
     load = Load()
-    first, second, third = (run_like(each, 256) for each in closures(3, RUN_SECONDS / 20))
+    first, second, third = (run_like(each, 256) for each in closures(3, LONG_SECONDS / 20))
     assert [load.add(each) for each in (first, second, third)] == [True, True, False]
     load.advance(first.id, 20)
     load.remove(first.id)
@@ -109,11 +116,11 @@ def test_steps_count_as_they_are_done_and_the_run_ends_with_the_last() -> None:
     done: list[tuple[int, int]] = []
     queue = ClosureQueue(10, on_steps=lambda run, steps: done.append((run.number, steps)))
     run = taken_run(queue, 3, number=7)
-    queue.advance(run, 2, b"")
+    advance(queue, run, 2)
     assert (done, run.number, run.left, queue.statistics().completed) == ([(7, 2)], 9, 1, 2)
     assert queue.settled() == (0, 2)
-    queue.advance(run, 1, b"")
-    queue.settle([(run, True, b"", True)])
+    advance(queue, run, 1)
+    end(queue, run)
     assert queue.statistics().completed == 3
     assert run.remote.status is ClosureStatus.COMPLETED
     assert queue.settled() == (0, 3)
@@ -122,7 +129,7 @@ def test_steps_count_as_they_are_done_and_the_run_ends_with_the_last() -> None:
 def test_numbers_go_on_behind_the_steps_of_a_run_that_waits_again() -> None:
     queue = ClosureQueue(10)
     run = taken_run(queue, 5)
-    queue.scheduler.advance(run, 2, b"")
+    advance(queue, run, 2)
     queue.scheduler.lose([run])
     queue.scheduler.put_back([run], 1, "lost", "w")
     assert queue.statistics().next_number == run.id + 2
@@ -132,15 +139,15 @@ def test_a_run_that_ends_early_leaves_no_commit_open() -> None:
     queue = ClosureQueue(10)
     run, after = taken_run(queue, 5), taken_run(queue, 1, number=6)
     assert after.execution.commit == 5
-    queue.advance(run, 2, b"")
-    queue.settle([(run, True, b"", True)])
+    advance(queue, run, 2)
+    end(queue, run)
     assert queue.settled() == (0, 5)
 
 
 def test_a_step_that_fails_fails_its_run() -> None:
     queue = ClosureQueue(10)
     run = taken_run(queue, 5, number=3)
-    queue.advance(run, 2, b"")
+    advance(queue, run, 2)
     fail(queue, run, ValueError("boo"))
     assert str(run).endswith("#5")
     assert queue.statistics().completed == 2
@@ -152,7 +159,7 @@ def test_deaths_of_steps_count_in_a_row_only() -> None:
     queue = ClosureQueue(10)
     run = taken_run(queue, 5)
     for _ in range(3):
-        queue.advance(run, 1, b"")
+        advance(queue, run, 1)
         queue.lose([run])
         put_back(queue, run)
         assert run.execution.deaths == 1
@@ -162,7 +169,7 @@ def test_deaths_of_steps_count_in_a_row_only() -> None:
 def test_other_closures_go_before_runs_of_their_priority() -> None:
     queue = ClosureQueue(10)
     chooser = ScheduleOptions(worker=lambda worker: True, steps=5)
-    later = Run(60, FUNCTION, NO_ARGUMENTS, chooser, RemoteValue(queue.inbox))
+    later = make_work(queue, 60, chooser)
     queue.put(later)
     first = put_one(queue, 70)
     assert queue.take(up_to(2), worker) == [first, later]
@@ -178,7 +185,7 @@ def test_a_closure_that_finds_no_room_ends_the_runs() -> None:
     queue.scheduler._hungry = False
     put_one(queue, 50)
     assert ended == [None]
-    queue.settle([(run, True, b"", True)])
+    end(queue, run)
 
 
 def test_a_closure_that_finds_room_ends_no_run() -> None:
@@ -206,7 +213,7 @@ def test_a_closure_that_found_no_room_after_all_is_held_up_by_runs() -> None:
     queue.scheduler.resume()
     assert queue.take(up_to(1)) == [first]
     assert not queue.scheduler.held_up()
-    queue.settle([(run, True, b"", True)])
+    end(queue, run)
 
 
 def test_a_closure_of_a_lower_priority_ends_no_run() -> None:
@@ -242,16 +249,13 @@ def test_what_is_withdrawn_ends_with_the_steps_that_are_done() -> None:
         return True
 
     how = ScheduleOptions(worker=chooser, steps=5)
-    runs = [
-        Run(number, FUNCTION, NO_ARGUMENTS, how, RemoteValue(queue.inbox))
-        for number in (0, 10, 20, 30)
-    ]
+    runs = [make_work(queue, number, how) for number in (0, 10, 20, 30)]
     for run in runs:
         queue.put(run)
     assert queue.take(up_to(3), worker) == runs[:3]
     queue.withdraw(chooser, "enough")
     assert ended == [None]
-    queue.settle([(runs[0], True, b"", True)])  # its step was done
+    end(queue, runs[0])  # its step was done
     queue.give_back([runs[1]])
     queue.lose([runs[2]])
     put_back(queue, runs[2])
@@ -270,7 +274,7 @@ def test_a_step_that_fails_when_its_run_was_withdrawn_is_an_error() -> None:
         return True
 
     how = ScheduleOptions(worker=chooser, steps=5)
-    run = Run(0, FUNCTION, NO_ARGUMENTS, how, RemoteValue(queue.inbox))
+    run = make_work(queue, 0, how)
     queue.put(run)
     queue.take(up_to(1), worker)
     queue.withdraw(chooser, "enough")
@@ -290,7 +294,7 @@ def test_holding_dispatch_ends_the_runs() -> None:
 
 def test_a_worker_with_enough_to_do_is_full() -> None:
     load = Load()
-    first, second = (run_like(each, 256) for each in closures(2, RUN_SECONDS / 20))
+    first, second = (run_like(each, 256) for each in closures(2, LONG_SECONDS / 20))
     assert not load.full()
     load.add(first)
     assert not load.full()
@@ -306,7 +310,7 @@ def test_numbers_come_in_rows() -> None:
     assert [numbers.take(), numbers.take(3), numbers.take()] == [5, 6, 9]
 
 
-def lost(queue: ClosureQueue, leases: LeaseRegistry, run: Closure, *facts: CommitRecord) -> None:
+def lost(queue: ClosureQueue, leases: LeaseRegistry, run: Work, *facts: CommitRecord) -> None:
     """Lose the worker of a run, of which servers know some commits."""
 
     class Strategy:
@@ -340,7 +344,7 @@ def test_of_a_lost_run_the_steps_that_servers_have_are_done_and_the_rest_runs_ag
     run = taken_run(queue, 5)
     leases.take("holder", Taken(epoch, 0, EFFECTIVE, 0, 1, 1, False))
     leases.take("holder", Taken(epoch, 0, 1, 1, 1, 2, False))
-    queue.advance(run, 1, b"")
+    advance(queue, run, 1)
     reported = ReportedStates()
     reported.add_numbers({"loss": 1.0})
     facts = [
@@ -375,11 +379,11 @@ def test_of_a_lost_run_steps_that_wrote_nothing_hide_no_later_ones_and_are_read_
 def test_what_steps_return_arrives_as_they_are_done_also_from_servers() -> None:
     queue = ClosureQueue(10)
     remote = StepValues(queue.inbox, lambda remote: False)
-    run = Run(0, FUNCTION, NO_ARGUMENTS, ScheduleOptions(steps=5, results=True), remote)
-    run.grant(5)
+    run = make_work(queue, 0, ScheduleOptions(steps=5), remote=remote)
+    run.granted = 5
     queue.put(run)
     assert queue.take(up_to(1)) == [run]
-    queue.advance(run, 2, b"", [dumps("first", "value"), b""])
+    advance(queue, run, 2, dumps("first", "value"), b"")
     assert list(remote.take()) == ["first", None]
     reported = ReportedStates()
     reported.add_numbers({"loss": 1.0})
@@ -404,8 +408,8 @@ def test_what_steps_have_taken_that_are_not_done_is_free_when_their_run_ends() -
     run = taken_run(queue, 5)
     for step in range(3):
         leases.take("holder", Taken(epoch, 0, step, step, 1, step + 1, False))
-    queue.advance(run, 1, b"")
-    queue.settle([(run, True, b"", True)])
+    advance(queue, run, 1)
+    end(queue, run)
     leases.take("holder", Taken(epoch, 0, 3, 3, 1, 4, False))  # it comes late
     assert leases.progress(epoch).visits == 1
     leases.lose("holder")
@@ -432,8 +436,7 @@ class _World:
         worker = self.chance.choice(self.workers)
         if not self.queue.failing() and self.queue.statistics().queued < 3:
             how = ScheduleOptions(retries=10_000, steps=8)
-            number, remote = self.numbers.take(9), RemoteValue(self.queue.inbox)
-            self.queue.put(Run(number, FUNCTION, NO_ARGUMENTS, how, remote))
+            self.queue.put(make_work(self.queue, self.numbers.take(8), how))
         getattr(
             worker, self.chance.choice(["take", "work", "work", "work", "report", "fail", "die"])
         )()
@@ -452,16 +455,16 @@ class _Worker:
         self.world.lives += 1
         self.name = f"life {self.world.lives}"
         self.lease: tuple[int, int, int, int, int] | None = None
-        self.runs: dict[Closure, list[int]] = {}  # and the steps that are done and not reported
-        self.ended: list[Closure] = []
+        self.runs: dict[Work, list[int]] = {}  # and the steps that are done and not reported
+        self.ended: list[Work] = []
         self.taken: list[Taken] = []
 
     def take(self) -> None:
         if len(self.runs) < 2:
 
-            def admit(run: Closure) -> bool:
-                if isinstance(run, Run) and run.execution is NOT_TAKEN:
-                    run.grant(self.world.chance.randint(1, 8))
+            def admit(run: Work) -> bool:
+                if run.execution is NOT_TAKEN:
+                    run.granted = self.world.chance.randint(1, 8)
                 return next(left, None) is not None
 
             left = iter(range(1))
@@ -523,11 +526,11 @@ class _Worker:
             for each in self.taken
         ]
         self.send()
-        for run, done in list(self.runs.items()):
-            self.world.queue.advance(run, len(done), b"")
+        for run, steps in list(self.runs.items()):
+            advance(self.world.queue, run, len(steps))
             self.runs[run] = []
             if run in self.ended:
-                self.world.queue.settle([(run, True, b"", True)])
+                end(self.world.queue, run)
                 self.ended.remove(run)
                 del self.runs[run]
 
@@ -549,9 +552,9 @@ class _Worker:
                     if commit not in world.known:
                         break
                     world.leases.note_used(world.known[commit])
-                    world.queue.advance(run, 1, b"")
+                    advance(world.queue, run, 1)
             world.leases.lose(self.name)
-            world.queue.settle([(run, True, b"", True) for run in runs if not run.left])
+            world.queue.settle([done(run, steps=0) for run in runs if not run.left])
             put_back(world.queue, *(run for run in runs if run.left))
             self.live()
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.in_flight import StalenessGate
 from psnb.errors import WorkerLostError
 from tests.coordinator.queues import ClosureQueue, numbers, put, put_one, succeed, up_to
 
 
-def take(queue: ClosureQueue, count: int = 100) -> list[Closure]:
+def take(queue: ClosureQueue, count: int = 100) -> list[Work]:
     return queue.take(up_to(count))
 
 
@@ -88,8 +88,8 @@ def test_no_update_is_staler_than_the_bound(bound: int, choices: list[tuple[int,
     put(queue, 100, retries=100)
     commits = 0
     # Those that run, or are lost and may commit still, with the commits that they have not missed.
-    running: list[tuple[Closure, int]] = []
-    lost: list[tuple[Closure, int]] = []
+    running: list[tuple[Work, int]] = []
+    lost: list[tuple[Work, int]] = []
 
     def commit(seen: int) -> None:
         nonlocal commits

@@ -8,10 +8,11 @@ from random import Random
 
 import numpy as np
 
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.server.operations import EndWriter
 from psnb.errors import PsnbError, ServerUnresponsiveError
+from tests.coordinator.queues import commit_of
 from tests.model.notebook import Notebook
 from tests.model.reconciler import ROOM
 from tests.model.takeover import Takeover, contents
@@ -233,14 +234,14 @@ class Episode:
                 assert self._mode == "geo" or not len(held.shard.log())
                 held.shard.run(EndWriter(notebook.queue.name))
 
-    def _check_closure(self, closure: Closure, found: dict[int, float]) -> None:
+    def _check_closure(self, closure: Work, found: dict[int, float]) -> None:
         notebook, status = self.notebook, closure.remote.status
         told = f"{closure} {status}: {found}"
         assert closure.remote.status not in (ClosureStatus.QUEUED, ClosureStatus.RUNNING), told
         counted, outcome = notebook.rounds.get(closure.execution.round, ((), None))
         share = 1.0
         if self._mode == "sync":
-            share = len(counted) if closure.execution.commit in counted else 1.0
+            share = len(counted) if commit_of(closure) in counted else 1.0
         sums = {i: round(value * share) for i, value in found.items() if value}
         completed = status is ClosureStatus.COMPLETED
         if not completed or outcome is not None:
@@ -259,16 +260,16 @@ class Episode:
                 f"and was lost in {since}: {told}"
             )
 
-    def _forgotten(self, closure: Closure) -> bool:
+    def _forgotten(self, closure: Work) -> bool:
         """Whether the worker that had learned something from a closure could not send it."""
         notebook = self.notebook
         if self._mode != "geo":
             return False
         worker = notebook.ran.get(closure.id)
         for asking, several in notebook.doubts:
-            if asking.remote.status is ClosureStatus.FAILED and closure.execution.commit in several:
+            if asking.remote.status is ClosureStatus.FAILED and commit_of(closure) in several:
                 return True  # and whoever joined has heard of it
-        return worker is None or worker.lost or closure.execution.commit in notebook.forgotten
+        return worker is None or worker.lost or commit_of(closure) in notebook.forgotten
 
 
 def episode(seed: int) -> Episode:

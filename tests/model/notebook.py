@@ -8,10 +8,11 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from psnb._src.client.commit import UndecidedError, ask, end_round, resolve_in_doubt
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.closures import Closure, ScheduleOptions
+from psnb._src.coordinator.closures import ScheduleOptions, Work
 from psnb._src.coordinator.in_flight import ApplyRound, FlushGate, Gate, RoundGate, Step
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.remote_value import RemoteValue
@@ -19,7 +20,7 @@ from psnb._src.coordinator.resolve import Resolver
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.operations import EndRound, FenceCommits
 from psnb.errors import ServerLostError, ServerUnresponsiveError
-from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS, ClosureQueue
+from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS, ClosureQueue, commit_of, done, raised
 from tests.model.reconciler import Fences, Reconciler
 from tests.model.workers import Exchanging, Worker, code
 from tests.model.world import World, once
@@ -38,7 +39,7 @@ class _Resolver(Resolver):
         attempts: Any,
         closed: Any,
         settle: Callable[[Any], None],
-        closures: Sequence[Closure],
+        closures: Sequence[Work],
         on_error: Callable[[bytes], None] = lambda error: None,
     ) -> None:
         notebook = self._notebook
@@ -76,7 +77,7 @@ class Notebook(Reconciler):
         self.queue = ClosureQueue(10_000, gate=gates[mode])
         self.queue.attach(on_step=self._steps.append)
         self.resolver = _Resolver(self, mode == "geo")
-        self.closures: list[Closure] = []
+        self.closures: list[Work] = []
         self.mode = mode
         self.workers: list[Worker] = []
         self.sessions: list[Worker] = []  # those that were given up, too
@@ -88,7 +89,7 @@ class Notebook(Reconciler):
         self.ending: dict[int, tuple[int, ...]] = {}  # closures of rounds whose end was begun
         self.ran: dict[int, Worker] = {}  # who has told the end of a closure
         self.forgotten: set[int] = set()  # numbers of closures of which a worker lost what it knew
-        self.doubts: list[tuple[Closure, set[int]]] = []  # who asked about the exchange of whom
+        self.doubts: list[tuple[Work, set[int]]] = []  # who asked about the exchange of whom
         self._flushing: set[Worker] = set()
         self._flush_error: Exception | None = None
 
@@ -99,7 +100,9 @@ class Notebook(Reconciler):
 
     def put(self) -> None:
         remote = RemoteValue(self.queue.inbox)
-        closure = Closure(len(self.closures), FUNCTION, NO_ARGUMENTS, ScheduleOptions(1000), remote)
+        number = len(self.closures)
+        options = ScheduleOptions(1000)
+        closure = Work(number, number, FUNCTION, NO_ARGUMENTS, options, remote)
         self.queue.put(closure)
         self.closures.append(closure)
 
@@ -150,7 +153,7 @@ class Notebook(Reconciler):
     def heard(
         self,
         worker: Worker,
-        closure: Closure,
+        closure: Work,
         ending: bool | None,
         payload: bytes,
         pushed: bool,
@@ -164,9 +167,12 @@ class Notebook(Reconciler):
         if isinstance(worker, Exchanging) and key is not None:
             self.doubts.append((closure, worker.sent[key[1]]))
         if key is not None:
-            self.resolver.ask(closure, key, payload, pushed, worker.name)
+            _, result = done(closure, payload, steps=0, pushed=pushed)
+            self.resolver.ask(closure, replace(result, in_doubt=key), worker.name)
+        elif ending:
+            self.queue.settle([done(closure, payload, pushed=pushed)], worker.name)
         else:
-            self.queue.settle([(closure, bool(ending), payload, pushed)], worker.name)
+            self.queue.settle([raised(closure, payload)], worker.name)
 
     def broken(self, worker: Worker) -> None:
         """See that a worker's connection broke: it is given up, alive or not."""
@@ -207,11 +213,7 @@ class Notebook(Reconciler):
                 continue
             found = float(values[closure.id])
             counted, outcome = self.rounds.get(closure.execution.round, ((), None))
-            if (
-                closure.execution.round >= turn
-                or closure.execution.commit not in counted
-                or outcome
-            ):
+            if closure.execution.round >= turn or commit_of(closure) not in counted or outcome:
                 assert not found, f"{closure} counts in round {turn}: {found}"
             elif closure.remote.status.value == "completed":
                 attempt = closure.remote.fetch()

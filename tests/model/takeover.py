@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from psnb._src.client.commit import ask, recover_orphans
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.server.server import Host
 from psnb._src.server.table import OnTable, ReadValues
 from psnb.errors import ServerUnresponsiveError
+from tests.coordinator.queues import commit_of
 from tests.model.notebook import Notebook
 from tests.model.reconciler import TABLE
 from tests.model.workers import code
@@ -106,15 +107,15 @@ class Takeover:
         for closure in notebook.closures:
             turn = closure.execution.round
             counted = notebook.ending.get(-1 if turn is None else turn, ())
-            share = len(counted) if closure.execution.commit in counted else 1
+            share = len(counted) if commit_of(closure) in counted else 1
             sums = {i: round(float(v[closure.id]) * share) for i, v in values.items()}
             there = self._check_closure(closure, {i: v for i, v in sums.items() if v})
-            if there is not None and closure.execution.commit in counted:
+            if there is not None and commit_of(closure) in counted:
                 halves.setdefault(turn or 0, set()).add(there)
         for turn, found in halves.items():
             assert len(found) == 1, f"half of round {turn} is there"
 
-    def _check_closure(self, closure: Closure, sums: dict[int, int]) -> bool | None:
+    def _check_closure(self, closure: Work, sums: dict[int, int]) -> bool | None:
         """Assert that it is there wholly or not at all; return which, if it can be told."""
         notebook, there, unknown = self._notebook, False, False
         placements = notebook.layout.placements

@@ -12,13 +12,14 @@ from psnb._src.client.commit import UndecidedError, ask
 from psnb._src.client.commit import commit as commit_on
 from psnb._src.client.numbering import CommitNumbers
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import exchange_writer
 from psnb._src.protocol.packing import pack_error
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.table import AddRows, OnTable, PushGradient, ReadValues
 from psnb.errors import ServerLostError
+from tests.coordinator.queues import commit_of
 from tests.model.reconciler import ROOM, TABLE
 from tests.model.world import Process, World
 
@@ -47,10 +48,10 @@ class Worker(Process):
     def __init__(self, world: World, session: int, notebook: Notebook) -> None:
         super().__init__(world, f"worker-{session}")
         self.session, self.notebook = session, notebook
-        self.load: list[Closure] = []
+        self.load: list[Work] = []
         self.lost = False  # the notebook has given it up
 
-    def begin(self, closure: Closure, attempt: int, layout: int) -> None:
+    def begin(self, closure: Work, attempt: int, layout: int) -> None:
         """Run a closure: read, write to some shards, commit."""
         if self.known.version < layout:
             self.known = self.world.published
@@ -58,7 +59,7 @@ class Worker(Process):
         # Another attempt writes somewhere else.
         shards = notebook.shards
         chosen = tuple(random.sample(shards, random.randint(1, min(3, len(shards)))))
-        number, turn = closure.execution.commit, closure.execution.round
+        number, turn = commit_of(closure), closure.execution.round
 
         def read(outcomes: list[Any]) -> None:
             (values,) = outcomes
@@ -78,7 +79,7 @@ class Worker(Process):
 
     def _write(
         self,
-        closure: Closure,
+        closure: Work,
         number: int,
         attempt: int,
         chosen: tuple[ShardId, ...],
@@ -107,7 +108,7 @@ class Worker(Process):
             len({place.servers for place in places}) == 1 and len(places[0].servers) == 1
         )
 
-    def _end(self, closure: Closure, result: bytes, outcome: Any) -> None:
+    def _end(self, closure: Work, result: bytes, outcome: Any) -> None:
         if isinstance(outcome, UndecidedError):
             self._report(closure, None, result, outcome.commit[:2])
         elif isinstance(outcome, Exception):
@@ -117,7 +118,7 @@ class Worker(Process):
 
     def _report(
         self,
-        closure: Closure,
+        closure: Work,
         ending: bool | None,
         payload: bytes,
         key: tuple[str, int] | None = None,
@@ -149,7 +150,7 @@ class Exchanging(Worker):
 
     def _write(
         self,
-        closure: Closure,
+        closure: Work,
         number: int,
         attempt: int,
         chosen: tuple[ShardId, ...],

@@ -20,7 +20,6 @@ from psnb._src.protocol.messages import (
     ClosureResult,
     ClosureResults,
     ClosuresReturned,
-    ClosureUndecided,
     CopiesFlushed,
     DefineResource,
     FlushCopies,
@@ -42,7 +41,7 @@ from psnb._src.protocol.messages import (
 from psnb._src.utils.profiling import Stages, StageStatistics
 
 ASSIGNMENT = Assignment(
-    7, "f", 20, 3, True, 2, 5, None, b"args", [b"input"], [TakenRange(10, 1, 3, {"at": 4}, 2)], 1
+    7, "f", 10, 17, True, 2, 5, None, b"args", [b"input"], [TakenRange(10, 1, 3, {"at": 4}, 2)], 1
 )
 
 LAYOUT = Layout("s", 2, 1, 10.0, (ShardPlacement(ServerAddress("tcp://a", "a")),))
@@ -62,10 +61,12 @@ MESSAGES = [
         [Taken(2, 0, 7, 1, 1, {"at": 2}, False)],
         [(1.0, {"loss": 0.5})],
         [0.1] * 5,
-        [ClosureResult(7, False, 5, True, b"value", 0.1, True, [3], [b"value"])] * 2,
+        [
+            ClosureResult(7, 5, False, True, b"front", [b"value"], 0.1, True, [3]),
+            ClosureResult(7, 0, True, True, b"", [b"value"], 0.1, True, [], ("writer", 5)),
+        ],
     ),
     ClosureResults([], [], [0.0] * 5, []),
-    ClosureUndecided(7, b"value", 0.1, [0.02] * 5, True, ("writer", 5)),
     ClosuresReturned([7]),
     CopiesFlushed(b"", 2),
     FlushUndecided(("writer", 5)),

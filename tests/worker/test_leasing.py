@@ -245,7 +245,7 @@ def test_a_lease_that_could_not_be_begun_is_for_the_next_who_asks(leases: LeaseR
         with pytest.raises(OSError, match=what):
             next(worker.iterator)
     assert [int(each) for each in worker.iterator] == list(range(6))
-    leases.end(closure(ClosureQueue(1)), succeeded=True)
+    leases.end_steps(closure(ClosureQueue(1)), 1)
     assert leases.progress(epoch).over
 
 
@@ -375,7 +375,7 @@ def test_an_element_that_cannot_be_had_is_not_met_again_by_a_closure_that_failed
     assert [int(next(worker.iterator)) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(DatasetError, match="three"):
         next(worker.iterator)
-    leases.end(closure(ClosureQueue(1)), succeeded=False)
+    leases.end(closure(ClosureQueue(1)))
     assert taken(worker, 1, 0, 9) == [0, 1, 2, 4, 5]
 
 

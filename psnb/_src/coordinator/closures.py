@@ -1,4 +1,4 @@
-"""Closure: one scheduled call, from the queue to a worker and back. Pure, without Dask."""
+"""Work: what is scheduled, from the queue to a worker and back. Pure, without Dask."""
 
 from __future__ import annotations
 
@@ -189,11 +189,10 @@ class ScheduleOptions:
         it. It changes no parameters, so it may begin in any update mode.
     slot : int, optional
         The slot of an ordered epoch that it takes from; see `OrderedLeases`.
-    steps : int, optional
-        It is a run, of this many steps at most: the function is called repeatedly, each time
-        with a commit of its own.
+    steps : int
+        How many it may have: see `Work`.
     results : bool
-        Whether what steps return is kept: see `StepValues`. Else it is dropped.
+        Whether what steps return is kept. Else it is dropped.
 
     Raises
     ------
@@ -206,8 +205,8 @@ class ScheduleOptions:
     worker: Pin | None = None
     detached: bool = False
     slot: int | None = None
-    steps: int | None = None
-    results: bool = False
+    steps: int = 1
+    results: bool = True
 
     def __post_init__(self) -> None:
         integer("retries", self.retries, 0)
@@ -377,8 +376,8 @@ class Execution:
     ----------
     commit : int
         The number under which its writes are applied, once, whatever the attempt. Not the closure's
-        id: a closure that waits for long would make servers remember all that ended meanwhile. Of
-        a run, that of the next step that is not done.
+        id: what waits for long would make servers remember all that ended meanwhile. That of the
+        next step.
     attempt : int
         1 for the first one, one more after each worker that was lost with the closure.
     deaths : int
@@ -393,7 +392,9 @@ class Execution:
     taken : tuple of InputContext and bytes, or None
         Where it has failed, and what it had taken from iterators there, pickled; if that is known.
     done : int
-        How many steps of a run are done.
+        How many steps are done.
+    withdrawn : str
+        Why it does not begin any more, if it does not.
     """
 
     commit: int
@@ -404,109 +405,90 @@ class Execution:
     kept: dict[int, bytes] = field(default_factory=dict)
     taken: tuple[InputContext, bytes] | None = None
     done: int = 0
+    withdrawn: str = ""
 
 
 NOT_TAKEN = Execution(-1)
 """Shared by all closures that wait for the first time."""
 
 
-class Closure:
-    """One call that waits or runs.
+class Work:
+    """Calls of one function, one after the other: what waits, is sent to a worker and is settled.
+
+    Each call is a *step*, which has a number and a commit of its own. What `schedule` is given is
+    one step. `run_epoch` asks for many: their worker needs nothing of the notebook between them.
 
     Owned by the scheduler once it was put: only the event loop changes `execution`, the inputs of
-    `call`, and the outcome in `remote`. There may be very many closures, so they share objects
-    where they can.
+    `call`, and the outcome in `remote`. There may be very many, so they share objects where they
+    can.
 
     Attributes
     ----------
     id : int
-        Unique within the coordinator.
+        Unique within the coordinator; in the order of scheduling.
+    first : int
+        The number of the first step; the others follow.
     function : Function
         What to call.
     call : Call
         Its arguments.
     options : ScheduleOptions
         How to schedule it.
+    granted : int
+        How many steps it has. That is decided when a worker takes it first: as many of those that
+        are asked for as keep that worker busy for a while.
     execution : Execution
         Its attempts; `NOT_TAKEN` until it is first taken.
     remote : RemoteValue
         What the caller holds.
     """
 
-    __slots__ = ("call", "execution", "function", "id", "options", "remote")
-
-    steps = 1
-    """How many steps were granted."""
-
-    is_run = False
-    """Whether it may have several."""
+    __slots__ = ("call", "execution", "first", "function", "granted", "id", "options", "remote")
 
     def __init__(
         self,
-        closure_id: int,
+        work_id: int,
+        first: int,
         function: Function,
         call: Call,
         options: ScheduleOptions,
         remote: RemoteValue,
     ) -> None:
-        self.id = closure_id
-        self.function = function
-        self.call = call
-        self.options = options
-        self.execution = NOT_TAKEN
-        self.remote = remote
+        self.id, self.first = work_id, first
+        self.function, self.call, self.options, self.remote = function, call, options, remote
+        self.granted, self.execution = 1, NOT_TAKEN
+
+    @property
+    def long(self) -> bool:
+        """Whether many steps are asked for: then it waits behind others, and ends before them."""
+        return self.options.steps > 1
 
     @property
     def left(self) -> int:
         """How many steps are granted and not done."""
-        return self.steps - self.execution.done
+        return self.granted - self.execution.done
 
     @property
     def number(self) -> int:
-        """The number of the closure, or of the next step of a run."""
-        return self.id + self.execution.done
+        """The number of the next step."""
+        return self.first + self.execution.done
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the steps that are not done."""
+        return range(self.number, self.first + self.granted)
 
     @property
     def commits(self) -> range:
-        """The numbers of the commits of what is not done."""
+        """The numbers of their commits."""
         return range(self.execution.commit, self.execution.commit + self.left)
 
     def __str__(self) -> str:
         return f"{self.function.name} #{self.number}"
 
 
-class Run(Closure):
-    """A function that its worker calls again and again; see `ScheduleOptions.steps`.
-
-    Its id is the number of its first step. Those of the others follow, and one that no step has.
-    How many it has is decided when a worker takes it: as many as keep that busy for a while.
-
-    Attributes
-    ----------
-    withdrawn : str
-        Why it does not begin any more, if it does not.
-    """
-
-    __slots__ = ("_granted", "withdrawn")
-
-    is_run = True
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.withdrawn, self._granted = "", 1
-
-    @property
-    def steps(self) -> int:  # type: ignore[override]
-        """How many steps were granted."""
-        return self._granted
-
-    def grant(self, steps: int) -> None:
-        """Set how many steps it has; before it is taken for the first time."""
-        self._granted = steps
-
-
 class Numbers:
-    """Numbers for closures, and in a row for the steps of a run. Thread-safe.
+    """Numbers of steps. Thread-safe.
 
     Parameters
     ----------
@@ -537,20 +519,20 @@ class Dependents:
     """Closures whose inputs have not all completed; `len` is their number."""
 
     def __init__(self) -> None:
-        self._missing: dict[Closure, int] = {}  # how many inputs, in the order of being added
-        self._by_input: dict[RemoteValue, list[tuple[Closure, int]]] = {}
+        self._missing: dict[Work, int] = {}  # how many inputs, in the order of being added
+        self._by_input: dict[RemoteValue, list[tuple[Work, int]]] = {}
 
     def __len__(self) -> int:
         return len(self._missing)
 
-    def add(self, closure: Closure) -> None:
+    def add(self, closure: Work) -> None:
         """Let a closure wait for its missing inputs; there must be at least one."""
         missing = closure.call.missing()
         self._missing[closure] = len(missing)
         for place, remote in missing:
             self._by_input.setdefault(remote, []).append((closure, place))
 
-    def complete(self, remote: RemoteValue, packed: bytes) -> list[Closure]:
+    def complete(self, remote: RemoteValue, packed: bytes) -> list[Work]:
         """Give a value to the closures that wait for it; return those that have all inputs now."""
         ready = []
         for closure, place in self._by_input.pop(remote, ()):
@@ -561,7 +543,7 @@ class Dependents:
                 ready.append(closure)
         return ready
 
-    def remove(self, remote: RemoteValue) -> Closure | None:
+    def remove(self, remote: RemoteValue) -> Work | None:
         """Remove and return the closure of a remote value, if it is here; O(closures)."""
         found = next((each for each in self._missing if each.remote is remote), None)
         if found is not None:
@@ -584,11 +566,11 @@ class Dependents:
                 asked += [waited for _, waited in closure.call.missing()]
         return ""
 
-    def of(self, remote: RemoteValue) -> list[Closure]:
+    def of(self, remote: RemoteValue) -> list[Work]:
         """Return the closures that wait for a value."""
         return list(dict.fromkeys(closure for closure, _ in self._by_input.get(remote, ())))
 
-    def clear(self) -> list[Closure]:
+    def clear(self) -> list[Work]:
         """Remove and return all closures, each one after those whose results it waits for."""
         closures = list(self._missing)
         self._missing.clear()
@@ -705,7 +687,7 @@ class PickledCall:
 
 def pickled_call(
     worker: str,
-    closure: Closure,
+    closure: Work,
     resources: ResourceRegistry,
     strategy: Callable[[], StrategyCore | None],
 ) -> PickledCall:

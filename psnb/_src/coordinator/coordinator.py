@@ -11,6 +11,7 @@ core, may hold each other and be held by the event loop, but none of them holds 
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import weakref
@@ -26,12 +27,11 @@ from psnb._src.cluster.scaling import add_worker
 from psnb._src.coordinator.closures import (
     DEFAULT_RETRIES,
     NO_ARGUMENTS,
-    Closure,
     FunctionRegistry,
     Numbers,
     Pin,
-    Run,
     ScheduleOptions,
+    Work,
     WorkerPredicate,
     keyword,
     options,
@@ -249,10 +249,11 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         self._cancel = self._membership.cancel  # one object for all remote values
         core.servers.on_end = self._membership.give_up
         scheduler.on_work = self._membership.wake
-        scheduler.on_hold = self._membership.end_runs
+        scheduler.on_hold = self._membership.end_long
         scheduler.on_step = Steps(scheduler, self._membership, core).begin
         self._resources.attach(self._membership.wake_all)
-        self._ids, self._ended_before, self._next_before = Numbers(), 0, 0
+        self._ids, self._numbers = itertools.count(), Numbers()
+        self._ended_before = self._next_before = 0
         label = _labels.take(settings.name or strategy.name, self)
         self._saving = Saving(records.events, self._queue)
         self._view = CoordinatorView(
@@ -358,12 +359,10 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             call = pack_call(name, args, kwargs, inbox, futures)
             self._resources.require_own(call.references, f"a per-worker value that {name} is given")
             futures.await_tasks()
-        remote = (StepValues if options.results else RemoteValue)(inbox, self._cancel)
-        if options.steps is None:
-            closure = Closure(self._ids.take(), function, call, options, remote)
-        else:
-            closure = Run(self._ids.take(options.steps + 1), function, call, options, remote)
-        self._queue.put(closure)
+        steps_wanted = options.steps > 1 and options.results
+        remote = (StepValues if steps_wanted else RemoteValue)(inbox, self._cancel)
+        first = self._numbers.take(options.steps)
+        self._queue.put(Work(next(self._ids), first, function, call, options, remote))
         return remote
 
     def map(
@@ -666,8 +665,9 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
                 f"sharding='dynamic')), or of one in memory, found {shown(iterator)}"
             )
         iterator.require_rest()
-        steps = MOST_STEPS if iterator.round_size is None else None
-        schedule = _scheduling(self, fn, (iterator, *positional(args)), keyword(kwargs), steps)
+        steps = MOST_STEPS if iterator.round_size is None else 1
+        args = iterator, *positional(args)
+        schedule = _scheduling(self, fn, args, keyword(kwargs), steps, results=steps == 1)
         # After an error, a call goes on with the epoch, and with its metrics.
         earlier = None if iterator.may_be_over else MetricStates({})
         iterator.may_be_over = True
@@ -1021,7 +1021,7 @@ def _note(
     resources: ResourceRegistry,
     strategy: Callable[[], StrategyCore | None],
     worker: str,
-    closure: Closure,
+    closure: Work,
     error: bytes,
 ) -> None:
     call = pickled_call(worker, closure, resources, strategy)
@@ -1058,13 +1058,13 @@ def _scheduling(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    steps: int | None = None,
+    steps: int = 1,
     *,
-    results: bool = False,
+    results: bool = True,
 ) -> Callable[[WorkerPredicate, int | None], RemoteValue]:
     """Return what schedules a function on the workers that are chosen, to take from a slot.
 
-    With ``steps``, it schedules runs of at most that many; ``results`` as in `ScheduleOptions`.
+    ``steps`` and ``results`` as in `ScheduleOptions`.
     """
     if not callable(fn):
         raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
@@ -1104,8 +1104,8 @@ def go_on_from(coordinator: ClusterCoordinator, closures: int, next_number: int)
 
     To be called when none is scheduled.
     """
-    coordinator._ids = Numbers(max(coordinator._ids.next, next_number))
-    coordinator._next_before = coordinator._ids.next
+    coordinator._numbers = Numbers(max(coordinator._numbers.next, next_number))
+    coordinator._next_before = coordinator._numbers.next
     here = _ended(coordinator._queue.statistics())
     coordinator._ended_before = max(coordinator._ended_before, closures - here)
 

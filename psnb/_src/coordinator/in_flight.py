@@ -1,8 +1,9 @@
 """Waiting: the closures that may run, in the order in which they should. Pure, without locks.
 
 Higher priorities come first; within one, closures that were lost with their worker, then first
-come, first served, and runs last. Closures that need a certain worker wait in queues of their own,
-so that they never block others. A worker takes from all queues that suit it, in the same order.
+come, first served, and long ones last. Closures that need a certain worker wait in queues of their
+own, so that they never block others. A worker takes from all queues that suit it, in the same
+order.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import chain
 
-from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Execution, Pin, Run, WorkerPredicate
+from psnb._src.coordinator.closures import NOT_TAKEN, Execution, Pin, Work, WorkerPredicate
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.server.table import RoundWeights
 from psnb._src.utils.range_set import RangeSet
@@ -26,13 +28,13 @@ class _ByPriority:
 
     def __init__(self, pin: Pin | None = None) -> None:
         self.pin = pin
-        self._levels: dict[float, deque[Closure]] = {}
+        self._levels: dict[float, deque[Work]] = {}
         self._heap: list[float] = []  # the negated priorities in `_levels`, none of which is empty
 
     def __bool__(self) -> bool:
         return bool(self._heap)
 
-    def level(self, priority: float) -> deque[Closure]:
+    def level(self, priority: float) -> deque[Work]:
         """Return the closures of a priority; the caller adds one, so that it is not empty."""
         found = self._levels.get(priority)
         if found is None:
@@ -48,14 +50,14 @@ class _ByPriority:
     def rank(self) -> tuple[float, bool, int]:
         """Return the rank of the first closure among the queues: lower is earlier.
 
-        Runs come last in their priority: they are many steps, and there is always another one.
+        Long ones come last in their priority: there is always another one.
         """
         first = self._levels[-self._heap[0]][0]
-        return self._heap[0], first.is_run, first.id
+        return self._heap[0], first.long, first.id
 
-    def take(self, admit: Callable[[Closure], bool]) -> list[Closure]:
+    def take(self, admit: Callable[[Work], bool]) -> list[Work]:
         """Take closures for as long as the next one is admitted."""
-        taken: list[Closure] = []
+        taken: list[Work] = []
         while self._heap:
             level = self._levels[-self._heap[0]]
             while level and admit(level[0]):
@@ -65,7 +67,7 @@ class _ByPriority:
             del self._levels[-heappop(self._heap)]
         return taken
 
-    def remove(self, remote: RemoteValue) -> Closure | None:
+    def remove(self, remote: RemoteValue) -> Work | None:
         """Remove the closure of a remote value, if it is here; O(closures)."""
         for priority, level in self._levels.items():
             for closure in level:
@@ -78,7 +80,7 @@ class _ByPriority:
                     return closure
         return None
 
-    def __iter__(self) -> Iterator[Closure]:
+    def __iter__(self) -> Iterator[Work]:
         for key in sorted(self._heap):
             yield from self._levels[-key]
 
@@ -112,14 +114,14 @@ class Waiting:
         """Return whether any closure of this priority or a higher one may run on every worker."""
         return bool(self._anywhere) and self._anywhere.highest >= priority
 
-    def add(self, closure: Closure) -> None:
+    def add(self, closure: Work) -> None:
         """Append a closure to those of its priority."""
         options = closure.options
         queue = self._anywhere if options.worker is None else self._queue_for(options.worker)
         queue.level(options.priority).append(closure)
         self._size += 1
 
-    def add_first(self, closure: Closure) -> None:
+    def add_first(self, closure: Work) -> None:
         """Put a closure before those of its priority."""
         options = closure.options
         queue = self._anywhere if options.worker is None else self._queue_for(options.worker)
@@ -134,7 +136,7 @@ class Waiting:
         """Return the names and indices of the workers that closures need."""
         return [queue.pin for queue in self._pinned.values() if not callable(queue.pin)]
 
-    def take(self, admit: Callable[[Closure], bool], pins: Collection[Pin] = ()) -> list[Closure]:
+    def take(self, admit: Callable[[Work], bool], pins: Collection[Pin] = ()) -> list[Work]:
         """Take closures that are pinned to nothing or to one of ``pins``.
 
         Parameters
@@ -161,7 +163,7 @@ class Waiting:
         self._size -= len(taken)
         return taken
 
-    def remove(self, remote: RemoteValue) -> Closure | None:
+    def remove(self, remote: RemoteValue) -> Work | None:
         """Remove and return the closure of a remote value, if it is here; O(closures)."""
         found = self._anywhere.remove(remote)
         for key, queue in list(self._pinned.items()) if found is None else ():
@@ -171,19 +173,19 @@ class Waiting:
         self._size -= found is not None
         return found
 
-    def take_pinned(self, pin: Pin) -> list[Closure]:
+    def take_pinned(self, pin: Pin) -> list[Work]:
         """Take all closures that are pinned to ``pin``."""
         queue = self._pinned.pop(_key(pin), None)
         taken = queue.take(_all) if queue is not None else []
         self._size -= len(taken)
         return taken
 
-    def __iter__(self) -> Iterator[Closure]:
+    def __iter__(self) -> Iterator[Work]:
         """Iterate over all closures, those that need a certain worker last."""
         for queue in (self._anywhere, *self._pinned.values()):
             yield from queue
 
-    def take_all(self) -> list[Closure]:
+    def take_all(self) -> list[Work]:
         """Take all closures, whatever they are pinned to."""
         taken = list(self)
         self._anywhere, self._pinned, self._size = _ByPriority(), {}, 0
@@ -197,15 +199,15 @@ class Waiting:
         return queue
 
 
-def _all(closure: Closure) -> bool:
+def _all(closure: Work) -> bool:
     return True
 
 
-def _once(admit: Callable[[Closure], bool]) -> Callable[[Closure], bool]:
+def _once(admit: Callable[[Work], bool]) -> Callable[[Work], bool]:
     """Admit one closure at most."""
     taken = False
 
-    def admit_one(closure: Closure) -> bool:
+    def admit_one(closure: Work) -> bool:
         nonlocal taken
         taken, before = True, taken
         return not before and admit(closure)
@@ -244,8 +246,8 @@ class InFlight:
 
     def __init__(self) -> None:
         self.blocked_by = ""
-        self._running: dict[int, Closure] = {}
-        self._open: dict[int, Closure] = {}
+        self._running: dict[int, Work] = {}
+        self._open: dict[int, Work] = {}
         self._commits = 0  # that have a number
         self.settled, self.unreported = RangeSet(), 0
 
@@ -260,37 +262,34 @@ class InFlight:
         """Return how many closures are open."""
         return len(self._open)
 
-    def begin(self, closure: Closure) -> None:
+    def begin(self, closure: Work) -> None:
         """Add a closure that a worker has got; the first time, its commits get numbers."""
         self._running[closure.id] = closure
         if closure.execution is NOT_TAKEN:
             closure.execution = Execution(self._commits)
-            self._commits += closure.steps
+            self._commits += closure.granted
 
-    def has(self, closure: Closure) -> bool:
+    def has(self, closure: Work) -> bool:
         """Return whether a closure runs or is open."""
         return closure.id in self._running or closure.id in self._open
 
-    def runs(self) -> list[Run]:
-        """Return the runs among them."""
-        return [
-            closure
-            for closures in (self._running, self._open)
-            for closure in closures.values()
-            if isinstance(closure, Run)
-        ]
+    def __iter__(self) -> Iterator[Work]:
+        """Iterate over all."""
+        return chain(self._running.values(), self._open.values())
 
-    def advance(self, closure: Closure, steps: int) -> None:
-        """Note that the next steps of a run are done."""
+    def advance(self, closure: Work, steps: int) -> None:
+        """Note that the next steps are done."""
         execution = closure.execution
         first, execution.commit = execution.commit, execution.commit + steps
         self._settle(range(first, execution.commit))
-        execution.kept = {n: each for n, each in execution.kept.items() if n >= execution.commit}
         execution.done += steps
-        if steps:
-            execution.deaths = 0
+        execution.deaths = 0
+        if execution.kept:
+            execution.kept = {
+                commit: each for commit, each in execution.kept.items() if commit >= first + steps
+            }
 
-    def find(self, remote: RemoteValue) -> tuple[Closure, bool] | None:
+    def find(self, remote: RemoteValue) -> tuple[Work, bool] | None:
         """Return the closure of a remote value, and whether it runs, if it is here."""
         for closures in (self._running, self._open):
             for closure in closures.values():
@@ -298,7 +297,7 @@ class InFlight:
                     return closure, closures is self._running
         return None
 
-    def lose(self, closures: Iterable[Closure]) -> list[Closure]:
+    def lose(self, closures: Iterable[Work]) -> list[Work]:
         """Let those closures be open that run, and return them."""
         lost = [each for each in closures if self._running.pop(each.id, None) is not None]
         self._open |= {each.id: each for each in lost}
@@ -310,11 +309,11 @@ class InFlight:
         for closure in self._open.values():
             closure.remote.block(trouble)
 
-    def give_back(self, closure: Closure) -> bool:
+    def give_back(self, closure: Work) -> bool:
         """Remove a closure that its worker has not begun; return whether it was running."""
         return self._running.pop(closure.id, None) is not None
 
-    def take_back(self, closure: Closure) -> bool:
+    def take_back(self, closure: Work) -> bool:
         """Remove a closure whose outcome is known; return whether it was running or open."""
         found = self._running.pop(closure.id, None) or self._open.pop(closure.id, None)
         if not self._open:
@@ -324,23 +323,24 @@ class InFlight:
         closure.remote.block("")
         return True
 
-    def take_all(self) -> list[Closure]:
+    def take_all(self) -> list[Work]:
         """Remove and return all closures."""
         closures = [*self._running.values(), *self._open.values()]
         self._running.clear()
         self._open.clear()
         return closures
 
-    def end(self, closure: Closure) -> None:
+    def end(self, closure: Work) -> None:
         """Note that a closure that was begun at least once has ended for good."""
-        self._settle(closure.commits)
+        if closure.left:
+            self._settle(closure.commits)
 
-    def closed_attempts(self, waiting: Iterable[Closure]) -> dict[int, int]:
+    def closed_attempts(self, waiting: Iterable[Work]) -> dict[int, int]:
         """Return the attempts that were begun, of commits that are not settled.
 
         Parameters
         ----------
-        waiting : iterable of Closure
+        waiting : iterable of Work
             Closures that wait, some of them to run again.
         """
         attempts: dict[int, int] = {}
@@ -407,17 +407,17 @@ class Gate:
         """Return whether anything may begin."""
         return True
 
-    def admits(self, closure: Closure) -> bool:
+    def admits(self, closure: Work) -> bool:
         """Return whether this closure may begin now."""
         return self.open()
 
-    def begin(self, closure: Closure) -> None:
+    def begin(self, closure: Work) -> None:
         """Note that a closure that was admitted is sent to a worker."""
 
-    def put_back(self, closure: Closure) -> None:
+    def put_back(self, closure: Work) -> None:
         """Note that a closure that had begun has had no effect, and waits to begin again."""
 
-    def end(self, closure: Closure, *, pushed: bool, weight: float | None = None) -> None:
+    def end(self, closure: Work, *, pushed: bool, weight: float | None = None) -> None:
         """Note that a closure that had begun has ended, and whether it completed with pushes.
 
         ``weight`` is what it counts in its round, if it has said so.
@@ -480,24 +480,24 @@ class RoundGate(Gate):
     def open(self) -> bool:
         return not self._over and self._taken < self._size
 
-    def admits(self, closure: Closure) -> bool:
+    def admits(self, closure: Work) -> bool:
         slot = closure.options.slot
         return self.open() and (slot is None or slot not in self._running.values())
 
-    def begin(self, closure: Closure) -> None:
+    def begin(self, closure: Work) -> None:
         self._taken += 1
         self._running[closure.id] = closure.options.slot
 
-    def put_back(self, closure: Closure) -> None:
+    def put_back(self, closure: Work) -> None:
         self._running.pop(closure.id, None)
         self._taken -= 1
 
-    def end(self, closure: Closure, *, pushed: bool, weight: float | None = None) -> None:
+    def end(self, closure: Work, *, pushed: bool, weight: float | None = None) -> None:
         if closure.id not in self._running:
             return  # cancelled while it waited to run again
         del self._running[closure.id]
         if pushed:
-            self._pushed[closure.id] = closure.execution.commit
+            self._pushed[closure.id] = closure.execution.commit - 1  # of the step that is done
         if weight is not None:
             self._weights[closure.id] = weight
         if self._taken == self._size and not self._running:
@@ -571,15 +571,15 @@ class StalenessGate(Gate):
         # The possible staleness of the oldest is the largest but for those that began before it.
         return max(self._possible.values(), default=-1) < self._bound
 
-    def begin(self, closure: Closure) -> None:
+    def begin(self, closure: Work) -> None:
         for each in self._possible:
             self._possible[each] += 1
         self._possible[closure.id] = len(self._possible)
 
-    def put_back(self, closure: Closure) -> None:
+    def put_back(self, closure: Work) -> None:
         self._possible.pop(closure.id, None)
 
-    def end(self, closure: Closure, *, pushed: bool, weight: float | None = None) -> None:
+    def end(self, closure: Work, *, pushed: bool, weight: float | None = None) -> None:
         self._possible.pop(closure.id, None)
 
 
@@ -592,7 +592,7 @@ class FlushGate(Gate):
     def __init__(self) -> None:
         self._held = self._wanted = self._flushing = False
 
-    def begin(self, closure: Closure) -> None:
+    def begin(self, closure: Work) -> None:
         self._held = True
         self._wanted = False  # not before it has ended: it would be left out
 

@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from psnb._src.coordinator.closures import Closure, Execution
+from psnb._src.coordinator.closures import Execution, Work
 from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.protocol import messages
 from psnb._src.utils.threads import Lock
@@ -794,24 +794,20 @@ class LeaseRegistry:
                 for part in self._epochs[epoch].ranges(closure)
             ]
 
-    def end(self, closure: Closure, succeeded: bool) -> None:
-        """Note that a closure has ended for good; cheap for those that took nothing.
-
-        Steps of a run that are not done by then have no effect.
-        """
-        # One that has returned takes nothing any more; another may be taking at this moment.
-        succeeded = succeeded and not closure.is_run
-        if succeeded and closure.id not in self._users:
+    def end(self, closure: Work) -> None:
+        """Note that a closure has ended for good: steps that are not done have had no effect."""
+        if not closure.left:
             return
         with self._lock:
-            for number in range(closure.number, closure.number + closure.left):
-                if not succeeded:
-                    self._over[number] = closure.execution
-                self._end(number, succeeded)
+            for number in closure.numbers:
+                self._over[number] = closure.execution  # one may be taking at this moment
+                self._end(number, False)
 
-    def end_steps(self, run: Closure, steps: int) -> None:
-        """Note that the next steps of a run have had their effect; cheap, likewise."""
-        numbers = range(run.number, run.number + steps)
+    def end_steps(self, closure: Work, steps: int) -> None:
+        """Note that the next steps have had their effect; cheap for those that took nothing."""
+        if not self._users:
+            return
+        numbers = closure.numbers[:steps]
         if not self._users.keys().isdisjoint(numbers):
             with self._lock:
                 for number in numbers:

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from psnb._src.cluster.scaling import Demand
-from psnb._src.coordinator.closures import NOT_TAKEN, Closure, Duration, Run
+from psnb._src.coordinator.closures import NOT_TAKEN, Duration, Work
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.resolve import Resolver
 from psnb._src.coordinator.scheduler import QueueStatistics, Scheduler
@@ -37,9 +37,9 @@ from psnb.errors import InternalError
 AHEAD_SECONDS = 0.1
 """Seconds of work that waits on a worker behind each thread's; a longer closure counts as long."""
 
-RUN_SECONDS = 0.5
-"""The same for runs, and how long one of them is: its steps need nothing of the notebook, and it
-is ended with any of them when something else is to be done."""
+LONG_SECONDS = 0.5
+"""The same for long ones, and what steps one of them is granted: these need nothing of the
+notebook, and it ends with any of them when something else is to be done."""
 
 SPREAD_SECONDS = 0.001
 """The same while other workers are idle: less work is not worth messages to more of them."""
@@ -47,7 +47,7 @@ SPREAD_SECONDS = 0.001
 RECALL_SECONDS = 0.2
 """Seconds without any outcome after which closures that wait on a worker go elsewhere.
 
-Behind a run, whose steps are reported now and then only, as long as a run takes.
+Behind a long one, whose steps are reported now and then only, as long as that takes.
 """
 
 MOST_AHEAD = 256
@@ -68,36 +68,36 @@ class Load:
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
-        self._closures: dict[int, tuple[Closure, float]] = {}  # in the order of their sending
+        self._closures: dict[int, tuple[Work, float]] = {}  # in the order of their sending
         self._seconds = 0.0  # what the short ones take together
         self._long = 0
         self.refused = False  # there was no room for a closure that waits
         self.stuck = False  # closures sent as short are long: send nothing ahead
-        self.ahead, self.run_seconds = AHEAD_SECONDS, RUN_SECONDS
+        self.ahead, self.long_seconds = AHEAD_SECONDS, LONG_SECONDS
         self._moved = 0.0  # when closures last came or went
         self._latency = Duration()  # of an answer beyond the time that its closure took
 
     def __len__(self) -> int:
         return len(self._closures)
 
-    def __iter__(self) -> Iterator[Closure]:
+    def __iter__(self) -> Iterator[Work]:
         """Iterate over the closures in the order in which the worker got them."""
         return (closure for closure, _ in self._closures.values())
 
     def __contains__(self, closure: object) -> bool:
-        return isinstance(closure, Closure) and closure.id in self._closures
+        return isinstance(closure, Work) and closure.id in self._closures
 
-    def add(self, closure: Closure) -> bool:
+    def add(self, closure: Work) -> bool:
         """Add a closure if there is room for it, and return whether there was.
 
-        A run that is new gets as many steps as are expected to take `RUN_SECONDS`, or longer if
-        there are many workers.
+        A long one that is new is granted as many steps as are expected to take `LONG_SECONDS`, or
+        longer if there are many workers.
         """
         expected, ahead = closure.function.duration.mean, self.ahead
-        if isinstance(closure, Run) and ahead > 0.0:  # else there is a gate
+        if closure.long and ahead > 0.0:  # else there is a gate
             if closure.execution is NOT_TAKEN and expected is not None:
-                closure.grant(self._steps(expected, closure.options.steps or 1))
-            ahead = self.run_seconds if ahead == AHEAD_SECONDS else ahead
+                closure.granted = self._steps(expected, closure.options.steps)
+            ahead = self.long_seconds if ahead == AHEAD_SECONDS else ahead
         if expected is None or expected > AHEAD_SECONDS:
             expected = math.inf
         else:
@@ -114,24 +114,24 @@ class Load:
 
     def full(self) -> bool:
         """Return whether there is no room for any closure; note it, as `add` does."""
-        ahead = self.run_seconds if self.ahead == AHEAD_SECONDS else self.ahead
+        ahead = self.long_seconds if self.ahead == AHEAD_SECONDS else self.ahead
         full = len(self._closures) >= self.threads and not self._ahead(_NEXT_TO_NOTHING, ahead)
         self.refused = self.refused or full
         return full
 
-    def find(self, closure_id: int) -> Closure:
+    def find(self, closure_id: int) -> Work:
         """Return a closure that is here."""
         return self._closures[closure_id][0]
 
     def advance(self, closure_id: int, steps: int) -> None:
-        """Note that the next steps of a run are done; before its closure is changed."""
-        run, expected = self._closures[closure_id]
-        if expected is not math.inf and run.left:
-            less = expected * steps / run.left
-            self._closures[closure_id] = run, expected - less
+        """Note that the next steps of one that goes on are done; before it is changed."""
+        closure, expected = self._closures[closure_id]
+        if expected is not math.inf and closure.left:
+            less = expected * steps / closure.left
+            self._closures[closure_id] = closure, expected - less
             self._seconds -= less
 
-    def remove(self, closure_id: int) -> Closure:
+    def remove(self, closure_id: int) -> Work:
         """Remove a closure that came back, in whatever way."""
         closure, expected = self._closures.pop(closure_id)
         if expected is math.inf:
@@ -158,9 +158,9 @@ class Load:
         """Return the ids of the closures that should wait behind those on the worker's threads."""
         return list(islice(self._closures, self.threads, None))
 
-    def runs(self) -> list[int]:
-        """Return the ids of the runs."""
-        return [closure.id for closure in self if closure.is_run]
+    def long(self) -> list[int]:
+        """Return the ids of the long ones."""
+        return [closure.id for closure in self if closure.long]
 
     def sent(self, now: float) -> None:
         """Note that closures were sent, at a time in seconds."""
@@ -169,7 +169,8 @@ class Load:
     def answered(self, now: float, seconds: float, *, held: bool = False) -> None:
         """Note that closures have ended, the first of which took ``seconds``.
 
-        What was ``held`` back, as the steps of runs are, says nothing of how slow the worker is.
+        What was ``held`` back, as the steps of long ones are, says nothing of how slow the worker
+        is.
         """
         if not held:
             self._latency.add(max(0.0, now - self._moved - seconds))
@@ -181,8 +182,8 @@ class Load:
         waiting = self.waiting()
         # If the worker's process or network is slow anyway, asking would make it slower.
         patience = max(RECALL_SECONDS, 4 * (self._latency.mean or 0.0))
-        if any(closure.is_run for closure in islice(self, self.threads)):
-            patience = max(patience, self.run_seconds)  # its reports are held back, for less
+        if any(closure.long for closure in islice(self, self.threads)):
+            patience = max(patience, self.long_seconds)  # its reports are held back, for less
         if not waiting or now - self._moved < patience:
             return []
         # Half of them first: whatever holds the worker up may be over in a moment.
@@ -191,12 +192,12 @@ class Load:
         self._moved += patience
         return waiting[first:]
 
-    def clear(self) -> list[Closure]:
+    def clear(self) -> list[Work]:
         """Remove all closures and return them in the order in which they were sent."""
         return [self.remove(closure_id) for closure_id in list(self._closures)]
 
     def _steps(self, expected: float, most: int) -> int:
-        return max(1, min(most, int(self.run_seconds / max(expected, _NEXT_TO_NOTHING))))
+        return max(1, min(most, int(self.long_seconds / max(expected, _NEXT_TO_NOTHING))))
 
     def _ahead(self, expected: float, ahead: float) -> bool:
         # Work that waits must not wait behind something long.
@@ -434,7 +435,7 @@ class WorkerKnowledge:
         if gone:
             yield messages.ReleaseResources(gone)
 
-    def run(self, closures: list[Closure], workers: int) -> messages.RunClosures:
+    def run(self, closures: list[Work], workers: int) -> messages.RunClosures:
         """Return what has the worker run closures; see `RunClosures` for ``workers``."""
         functions = {}
         for closure in closures:
@@ -455,14 +456,14 @@ class WorkerKnowledge:
             self._assignments(closures),
         )
 
-    def _assignments(self, closures: list[Closure]) -> list[messages.Assignment]:
+    def _assignments(self, closures: list[Work]) -> list[messages.Assignment]:
         make = messages.Assignment
         return [
             make(
                 each.id,
                 each.function.id,
-                each.left if each.is_run else None,
-                each.execution.done,
+                each.number,
+                each.left,
                 each.options.results,
                 each.execution.attempt,
                 each.execution.commit,
@@ -475,14 +476,11 @@ class WorkerKnowledge:
             for each in closures
         ]
 
-    def _ranges(self, closure: Closure) -> Sequence[messages.TakenRange]:
-        ranges = self._services.leases.ranges
-        if not closure.is_run:
-            return ranges(closure.id)
+    def _ranges(self, closure: Work) -> Sequence[messages.TakenRange]:
         if closure.execution.attempt == 1:
             return ()
-        numbers = range(closure.number, closure.number + closure.left)
-        return [each for number in numbers for each in ranges(number)]
+        ranges = self._services.leases.ranges
+        return [each for number in closure.numbers for each in ranges(number)]
 
     def _new_layout(self) -> Layout | None:
         # A server that was taken for lost but lives answers as before until it knows that:

@@ -200,11 +200,11 @@ class Membership:
         """Have workers return the closures that they have not begun; any thread."""
         self.soon(self._call_back)
 
-    def end_runs(self, worker: str | int | None = None) -> None:
-        """Have workers, or the one of a name or index, end their runs; on the event loop."""
+    def end_long(self, worker: str | int | None = None) -> None:
+        """Have workers, or the one of a name or index, end long closures; on the event loop."""
         for connection in self._connections:
             if worker in (None, connection.name, connection.index):
-                connection.end_runs()
+                connection.end_long()
 
     def cancel(self, remote: RemoteValue) -> bool:
         """Begin to cancel a closure; return whether it is going to end; on the event loop."""
@@ -282,7 +282,7 @@ class Membership:
             del self._idle[connection]
             connection.dispatch()
         if self._scheduler.held_up():
-            self.end_runs()
+            self.end_long()
 
     def _wake_all(self) -> None:
         for connection in self._connections:

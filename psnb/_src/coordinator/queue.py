@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from psnb._src.coordinator.closures import Closure, ScheduleOptions, WorkerPredicate
+from psnb._src.coordinator.closures import ScheduleOptions, Work, WorkerPredicate
 from psnb._src.coordinator.remote_value import (
     ClosureStatus,
     RemoteValue,
@@ -79,7 +79,7 @@ class ClosureQueue:
         self.inbox = Inbox(loop, scheduler.turn, scheduler.add)
         self.inbox.trouble, scheduler.on_turn = scheduler.trouble, self.inbox.look
 
-    def put(self, closure: Closure) -> None:
+    def put(self, closure: Work) -> None:
         """Append a closure, waiting while the queue is full.
 
         A closure with an input that failed, or was cancelled, fails at once.
@@ -105,12 +105,12 @@ class ClosureQueue:
             self._wait_for_room(closure)
 
     @uninterrupted
-    def _wait_for_room(self, closure: Closure) -> None:
+    def _wait_for_room(self, closure: Work) -> None:
         _raise_first(self.inbox.wait(partial(self._put, closure), None, self._restore))
         if closure.remote.status is ClosureStatus.CANCELLED:
             self.check_open()
 
-    def _put(self, closure: Closure) -> _Ended | None:
+    def _put(self, closure: Work) -> _Ended | None:
         """Put a closure if there is room, or take the errors that are to be raised; on the loop."""
         scheduler = self._scheduler
         if scheduler.errors and not scheduler.closed:

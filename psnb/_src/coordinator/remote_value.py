@@ -447,6 +447,10 @@ class RemoteValue(InputReference, SaysWhatToUse):
         """
         return dumps(self._value, "a fetched value among the arguments")
 
+    def outcome(self, values: Sequence[bytes]) -> bytes:
+        """Take what the latest steps have returned; return the value if it ends with them."""
+        return values[-1] if values else b""
+
     def set_status(self, status: ClosureStatus, outcome: bytes | str | RemoteValue = b"") -> None:
         """Change the status, on the loop; for the scheduler only.
 
@@ -474,7 +478,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
 
 
 class StepValues(RemoteValue):
-    """The result of a run, which is None; what its steps return comes meanwhile.
+    """The result of many steps, which is None; what each returns comes meanwhile.
 
     Attributes
     ----------
@@ -490,6 +494,10 @@ class StepValues(RemoteValue):
     def __init__(self, inbox: Inbox, cancel: Callable[[RemoteValue], bool]) -> None:
         super().__init__(inbox, cancel)
         self.arrived = deque()
+
+    def outcome(self, values: Sequence[bytes]) -> bytes:
+        self.arrived.extend(values)
+        return b""
 
     def take(self) -> Iterator[Any]:
         """Take what has arrived."""

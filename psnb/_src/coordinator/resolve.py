@@ -12,20 +12,22 @@ import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from psnb._src.client.commit import CommitKey, resolve_in_doubt
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.scheduler import Scheduler
 from psnb._src.placement.layout import Layout, ShardId
-from psnb._src.protocol.messages import exchange_writer
+from psnb._src.protocol.messages import ClosureResult, exchange_writer
 from psnb._src.protocol.packing import pack_error
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import EndWriter, FenceCommits
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.range_set import Bounds
 from psnb._src.utils.threads import start_task
-from psnb._src.worker.context import split_outcome, split_taken
+from psnb._src.worker.context import split_taken, split_value
 from psnb.errors import (
     CoordinatorClosedError,
     PsnbError,
@@ -34,6 +36,9 @@ from psnb.errors import (
 )
 
 Applied = Mapping[CommitKey, Commit]
+
+Results = Mapping[int, tuple[bytes | None, bool]]
+"""By commit number, the result that servers remember, and whether it pushed gradients."""
 
 LEAST_REPORTED = 64
 """The fewest settled commits that servers hear of at once."""
@@ -70,7 +75,7 @@ class Resolver:
 
     def lose(
         self,
-        closures: Sequence[Closure],
+        closures: Sequence[Work],
         executing: int,
         lost: str,
         worker: str,
@@ -90,32 +95,11 @@ class Resolver:
         running = [each for each in closures[:executing] if each in open_]
 
         def settle(applied: Applied) -> None:
-            results = {
-                number: (result, commit.pushed)
-                for commit in applied.values()
-                if commit.coordinator == name
-                for number, result in commit.closures
-            }
-            settled = []
+            results = self._results(applied)
             for each in asked:
-                commits = each.commits
-                last = max((n for n in commits if n in results), default=commits.start - 1)
-                for commit in range(commits.start, last + 1):
-                    if commit not in results:  # of a run: that step wrote nothing, if it was done
-                        self._leases.give_back(each.number)  # so others may do it again
-                        self._scheduler.advance(each, 1, b"", counted=False)
-                        continue
-                    result, pushed = results[commit]
-                    outcome = self._outcome(each, commit, result)
-                    if each.is_run:
-                        self._scheduler.advance(each, 1, outcome, [split_outcome(outcome)[0]])
-                        outcome = b""
-                    if not each.is_run or not each.left:
-                        settled.append((each, True, outcome, pushed))
+                self._settle_applied(each, results, worker)
             self._leases.lose(holder)
-            effective = {each for each, *_ in settled}
-            absent = [each for each in open_ if each not in effective]
-            self._scheduler.settle([each for each in settled if each[0] in open_], worker)
+            absent = [each for each in open_ if not each.remote.done()]
             executed = sum(each in absent for each in running)
             self._scheduler.put_back(absent, executed, lost, worker)
 
@@ -124,36 +108,28 @@ class Resolver:
         }
         self._find_out(attempts, closed, settle, open_, lambda error: self._leases.lose(holder))
 
-    def revoke(self, closure: Closure) -> None:
+    def revoke(self, closure: Work) -> None:
         """Have servers accept no commit of an open closure, and find out whether they have one."""
-        name, execution = self._scheduler.name, closure.execution
+        name, attempt = self._scheduler.name, closure.execution.attempt
 
         def settle(applied: Applied) -> None:
-            commit = applied.get((name, execution.commit))
-            if commit is None:
-                self._scheduler.put_back([closure], 0, "it was cancelled")
-                return
-            result = dict(commit.closures)[execution.commit]
-            result = self._outcome(closure, execution.commit, result)
-            self._scheduler.settle([(closure, True, result, commit.pushed)])
+            self._settle_applied(closure, self._results(applied))
+            self._scheduler.put_back([closure], 0, "it was cancelled")
 
-        self._find_out({name: {execution.commit: execution.attempt}}, (), settle, [closure])
+        self._find_out({name: dict.fromkeys(closure.commits, attempt)}, (), settle, [closure])
 
-    def ask(
-        self, closure: Closure, key: CommitKey, result: bytes, pushed: bool, worker: str
-    ) -> None:
-        """Take over a closure whose worker cannot tell whether its commit is applied."""
-        open_ = self._scheduler.lose([closure])
+    def ask(self, closure: Work, result: ClosureResult, worker: str) -> None:
+        """Take over a closure whose worker cannot tell whether its last commit is applied."""
+        open_, key = self._scheduler.lose([closure]), result.in_doubt
+        assert key is not None
 
         def settle(applied: Applied) -> None:
-            if key in applied and closure.is_run:  # it ends with this step
-                self._scheduler.advance(closure, 1, result, [split_outcome(result)[0]])
-                self._scheduler.settle([(closure, True, b"", pushed)], worker)
-            elif key in applied:
-                self._scheduler.settle([(closure, True, result, pushed)], worker)
+            if key in applied:
+                done = replace(result, steps=1, in_doubt=None)
+                self._scheduler.settle([(closure, done)], worker)
             elif key[0] != self._scheduler.name:
                 # Updates of several closures: the others have returned, and do not run again.
-                self._scheduler.settle([(closure, False, lost_exchange(), False)], worker)
+                self._scheduler.settle([(closure, _failed(closure, lost_exchange()))], worker)
             else:
                 lost = f"worker {worker!r} could not reach the parameter servers to the end"
                 self._scheduler.put_back([closure], 0, lost, worker)
@@ -233,20 +209,40 @@ class Resolver:
         finally:
             self._reporting.discard(request.to)
 
-    def _outcome(self, closure: Closure, commit: int, remembered: bytes | None) -> bytes:
-        """Return the outcome of a closure that has had its effect; note what it has taken."""
-        if remembered is None:  # it was too large for servers
-            remembered = closure.execution.kept.get(commit, b"")
-        outcome, used = split_taken(remembered)
-        self._leases.note_used(used)
-        return outcome
+    def _results(self, applied: Applied) -> Results:
+        return {
+            number: (result, commit.pushed)
+            for commit in applied.values()
+            if commit.coordinator == self._scheduler.name
+            for number, result in commit.closures
+        }
+
+    def _settle_applied(self, closure: Work, results: Results, worker: str = "") -> None:
+        """Record the steps whose commits are applied, of a closure whose worker was lost."""
+        commits = closure.commits
+        last = max((each for each in commits if each in results), default=commits.start - 1)
+        for number in range(commits.start, last + 1):
+            if number not in results:  # that step wrote nothing, if it was done:
+                self._leases.give_back(closure.number)  # others may do it again
+                self._scheduler.skip_step(closure)
+                continue
+            remembered, pushed = results[number]
+            if remembered is None:  # it was too large for servers
+                remembered = closure.execution.kept.get(number, b"")
+            outcome, used = split_taken(remembered)
+            self._leases.note_used(used)
+            front, value = split_value(outcome)
+            done = ClosureResult(
+                *(closure.id, 1, closure.left == 1, True, front, [value], 0.0, pushed, ())
+            )
+            self._scheduler.settle([(closure, done)], worker)
 
     def _find_out(
         self,
         attempts: Mapping[str, Mapping[int, int]],
         closed: Sequence[str],
         settle: Callable[[Applied], None],
-        closures: Sequence[Closure],
+        closures: Sequence[Work],
         on_error: Callable[[bytes], None] = lambda error: None,
     ) -> None:
         async def run() -> None:
@@ -259,7 +255,7 @@ class Resolver:
             except Exception as error:  # otherwise callers would wait for ever
                 packed = pack_error(error, "raised while its outcome was resolved")
                 on_error(packed)
-                failed = [(each, False, packed, False) for each in closures]
+                failed = [(each, _failed(each, packed)) for each in closures]
                 self._scheduler.settle(failed, certain=False)
 
         start_task(run(), self._tasks, "psnb resolving commits")
@@ -284,6 +280,10 @@ class Resolver:
         except ServerUnresponsiveError as error:
             await asyncio.sleep(_AGAIN)
             return [error] * len(requests)
+
+
+def _failed(closure: Work, error: bytes) -> ClosureResult:
+    return ClosureResult(closure.id, 0, True, False, error, (), 0.0, False, ())
 
 
 def _give_up(error: ServerUnresponsiveError) -> None:

@@ -26,25 +26,20 @@ from typing import NamedTuple, NoReturn
 
 from psnb._src.coordinator.closures import (
     NOT_TAKEN,
-    Closure,
     Dependents,
     Pin,
-    Run,
+    Work,
     WorkerPredicate,
 )
 from psnb._src.coordinator.in_flight import Gate, InFlight, Step, Waiting
-from psnb._src.coordinator.remote_value import (
-    ClosureStatus,
-    FailedClosures,
-    RemoteValue,
-    StepValues,
-)
+from psnb._src.coordinator.remote_value import ClosureStatus, FailedClosures, RemoteValue
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.statistics import WorkerStatistics
+from psnb._src.protocol.messages import ClosureResult
 from psnb._src.protocol.packing import pack_error, packed_text
 from psnb._src.utils.range_set import Bounds
 from psnb._src.utils.text import counted, text_of
-from psnb._src.worker.context import split_outcome, split_weight
+from psnb._src.worker.context import split_front
 from psnb.errors import (
     CoordinatorClosedError,
     PsnbError,
@@ -55,8 +50,8 @@ from psnb.errors import (
 # QueueStatistics: what statistics say of the queue. Pure.
 
 
-RUN_PRIORITY = 0
-"""The priority of runs: `run_epoch` gives them no other."""
+LONG_PRIORITY = 0
+"""The priority of long ones: `run_epoch` gives them no other."""
 
 
 class QueueStatistics(NamedTuple):
@@ -71,7 +66,7 @@ class QueueStatistics(NamedTuple):
     failing: bool
     paused: bool
     closed: bool
-    next_number: int = 0  # behind those of all closures, and steps of runs, that have ended
+    next_number: int = 0  # behind those of all steps that have ended
 
 
 class Scheduler:
@@ -86,11 +81,11 @@ class Scheduler:
     on_failure : callable, optional
         Called with worker, closure and pickled exception of each failure.
     on_end : callable, optional
-        Called with each closure that has ended for good, and whether it returned.
+        Called with each closure that has ended for good.
     on_steps : callable, optional
-        Called with a run before its next steps count as done, and how many.
+        Called with a closure before its next steps count as done, and how many.
     on_states : callable, optional
-        Called with the packed metrics of each closure that has returned, if it reported any.
+        Called with the packed metrics that steps have reported, if they have.
     ended : callable, optional
         Returns why what it schedules for cannot be used any more, and what to do; None if it can.
 
@@ -101,7 +96,7 @@ class Scheduler:
     on_work : callable
         Called at the end of a turn when a connection that got too few closures may take more.
     on_hold : callable
-        Called when runs are to be ended with the steps that they do: dispatch is held, or another
+        Called when long ones are to end with the steps that they do: dispatch is held, or another
         closure of their priority or a higher one waits, and no connection has room. With its worker
         if it needs one by name or index; else with None.
     on_step : callable
@@ -133,9 +128,9 @@ class Scheduler:
         self,
         events: EventLog | None = None,
         gate: Gate | None = None,
-        on_failure: Callable[[str, Closure, bytes], None] = lambda worker, closure, error: None,
-        on_end: Callable[[Closure, bool], None] = lambda closure, succeeded: None,
-        on_steps: Callable[[Closure, int], None] = lambda closure, steps: None,
+        on_failure: Callable[[str, Work, bytes], None] = lambda worker, closure, error: None,
+        on_end: Callable[[Work], None] = lambda closure: None,
+        on_steps: Callable[[Work, int], None] = lambda closure, steps: None,
         on_states: Callable[[bytes], None] = lambda packed: None,
         ended: Callable[[], CoordinatorClosedError | None] = lambda: None,
     ) -> None:
@@ -154,9 +149,9 @@ class Scheduler:
         self._dependents = Dependents()
         self._hungry = False  # a connection got fewer closures than it had room for
         self._wake = False  # the connections are to be woken at the end of the turn
-        self._runs = 0  # that have not ended
+        self._long = 0  # of these, how many have not ended
         # With what ``on_hold`` is to be called at the end of the turn.
-        self._end_runs: set[str | int | None] = set()
+        self._end_long: set[str | int | None] = set()
         self._turns = 0  # those that are under way, each within the one before
         self._owing: list[RemoteValue] = []  # their rounds are not applied
         self._completed = self._failed = self._cancelled = self._retried = 0
@@ -182,8 +177,8 @@ class Scheduler:
                         self._publish()
             finally:
                 self._turns -= 1
-        if self._end_runs and not self._turns:
-            ending, self._end_runs = self._end_runs, set()
+        if self._end_long and not self._turns:
+            ending, self._end_long = self._end_long, set()
             for worker in {None} if None in ending else ending:
                 self.on_hold(worker)
         if self._wake and not self._turns:
@@ -210,12 +205,12 @@ class Scheduler:
         """Return how many closures wait for a worker or for the results of others."""
         return len(self.waiting) + len(self._dependents)
 
-    def add(self, closure: Closure) -> None:
+    def add(self, closure: Work) -> None:
         """Queue a closure; if an input has failed or was cancelled, it fails.
 
         After a failure, which its caller could not know yet, it is cancelled as all others are.
         """
-        self._runs += closure.is_run
+        self._long += closure.long
         if self.closed:
             self._cancel(closure, "the coordinator was closed")
             return
@@ -333,8 +328,8 @@ class Scheduler:
     def hold(self) -> None:
         """Begin nothing until as many calls of `let_go`, but for the rest of a round."""
         self.holds += 1
-        if self._runs:
-            self._end_runs.add(None)
+        if self._long:
+            self._end_long.add(None)
 
     def fill(self, more: int) -> None:
         """Note that one more puts the closures of a round, or one less."""
@@ -360,9 +355,9 @@ class Scheduler:
 
     def take(
         self,
-        admit: Callable[[Closure], bool],
+        admit: Callable[[Work], bool],
         worker: Callable[[], WorkerStatistics] | None = None,
-    ) -> list[Closure]:
+    ) -> list[Work]:
         """Take closures to run.
 
         If all were admitted, ``on_work`` is called when there are more.
@@ -388,7 +383,7 @@ class Scheduler:
             self._hungry = True
             return taken
 
-    def _begin(self, admit: Callable[[Closure], bool], closure: Closure) -> bool:
+    def _begin(self, admit: Callable[[Work], bool], closure: Work) -> bool:
         if closure.options.detached:
             return admit(closure)
         if not self.gate.admits(closure) or not admit(closure):
@@ -411,19 +406,18 @@ class Scheduler:
 
     def settle(
         self,
-        outcomes: Iterable[tuple[Closure, bool, bytes, bool]],
+        results: Iterable[tuple[Work, ClosureResult]],
         worker: str = "",
         *,
         certain: bool = True,
     ) -> None:
-        """Record how running or open closures ended.
+        """Record what the next steps of running or open closures have come to.
 
         Parameters
         ----------
-        outcomes : iterable of tuple
-            Closure, whether it returned, its pickled value (after the metrics that it reported) or
-            exception, and whether it has pushed gradients. Outcomes of closures that do not run any
-            more (the coordinator was closed) are dropped.
+        results : iterable of tuple
+            None of them is in doubt. Those of closures that do not run any more (the coordinator
+            was closed) are dropped.
         worker : str
             Where they ran.
         certain : bool
@@ -431,52 +425,39 @@ class Scheduler:
             if they were cancelled: then nobody may take them for cancelled.
         """
         with self.turn():
-            for closure, succeeded, outcome, pushed in outcomes:
-                if not self.in_flight.take_back(closure):
+            for closure, result in results:
+                if not self.in_flight.has(closure):
                     continue
-                if succeeded:
-                    self._complete(closure, outcome, pushed)
-                else:
-                    self.fail(closure, outcome, worker, certain)
+                value, weight = b"", None
+                if result.succeeded:
+                    states, weight = split_front(result.payload)
+                    if states:
+                        self._on_states(states)
+                    self._completed += result.steps
+                    self._advance(closure, result.steps)
+                    value = closure.remote.outcome(result.values)
+                if result.ended:
+                    self.in_flight.take_back(closure)
+                    if result.succeeded:
+                        self._complete(closure, value, result.pushed, weight)
+                    else:
+                        self.fail(closure, result.payload, worker, certain)
 
-    def advance(
-        self,
-        run: Closure,
-        steps: int,
-        outcome: bytes,
-        values: Sequence[bytes] = (),
-        *,
-        counted: bool = True,
-    ) -> None:
-        """Note that the next steps of a run have had their effect.
+    def skip_step(self, closure: Work) -> None:
+        """Note that the next step was done and wrote nothing, and no more is known of it.
 
-        Parameters
-        ----------
-        run : Closure
-            It runs or is open; else (the coordinator was closed) nothing happens.
-        steps : int
-            How many.
-        outcome : bytes
-            The metrics that they have reported, in front of whatever.
-        values : sequence of bytes
-            What each of them has returned, pickled, if it is kept.
-        counted : bool
-            Whether they count as completed; not if what they have read is read again.
+        It does not count: others do what it did.
         """
         with self.turn():
-            if not self.in_flight.has(run):
-                return
-            self._on_steps(run, steps)
-            self.in_flight.advance(run, steps)
-            self._next_number = max(self._next_number, run.number)
-            self._completed += steps if counted else 0
-            _, states = split_outcome(outcome)
-            if states:
-                self._on_states(states)
-            if isinstance(run.remote, StepValues):
-                run.remote.arrived.extend(values)
+            if self.in_flight.has(closure):
+                self._advance(closure, 1)
 
-    def lose(self, closures: Iterable[Closure]) -> list[Closure]:
+    def _advance(self, closure: Work, steps: int) -> None:
+        self._on_steps(closure, steps)
+        self.in_flight.advance(closure, steps)
+        self._next_number = max(self._next_number, closure.number)
+
+    def lose(self, closures: Iterable[Work]) -> list[Work]:
         """Note that the outcome of running closures is unknown; return those that were running."""
         with self.turn():
             return self.in_flight.lose(closures)
@@ -490,25 +471,20 @@ class Scheduler:
         with self.turn():
             self.in_flight.block(str(error))
 
-    def _complete(self, closure: Closure, outcome: bytes, pushed: bool) -> None:
+    def _complete(self, closure: Work, value: bytes, pushed: bool, weight: float | None) -> None:
         """Note that a closure has returned and had its effect, and whether it pushed gradients."""
-        self._completed += not closure.is_run  # whose steps are counted as they are done
-        outcome, weight = split_weight(outcome)
-        outcome, states = split_outcome(outcome)
-        if states:
-            self._on_states(states)
-        self._end(closure, pushed=pushed, succeeded=True, weight=weight)
+        self._end(closure, pushed=pushed, weight=weight)
         if pushed and self.gate.round is not None and not closure.options.detached:
             closure.remote.owe_effect(self._begin_effects)
             self._owing.append(closure.remote)
-        closure.remote.set_status(ClosureStatus.COMPLETED, outcome)
+        closure.remote.set_status(ClosureStatus.COMPLETED, value)
         if self._dependents:
-            for ready in self._dependents.complete(closure.remote, outcome):
+            for ready in self._dependents.complete(closure.remote, value):
                 self._wait(ready)
 
     def fail(
         self,
-        closure: Closure,
+        closure: Work,
         error: bytes | RemoteValue,
         worker: str = "",
         certain: bool = True,
@@ -532,13 +508,13 @@ class Scheduler:
             self.errors.cancelled += len(self.cancel_queued("an earlier closure failed"))
 
     def put_back(
-        self, closures: Sequence[Closure], executing: int, lost: str, worker: str = ""
+        self, closures: Sequence[Work], executing: int, lost: str, worker: str = ""
     ) -> None:
         """Queue lost closures again that have had no effect, before others of their priority.
 
         Parameters
         ----------
-        closures : sequence of Closure
+        closures : sequence of Work
             In the order in which the worker got them.
         executing : int
             How many of the first ones were probably running: they lose one of their retries. One
@@ -563,14 +539,14 @@ class Scheduler:
                 self._events.add(EventKind.CLOSURES_RETRIED, text, closures=again)
             self._wake = True  # of the other workers, some may be idle
 
-    def _runs_again(self, closure: Closure, executing: bool, lost: str, worker: str) -> bool:
+    def _runs_again(self, closure: Work, executing: bool, lost: str, worker: str) -> bool:
         if not self.in_flight.take_back(closure):
             return False
         if closure.execution.revoked:
             self._cancel_with_dependents(closure)
             return False
-        if isinstance(closure, Run) and closure.withdrawn:
-            self._end_cancelled(closure, closure.withdrawn)
+        if closure.execution.withdrawn:
+            self._end_cancelled(closure, closure.execution.withdrawn)
             return False
         closure.execution.deaths += executing
         retries = closure.options.retries
@@ -590,7 +566,7 @@ class Scheduler:
         closure.execution.attempt += 1
         return True
 
-    def give_back(self, closures: Sequence[Closure]) -> None:
+    def give_back(self, closures: Sequence[Work]) -> None:
         """Queue closures again that their worker has not begun, before others of their priority."""
         with self.turn():
             for closure in reversed(closures):
@@ -599,8 +575,8 @@ class Scheduler:
                 if self.errors:
                     self.errors.cancelled += 1
                     self._cancel(closure, "another closure failed before it was begun")
-                elif isinstance(closure, Run) and closure.withdrawn:
-                    self._end_cancelled(closure, closure.withdrawn)
+                elif closure.execution.withdrawn:
+                    self._end_cancelled(closure, closure.execution.withdrawn)
                 else:
                     self._requeue(closure)
 
@@ -618,16 +594,16 @@ class Scheduler:
             self.cancel_queued("there was no worker")
 
     def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
-        """Cancel what waits for a worker that this very function chooses, and end runs.
+        """Cancel what waits for a worker that this very function chooses; long ones end.
 
         These were more than was needed, as at the end of an epoch: they are not counted or shown.
         """
         for closure in self.waiting.take_pinned(chooser):
             self._end_cancelled(closure, reason)
-        for run in self.in_flight.runs() if self._runs else ():
-            if run.options.worker is chooser:
-                run.withdrawn = reason
-                self._end_runs.add(None)
+        for closure in self.in_flight if self._long else ():
+            if closure.long and closure.options.worker is chooser:
+                closure.execution.withdrawn = reason
+                self._end_long.add(None)
 
     def stepped(self, error: Exception | None) -> None:
         """Note that the gate's step was done, or why it failed."""
@@ -640,7 +616,7 @@ class Scheduler:
                 self.errors.add(failed)
                 self.cancel_queued("what was pushed could not be applied")
 
-    def cancel(self, remote: RemoteValue, in_flight: bool) -> Closure | None:
+    def cancel(self, remote: RemoteValue, in_flight: bool) -> Work | None:
         """Cancel a closure, or return it, open: then its outcome must be resolved.
 
         Nothing happens to one that has ended, and to one that a worker has, unless ``in_flight``
@@ -659,7 +635,7 @@ class Scheduler:
                 return closure
         return None
 
-    def cancel_queued(self, reason: str) -> list[Closure]:
+    def cancel_queued(self, reason: str) -> list[Work]:
         """Cancel all closures that are queued, and return them.
 
         Those fail instead whose inputs have failed.
@@ -742,46 +718,46 @@ class Scheduler:
         for remote in owing:
             remote.note_effect(failed)
 
-    def _wait(self, closure: Closure) -> None:
+    def _wait(self, closure: Work) -> None:
         self.waiting.add(closure)
-        self._end_runs_for(closure)
+        self._end_long_for(closure)
         self._call_when_hungry()
 
     def held_up(self) -> bool:
-        """Return whether closures wait for runs to end: to be asked when no connection has room."""
-        return self._runs > 0 and self.waiting.unpinned(RUN_PRIORITY) and self.begins()
+        """Return whether closures wait for long ones: to be asked when no connection has room."""
+        return self._long > 0 and self.waiting.unpinned(LONG_PRIORITY) and self.begins()
 
-    def _end_runs_for(self, closure: Closure) -> None:
-        """Have a closure wait for one step at most, where it would wait for runs."""
+    def _end_long_for(self, closure: Work) -> None:
+        """Have a closure wait for one step at most, where it would wait for long ones."""
         # If a connection has asked for more it may have room; when it has none, see `held_up`.
         pin, priority = closure.options.worker, closure.options.priority
         room = self._hungry and pin is None
-        if self._runs and not room and not closure.is_run and priority >= RUN_PRIORITY:
-            self._end_runs.add(None if callable(pin) else pin)
+        if self._long and not room and not closure.long and priority >= LONG_PRIORITY:
+            self._end_long.add(None if callable(pin) else pin)
 
-    def _requeue(self, closure: Closure) -> None:
+    def _requeue(self, closure: Work) -> None:
         closure.remote.set_status(ClosureStatus.QUEUED)
         if not closure.options.detached:
             self.gate.put_back(closure)
         self.waiting.add_first(closure)
-        self._end_runs_for(closure)
+        self._end_long_for(closure)
         self._call_when_hungry()
 
     def _call_when_hungry(self) -> None:
         if self._hungry:
             self._hungry, self._wake = False, True
 
-    def _cancel(self, closure: Closure, reason: str) -> None:
+    def _cancel(self, closure: Work, reason: str) -> None:
         self._cancelled += 1
         self._next_number = max(self._next_number, closure.number + 1)
         self._end_cancelled(closure, reason)
 
-    def _end_cancelled(self, closure: Closure, reason: str) -> None:
+    def _end_cancelled(self, closure: Work, reason: str) -> None:
         self._end(closure)
         text = f"closure {closure.function.name} was cancelled: {reason}; schedule it again"
         closure.remote.set_status(ClosureStatus.CANCELLED, text)
 
-    def _cancel_with_dependents(self, closure: Closure) -> None:
+    def _cancel_with_dependents(self, closure: Work) -> None:
         cancelled = [closure]
         for each in cancelled:  # it grows
             cancelled += filter(None, map(self._removed, self._dependents.of(each.remote)))
@@ -793,38 +769,32 @@ class Scheduler:
         for each in cancelled[1:]:
             self._cancel(each, f"it waited for the result of {closure}, which was cancelled")
 
-    def _removed(self, dependent: Closure) -> Closure | None:
+    def _removed(self, dependent: Work) -> Work | None:
         return self._dependents.remove(dependent.remote)
 
-    def _end_failed(self, closure: Closure, error: bytes | RemoteValue) -> None:
+    def _end_failed(self, closure: Work, error: bytes | RemoteValue) -> None:
         self._failed += 1
+        if closure.execution is not NOT_TAKEN:
+            self._next_number = max(self._next_number, closure.number + 1)
         self._end(closure)
         closure.remote.set_status(ClosureStatus.FAILED, error)
 
-    def _end(
-        self,
-        closure: Closure,
-        *,
-        pushed: bool = False,
-        succeeded: bool = False,
-        weight: float | None = None,
-    ) -> None:
-        self._runs -= closure.is_run
+    def _end(self, closure: Work, *, pushed: bool = False, weight: float | None = None) -> None:
+        self._long -= closure.long
         if closure.execution is not NOT_TAKEN:
-            self._next_number = max(self._next_number, closure.number + 1)
-            self._on_end(closure, succeeded)
+            self._on_end(closure)
             self.in_flight.end(closure)
             if not closure.options.detached:
                 self.gate.end(closure, pushed=pushed, weight=weight)
 
 
-def _first(closure: Closure, statuses: tuple[ClosureStatus, ...]) -> RemoteValue | None:
+def _first(closure: Work, statuses: tuple[ClosureStatus, ...]) -> RemoteValue | None:
     """Return the first input of a closure that has ended in one of these ways."""
     missing = closure.call.missing()
     return next((remote for _, remote in missing if remote.status in statuses), None)
 
 
-def _failed(closure: Closure, error: bytes | RemoteValue, worker: str) -> str:
+def _failed(closure: Work, error: bytes | RemoteValue, worker: str) -> str:
     where = f" on worker {worker!r}" if worker else ""
     why = packed_text(error) if isinstance(error, bytes) else "an input of it has no value"
     return f"closure {closure} failed{where}: {why}"

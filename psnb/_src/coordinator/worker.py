@@ -18,10 +18,10 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from psnb._src.coordinator.closures import Closure
+from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.load import (
     AHEAD_SECONDS,
-    RUN_SECONDS,
+    LONG_SECONDS,
     SPREAD_SECONDS,
     ConnectionState,
     Load,
@@ -113,7 +113,7 @@ async def open_session(
     return WorkerLink(message_stream(comm), reply["threads"])
 
 
-_Outcome = tuple[Closure, bool, bytes, bool]
+Results = list[tuple[Work, messages.ClosureResult]]
 """See `Scheduler.settle`."""
 
 
@@ -256,7 +256,7 @@ class WorkerConnection:
         else:
             self._load.ahead = SPREAD_SECONDS if self._others_starve() else AHEAD_SECONDS
             held = messages.held_seconds(self.num_workers)
-            self._load.run_seconds = max(RUN_SECONDS, 2.5 * held)
+            self._load.long_seconds = max(LONG_SECONDS, 2.5 * held)
         if self.state is ConnectionState.READY and not self._load.full():
             closures = self._scheduler.take(self._load.add, self.statistics)
         else:
@@ -273,17 +273,17 @@ class WorkerConnection:
             self._on_idle(self)
 
     def call_back(self) -> None:
-        """Ask the worker to return all closures that it has not begun, and to end its runs.
+        """Ask the worker to return all closures that it has not begun, and to end long ones.
 
         On the event loop only.
         """
-        self._recall(list(dict.fromkeys([*self._load.waiting(), *self._load.runs()])))
+        self._recall(list(dict.fromkeys([*self._load.waiting(), *self._load.long()])))
 
-    def end_runs(self) -> None:
-        """Ask the worker to end its runs; on the event loop only."""
-        self._recall(self._load.runs())
+    def end_long(self) -> None:
+        """Ask the worker to end long ones with the step that they do; on the event loop only."""
+        self._recall(self._load.long())
 
-    def revoke(self, closure: Closure) -> None:
+    def revoke(self, closure: Work) -> None:
         """Have the worker drop a closure, if it has it; on the event loop only."""
         if self._link is not None and closure in self._load:
             self._link.send(messages.RevokeClosure(closure.id))
@@ -325,7 +325,7 @@ class WorkerConnection:
         if state.ended:
             self._link = None
 
-    def _note(self, kind: EventKind, text: str, closures: Sequence[Closure] = ()) -> None:
+    def _note(self, kind: EventKind, text: str, closures: Sequence[Work] = ()) -> None:
         message = f"worker {self.name!r} at {self.address} {text}"
         self._records.events.add(kind, message, self.name, closures)
 
@@ -397,26 +397,24 @@ class WorkerConnection:
                     self._records.merged.draw(time.time())
 
     def _take_in(self, message: messages.ToNotebook) -> None:
-        outcomes: list[_Outcome] = []
+        results: Results = []
         try:
-            self._take(message, outcomes)
+            self._take(message, results)
             self._end_if_drained()
             self.dispatch()
         finally:
-            # Last: it wakes callers that wait for the outcomes, and they need the interpreter's
-            # lock. Whatever the rest has raised: only this knows of the outcomes.
-            if outcomes:
-                self._scheduler.settle(outcomes, self.name)
+            # Last: it wakes callers that wait for the results, and they need the interpreter's
+            # lock. Whatever the rest has raised: only this knows of the results.
+            if results:
+                self._scheduler.settle(results, self.name)
 
-    def _take(self, message: messages.ToNotebook, outcomes: list[_Outcome]) -> None:
+    def _take(self, message: messages.ToNotebook, results: Results) -> None:
         match message:
             case messages.ClosureResults():
-                self._note_results(message, outcomes)
+                self._note_results(message, results)
             case messages.ElementsTaken():
                 place = InputContext(self._opening.num_workers, self.index)
                 self._load.note_taken(message.closure, place, message.elements)
-            case messages.ClosureUndecided():
-                self._ask_about(message)
             case messages.ClosuresReturned():
                 self._scheduler.give_back([self._load.remove(each) for each in message.closures])
             case messages.CopiesFlushed():
@@ -431,41 +429,40 @@ class WorkerConnection:
             case messages.WorkerLeaves():
                 self.drain("was asked to end")
 
-    def _note_results(self, message: messages.ClosureResults, outcomes: list[_Outcome]) -> None:
-        """Note results, and what has ended in ``outcomes``: no other list has these any more."""
+    def _note_results(
+        self,
+        message: messages.ClosureResults,
+        results: Results,
+    ) -> None:
+        """Note results, and put them into ``results``: nothing else has them any more."""
         for taken in message.taken:
             self._leases.take(self, taken)
         if message.reports:
             self._records.history.add_all(message.reports)
         seconds: list[float] = []
-        failed, held = 0, False
+        failed, in_doubt, held = 0, 0, False
         for each in message.results:
-            closure, payload = self._load.find(each.closure), each.payload
-            count = each.steps if closure.is_run and each.succeeded else 1
+            closure = self._load.find(each.closure)
+            count = each.steps if each.succeeded and each.in_doubt is None else 1
             if count:
                 closure.function.duration.add(each.seconds / count)
                 seconds += [each.seconds / count] * count
-            if closure.is_run and each.succeeded:
-                self._load.advance(closure.id, count)
-                self._scheduler.advance(closure, count, payload, each.values)
-                payload = b""
             if each.ended:
                 self._load.remove(closure.id)
-                outcomes.append((closure, each.succeeded, payload, each.pushed))
-            failed += not each.succeeded
-            held |= closure.is_run
+            else:
+                self._load.advance(closure.id, each.steps)
+            if each.in_doubt is None:
+                results.append((closure, each))
+                failed += not each.succeeded
+            else:
+                in_doubt += 1
+                self._resolver.ask(closure, each, self.name)
+            held |= closure.long
             if each.staleness:
                 self._records.staleness.add_all(each.staleness)
         if seconds:
             self._figures.add_phases(message.phases)
-            self._measure(seconds, len(seconds) - failed, failed, held=held)
-
-    def _ask_about(self, message: messages.ClosureUndecided) -> None:
-        closure = self._load.remove(message.closure)
-        closure.function.duration.add(message.seconds)
-        self._figures.add_phases(message.phases)
-        self._measure([message.seconds], 0, 0, held=closure.is_run)
-        self._resolver.ask(closure, message.commit, message.payload, message.pushed, self.name)
+            self._measure(seconds, len(seconds) - failed - in_doubt, failed, held=held)
 
     def _measure(self, seconds: list[float], completed: int, failed: int, *, held: bool) -> None:
         self._figures.add(seconds, completed, failed)

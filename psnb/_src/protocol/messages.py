@@ -50,7 +50,7 @@ def held_seconds(workers: int) -> float:
 class TakenRange(Struct, frozen=True, gc=False):
     """Elements of a leased dataset that a closure takes."""
 
-    closure: int  # of a run, the step's number
+    closure: int  # the number of its step
     epoch: int
     split: int
     state: Any  # of the split's iterator, before them
@@ -58,25 +58,20 @@ class TakenRange(Struct, frozen=True, gc=False):
 
 
 class Assignment(Struct, frozen=True, gc=False):
-    """A closure that the worker is to run."""
+    """A closure that the worker is to run: some calls of a function, the steps."""
 
-    closure: int  # the same for all its attempts, as is `commit`
+    closure: int  # its id, the same for all its attempts, as are the numbers of commits
     function: str  # its id
-    steps: int | None  # if it is a run: how many it may do
-    done: int  # how many of a run were done before
-    results: bool  # whether what steps of a run return is wanted
+    number: int  # of the next step; the others follow
+    steps: int  # how many it may do
+    results: bool  # whether what they return is wanted
     attempt: int  # from 1
-    commit: int  # the number of its commit; of a run, of its next step, and the others follow
+    commit: int  # the number of the next step's commit; the others follow
     round: int | None  # the round that it takes part in, if the mode has rounds
     payload: bytes  # its pickled arguments; empty if there are none
     inputs: Sequence[bytes]  # the pickled values of other closures among them
     ranges: Sequence[TakenRange]  # what earlier attempts have taken: this one takes the same
     slot: int | None  # of an ordered epoch: it takes from this one
-
-    @property
-    def number(self) -> int:
-        """The closure's number, or of a run that of its next step."""
-        return self.closure + self.done
 
 
 class ToWorker(Message, frozen=True):
@@ -96,7 +91,7 @@ class RunClosures(ToWorker, frozen=True):
 
 
 class RecallClosures(ToWorker, frozen=True):
-    """Return those of these closures that are not begun, and end runs with the step they do."""
+    """Return those of these closures that are not begun; the others end with the step they do."""
 
     closures: Sequence[int]
 
@@ -148,21 +143,24 @@ class ToNotebook(Message, frozen=True):
 
 
 class ClosureResult(Struct, frozen=True, gc=False):
-    """The outcome of a closure, or of the next steps of a run."""
+    """What the next steps of a closure have come to."""
 
     closure: int
-    ended: bool  # else it is a run that goes on
-    steps: int  # of a run, how many are done
-    succeeded: bool  # it returned; else it raised
-    payload: bytes  # its pickled value, after the metrics that it reported; or its exception
-    seconds: float  # how long it took; of a run, the steps together
-    pushed: bool  # it has pushed gradients
-    staleness: Sequence[int]  # of its updates, if there are any
-    values: Sequence[bytes]  # what each of these steps has returned, pickled, if it is wanted
+    steps: int  # how many are done
+    ended: bool  # else it goes on
+    succeeded: bool  # else the step behind them raised, and it has ended
+    payload: bytes  # the metrics that they have reported; or the pickled exception
+    values: Sequence[bytes]  # what each has returned, pickled, if it is wanted
+    seconds: float  # how long they took together
+    pushed: bool  # they have pushed gradients
+    staleness: Sequence[int]  # of their updates, if there are any
+    # Writer and number of the commit of one more step that has returned, which may be applied or
+    # not: the notebook asks the servers. What is above is that step's then.
+    in_doubt: tuple[str, int] | None = None
 
 
 EFFECTIVE = -1
-"""In place of a closure in `Taken`: steps of a run that have had their effect."""
+"""In place of a closure in `Taken`: steps that have had their effect."""
 
 
 class Taken(NamedTuple):
@@ -199,20 +197,6 @@ class ElementsTaken(ToNotebook, frozen=True):
     elements: (
         bytes  # the pickled `ConsumedInputs` of each, by its number; empty if they were too much
     )
-
-
-class ClosureUndecided(ToNotebook, frozen=True):
-    """A closure has returned, and the worker cannot tell whether its commit is applied.
-
-    The notebook asks the servers. The other fields are those of a `ClosureResult`.
-    """
-
-    closure: int
-    payload: bytes
-    seconds: float
-    phases: list[float]  # which these seconds are the sum of
-    pushed: bool
-    commit: tuple[str, int]  # writer and number
 
 
 class ClosuresReturned(ToNotebook, frozen=True):

@@ -1,14 +1,14 @@
-"""One attempt at a closure, and the run that it may be a step of."""
+"""One attempt at a step of a closure, and the steps that follow each other in a thread."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from psnb._src.client.updates import Updates
-from psnb._src.protocol.messages import Assignment, ClosureResult, Taken, ToNotebook
+from psnb._src.protocol.messages import Assignment, ClosureResult, Taken
 from psnb._src.protocol.packing import Nothing, dumps, loads, pack_error, shorten_call
 from psnb._src.utils.profiling import COMMIT, COMPUTE, PHASES, READ, start_clock
 from psnb._src.worker.context import (
@@ -48,12 +48,12 @@ class LoadedFunction:
             return self._function
 
 
-# ClosureAttempt: one attempt at a closure, from its call to its result.
+# StepAttempt: one attempt at a step, from its call to its result.
 #
 # It belongs to the closure's thread until its commit is sent, and then to what takes the answer.
 
 
-class ClosureAttempt:
+class StepAttempt:
     """What an attempt was given, has taken and written, and its outcome.
 
     Parameters
@@ -79,10 +79,8 @@ class ClosureAttempt:
         What it takes from datasets.
     states : ReportedStates
         The states of metrics that it reports.
-    succeeded : bool
-        False once `fail` was called.
-    packed : bytes
-        The pickled result, or the error that `fail` was given.
+    front, value : bytes
+        The metrics that it has reported, packed, and its pickled result.
     staleness : int or None
         How stale its update was, as far as that is known.
     """
@@ -101,7 +99,7 @@ class ClosureAttempt:
         ranges = [each for each in assignment.ranges if each.closure == number]
         self.requests = LeaseRequests(number, ask, report, ranges, assignment.slot)
         self.states = ReportedStates()
-        self.succeeded, self.packed = True, b""
+        self.front = self.value = b""
         self.staleness: int | None = None
         self._function = function
         self._args: tuple[Any, ...] = ()
@@ -129,20 +127,11 @@ class ClosureAttempt:
             end_printed_lines()
 
     def pack(self, value: Any) -> None:
-        """Pickle the result."""
+        """Pickle the result, if it is wanted, and the metrics."""
         self.clock.turn(COMMIT)
-        packed = b"" if value is None else dumps(value, f"the result of {self._function.name}")
-        self.packed = with_weight(self.states.attach(packed), self.updates.weight)
-
-    def fail(self, error: BaseException, worker: str) -> None:
-        """Have the error as the outcome."""
-        unread = self.assignment.payload and not (self._args or self._kwargs)
-        call = "..." if unread else shorten_call(self._args, self._kwargs)
-        where = (
-            f"in closure {self._function.name}({call}) on worker {worker!r}, "
-            f"attempt {self.assignment.attempt}"
-        )
-        self.succeeded, self.packed = False, pack_error(error, where)
+        if value is not None and self.assignment.results:
+            self.value = dumps(value, f"the result of {self._function.name}")
+        self.front = with_weight(self.states.attach(b""), self.updates.weight)
 
     def release(self) -> None:
         """Let go of what it has taken, was given and has written."""
@@ -150,64 +139,83 @@ class ClosureAttempt:
         self.requests.taken = TakenElements()
         del self.updates
 
-    @property
-    def pushed(self) -> bool:
-        """Whether it has sent gradients, and succeeded."""
-        return self.succeeded and self.updates.pushed
+    def failed(self, error: BaseException, worker: str) -> ClosureResult:
+        """Return the outcome if it has raised, or its commit was refused."""
+        unread = self.assignment.payload and not (self._args or self._kwargs)
+        call = "..." if unread else shorten_call(self._args, self._kwargs)
+        where = (
+            f"in closure {self._function.name}({call}) on worker {worker!r}, "
+            f"attempt {self.assignment.attempt}"
+        )
+        packed = pack_error(error, where)
+        return self._last(succeeded=False, payload=packed)
 
-    def result(self) -> ClosureResult:
-        """Return the outcome."""
+    def in_doubt(self, commit: tuple[str, int]) -> ClosureResult:
+        """Return the outcome if nobody here can tell whether it is applied."""
+        return self._last(succeeded=True, payload=self.front, in_doubt=commit)
+
+    def _last(
+        self, *, succeeded: bool, payload: bytes, in_doubt: tuple[str, int] | None = None
+    ) -> ClosureResult:
         return ClosureResult(
             self.assignment.closure,
+            0,
             True,
-            1,
-            self.succeeded,
-            self.packed,
+            succeeded,
+            payload,
+            (self.value,) if succeeded else (),
             sum(self.clock.seconds),
-            self.pushed,
+            succeeded and self.updates.pushed,
             () if self.staleness is None else (self.staleness,),
-            (),
+            in_doubt,
         )
 
 
-# Run: a run that is under way in a closure thread.
+# StepsUnderWay: the steps of one closure in one thread.
 
 
-class Run:
+class StepsUnderWay:
     """Ends when its thread has, and the commits of its steps; thread-safe.
 
     Parameters
     ----------
+    count : int
+        How many steps there may be.
     cancellation : Cancellation
         Says when it must not go on.
     end : callable
-        Called once, with the run, when it has ended.
+        Called once, with this, when it has ended.
 
     Attributes
     ----------
+    begun : int
+        How many have begun; only the thread that does them asks.
     found_end : bool
-        Whether a step has found nothing to take.
-    last : sequence of ToNotebook
-        If a step had no effect, or it is not known: what says so. Then no later one has any.
+        Whether one has found nothing to take.
+    last : ClosureResult or None
+        That of a step that had no effect, or of which it is not known. Then no later one has any.
     phases : list of float
         How long that step was in each phase, in seconds.
     """
 
-    def __init__(self, cancellation: Cancellation, end: Callable[[Run], None]) -> None:
-        self.found_end = False
-        self.last: Sequence[ToNotebook | ClosureResult] = ()
+    def __init__(
+        self, count: int, cancellation: Cancellation, end: Callable[[StepsUnderWay], None]
+    ) -> None:
+        self.begun, self.found_end = 0, False
+        self.last: ClosureResult | None = None
         self.phases = NO_TIME
-        self._cancellation, self._end = cancellation, end
+        self._count, self._cancellation, self._end = count, cancellation, end
         self._lock = threading.Lock()  # guards the number, for a moment each
         self._parts = 1  # its thread, and the steps whose outcome is to come
 
     def goes_on(self) -> bool:
         """Return whether it may do another step."""
-        stop = self._cancellation.requested or self._cancellation.recalled
-        return not (stop or self.found_end or self.last)
+        stop = self._cancellation.requested or self._cancellation.recalled or self.found_end
+        return self.begun < self._count and not stop and self.last is None
 
     def begin_part(self) -> None:
         """Note that a step begins."""
+        self.begun += 1
         with self._lock:
             self._parts += 1
 

@@ -180,17 +180,25 @@ _WEIGHT = b"W"
 _FLOAT = struct.Struct("<d")
 
 
-def with_weight(outcome: bytes, weight: float | None) -> bytes:
-    """Return an outcome with what its closure counts in its round in front of it, if it says so."""
-    return outcome if weight is None else b"".join((_WEIGHT, _FLOAT.pack(weight), outcome))
+def with_weight(front: bytes, weight: float | None) -> bytes:
+    """Return what stands in front of a result, with what it counts in its round, if it says so."""
+    return front if weight is None else b"".join((_WEIGHT, _FLOAT.pack(weight), front))
 
 
-def split_weight(outcome: bytes) -> tuple[bytes, float | None]:
-    """Return an outcome, and what its closure counts in its round, if that was put in front."""
-    if not outcome.startswith(_WEIGHT):
-        return outcome, None
-    (weight,) = _FLOAT.unpack_from(outcome, len(_WEIGHT))
-    return outcome[len(_WEIGHT) + _FLOAT.size :], weight
+def split_front(front: bytes) -> tuple[bytes, float | None]:
+    """Return the packed metrics, empty if none, and what it counts in its round."""
+    weight = None
+    if front.startswith(_WEIGHT):
+        (weight,) = _FLOAT.unpack_from(front, len(_WEIGHT))
+        front = front[len(_WEIGHT) + _FLOAT.size :]
+    return split_outcome(front)[1], weight
+
+
+def split_value(outcome: bytes) -> tuple[bytes, bytes]:
+    """Return what stands in front of a result, and the packed result."""
+    start = len(_WEIGHT) + _FLOAT.size if outcome.startswith(_WEIGHT) else 0
+    value, _ = split_outcome(outcome[start:])
+    return outcome[: len(outcome) - len(value)], value
 
 
 _TAKEN = b"T"

@@ -24,11 +24,8 @@ from psnb._src.protocol.messages import (
     held_seconds,
 )
 from psnb._src.transport.stream import MessageStream, message_stream
-from psnb._src.worker.attempt import NO_TIME, ClosureAttempt
-from psnb._src.worker.context import (
-    ReportedStates,
-    split_outcome,
-)
+from psnb._src.worker.attempt import NO_TIME, StepAttempt
+from psnb._src.worker.context import ReportedStates
 from psnb._src.worker.leasing import joined
 from psnb.errors import ClosureCancelledError
 
@@ -110,9 +107,10 @@ def out_of_reach() -> ClosureCancelledError:
 
 # ResultSender: results and reports on their way from the closure threads to the coordinator.
 #
-# A result is sent at once if no more closures wait. Otherwise results are gathered until they are
-# as many as the closures that still wait, so that the coordinator can send more in time, or for
-# `HELD_SECONDS`. What steps of runs have done and reported is held for `held_seconds`.
+# When a closure ends, that is sent at once if no more closures wait. Otherwise results are gathered
+# until they are as many as the closures that still wait, so that the coordinator can send more in
+# time, or for `HELD_SECONDS`. What the steps of one that goes on have come to, and have reported,
+# is held for `held_seconds`.
 
 HELD_SECONDS = 0.015
 """Seconds that a result waits at most for others to be sent with it."""
@@ -147,7 +145,7 @@ class ResultSender:
         self.workers = 1  # of the coordinator
         self._lock = threading.Lock()  # guards the next four, used by several threads
         self._held = _Held()
-        self._hurry = False  # something is here that is not of a run's step
+        self._hurry = False  # something is here that is not of a closure that goes on
         self._sent_at = time.monotonic()
         self._expected = 0  # results that are still to come
         self._ticking = False  # the loop's alone
@@ -165,33 +163,34 @@ class ResultSender:
         with self._lock:
             self._expected -= count
 
-    def add_result(self, result: ClosureResult, phases: list[float]) -> None:
-        """Hand a result over, and how long its closure was in each phase, in seconds."""
+    def add_step(self, attempt: StepAttempt) -> None:
+        """Hand over a step that has had its effect; any thread."""
         with self._lock:
-            self._expected -= 1
-            self._held.phases.append(phases)
-            self._held.results.append(result)
-            enough = len(self._held.results) >= len(self._unstarted)
-            self._hurry = True
-        if enough:
-            self._try_flush()
-
-    def add_step(self, attempt: ClosureAttempt) -> None:
-        """Hand over a step of a run that has had its effect; any thread."""
-        with self._lock:
-            run = attempt.assignment.closure
-            self._held.steps.setdefault(run, _StepsDone()).add(attempt)
+            self._held.of(attempt.assignment.closure).add(attempt)
             # What it has used up, such as a partition that Dask holds for it, is let go then.
             self._hurry |= any(each.ended for each in attempt.requests.used)
             self._held.phases.append(attempt.clock.seconds)
 
-    def end_run(self, run: int) -> None:
-        """Note that a run has ended well: no more steps of it come."""
+    def end(self, closure: int, last: ClosureResult | None, phases: list[float]) -> None:
+        """Note that a closure has ended: no more steps of it come.
+
+        Parameters
+        ----------
+        closure : int
+            Its id.
+        last : ClosureResult or None
+            That of a step that had no effect, or of which it is not known.
+        phases : list of float
+            How long that step was in each phase, in seconds.
+        """
         with self._lock:
             self._expected -= 1
-            self._held.steps.setdefault(run, _StepsDone()).ended = True
-            idle = not self._unstarted
-        if idle:
+            self._held.of(closure).end(last)
+            self._held.ended += 1
+            self._held.phases.append(phases)
+            self._hurry = True
+            enough = self._held.ended >= len(self._unstarted)
+        if enough:
             self._try_flush()
 
     def add_report(self, when: float, values: dict[str, float], *, hurry: bool = True) -> None:
@@ -241,7 +240,7 @@ class ResultSender:
         with suppress(MemoryError):  # the next tick or heartbeat may have some
             self.flush()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Expect nothing any more."""
         with self._lock:
             self._expected = 0
@@ -264,76 +263,98 @@ class _Held:
     """What is held back, in the order in which it came."""
 
     def __init__(self) -> None:
-        self.steps: dict[int, _StepsDone] = {}  # by run
+        self.steps: dict[int, _StepsDone] = {}  # by closure
+        self.ended = 0  # how many of these closures have
         self.taken: list[Taken] = []
-        self.results: list[ClosureResult] = []
         self.reports: list[tuple[float, dict[str, float]]] = []
-        self.phases: list[list[float]] = [NO_TIME]  # of steps and results, in seconds
+        self.phases: list[list[float]] = [NO_TIME]  # of steps, in seconds
 
     def __bool__(self) -> bool:
-        return bool(self.taken or self.results or self.reports or self.steps)
+        return bool(self.taken or self.reports or self.steps)
+
+    def of(self, closure: int) -> _StepsDone:
+        """Return what is held of a closure."""
+        found = self.steps.get(closure)
+        if found is None:
+            found = self.steps[closure] = _StepsDone()
+        return found
 
     def message(self) -> ClosureResults:
         """Return all of it; may run what users have written."""
         together = [float(sum(each)) for each in zip(*self.phases, strict=True)]
-        done = [result for run, each in self.steps.items() for result in each.results(run)]
+        results = [result for closure, each in self.steps.items() for result in each.of(closure)]
         effective = {number for each in self.steps.values() for number in each.numbers}
-        taken = joined(self.taken, effective)
-        return ClosureResults(taken, self.reports, together, [*done, *self.results])
+        return ClosureResults(joined(self.taken, effective), self.reports, together, results)
 
     def append(self, later: _Held) -> None:
         """Add what has come later."""
-        for run, steps in later.steps.items():
-            self.steps.setdefault(run, _StepsDone()).append(steps)
+        for closure, steps in later.steps.items():
+            self.of(closure).append(steps)
+        self.ended += later.ended
         self.taken += later.taken
-        self.results += later.results
         self.reports += later.reports
         self.phases += later.phases
 
 
 class _StepsDone:
-    """The steps of a run that were done since they were last sent."""
+    """What the steps of a closure have come to since that was last sent."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
-        self.seconds = 0.0
-        self.ended = False
-        self.staleness: list[int] = []
-        self._attempts: list[ClosureAttempt] = []
+        self._seconds = 0.0
+        self._ended = self._pushed = False
+        self._last: ClosureResult | None = None
+        self._staleness: list[int] = []
+        self._attempts: list[StepAttempt] = []
 
-    def add(self, attempt: ClosureAttempt) -> None:
+    def add(self, attempt: StepAttempt) -> None:
         self.numbers.append(attempt.assignment.number)
-        self.seconds += sum(attempt.clock.seconds)
+        self._seconds += sum(attempt.clock.seconds)
+        self._pushed |= attempt.updates.pushed
         if attempt.staleness is not None:
-            self.staleness.append(attempt.staleness)
+            self._staleness.append(attempt.staleness)
         attempt.release()  # batches and gradients: it waits here for up to five seconds
         self._attempts.append(attempt)
 
+    def end(self, last: ClosureResult | None) -> None:
+        """Note that no more steps come, but for one that had no effect, if there is one."""
+        self._ended, self._last = True, last
+
     def append(self, later: _StepsDone) -> None:
-        """Add those that were done later."""
+        """Add what has come later."""
         self.numbers += later.numbers
-        self.seconds += later.seconds
-        self.ended |= later.ended
-        self.staleness += later.staleness
+        self._seconds += later._seconds
+        self._pushed |= later._pushed
+        self._ended, self._last = later._ended, later._last
+        self._staleness += later._staleness
         self._attempts += later._attempts
 
-    def results(self, run: int) -> list[ClosureResult]:
-        """Return them as results of a run; may run what users have written."""
-        states, results = ReportedStates(), list[ClosureResult]()
+    def of(self, closure: int) -> list[ClosureResult]:
+        """Return it as results of the closure; may run what users have written."""
+        results, front = self._reported(closure)
+        if self._last is None or self._attempts:
+            ended = self._ended and self._last is None
+            values = [each.value for each in self._attempts if each.assignment.results]
+            done = len(self.numbers), ended, True, front, values
+            rest = self._seconds, self._pushed, self._staleness
+            results.append(ClosureResult(closure, *done, *rest))
+        return results if self._last is None else [*results, self._last]
+
+    def _reported(self, closure: int) -> tuple[list[ClosureResult], bytes]:
+        """Return results for what was reported and cannot be merged, and what could be, packed."""
+        if len(self._attempts) == 1:
+            return [], self._attempts[0].front
+        states, apart = ReportedStates(), list[StepAttempt]()
         for each in self._attempts:
             try:
                 states.absorb(each.states)
             except Exception:  # of another metric by the same name, or a user's that fails
-                results.append(self._reported(run, each))
+                apart.append(each)
         try:
-            payload = states.attach(b"")
+            front = states.attach(b"")
         except Exception:  # likewise: each of them was pickled before
-            results, payload = [self._reported(run, each) for each in self._attempts], b""
-        wanted = [each.packed for each in self._attempts if each.assignment.results]
-        values = [split_outcome(each)[0] for each in wanted]
-        pushed = False  # only rounds ask for it, which have no runs
-        done = len(self.numbers), True, payload, self.seconds, pushed, self.staleness
-        return [*results, ClosureResult(run, self.ended, *done, values)]
-
-    def _reported(self, run: int, attempt: ClosureAttempt) -> ClosureResult:
-        return ClosureResult(run, False, 0, True, attempt.packed, 0.0, False, (), ())
+            apart, front = self._attempts, b""
+        nothing = (), 0.0, False, ()
+        return [
+            ClosureResult(closure, 0, False, True, each.front, *nothing) for each in apart
+        ], front

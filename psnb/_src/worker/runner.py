@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -32,7 +32,6 @@ from psnb._src.protocol.messages import (
     AskLease,
     Assignment,
     ClosureResult,
-    ClosureUndecided,
     CopiesFlushed,
     DefineResource,
     ElementsTaken,
@@ -40,14 +39,13 @@ from psnb._src.protocol.messages import (
     KeepResult,
     ReturnLease,
     SessionOpening,
-    ToNotebook,
     exchange_writer,
 )
 from psnb._src.protocol.packing import loads, pack_error
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.utils.profiling import COMMIT, stop_clock
 from psnb._src.utils.threads import Answer
-from psnb._src.worker.attempt import ClosureAttempt, LoadedFunction, Run
+from psnb._src.worker.attempt import LoadedFunction, StepAttempt, StepsUnderWay
 from psnb._src.worker.context import (
     Activity,
     Cancellation,
@@ -201,7 +199,7 @@ class ClosureRunner:
                 cancellation.requested = True
 
     def recall(self, closures: Iterable[int]) -> None:
-        """Have those of these closures that are runs end with the step that they do."""
+        """Have those of these closures that have not ended do so with the step that they do."""
         for closure in closures:
             if (cancellation := self._cancellations.get(closure)) is not None:
                 cancellation.recalled = True
@@ -217,35 +215,38 @@ class ClosureRunner:
         self.cancel(list(self._cancellations))
 
     def run(self, function: LoadedFunction, assignment: Assignment) -> None:
-        """Run a closure that is expected; its result is handed over when its writes are made."""
-        if assignment.steps is None:
-            self._run_once(function, assignment, None)
-            return
-        closure = assignment.closure
-        run = Run(self._cancellations[closure], partial(self._end_run, closure))
-        for step in range(assignment.steps):
-            run.begin_part()
-            done, commit = assignment.done + step, assignment.commit + step
-            self._run_once(function, replace(assignment, done=done, commit=commit), run)
-            if not run.goes_on():
-                break
+        """Do the steps of a closure that is expected; each is handed over when it is committed."""
+        closure, count = assignment.closure, assignment.steps
+        end = partial(self._end_steps, closure)
+        steps = StepsUnderWay(count, self._cancellations[closure], end)
         try:
-            self._server_client.flush()  # nothing of this run is sent after its last commit
+            while True:
+                steps.begin_part()
+                self._run_step(function, assignment, steps)
+                if not steps.goes_on():
+                    break
+                number, commit = assignment.number + 1, assignment.commit + 1
+                assignment = replace(assignment, number=number, commit=commit)
+            if count > 1:
+                self._server_client.flush()  # nothing of it is sent after its last commit
         finally:
-            run.end_part()
+            steps.end_part()
 
-    def _run_once(self, function: LoadedFunction, assignment: Assignment, run: Run | None) -> None:
-        """Run a closure, or a step of a run."""
+    def _run_step(
+        self, function: LoadedFunction, assignment: Assignment, steps: StepsUnderWay
+    ) -> None:
         number = assignment.round
         in_round = None if number is None else Round(self._opening.strategy, number)
         updates = Updates(
             counted=self._copies is None, sync_round=in_round, server_client=self._copies
         )
-        report = partial(self._results.add_taken, hurry=run is None)
-        attempt = ClosureAttempt(function, assignment, updates, self._ask_lease, report)
+        alone = assignment.steps == 1
+        report = partial(self._results.add_taken, hurry=alone)
+        attempt = StepAttempt(function, assignment, updates, self._ask_lease, report)
         under_way = False
         try:
-            context = self._context(self._cancellations[assignment.closure], attempt, run)
+            cancellation = self._cancellations[assignment.closure]
+            context = self._context(cancellation, attempt, hurry=alone)
             with (
                 Activity(function.activity),
                 entered(context),
@@ -253,13 +254,12 @@ class ClosureRunner:
                 buffered(updates),
             ):
                 value = attempt.call(self._resources)
-            if run is not None:
-                run.found_end = attempt.requests.ended and not updates
-            attempt.pack(value if run is None or assignment.results else None)
+            steps.found_end = attempt.requests.ended and not updates
+            attempt.pack(value)
             if not updates:
                 self._require_unrevoked(assignment.closure)
             elif self._copies is None:
-                self._begin_commit(attempt, run)
+                self._begin_commit(attempt, steps)
                 under_way = True
             else:
                 self._copies.commit(*self._commit_of(attempt))
@@ -267,35 +267,34 @@ class ClosureRunner:
                 # Not without the coordinator: what runs again would count twice.
                 attempt.staleness = self._copies.closure_ended()
         except BaseException as error:  # a boundary: every exception goes to the notebook
-            self._end_in_turn(attempt, run, error)
+            self._end_in_turn(attempt, steps, error)
         else:
             if not under_way:
-                self._end_in_turn(attempt, run)
+                self._end_in_turn(attempt, steps)
         stop_clock()
 
-    def _begin_commit(self, attempt: ClosureAttempt, run: Run | None) -> None:
-        """Send a closure's writes; the closure ends when the servers have answered.
+    def _begin_commit(self, attempt: StepAttempt, steps: StepsUnderWay) -> None:
+        """Send what a step has written; the step ends when the servers have answered.
 
-        Meanwhile this thread runs the next one, which waits here for the end of this one.
+        Meanwhile this thread does the next one, which waits here for the end of this one.
         """
         commit, parts = self._commit_of(attempt)
         self._await_last()
-        if run is not None and run.last:
+        if steps.last is not None:
             raise ClosureCancelledError("a step before it had no effect")
         answered = Answer[None]()
 
         def ended(outcome: int | Exception | None) -> None:
             try:
                 if isinstance(outcome, Exception):
-                    self._end(attempt, run, outcome)
+                    self._end(attempt, steps, outcome)
                 else:
                     attempt.staleness = outcome
-                    self._end(attempt, run)
+                    self._end(attempt, steps)
             finally:
                 answered.set_result(None)
 
-        later = run is not None and run.goes_on()
-        self._server_client.commit_soon(commit, parts, ended, later=later)
+        self._server_client.commit_soon(commit, parts, ended, later=steps.goes_on())
         self._last.commit = answered
 
     def _await_last(self) -> None:
@@ -306,64 +305,37 @@ class ClosureRunner:
             before.result()  # ends, as every commit does
 
     def _end_in_turn(
-        self, attempt: ClosureAttempt, run: Run | None, error: BaseException | None = None
+        self, attempt: StepAttempt, steps: StepsUnderWay, error: BaseException | None = None
     ) -> None:
-        """Hand over an outcome here; that of a run's step after the one before it."""
-        if run is not None:
+        """Hand over an outcome here; after that of the step before it."""
+        if steps.begun > 1:
             self._await_last()
-        self._end(attempt, run, error)
+        self._end(attempt, steps, error)
 
     def _end(
-        self, attempt: ClosureAttempt, run: Run | None, error: BaseException | None = None
+        self, attempt: StepAttempt, steps: StepsUnderWay, error: BaseException | None = None
     ) -> None:
-        """Hand over the outcome of a closure, or of a step; any thread."""
-        clock = attempt.clock
-        clock.turn(COMMIT)
-        if run is None:
-            del self._cancellations[attempt.assignment.closure]
-            if error is None:
-                self._results.add_result(attempt.result(), clock.seconds)
-            else:
-                self._hand_over(self._without_effect(attempt, error), clock.seconds)
-            return
-        if not run.last:
+        """Hand over the outcome of a step; any thread."""
+        attempt.clock.turn(COMMIT)
+        if steps.last is None:
             if error is None:
                 self._results.add_step(attempt)
             else:
-                run.last, run.phases = self._without_effect(attempt, error), clock.seconds
-        run.end_part()
+                steps.last = self._without_effect(attempt, error)
+                steps.phases = attempt.clock.seconds
+        steps.end_part()
 
-    def _without_effect(
-        self, attempt: ClosureAttempt, error: BaseException
-    ) -> Sequence[ToNotebook | ClosureResult]:
-        """Return what says that a closure or step has had no effect, or may have had none."""
-        closure = attempt.assignment.closure
-        if not isinstance(error, UndecidedError):
-            attempt.fail(error, self._worker)
-            taken = attempt.requests.taken.packed(self._resources.number_of)
-            return ElementsTaken(closure, taken), attempt.result()
-        result, seconds = attempt.result(), attempt.clock.seconds
-        undecided = result.payload, result.seconds, seconds, result.pushed, error.commit[:2]
-        return (ClosureUndecided(closure, *undecided),)
+    def _without_effect(self, attempt: StepAttempt, error: BaseException) -> ClosureResult:
+        """Return what says that a step has had no effect, or may have had none."""
+        if isinstance(error, UndecidedError):
+            return attempt.in_doubt(error.commit[:2])
+        taken = attempt.requests.taken.packed(self._resources.number_of)
+        self._link.send(ElementsTaken(attempt.assignment.closure, taken))
+        return attempt.failed(error, self._worker)
 
-    def _hand_over(
-        self, messages: Sequence[ToNotebook | ClosureResult], seconds: list[float]
-    ) -> None:
-        for each in messages:
-            if isinstance(each, ClosureResult):
-                self._results.add_result(each, seconds)
-                continue
-            if isinstance(each, ClosureUndecided):
-                self._results.expect_fewer(1)
-                self._results.flush()  # what it has taken comes first
-            self._link.send(each)
-
-    def _end_run(self, closure: int, run: Run) -> None:
+    def _end_steps(self, closure: int, steps: StepsUnderWay) -> None:
         del self._cancellations[closure]
-        if run.last:
-            self._hand_over(run.last, run.phases)
-        else:
-            self._results.end_run(closure)
+        self._results.end(closure, steps.last, steps.phases)
 
     def make(self, definition: DefineResource) -> None:
         """Make a per-worker value."""
@@ -396,16 +368,16 @@ class ClosureRunner:
     def _context(
         self,
         cancellation: Cancellation,
-        attempt: ClosureAttempt | None = None,
-        run: Run | None = None,
+        attempt: StepAttempt | None = None,
+        *,
+        hurry: bool = True,
     ) -> WorkerContext:
-        report = self._results.add_report
         return WorkerContext(
             self._opening.worker_index,
             self._opening.num_workers,
             self._worker,
             1 if attempt is None else attempt.assignment.attempt,
-            report if run is None else partial(report, hurry=False),
+            partial(self._results.add_report, hurry=hurry),
             cancellation,
             None if attempt is None else attempt.requests,
             self._mail,
@@ -413,12 +385,12 @@ class ClosureRunner:
             None if attempt is None else attempt.states,
         )
 
-    def _commit_of(self, attempt: ClosureAttempt) -> tuple[Commit, dict[ShardId, Part]]:
+    def _commit_of(self, attempt: StepAttempt) -> tuple[Commit, dict[ShardId, Part]]:
         """Return a closure's writes as a commit, which must happen from here on."""
         if self._link.closed:
             raise out_of_reach()
         assignment, updates = attempt.assignment, attempt.updates
-        remembered = with_taken(attempt.packed, attempt.requests.used)
+        remembered = with_taken(attempt.front + attempt.value, attempt.requests.used)
         small = self._announce(assignment, updates, remembered)
         # Only now: what servers are not asked to refuse, as the coordinator did not know of them
         # when it was cancelled, is written to after this answer.

@@ -160,7 +160,7 @@ class Session:
         """Start no more closures; running ones end on their own, and their results are dropped."""
         self._link.close()
         self._runner.cancel_all()
-        self._results.end()
+        self._results.close()
         self._ended.set()
         self._resources.clear()
         self._functions.clear()
