@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from psnb._src.metrics.means import Mean
-from psnb._src.metrics.ranking import Mean
 from psnb._src.protocol.packing import dumps, loads
 from psnb._src.worker.context import ReportedStates
 from tests.coordinator.queues import TIMEOUT, ClosureQueue, done, fail, put
