@@ -2,7 +2,7 @@
 
 Without rounds a few runs are scheduled ahead for each worker. A run is a closure that the worker
 calls repeatedly, each time with a commit of its own: so what the notebook does for a step is shared
-by all that a worker does in `RUN_SECONDS`. With rounds, of synchronous updates, they are scheduled
+by all that a worker does in `LONG_SECONDS`. With rounds, of synchronous updates, they are scheduled
 round by round, each when all closures of the one before have ended: their numbers, their slots and
 how many there are depend on the dataset alone. While the closures of a round are put, it must not
 be ended early. That costs no time, as servers apply a round meanwhile.
