@@ -40,27 +40,19 @@ if TYPE_CHECKING:
         WorkerStatistics,
     )
     from psnb._src.protocol.messages import Async, BoundedStaleness, Geo, Sync
-    from psnb._src.server.optimizer import (
+    from psnb._src.server.optimizer import Optimizer
+    from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
+    from psnb._src.server.schedules import (
         CosineDecay,
-        CtrAccessor,
         ExponentialDecay,
-        Optimizer,
         PiecewiseConstant,
         PolynomialDecay,
         Schedule,
         Warmup,
     )
-    from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
-    from psnb._src.server.states import (
-        Admission,
-        Always,
-        Constant,
-        CountFilter,
-        Initializer,
-        Normal,
-        Probability,
-        Uniform,
-    )
+    from psnb._src.server.tables.admission import Admission, Always, CountFilter, Probability
+    from psnb._src.server.tables.initializers import Constant, Initializer, Normal, Uniform
+    from psnb._src.server.tables.row_use import CtrAccessor
     from psnb._src.strategy.strategy import (
         ParameterServerStrategy,
         StoredStrategies,
@@ -203,26 +195,18 @@ _PLACES = {
     "client.local_copies": ("prefetch", "pull", "push"),
     "worker.context": ("InputContext", "WorkerContext", "report", "worker_context", "worker_index"),
     "server.optimizers": ("Adagrad", "Adam", "FTRL", "Momentum", "RMSProp", "SGD"),
-    "server.states": (
-        "Admission",
-        "Always",
-        "Constant",
-        "CountFilter",
-        "Initializer",
-        "Normal",
-        "Probability",
-        "Uniform",
-    ),
-    "server.optimizer": (
+    "server.optimizer": ("Optimizer",),
+    "server.schedules": (
         "CosineDecay",
-        "CtrAccessor",
         "ExponentialDecay",
-        "Optimizer",
         "PiecewiseConstant",
         "PolynomialDecay",
         "Schedule",
         "Warmup",
     ),
+    "server.tables.admission": ("Admission", "Always", "CountFilter", "Probability"),
+    "server.tables.initializers": ("Constant", "Initializer", "Normal", "Uniform"),
+    "server.tables.row_use": ("CtrAccessor",),
     "strategy.strategy": ("ParameterServerStrategy", "StoredStrategies", "StoredStrategy"),
     "training.callbacks": ("EarlyStopping", "LearningRateScheduler"),
     "training.device_workers": ("DeviceWorker", "Downpour", "Hogwild"),

@@ -20,7 +20,7 @@ import psnb
 from psnb._src.client.requests import Request
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import CommitParts
-from psnb._src.server.table import AddValues, OnTable
+from psnb._src.server.tables.operations import AddValues, OnTable
 
 CLOSURES, TURNS = 200, 7
 SIZES = {"8 bytes": 1, "1 MB": 131_072}

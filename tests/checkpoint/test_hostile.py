@@ -17,10 +17,10 @@ from psnb._src.checkpoint.restore import Checkpoint
 from psnb._src.checkpoint.store import MANIFEST
 from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.variable import DenseShards, shards_of
-from psnb._src.server.kernels import hash_ids
-from psnb._src.server.optimizer import CtrAccessor
+from psnb._src.server.hashing import hash_ids
 from psnb._src.server.optimizers import Adagrad
-from psnb._src.server.states import CountFilter
+from psnb._src.server.tables.admission import CountFilter
+from psnb._src.server.tables.row_use import CtrAccessor
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import forge, in_hand, write
 from tests.client.in_process import DIM, InProcess, embedding, variable

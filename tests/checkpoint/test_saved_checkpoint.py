@@ -17,8 +17,8 @@ import psnb
 from psnb._src.checkpoint.reader import SavedCheckpoint, SavedTable, load
 from psnb._src.checkpoint.store import MANIFEST, LocalStore
 from psnb._src.client.variable import shards_of
-from psnb._src.server.optimizer import CtrAccessor
-from psnb._src.server.states import CountFilter
+from psnb._src.server.tables.admission import CountFilter
+from psnb._src.server.tables.row_use import CtrAccessor
 from psnb.errors import CheckpointError, ConfigurationError, IdOutOfRangeError
 from tests.checkpoint.saved import forge, in_hand, write
 from tests.client.in_process import DIM, embedding, variable

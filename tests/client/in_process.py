@@ -22,13 +22,16 @@ from psnb._src.server.operations import (
     Failed,
     HostShards,
     OnShard,
-    PendingReply,
     ServerAnswer,
 )
-from psnb._src.server.optimizer import CtrAccessor, Optimizer
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.replies import PendingReply
 from psnb._src.server.server import Host
-from psnb._src.server.states import Admission, Always, Uniform, row_ranges
-from psnb._src.server.table import FetchRows, LookUpRows, OnTable, ShardOperation
+from psnb._src.server.tables.admission import Admission, Always
+from psnb._src.server.tables.initializers import Uniform
+from psnb._src.server.tables.operations import FetchRows, LookUpRows, OnTable, ShardOperation
+from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.sharding import row_ranges
 from tests.server.pair import now
 from tests.server.standby import THREADS
 

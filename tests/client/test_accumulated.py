@@ -8,7 +8,7 @@ import numpy as np
 
 import psnb
 from psnb._src.client.updates import Updates, accumulating, buffered
-from psnb._src.server.table import OnTable, PushGradient, PushRows
+from psnb._src.server.tables.operations import OnTable, PushGradient, PushRows
 from tests.client.in_process import SHARDS, InProcess, embedding, variable
 
 

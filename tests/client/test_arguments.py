@@ -21,7 +21,7 @@ from psnb._src.client.arguments import (
     unchanging,
 )
 from psnb._src.server.optimizers import SGD
-from psnb._src.server.states import Constant, Normal, Uniform
+from psnb._src.server.tables.initializers import Constant, Normal, Uniform
 from psnb.data import Dataset, Ragged
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 

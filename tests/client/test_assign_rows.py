@@ -8,7 +8,7 @@ import pytest
 from psnb._src.client.local_copies import LocalCopies
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.server.optimizers import SGD, Adagrad
-from psnb._src.server.states import CountFilter
+from psnb._src.server.tables.admission import CountFilter
 from psnb.errors import IdOutOfRangeError, InvalidArrayError
 from tests.client.in_process import DIM, KINDS, SHARDS, InProcess, embedding
 from tests.client.test_local_copies import Worker, on_shards

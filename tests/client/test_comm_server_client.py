@@ -26,7 +26,13 @@ from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.placement.registry import LayoutCache
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import CountTraffic, OnShard, ServerRequest
-from psnb._src.server.table import AddValues, OnTable, ReadValues, ShardOperation, SkipUpdates
+from psnb._src.server.tables.operations import (
+    AddValues,
+    OnTable,
+    ReadValues,
+    ShardOperation,
+    SkipUpdates,
+)
 from psnb._src.transport.stream import MessageStream
 from psnb.errors import (
     ConfigurationError,

@@ -14,7 +14,7 @@ from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import APART, ApplyCommit, CommitParts, GiveUpCommit, PreparePart
-from psnb._src.server.table import AddValues, OnTable
+from psnb._src.server.tables.operations import AddValues, OnTable
 from psnb.errors import (
     ClosureCancelledError,
     ConfigurationError,

@@ -12,7 +12,7 @@ import psnb
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.server.optimizers import SGD
-from psnb._src.server.states import Admission, Always, CountFilter, Probability
+from psnb._src.server.tables.admission import Admission, Always, CountFilter, Probability
 from tests.client.in_process import DIM, KINDS, SHARDS, embedding
 
 IDS = np.array([[0, 5], [2**63, 5]], np.uint64)

@@ -12,7 +12,7 @@ from psnb._src.client.arguments import as_nonfinite, split_finite
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.client.variable import PartialGradient, Variable
 from psnb._src.server.optimizers import SGD, Adagrad
-from psnb._src.server.states import CountFilter
+from psnb._src.server.tables.admission import CountFilter
 from psnb.errors import ConfigurationError, InvalidArrayError
 from tests.client.in_process import DIM, ROWS, InProcess, embedding, variable
 

@@ -9,8 +9,8 @@ import pytest
 
 from psnb._src.server.operations import CommitParts, PreparePart
 from psnb._src.server.optimizers import SGD, Adagrad
-from psnb._src.server.states import Uniform
-from psnb._src.server.table import PushRows
+from psnb._src.server.tables.initializers import Uniform
+from psnb._src.server.tables.operations import PushRows
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 from tests.client.in_process import (
     DIM,

@@ -15,7 +15,7 @@ from psnb._src.client.requests import RequestBatch
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import APART, ApplyCommit, CommitParts, Done, Failed, PreparePart
-from psnb._src.server.table import AddValues, OnTable
+from psnb._src.server.tables.operations import AddValues, OnTable
 from psnb.errors import ConfigurationError, CoordinatorClosedError, ServerUnresponsiveError
 
 SHARDS = ShardId("s", 0), ShardId("s", 1)

@@ -12,8 +12,9 @@ from psnb._src.client.arguments import LiveOptimizer
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.requests import Request
 from psnb._src.client.variable import Variable
-from psnb._src.server.optimizer import CosineDecay, Optimizer
+from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adam, RMSProp
+from psnb._src.server.schedules import CosineDecay
 from psnb.errors import ConfigurationError, ServerLostError
 from tests.client.in_process import DIM, InProcess, embedding, process_client, variable
 

@@ -18,10 +18,11 @@ from psnb._src.client.variable import Variable, shards_of
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import ApplyCommit, FenceCommits, PreparePart
-from psnb._src.server.optimizer import CtrAccessor, Optimizer
+from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
-from psnb._src.server.states import CountFilter
-from psnb._src.server.table import LookUpRows, OnTable, Preview, ShardOperation
+from psnb._src.server.tables.admission import CountFilter
+from psnb._src.server.tables.operations import LookUpRows, OnTable, Preview, ShardOperation
+from psnb._src.server.tables.row_use import CtrAccessor
 from psnb.errors import ConfigurationError, ServerMemoryError, ServerUnresponsiveError
 from tests.client.in_process import InProcess, asked_ids, embedding, variable
 from tests.server.no_memory import Allocator

@@ -14,7 +14,7 @@ from psnb._src.client.updates import Updates, accumulating, buffered
 from psnb._src.client.variable import Blend, PartialGradient, Variable, shards_of
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.presence import joined
+from psnb._src.server.tables.presence import joined
 from tests.client.in_process import SHARDS, InProcess, variable
 from tests.client.test_local_copies import Worker, on_shards
 

@@ -16,7 +16,7 @@ from psnb._src.client.requests import Request
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.client.variable import Variable
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.table import OnTable, PushGradient
+from psnb._src.server.tables.operations import OnTable, PushGradient
 from psnb.errors import ServerLostError
 from tests.client.in_process import InProcess, embedding, variable
 from tests.conftest import wait_until

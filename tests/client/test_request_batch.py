@@ -8,7 +8,7 @@ from psnb._src.client.requests import Request, lost, unresponsive
 from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import CommitParts, CountTraffic, MeasureTables, PreparePart
-from psnb._src.server.table import OnTable, ReadValues, ShardOperation
+from psnb._src.server.tables.operations import OnTable, ReadValues, ShardOperation
 
 SHARD = ShardId("s", 3)
 COMMIT = Commit("writer", 1, 0)

@@ -17,7 +17,7 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import EndRound, SquareNorms
 from psnb._src.server.optimizers import SGD
-from psnb._src.server.table import ShardOperation
+from psnb._src.server.tables.operations import ShardOperation
 from psnb.errors import ServerLostError, ServerUnresponsiveError
 from tests.client.in_process import InProcess, embedding, variable
 

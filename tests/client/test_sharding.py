@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.client.sparse_shards import FixedShards, MaxSize, MinSize
-from psnb._src.server.states import row_ranges, shard_of_ids
+from psnb._src.server.tables.sharding import row_ranges, shard_of_ids
 from psnb.errors import ConfigurationError
 
 FLOAT = np.dtype(np.float32)

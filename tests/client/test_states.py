@@ -10,10 +10,16 @@ import pytest
 
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
-from psnb._src.server import table
 from psnb._src.server.operations import ReadSegment, ReleaseSnapshot
 from psnb._src.server.optimizers import Adagrad, Adam
-from psnb._src.server.table import ClearTable, OnTable, Operation, PutSegment, ShardOperation
+from psnb._src.server.tables import operations
+from psnb._src.server.tables.operations import (
+    ClearTable,
+    OnTable,
+    Operation,
+    PutSegment,
+    ShardOperation,
+)
 from psnb.errors import ServerLostError
 from tests.client.in_process import InProcess, embedding, variable
 
@@ -22,10 +28,10 @@ SHARDS = pytest.mark.parametrize("shards", [1, 3])
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "SEGMENT", 100)
+    monkeypatch.setattr(operations, "SEGMENT", 100)
 
 
-def operations(transport: InProcess, kind: type[Operation]) -> int:
+def carried(transport: InProcess, kind: type[Operation]) -> int:
     found = [request.operation for request in transport.carried]
     whole = [each.operation if isinstance(each, OnTable) else each for each in found]
     return sum(isinstance(each, kind) for each in whole)
@@ -40,7 +46,7 @@ def test_a_variable_goes_and_comes_in_segments(shape: tuple[int, ...], shards: i
     v = variable(value, shards, Adam(0.1), transport)
     v.push(np.ones(shape))
     saved, before = v._shards.shard_states(), v.read()
-    assert operations(transport, ReadSegment) >= value.nbytes * 3 / 100
+    assert carried(transport, ReadSegment) >= value.nbytes * 3 / 100
     v.push(np.ones(shape))
     after = v.read()
     v._shards.load_states(saved)
@@ -58,11 +64,11 @@ def test_an_embedding_goes_and_comes_in_segments(rows: int | None, shards: int) 
     ids = np.arange(50)
     e.push(ids, np.ones((50, 2), np.float32))
     saved, before = e._shards.shard_states(), e.lookup(ids)
-    assert operations(transport, ReadSegment) >= 10
+    assert carried(transport, ReadSegment) >= 10
     e.push(ids, np.ones((50, 2), np.float32))
     e._shards.load_states(saved)
     np.testing.assert_array_equal(e.lookup(ids), before)
-    assert operations(transport, PutSegment) >= 10
+    assert carried(transport, PutSegment) >= 10
 
 
 def test_an_embedding_without_rows_goes_and_comes() -> None:

@@ -17,7 +17,6 @@ from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
 from psnb._src.client.variable import shards_of
 from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.server import memory
-from psnb._src.server.memory import CHUNK
 from psnb._src.server.operations import (
     AskWriting,
     EndWriting,
@@ -26,6 +25,7 @@ from psnb._src.server.operations import (
     WritingProgress,
 )
 from psnb._src.server.optimizers import SGD
+from psnb._src.server.preallocated import CHUNK
 from psnb.errors import CheckpointError, ServerLostError, ServerUnresponsiveError
 from tests.client.in_process import InProcess, embedding, variable
 from tests.conftest import DEADLINE

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from psnb._src.models.shared import table_source
-from psnb._src.server import table
-from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import SGD
+from psnb._src.server.tables import operations
+from psnb._src.server.tables.row_use import CtrAccessor
 from tests.client.in_process import DIM, ROWS, embedding
 
 IDS = np.arange(50) * 2**40
@@ -16,7 +16,7 @@ IDS = np.arange(50) * 2**40
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "SEGMENT", 40)
+    monkeypatch.setattr(operations, "SEGMENT", 40)
 
 
 def test_rows_of_any_ids_come_in_pieces() -> None:

@@ -14,7 +14,7 @@ import pytest
 import psnb
 from psnb._src.client.comm_client import PATIENCE
 from psnb._src.client.requests import Request
-from psnb._src.server.table import AssignValues, GatherRows, OnTable, ReadValues
+from psnb._src.server.tables.operations import AssignValues, GatherRows, OnTable, ReadValues
 from psnb.errors import SerializationError
 from tests.transport.test_stream import Unreadable
 

@@ -23,7 +23,7 @@ from psnb._src.client.variable import shards_of
 from psnb._src.dask_compat import event_loop, pool_of
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
 from psnb._src.placement.registry import LayoutCache
-from psnb._src.server.table import ReadValues
+from psnb._src.server.tables.operations import ReadValues
 from psnb.errors import ServerUnresponsiveError
 from tests.conftest import DEADLINE
 from tests.integration.helpers import frozen

@@ -16,7 +16,7 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
 from psnb._src.server.optimizers import SGD, Adagrad
-from psnb._src.server.table import ShardOperation
+from psnb._src.server.tables.operations import ShardOperation
 from psnb.errors import InvalidArrayError, ServerUnresponsiveError
 from tests.client.in_process import InProcess, embedding, variable
 from tests.conftest import wait_until

@@ -24,9 +24,9 @@ from psnb._src.server.operations import (
     PreparePart,
 )
 from psnb._src.server.optimizers import SGD
-from psnb._src.server.replication import Transfer
 from psnb._src.server.shard import ParameterShard
-from psnb._src.server.table import OnTable, PushGradient, ReadValues, ShardOperation
+from psnb._src.server.tables.operations import OnTable, PushGradient, ReadValues, ShardOperation
+from psnb._src.server.transfer import Transfer
 from psnb.errors import (
     ClosureCancelledError,
     OwnershipLostError,

@@ -21,11 +21,12 @@ from psnb._src.checkpoint.store import MANIFEST
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.variable import DenseShards, Variable, shards_of
-from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import Adagrad, Adam
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import CountFilter, Uniform
-from psnb._src.server.table import Segment
+from psnb._src.server.tables.admission import CountFilter
+from psnb._src.server.tables.initializers import Uniform
+from psnb._src.server.tables.operations import Segment
+from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.utils.files import checksum
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge, in_hand, write

@@ -14,7 +14,7 @@ from psnb._src.client.commit import ask, recover_orphans
 from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.server.server import Host
-from psnb._src.server.table import OnTable, ReadValues
+from psnb._src.server.tables.operations import OnTable, ReadValues
 from psnb.errors import ServerUnresponsiveError
 from tests.coordinator.queues import commit_of
 from tests.model.notebook import Notebook

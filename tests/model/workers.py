@@ -17,7 +17,7 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import exchange_writer
 from psnb._src.protocol.packing import pack_error
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.table import AddRows, OnTable, PushGradient, ReadValues
+from psnb._src.server.tables.operations import AddRows, OnTable, PushGradient, ReadValues
 from psnb.errors import ServerLostError
 from tests.coordinator.queues import commit_of
 from tests.model.reconciler import ROOM, TABLE

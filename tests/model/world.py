@@ -23,12 +23,12 @@ from psnb._src.server.operations import (
     HostOperation,
     Moved,
     OnShard,
-    PendingReply,
     ServerAnswer,
 )
 from psnb._src.server.replication import ForwardedRequest, Opening
+from psnb._src.server.replies import PendingReply
 from psnb._src.server.server import Host
-from psnb._src.server.table import ShardOperation
+from psnb._src.server.tables.operations import ShardOperation
 from psnb.errors import PsnbError, ServerLostError, ServerUnresponsiveError
 from tests.server.standby import NO_THREADS
 

@@ -17,7 +17,7 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import Async, Mode
 from psnb._src.server.operations import CreateDense, CreateSparse
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.states import Admission, Always
+from psnb._src.server.tables.admission import Admission, Always
 from tests.client.in_process import InProcess
 
 

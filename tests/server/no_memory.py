@@ -15,17 +15,12 @@ from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ReplicaState, ServerAddress, ShardId, ShardPlacement
 from psnb._src.server import memory
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.operations import (
-    CreateTable,
-    FollowPlacements,
-    HostShards,
-    OnShard,
-    PendingReply,
-)
+from psnb._src.server.operations import CreateTable, FollowPlacements, HostShards, OnShard
 from psnb._src.server.replication import Opening
+from psnb._src.server.replies import PendingReply
 from psnb._src.server.server import Host
 from psnb._src.server.shard import ParameterShard
-from psnb._src.server.table import OnTable, ShardOperation
+from psnb._src.server.tables.operations import OnTable, ShardOperation
 from tests.server.pair import Wire, now, result
 from tests.server.standby import NO_THREADS
 

@@ -29,16 +29,16 @@ from psnb._src.server.operations import (
     HostShards,
     Moved,
     OnShard,
-    PendingReply,
     ServerAnswer,
 )
-from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import SGD, Adam
 from psnb._src.server.replication import ForwardedRequest, Opening
+from psnb._src.server.replies import PendingReply
 from psnb._src.server.server import Host
 from psnb._src.server.shard import ParameterShard
-from psnb._src.server.states import Constant, CountFilter
-from psnb._src.server.table import (
+from psnb._src.server.tables.admission import CountFilter
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.operations import (
     OnTable,
     Operation,
     PushGradient,
@@ -46,6 +46,7 @@ from psnb._src.server.table import (
     ReadValues,
     ShardOperation,
 )
+from psnb._src.server.tables.row_use import CtrAccessor
 from tests.server.standby import THREADS
 
 SYNCING, SYNCED = ReplicaState.SYNCING, ReplicaState.SYNCED

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.server.states import Always, CountFilter, Probability
+from psnb._src.server.tables.admission import Always, CountFilter, Probability
 from psnb.errors import ConfigurationError
 
 IDS = np.arange(20_000, dtype=np.uint64)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.server.dense import DenseTable
 from psnb._src.server.memory import answer_array, answers_in
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Constant
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.sparse import SparseTable
 
 F4 = np.dtype("f4")
 

@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import CreateDense, FinishReplica, TableTail
-from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import Adagrad
-from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex
 from psnb._src.server.shard import ParameterShard
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Always, Constant, CountFilter
-from psnb._src.server.table import Segment, Table, Watcher
+from psnb._src.server.tables.admission import Always, CountFilter
+from psnb._src.server.tables.changed_rows import Watcher
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.operations import Segment
+from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex
+from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.sparse import SparseTable
+from psnb._src.server.tables.table import Table
 from psnb.errors import ConfigurationError
 
 IDS = np.arange(4, dtype=np.uint64)

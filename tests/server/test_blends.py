@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.server.dense import DenseTable, composed
 from psnb._src.server.rounds import Rounds
-from psnb._src.server.table import BlendValues, OnTable
+from psnb._src.server.tables.dense import DenseTable, composed
+from psnb._src.server.tables.operations import BlendValues, OnTable
 from psnb.errors import ConfigurationError
 
 SHARES = [0.0, 0.1, 1.0, 0.5]

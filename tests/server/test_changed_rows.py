@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.server import table
-from psnb._src.server.dense import DenseTable
-from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import Adagrad
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Constant, CountFilter
-from psnb._src.server.table import TICKS, ChangedRows, Changes
+from psnb._src.server.tables import changed_rows
+from psnb._src.server.tables.admission import CountFilter
+from psnb._src.server.tables.changed_rows import TICKS, ChangedRows, Changes
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.sparse import SparseTable
 
 COUNT = 100
 
@@ -103,7 +104,7 @@ def test_a_change_beside_the_rows_is_not_nothing(changed: ChangedRows) -> None:
 def test_when_periods_are_used_up_all_has_changed(
     changed: ChangedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "_LAST", 3)
+    monkeypatch.setattr(changed_rows, "_LAST", 3)
     marks = [changed.take("", COUNT).mark for _ in range(4)]
     change(changed, 3)
     found = [rows(changed.take(mark, COUNT)) for mark in reversed(marks)]

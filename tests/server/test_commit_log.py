@@ -11,7 +11,6 @@ import pytest
 from psnb import errors
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import PROCESS, Commit, CommitLog, CommitState, Part
-from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import (
     ApplyCommit,
     CommitPart,
@@ -24,9 +23,9 @@ from psnb._src.server.operations import (
 )
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.shard import ParameterShard
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Constant
-from psnb._src.server.table import (
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.operations import (
     AddValues,
     ClearTable,
     LookUpRows,
@@ -36,6 +35,7 @@ from psnb._src.server.table import (
     ReadValues,
     TuneOptimizer,
 )
+from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.utils.range_set import Bounds
 
 ONES = np.ones(2, np.float32)

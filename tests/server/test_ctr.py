@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.server.optimizer import CtrAccessor, RowUse
+from psnb._src.server.tables.row_use import CtrAccessor, RowUse
 from psnb.errors import ConfigurationError
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from psnb._src.server import kernels
-from psnb._src.server.kernels import distinct, summed
+from psnb._src.server import hashing, kernels
+from psnb._src.server.hashing import distinct, summed
 
 IDS = st.integers(0, 9) | st.integers(0, 2**64 - 1)
 
@@ -53,6 +53,6 @@ def test_adding_up_tells_whether_all_numbers_are_finite(bad: float, at: tuple[in
     gradients = gradients.astype("f4")
     gradients[::2] *= -1  # sums of finite numbers may be infinite, which is not the question
     out, one = np.empty((3, 3), "f4"), np.float32(1)
-    assert kernels.add_up(kernels.read_only(gradients), position, out, 0, one) == (0, 3)
+    assert hashing.add_up(kernels.read_only(gradients), position, out, 0, one) == (0, 3)
     gradients[at] = bad
-    assert np.isnan(kernels.add_up(kernels.read_only(gradients), position, out, 0, one)[0])
+    assert np.isnan(hashing.add_up(kernels.read_only(gradients), position, out, 0, one)[0])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from psnb._src.server import row_index
-from psnb._src.server.row_index import GrowingArray
+from psnb._src.server.tables import growing_array
+from psnb._src.server.tables.growing_array import GrowingArray
 
 COLUMNS = 16
 
@@ -59,7 +59,7 @@ def test_an_array_of_known_size_stays_where_it_is() -> None:
 
 
 def test_it_grows_by_copying_where_addresses_are_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_index, "_memory", lambda: 1 << 60)  # more than there are addresses
+    monkeypatch.setattr(growing_array, "_memory", lambda: 1 << 60)  # more than there are addresses
     array = made()
     for count in (100_000, 150_000, 240_000):
         fill(array, count)
@@ -73,7 +73,7 @@ def test_the_rows_that_are_kept_move_up(memory: bool, monkeypatch: pytest.Monkey
     which = np.arange(1000) % 3 == 1
     expected = array.rows[which].copy()
     if not memory:
-        monkeypatch.setattr(row_index, "lasting", no_memory)
+        monkeypatch.setattr(growing_array, "lasting", no_memory)
     array.keep(which, 600)
     np.testing.assert_array_equal(array.rows, expected)
     assert array.room >= 600
@@ -86,7 +86,7 @@ def test_room_that_is_reserved_is_there_later(monkeypatch: pytest.MonkeyPatch) -
     fill(array, 10)
     array.reserve(5000)
     assert is_filled(array, 10)
-    monkeypatch.setattr(row_index, "lasting", no_memory)
+    monkeypatch.setattr(growing_array, "lasting", no_memory)
     fill(array, 5000)
     assert is_filled(array, 5000)
     with pytest.raises(MemoryError):

@@ -11,7 +11,6 @@ import pytest
 
 from psnb._src.placement.layout import ReplicaState, Role, ShardPlacement
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.dense import DenseTable
 from psnb._src.server.operations import (
     APART,
     ApplyCommit,
@@ -29,8 +28,9 @@ from psnb._src.server.operations import (
     TakeSnapshot,
 )
 from psnb._src.server.optimizers import SGD
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.table import OnTable, PushGradient, PutSegment
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.operations import OnTable, PushGradient, PutSegment
+from psnb._src.server.tables.sparse import SparseTable
 from psnb.errors import ConfigurationError, InternalError
 from tests.server.pair import (
     ONES,

@@ -5,7 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from psnb._src.server.states import INITIALIZERS, Constant, Initializer, Normal, Uniform
+from psnb._src.server.tables.initializers import (
+    INITIALIZERS,
+    Constant,
+    Initializer,
+    Normal,
+    Uniform,
+)
 from psnb._src.utils.checks import from_config
 from psnb.errors import ConfigurationError
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psnb._src.server import kernels
-from psnb._src.server.kernels import hash_ids
+from psnb._src.server import hashing, kernels
+from psnb._src.server.hashing import hash_ids
 
 SLOTS = 1 << 14
 IDS = SLOTS * 2 // 3
@@ -26,10 +26,10 @@ PATTERNS: dict[str, Callable[[], np.ndarray]] = {
 
 def inserted(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return keys and rows of a map with the ids, and the rows that were answered."""
-    keys, rows = np.zeros(SLOTS, np.uint64), np.full(SLOTS, kernels.EMPTY)
+    keys, rows = np.zeros(SLOTS, np.uint64), np.full(SLOTS, hashing.EMPTY)
     out, distinct = np.empty(ids.size, np.int64), np.unique(ids).size
     by_row = np.empty(IDS, np.uint64)
-    done = kernels.sight(keys, rows, kernels.read_only(ids), ALL, 1, 0, IDS, out, by_row)
+    done = hashing.sight(keys, rows, kernels.read_only(ids), ALL, 1, 0, IDS, out, by_row)
     assert done == (ids.size, distinct, IDS - distinct)
     return keys, rows, out
 
@@ -45,14 +45,14 @@ def test_known_ids_keep_their_rows(pattern: str) -> None:
     ids = PATTERNS[pattern]()
     keys, rows, _ = inserted(ids)
     again = np.empty(ids.size, np.int64)
-    kernels.find(keys, rows, kernels.read_only(ids[::-1].copy()), again)
+    hashing.find(keys, rows, kernels.read_only(ids[::-1].copy()), again)
     np.testing.assert_array_equal(again[::-1], np.arange(ids.size))
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_probes_stay_short_whatever_the_ids(pattern: str) -> None:
     keys, rows, _ = inserted(PATTERNS[pattern]())
-    used = np.flatnonzero(rows != kernels.EMPTY)
+    used = np.flatnonzero(rows != hashing.EMPTY)
     home = np.empty(used.size, np.uint64)
     hash_ids(keys[used], home)
     home = ((home & np.uint64(0xFFFFFFFF)) * np.uint64(SLOTS)) >> np.uint64(32)
@@ -69,59 +69,59 @@ def test_duplicates_within_one_batch_share_a_row() -> None:
 def test_a_full_map_stops_and_goes_on_in_a_larger_one(free: int, room: int) -> None:
     ids = kernels.read_only(PATTERNS["random"]()[:100])
     small, large = (
-        (np.zeros(slots, np.uint64), np.full(slots, kernels.EMPTY)) for slots in (61, 203)
+        (np.zeros(slots, np.uint64), np.full(slots, hashing.EMPTY)) for slots in (61, 203)
     )
     out, by_row = np.empty(100, np.int64), np.zeros(100, np.uint64)
-    done = kernels.sight(*small, ids, ALL, 1, 0, free, out, by_row[:room])
+    done = hashing.sight(*small, ids, ALL, 1, 0, free, out, by_row[:room])
     assert done == (40, 40, free - 40)
-    kernels.move(*small, *large)
-    assert kernels.sight(*large, ids, ALL, 1, 40, 90, out, by_row) == (100, 100, 30)
+    hashing.move(*small, *large)
+    assert hashing.sight(*large, ids, ALL, 1, 40, 90, out, by_row) == (100, 100, 30)
     np.testing.assert_array_equal(out, np.arange(100))
     np.testing.assert_array_equal(by_row, ids)
-    kernels.find(*large, ids, out)
+    hashing.find(*large, ids, out)
     np.testing.assert_array_equal(out, np.arange(100))
 
 
 def test_ids_that_may_not_have_a_row_are_left_out() -> None:
-    keys, rows = np.zeros(8, np.uint64), np.full(8, kernels.EMPTY)
+    keys, rows = np.zeros(8, np.uint64), np.full(8, hashing.EMPTY)
     ids, out = kernels.read_only(np.array([3, 4, 3], np.uint64)), np.empty(3, np.int64)
     may, by_row = np.array([True, False, True]), np.empty(8, np.uint64)
-    assert kernels.sight(keys, rows, ids, may, 1, 0, 5, out, by_row) == (3, 1, 4)
+    assert hashing.sight(keys, rows, ids, may, 1, 0, 5, out, by_row) == (3, 1, 4)
     assert out.tolist() == [0, -1, 0]
-    assert kernels.find(keys, rows, ids, out) == 1
+    assert hashing.find(keys, rows, ids, out) == 1
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_rows_that_are_taken_back_leave_the_map_as_it_was(pattern: str) -> None:
     ids = kernels.read_only(PATTERNS[pattern]())
     before, _ = np.split(ids, [IDS // 2])
-    keys, rows = np.zeros(SLOTS, np.uint64), np.full(SLOTS, kernels.EMPTY)
+    keys, rows = np.zeros(SLOTS, np.uint64), np.full(SLOTS, hashing.EMPTY)
     out, by_row = np.empty(ids.size, np.int64), np.empty(IDS, np.uint64)
-    kernels.sight(keys, rows, before, ALL, 1, 0, IDS, out, by_row)
+    hashing.sight(keys, rows, before, ALL, 1, 0, IDS, out, by_row)
     was = rows.copy()
-    kernels.sight(keys, rows, ids, ALL, 1, before.size, IDS - before.size, out, by_row)
-    kernels.take_back(keys, rows, kernels.read_only(by_row[before.size : ids.size]), kernels.EMPTY)
+    hashing.sight(keys, rows, ids, ALL, 1, before.size, IDS - before.size, out, by_row)
+    hashing.take_back(keys, rows, kernels.read_only(by_row[before.size : ids.size]), hashing.EMPTY)
     np.testing.assert_array_equal(rows, was)
-    kernels.find(keys, rows, ids, out)
+    hashing.find(keys, rows, ids, out)
     np.testing.assert_array_equal(out[: before.size], np.arange(before.size))
     assert (out[before.size :] == -1).all()
 
 
 def test_an_id_has_no_row_before_it_is_sighted_often_enough() -> None:
-    keys, rows = np.zeros(8, np.uint64), np.full(8, kernels.EMPTY)
+    keys, rows = np.zeros(8, np.uint64), np.full(8, hashing.EMPTY)
     ids, out = kernels.read_only(np.array([2**64 - 1, 0], np.uint64)), np.empty(2, np.int64)
     for occurrence in range(1, 4):
-        kernels.sight(keys, rows, ids, ALL, 3, 0, 5, out, np.empty(2, np.uint64))
+        hashing.sight(keys, rows, ids, ALL, 3, 0, 5, out, np.empty(2, np.uint64))
         assert out.tolist() == ([0, 1] if occurrence == 3 else [-1, -1])
         found = np.empty(2, np.int64)
-        kernels.find(keys, rows, ids, found)
+        hashing.find(keys, rows, ids, found)
         assert found.tolist() == out.tolist()
 
 
 def test_id_zero_is_distinguished_from_a_free_slot() -> None:
     keys, rows, out = inserted(np.zeros(1, np.uint64))
     assert out[0] == 0
-    assert (rows != kernels.EMPTY).sum() == 1
+    assert (rows != hashing.EMPTY).sum() == 1
     assert keys[rows == 0][0] == 0
 
 
@@ -181,9 +181,9 @@ def test_no_row_is_given_that_the_hash_map_cannot_hold(tmp_path: Path) -> None:
     most = 2**31
     # A file with a hole: only what is written takes room.
     by_row = np.asarray(np.memmap(tmp_path / "ids", np.uint64, "w+", shape=most + 8))
-    keys, rows = np.zeros(64, np.uint64), np.full(64, kernels.EMPTY, np.int32)
+    keys, rows = np.zeros(64, np.uint64), np.full(64, hashing.EMPTY, np.int32)
     ids, out = np.array([11, 22], np.uint64), np.zeros(2, np.int64)
     arguments = kernels.read_only(ids), np.empty(0, np.bool_), 1, most - 1, 40, out, by_row
-    assert kernels.sight(keys, rows, *arguments) == (1, most, 39)
-    assert kernels.find(keys, rows, kernels.read_only(ids), out) == 1
+    assert hashing.sight(keys, rows, *arguments) == (1, most, 39)
+    assert hashing.find(keys, rows, kernels.read_only(ids), out) == 1
     assert out.tolist() == [most - 1, -1]

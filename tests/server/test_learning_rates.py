@@ -16,8 +16,14 @@ from psnb._src.server.operations import (
     Failed,
     PreparePart,
 )
-from psnb._src.server.optimizer import PiecewiseConstant, Warmup
-from psnb._src.server.table import OnTable, Preview, PushGradient, ReadValues, TuneOptimizer
+from psnb._src.server.schedules import PiecewiseConstant, Warmup
+from psnb._src.server.tables.operations import (
+    OnTable,
+    Preview,
+    PushGradient,
+    ReadValues,
+    TuneOptimizer,
+)
 from tests.server.pair import ONES, Pair, push, push_rows, result, same
 
 asked: list[int] = []

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.server import memory
-from psnb._src.server.dense import DenseTable
-from psnb._src.server.memory import PreallocatedPages, Promise, no_memory, refusal
+from psnb._src.server import preallocated
+from psnb._src.server.making import build
+from psnb._src.server.memory import Promise, no_memory, refusal
 from psnb._src.server.operations import (
     CreateDense,
     CreateSparse,
@@ -23,20 +23,20 @@ from psnb._src.server.operations import (
     SquareNorms,
     number_in,
 )
-from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import SGD, Adam
-from psnb._src.server.replication import Transfer
-from psnb._src.server.shard import ParameterShard, build
+from psnb._src.server.preallocated import PreallocatedPages
+from psnb._src.server.shard import ParameterShard
 from psnb._src.server.snapshots import OpenSnapshots
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import CountFilter, Probability, Uniform
-from psnb._src.server.table import (
+from psnb._src.server.tables.admission import CountFilter, Probability
+from psnb._src.server.tables.changed_rows import ChangedRows
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Uniform
+from psnb._src.server.tables.operations import (
     AddRows,
     AddValues,
     AssignRows,
     AssignValues,
     BlendValues,
-    ChangedRows,
     EndDay,
     LookUpRows,
     MergeRows,
@@ -48,9 +48,12 @@ from psnb._src.server.table import (
     RecordUse,
     ShrinkTable,
     SkipUpdates,
-    Table,
     TableWrite,
 )
+from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.sparse import SparseTable
+from psnb._src.server.tables.table import Table
+from psnb._src.server.transfer import Transfer
 from psnb.errors import PsnbError, ServerMemoryError
 from tests.conftest import wait_until
 from tests.server.no_memory import Allocator, Servers
@@ -518,7 +521,7 @@ def test_a_sync_starts_over_where_there_was_no_memory_to_note_a_change(
 def test_room_for_snapshots_that_there_is_no_memory_for_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room, made, real = PreallocatedPages(THREADS), [0], memory._chunk
+    room, made, real = PreallocatedPages(THREADS), [0], preallocated._chunk
 
     def chunk() -> np.ndarray:
         made[0] += 1
@@ -526,7 +529,7 @@ def test_room_for_snapshots_that_there_is_no_memory_for_is_done_without(
             raise MemoryError
         return real()
 
-    monkeypatch.setattr(memory, "_chunk", chunk)
+    monkeypatch.setattr(preallocated, "_chunk", chunk)
     room.want(5)
     wait_until(lambda: room.want(5), "there is what there is memory for")
     assert len(room._chunks) == 2

@@ -23,7 +23,7 @@ from psnb._src.server.operations import (
     ServerReply,
     ServerRequest,
 )
-from psnb._src.server.table import (
+from psnb._src.server.tables.operations import (
     AddValues,
     OnTable,
     Preview,

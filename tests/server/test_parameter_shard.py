@@ -23,10 +23,9 @@ from psnb._src.server.operations import (
 )
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adagrad
-from psnb._src.server.replication import Transfer
 from psnb._src.server.shard import ParameterShard
-from psnb._src.server.states import Constant
-from psnb._src.server.table import (
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.operations import (
     AddValues,
     EndDay,
     FetchRows,
@@ -41,6 +40,7 @@ from psnb._src.server.table import (
     ShardOperation,
     TableOperation,
 )
+from psnb._src.server.transfer import Transfer
 from psnb.errors import ConfigurationError, InternalError
 
 SPARSE = CreateSparse("e", 2, 10, 0, 1, "float32", Constant(1.0), 0, None)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb._src.server import replication, table
+from psnb._src.server import transfer
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import (
     ApplyCommit,
@@ -21,7 +21,8 @@ from psnb._src.server.operations import (
     PreparePart,
 )
 from psnb._src.server.optimizers import SGD
-from psnb._src.server.table import (
+from psnb._src.server.tables import operations
+from psnb._src.server.tables.operations import (
     ClearTable,
     EndDay,
     FinishTable,
@@ -123,8 +124,8 @@ def test_what_was_prepared_for_a_table_that_was_made_anew_is_written_to_no_copy(
 def small_segments() -> Iterator[None]:
     """Send a row or two at a time, and nothing at last that was not sent before."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table, "SEGMENT", 80)
-        patch.setattr(replication, "LAST", 40)
+        patch.setattr(operations, "SEGMENT", 80)
+        patch.setattr(transfer, "LAST", 40)
         yield
 
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from psnb._src.server.dense import DenseTable
-from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.rounds import Rounds, square_norm
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Constant
-from psnb._src.server.table import OnTable, PushGradient, PushRows, RecordUse, Table
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.operations import OnTable, PushGradient, PushRows, RecordUse
+from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.sparse import SparseTable
+from psnb._src.server.tables.table import Table
 
 
 class Kept:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from psnb._src.server import memory
-from psnb._src.server.row_index import FixedRowIndex, GrowingRowIndex, RowIndex
-from psnb._src.server.states import CountFilter
+from psnb._src.server.tables.admission import CountFilter
+from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex, RowIndex
 from psnb.errors import InternalError
 
 ROWS = 5000

@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.server import memory
+from psnb._src.server import memory, preallocated
 from psnb._src.server import snapshots as snapshot_module
-from psnb._src.server.dense import DenseTable
-from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import Adagrad, Adam
 from psnb._src.server.snapshots import Snapshot, snapshot
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Constant, CountFilter
-from psnb._src.server.table import LookUpRows, PushRows, Table
+from psnb._src.server.tables.admission import CountFilter
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.operations import LookUpRows, PushRows
+from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.sparse import SparseTable
+from psnb._src.server.tables.table import Table
 from psnb.errors import InternalError
 
 
@@ -249,7 +251,10 @@ def test_a_variable_stays_as_it_was_whichever_rows_change(
 
 
 def test_of_a_variable_only_the_parts_are_copied_in_which_rows_change() -> None:
-    with small_pieces(4), patch.object(memory.PreallocatedPages, "copies", autospec=True) as copies:
+    with (
+        small_pieces(4),
+        patch.object(preallocated.PreallocatedPages, "copies", autospec=True) as copies,
+    ):
         copies.side_effect = lambda room, arrays: [array.copy() for array in arrays]
         table = DenseTable("v", np.zeros((10, 2)), None)
         taken = snapshot(table)
@@ -260,7 +265,10 @@ def test_of_a_variable_only_the_parts_are_copied_in_which_rows_change() -> None:
 
 
 def test_of_a_variable_only_what_was_not_read_is_copied() -> None:
-    with small_pieces(2), patch.object(memory.PreallocatedPages, "copies", autospec=True) as copies:
+    with (
+        small_pieces(2),
+        patch.object(preallocated.PreallocatedPages, "copies", autospec=True) as copies,
+    ):
         copies.side_effect = lambda room, arrays: [array.copy() for array in arrays]
         table = DenseTable("v", np.arange(10.0), None)
         taken = snapshot(table)

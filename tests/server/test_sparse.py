@@ -10,20 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb._src.server import row_index, sparse
-from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import SGD, Adagrad
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import (
-    Admission,
-    Always,
-    Constant,
-    CountFilter,
-    Probability,
-    Uniform,
-    shard_of_ids,
-)
-from psnb._src.server.table import LookUpRows, PushRows, PutRows, RecordUse
+from psnb._src.server.tables import row_index, sparse
+from psnb._src.server.tables.admission import Admission, Always, CountFilter, Probability
+from psnb._src.server.tables.initializers import Constant, Uniform
+from psnb._src.server.tables.operations import LookUpRows, PushRows, PutRows, RecordUse
+from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.sharding import shard_of_ids
+from psnb._src.server.tables.sparse import SparseTable
 from psnb.errors import ServerMemoryError
 
 DIM, SEED = 2, 7

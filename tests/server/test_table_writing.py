@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from psnb._src.server import snapshots
-from psnb._src.server.dense import DenseTable
+from psnb._src.server import writing
 from psnb._src.server.operations import (
     AskWriting,
     EndWriting,
@@ -23,12 +22,15 @@ from psnb._src.server.operations import (
     TakeSnapshot,
     WriteTables,
 )
-from psnb._src.server.optimizer import CtrAccessor
 from psnb._src.server.optimizers import Adagrad, Adam
-from psnb._src.server.snapshots import TableWriting, snapshot
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Constant, CountFilter
-from psnb._src.server.table import Table
+from psnb._src.server.snapshots import snapshot
+from psnb._src.server.tables.admission import CountFilter
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.sparse import SparseTable
+from psnb._src.server.tables.table import Table
+from psnb._src.server.writing import TableWriting
 from psnb._src.utils.files import WrittenFile, checksum, mapped_arrays
 from psnb.errors import CheckpointError, ServerMemoryError
 from tests.conftest import wait_until
@@ -71,11 +73,11 @@ TABLES: dict[str, Callable[[], Table]] = {
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_CHUNK", 100)
+    monkeypatch.setattr(writing, "_CHUNK", 100)
 
 
 def written(
-    folder: Path, tables: Mapping[str, Table], soon: snapshots.Soon = now
+    folder: Path, tables: Mapping[str, Table], soon: writing.Soon = now
 ) -> Mapping[str, WrittenFile]:
     taken = {name: snapshot(table) for name, table in tables.items()}
     writing = TableWriting("server 0", str(folder), taken, soon, THREADS)
@@ -133,7 +135,7 @@ def test_a_full_disk_is_reported_with_what_to_do(
     def full(file: object, content: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(snapshots.NewFile, "write", full)
+    monkeypatch.setattr(writing.NewFile, "write", full)
     with pytest.raises(CheckpointError, match=r"No space left on device.*Make room there"):
         written(tmp_path, {FILE: sparse()})
 
@@ -144,7 +146,7 @@ def test_want_of_memory_is_reported_as_such(
     def full(file: object, content: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(snapshots.NewFile, "write", full)
+    monkeypatch.setattr(writing.NewFile, "write", full)
     with pytest.raises(ServerMemoryError, match=r"server 0 has no memory for writing 0000"):
         written(tmp_path, {FILE: sparse()})
 
@@ -222,7 +224,7 @@ def test_a_writing_that_is_not_asked_for_ends_after_minutes(tmp_path: Path, minu
     on_host.wait()
     for _ in range(minutes):
         on_host.host.tick()
-    if minutes < snapshots.TICKS:
+    if minutes < writing.TICKS:
         on_host.wait()
         on_host.ask(EndWriting(on_host.folder))
     with pytest.raises(CheckpointError, match=r"a does not write into .* any more"):

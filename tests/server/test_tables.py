@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb._src.server.dense import DenseTable
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adagrad
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Constant, Initializer, Uniform, shard_of_ids
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant, Initializer, Uniform
+from psnb._src.server.tables.sharding import shard_of_ids
+from psnb._src.server.tables.sparse import SparseTable
 from psnb.errors import ConfigurationError
 
 ROWS, DIM, SEED = 50, 3, 7

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from psnb._src.placement.layout import ShardId
-from psnb._src.server import replication, table
+from psnb._src.server import transfer
 from psnb._src.server.commit_log import (
     PROCESS,
     Commit,
@@ -29,20 +29,21 @@ from psnb._src.server.operations import (
     PreparePart,
 )
 from psnb._src.server.optimizers import SGD
-from psnb._src.server.replication import Transfer
 from psnb._src.server.rounds import Rounds, _RoundWriter
 from psnb._src.server.shard import ParameterShard
-from psnb._src.server.states import Constant
-from psnb._src.server.table import (
+from psnb._src.server.tables import operations
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.operations import (
     ClearTable,
     LookUpRows,
     OnTable,
     PushGradient,
     PushRows,
     PutSegment,
-    ReservedWrite,
     ShardOperation,
 )
+from psnb._src.server.tables.table import ReservedWrite
+from psnb._src.server.transfer import Transfer
 from psnb._src.utils.range_set import RangeSet
 
 ROWS = 1000
@@ -54,8 +55,8 @@ def shard(monkeypatch: pytest.MonkeyPatch) -> ParameterShard:
     made = ParameterShard("test")
     made.run(CreateSparse("e", 2, None, 0, 1, "float32", Constant(1.0), 0, SGD(1.0)))
     push(made, np.arange(ROWS))
-    monkeypatch.setattr(table, "SEGMENT", 1600)
-    monkeypatch.setattr(replication, "LAST", 160)
+    monkeypatch.setattr(operations, "SEGMENT", 1600)
+    monkeypatch.setattr(transfer, "LAST", 160)
     return made
 
 

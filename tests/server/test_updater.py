@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from psnb._src.server import kernels
-from psnb._src.server.dense import DenseTable
+from psnb._src.server.making import warm_up
 from psnb._src.server.operations import CreateDense, CreateSparse
-from psnb._src.server.optimizer import Optimizer, PiecewiseConstant
+from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adam, RMSProp
-from psnb._src.server.shard import warm_up
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Constant
-from psnb._src.server.table import (
+from psnb._src.server.schedules import PiecewiseConstant
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.operations import (
     CountSkipped,
     LookUpRows,
     PushGradient,
@@ -26,10 +26,11 @@ from psnb._src.server.table import (
     ReadRate,
     ReadValues,
     SkipUpdates,
-    Table,
     TableRead,
     TuneOptimizer,
 )
+from psnb._src.server.tables.sparse import SparseTable
+from psnb._src.server.tables.table import Table
 from psnb.errors import ConfigurationError
 
 ONE = np.ones(1, np.float32)

@@ -13,7 +13,8 @@ import pytest
 import psnb
 from psnb._src.protocol.messages import MODES
 from psnb._src.server.optimizers import OPTIMIZERS
-from psnb._src.server.states import ADMISSIONS, INITIALIZERS
+from psnb._src.server.tables.admission import ADMISSIONS
+from psnb._src.server.tables.initializers import INITIALIZERS
 from psnb._src.utils.checks import from_config, to_config
 
 KINDS = {**OPTIMIZERS, **INITIALIZERS, **ADMISSIONS, **MODES, "CtrAccessor": psnb.CtrAccessor}

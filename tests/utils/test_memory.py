@@ -14,7 +14,7 @@ from psnb._src.utils.memory import aligned, in_pages, lasting
 
 GROWTH = """
 import numpy as np, psutil
-from psnb._src.server.row_index import GrowingRowIndex
+from psnb._src.server.tables.row_index import GrowingRowIndex
 
 def insert(index, rows):
     for first in range(0, rows, 100_000):

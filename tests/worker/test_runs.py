@@ -28,7 +28,7 @@ from psnb._src.protocol.messages import (
 )
 from psnb._src.protocol.packing import dumps, loads, unpack_error
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.table import OnTable, PushGradient
+from psnb._src.server.tables.operations import OnTable, PushGradient
 from psnb._src.worker.attempt import LoadedFunction
 from psnb._src.worker.context import ReportedStates, split_outcome, worker_context
 from psnb._src.worker.resources import Resources

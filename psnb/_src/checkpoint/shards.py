@@ -33,6 +33,7 @@ from msgspec import Meta, Struct
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from psnb._src.checkpoint.deltas import MergedDeltas
 from psnb._src.checkpoint.store import (
     CheckpointStore,
     DamagedFileError,
@@ -44,15 +45,14 @@ from psnb._src.checkpoint.store import (
     file_name,
     use,
 )
-from psnb._src.server.states import (
+from psnb._src.server.tables.checks import forms
+from psnb._src.server.tables.states import (
     ROW_USE,
     Expected,
     ExpectedRows,
-    MergedDeltas,
     SavedShard,
     check_saved_rows,
     check_saved_slice,
-    forms,
 )
 from psnb._src.utils.files import AnyPath, Dtype, WrittenFile, checksum, mapped_arrays, typed
 from psnb.errors import CheckpointError

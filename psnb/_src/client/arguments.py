@@ -19,10 +19,12 @@ from numpy.typing import ArrayLike, DTypeLike
 from psnb._src.client.requests import Request, ServerClient, on_table
 from psnb._src.client.updates import client_of
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.optimizer import CtrAccessor, Optimizer, tuned
-from psnb._src.server.shard import OPTIMIZABLE
-from psnb._src.server.states import Admission, Always, Constant, Initializer, Uniform
-from psnb._src.server.table import CountUpdates, ReadOptimizer, ReadRate, TuneOptimizer
+from psnb._src.server.optimizer import OPTIMIZABLE, Optimizer
+from psnb._src.server.tables.admission import Admission, Always
+from psnb._src.server.tables.initializers import Constant, Initializer, Uniform
+from psnb._src.server.tables.operations import CountUpdates, ReadOptimizer, ReadRate, TuneOptimizer
+from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.updater import tuned
 from psnb._src.utils.arrays import array_of, bits_of, integers_of, untracked
 from psnb._src.utils.checks import integer, is_integer
 from psnb._src.utils.files import require, typed

@@ -20,9 +20,9 @@ from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.updates import weigh
 from psnb._src.data.ragged import Ragged
 from psnb._src.server.kernels import read_only
-from psnb._src.server.optimizer import CtrAccessor
-from psnb._src.server.states import Admission
-from psnb._src.server.table import CountSkipped, DescribeRows, ShrinkTable
+from psnb._src.server.tables.admission import Admission
+from psnb._src.server.tables.operations import CountSkipped, DescribeRows, ShrinkTable
+from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.utils.arrays import integers_of
 from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_names import FixedAttributes

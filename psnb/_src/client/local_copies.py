@@ -30,13 +30,11 @@ from psnb._src.client.updates import ShardWrite, Updates, fetch_together, weigh
 from psnb._src.client.variable import Handle, shards_of
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.dense import DenseTable, composed
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.presence import pieces, union, whole
-from psnb._src.server.row_index import GrowingRowIndex
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import COUNTS, Admission, Constant
-from psnb._src.server.table import (
+from psnb._src.server.tables.admission import Admission
+from psnb._src.server.tables.dense import DenseTable, composed
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.operations import (
     AddRows,
     AddValues,
     AssignRows,
@@ -59,8 +57,12 @@ from psnb._src.server.table import (
     SkipUpdates,
     TableOperation,
     TableWrite,
-    with_rates,
 )
+from psnb._src.server.tables.presence import pieces, union, whole
+from psnb._src.server.tables.row_index import GrowingRowIndex
+from psnb._src.server.tables.sparse import SparseTable
+from psnb._src.server.tables.states import COUNTS
+from psnb._src.server.tables.table import with_rates
 from psnb._src.transport.stream import as_float32
 from psnb._src.utils.checks import integer
 from psnb._src.utils.ownership import owned

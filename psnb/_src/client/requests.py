@@ -35,7 +35,7 @@ from psnb._src.server.operations import (
     SnapshotHeader,
     TakeSnapshot,
 )
-from psnb._src.server.table import (
+from psnb._src.server.tables.operations import (
     ClearTable,
     FinishTable,
     OnTable,
@@ -490,7 +490,7 @@ def write_states(
     server_client : ServerClient
         The client of the servers.
     states : sequence of tuple
-        Each table, its rows, and its tail (see `psnb._src.server.table`).
+        Each table, its rows, and its tail (see `psnb._src.server.tables.table`).
     numbered : bool
         Whether each segment carries the number of its first row.
 

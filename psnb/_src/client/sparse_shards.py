@@ -31,19 +31,12 @@ from psnb._src.client.requests import (
 )
 from psnb._src.client.updates import PendingRead, ShardWrite, client_of, read_request, write
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.kernels import add_up_rows, all_finite, distinct, norm, often_repeated
-from psnb._src.server.optimizer import CtrAccessor, Optimizer
-from psnb._src.server.states import (
-    Admission,
-    Always,
-    ExpectedRows,
-    Initializer,
-    SavedShard,
-    Uniform,
-    check_saved_rows,
-    shard_of_ids,
-)
-from psnb._src.server.table import (
+from psnb._src.server.hashing import add_up_rows, distinct, often_repeated
+from psnb._src.server.kernels import all_finite, norm
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.tables.admission import Admission, Always
+from psnb._src.server.tables.initializers import Initializer, Uniform
+from psnb._src.server.tables.operations import (
     EndDay,
     LookUpRows,
     OnTable,
@@ -56,6 +49,9 @@ from psnb._src.server.table import (
     TableOperation,
     TableWrite,
 )
+from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.sharding import shard_of_ids
+from psnb._src.server.tables.states import ExpectedRows, SavedShard, check_saved_rows
 from psnb._src.transport.stream import as_float32
 from psnb._src.utils.checks import integer
 from psnb._src.utils.memory import aligned

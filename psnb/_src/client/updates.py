@@ -30,11 +30,10 @@ from psnb._src.client.numbering import CommitNumbers
 from psnb._src.client.requests import Request, ServerClient, on_table, process_client
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import PROCESS, Commit, Part
-from psnb._src.server.kernels import summed
+from psnb._src.server.hashing import summed
 from psnb._src.server.operations import ApplyCommit
-from psnb._src.server.optimizer import is_finite
-from psnb._src.server.presence import add_to, compacted, union
-from psnb._src.server.table import (
+from psnb._src.server.schedules import is_finite
+from psnb._src.server.tables.operations import (
     BlendValues,
     CountSkipped,
     CountUpdates,
@@ -52,6 +51,7 @@ from psnb._src.server.table import (
     TableOperation,
     TableRead,
 )
+from psnb._src.server.tables.presence import add_to, compacted, union
 from psnb._src.utils.ahead import require_closure
 from psnb._src.utils.ownership import may_change
 from psnb._src.utils.text import shown

@@ -21,9 +21,7 @@ from psnb._src.client.updates import PendingRead, ShardWrite, read_request, weig
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.kernels import all_finite, copy_with_norm, norm
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.presence import UpdateCounts, counts_together, within
-from psnb._src.server.states import COUNTS, Expected, SavedShard, check_saved_slice
-from psnb._src.server.table import (
+from psnb._src.server.tables.operations import (
     AddRows,
     AddValues,
     AssignRows,
@@ -36,6 +34,8 @@ from psnb._src.server.table import (
     ReadValues,
     SkipUpdates,
 )
+from psnb._src.server.tables.presence import UpdateCounts, counts_together, within
+from psnb._src.server.tables.states import COUNTS, Expected, SavedShard, check_saved_slice
 from psnb._src.transport.stream import as_float32
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.profiling import PULL, PUSH, counted_as
@@ -65,7 +65,7 @@ class Blend(NamedTuple):
 class PartialGradient(NamedTuple):
     """The gradient of some of a variable's numbers; it stands where a gradient would in pushes.
 
-    All others stay as they are, with their state: see `psnb._src.server.presence`.
+    All others stay as they are, with their state: see `psnb._src.server.tables.presence`.
 
     Attributes
     ----------

@@ -87,7 +87,7 @@ from psnb._src.monitor.viewed import Records
 from psnb._src.protocol.messages import Geo, Sync
 from psnb._src.protocol.notebook_only import NotebookOnly
 from psnb._src.protocol.packing import GivenFutures, unpack_error
-from psnb._src.server.optimizer import LearningRate
+from psnb._src.server.schedules import LearningRate
 from psnb._src.strategy.core import Fences, StrategyCore
 from psnb._src.strategy.reconciler import LastSave
 from psnb._src.strategy.strategy import ParameterServerStrategy, coordinators_of, core_of

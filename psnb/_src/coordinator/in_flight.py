@@ -17,7 +17,7 @@ from itertools import chain
 
 from psnb._src.coordinator.closures import NOT_TAKEN, Execution, Pin, Work, WorkerPredicate
 from psnb._src.coordinator.remote_value import RemoteValue
-from psnb._src.server.table import RoundWeights
+from psnb._src.server.tables.operations import RoundWeights
 from psnb._src.utils.range_set import RangeSet
 
 

@@ -33,7 +33,7 @@ from psnb._src.models.shared import (
     write_rows,
 )
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.states import Initializer
+from psnb._src.server.tables.initializers import Initializer
 from psnb._src.utils.text import NAME, counted, truncate
 from psnb.errors import ConfigurationError
 

@@ -33,12 +33,11 @@ from psnb._src.models.export.manifest import DenseSources, Fetch, RowChunk, Tabl
 from psnb._src.models.export.writing import check_nested, leaves_of
 from psnb._src.protocol.errors import RemoteTraceback
 from psnb._src.protocol.messages import Mode
-from psnb._src.server.kernels import distinct
-from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.presence import joined
-from psnb._src.server.row_index import GrowingRowIndex
-from psnb._src.server.shard import OPTIMIZABLE
-from psnb._src.server.table import rows_in_segment
+from psnb._src.server.hashing import distinct
+from psnb._src.server.optimizer import OPTIMIZABLE, Optimizer
+from psnb._src.server.tables.operations import rows_in_segment
+from psnb._src.server.tables.presence import joined
+from psnb._src.server.tables.row_index import GrowingRowIndex
 from psnb._src.utils.profiling import PULL, counted_as
 from psnb._src.utils.text import shown
 from psnb._src.worker.resources import latest_element

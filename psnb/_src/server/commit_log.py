@@ -32,13 +32,10 @@ from typing import NamedTuple
 
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.rounds import Rounds
-from psnb._src.server.table import OnTable, ReservedWrite
+from psnb._src.server.tables.operations import OnTable
+from psnb._src.server.tables.table import ReservedWrite
 from psnb._src.utils.range_set import Bounds, RangeSet
 from psnb.errors import ClosureCancelledError
-
-# What notebook, workers and servers send each other about commits. Pure.
-#
-# See `psnb._src.server.commit_log` for what a shard does with them.
 
 
 class Commit(NamedTuple):

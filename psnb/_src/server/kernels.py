@@ -3,7 +3,7 @@
 They release the GIL, work in place, and are compiled once: numba caches the machine code beside
 this file. Rows of a table are numbered densely from 0; an id is any 64-bit pattern.
 
-The hash also makes the first values of rows (`psnb._src.server.states`).
+Those over ids are in `psnb._src.server.hashing`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np import arrayobj
-
-from psnb._src.server.memory import scratch
 
 # Prefetch hints to the processor, in loops over rows of a table.
 #
@@ -64,18 +62,6 @@ def lines(array):  # type: ignore[no-untyped-def]
     return min((array.shape[1] * array.itemsize + _LINE - 1) // _LINE, _MOST_LINES)
 
 
-# Compiled loops over ids: their hash, and the numbers that rows begin with. Pure.
-#
-# The hash is SplitMix64 (Steele, Lea, Flood: *Fast Splittable Pseudorandom Number Generators*,
-# OOPSLA 2014), used as a counter-based generator too, so that a row's initial values depend on the
-# table's seed and the id alone: not on the number of servers nor on who asked first. The loops
-# release the GIL; numba caches the machine code beside this file.
-
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-
-
 def read_only(array: np.ndarray) -> np.ndarray:
     """Return a view that cannot be written.
 
@@ -85,136 +71,6 @@ def read_only(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-@njit(cache=True, nogil=True, inline="always")
-def mix(x):  # type: ignore[no-untyped-def]
-    """Mix the bits of a uint64; a bijection."""
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
-
-
-@njit(cache=True, nogil=True)
-def hash_ids(ids, out):  # type: ignore[no-untyped-def]
-    """Write a well-mixed uint64 for each uint64 id into ``out`` (same shape, one axis)."""
-    for i in range(ids.size):
-        out[i] = mix(ids[i] + GOLDEN)
-
-
-@njit(cache=True, nogil=True)
-def fill_uniform(out, ids, seed):  # type: ignore[no-untyped-def]
-    """Fill ``out`` (n, dim) with uniform values in [0, 1), each from (seed, id, column) alone."""
-    for i in range(ids.size):
-        key = mix(mix(ids[i] + GOLDEN) ^ seed)
-        for j in range(out.shape[1]):
-            bits = mix(key + GOLDEN * np.uint64(j + 1))
-            out[i, j] = (bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-
-
-@njit(cache=True, nogil=True)
-def fill_normal(out, ids, seed):  # type: ignore[no-untyped-def]
-    """Fill ``out`` (n, dim) with standard normal values (Box-Muller), from (seed, id, column)."""
-    for i in range(ids.size):
-        key = mix(mix(ids[i] + GOLDEN) ^ seed)
-        for j in range(out.shape[1]):
-            first = mix(key + GOLDEN * np.uint64(2 * j + 1))
-            second = mix(key + GOLDEN * np.uint64(2 * j + 2))
-            # The logarithm's argument is in (0, 1]: never log(0).
-            u = ((first >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)
-            v = (second >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-            out[i, j] = np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v)
-
-
-EMPTY = np.int32(-1)
-"""Marks a free slot of a hash map."""
-
-MOST_ROWS = 2**31
-"""How many rows the int32 of a hash map can tell apart."""
-
-_FIRST_HEADS = 1 << 15
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _first_slot(key, slots):  # type: ignore[no-untyped-def]
-    """Return where the search for an id begins."""
-    # The low 32 bits, mapped to the range by a multiplication (Lemire, 2019): works for any size.
-    return ((mix(key + GOLDEN) & np.uint64(0xFFFFFFFF)) * slots) >> np.uint64(32)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _slot(keys, rows, key):  # type: ignore[no-untyped-def]
-    """Return the slot that an id has in the hash map, or the free one that it would get."""
-    slots = np.uint64(keys.size)
-    slot = _first_slot(key, slots)
-    # The key first: it is mostly there, and then nothing waits for the other array.
-    while keys[slot] != key and rows[slot] != EMPTY:
-        slot += np.uint64(1)
-        if slot == slots:
-            slot = np.uint64(0)
-    return slot
-
-
-@njit(cache=True, nogil=True)
-def find(keys, rows, ids, out):  # type: ignore[no-untyped-def]
-    """Look up ids in an open-addressing hash map; -1 for those without a row.
-
-    ``keys`` (uint64) and ``rows`` (int32) are the slots; at least one is free. ``rows`` has the
-    id's row, or `EMPTY` if the slot is free, or ``-1 - n`` if the id was sighted ``n`` times but
-    has no row yet. Returns how many ids have none.
-    """
-    missing = 0
-    for i in range(ids.size):
-        ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
-        ask_for(keys, np.int64(ahead), 0)
-        ask_for(rows, np.int64(ahead), 0)
-        row = rows[_slot(keys, rows, ids[i])]
-        out[i] = row if row >= 0 else -1
-        missing += row < 0
-    return missing
-
-
-@njit(cache=True, nogil=True)
-def sight(keys, rows, ids, may, frequencies, count, free, out, by_row):  # type: ignore[no-untyped-def]
-    """Look up ids; those sighted often enough get the next rows from ``count``.
-
-    ``may`` (bool) says which may get one, or is empty: all may. ``by_row`` gets the id of each new
-    row. Ends early when no slot may be taken any more (``free``), or ``by_row`` is full, or there
-    are `MOST_ROWS`. Returns how many ids are done, the new count, and how many slots may still be
-    taken.
-    """
-    for i in range(ids.size):
-        ahead = _first_slot(ids[min(i + AHEAD, ids.size - 1)], np.uint64(keys.size))
-        ask_for(keys, np.int64(ahead), 0)
-        ask_for(rows, np.int64(ahead), 0)
-        slot = _slot(keys, rows, ids[i])
-        row = rows[slot]
-        if row < 0 and (may.size == 0 or may[i]):
-            if count == by_row.size or count == MOST_ROWS:
-                return i, count, free
-            if row == EMPTY:
-                if free == 0:
-                    return i, count, free
-                keys[slot] = ids[i]
-                free -= 1
-            row -= 1
-            if -1 - row >= frequencies:
-                row = count
-                by_row[row] = ids[i]
-                count += 1
-            rows[slot] = row
-        out[i] = row if row >= 0 else -1
-    return ids.size, count, free
-
-
-@njit(cache=True, nogil=True)
-def take_back(keys, rows, ids, left):  # type: ignore[no-untyped-def]
-    """Take the rows of ids back, the last ones that `sight` gave; ``left`` is what they have then.
-
-    `EMPTY` may be left only if nothing took a slot after them, and they took theirs in this order.
-    """
-    for i in range(ids.size - 1, -1, -1):
-        rows[_slot(keys, rows, ids[i])] = left
 
 
 @njit(cache=True, nogil=True)
@@ -267,117 +123,6 @@ def record_use(use, rows, shows, clicks):  # type: ignore[no-untyped-def]
             use[rows[i], 0] += shows[i]
             use[rows[i], 1] += clicks[i]
             use[rows[i], 2] = 0
-
-
-@njit(cache=True, nogil=True)
-def move(keys, rows, new_keys, new_rows):  # type: ignore[no-untyped-def]
-    """Copy a hash map into an empty one of another size."""
-    for i in range(keys.size):
-        if rows[i] != EMPTY:
-            slot = _slot(new_keys, new_rows, keys[i])
-            new_keys[slot] = keys[i]
-            new_rows[slot] = rows[i]
-
-
-@njit(cache=True, nogil=True)
-def put(keys, rows, ids, values):  # type: ignore[no-untyped-def]
-    """Set the values of ids in the hash map; new ids are added."""
-    for i in range(ids.size):
-        slot = _slot(keys, rows, ids[i])
-        keys[slot] = ids[i]
-        rows[slot] = values[i]
-
-
-def heads_size(count: int) -> int:
-    """Return how many heads `find_distinct` needs for ``count`` ids."""
-    size = 64
-    while size < min(2 * count, _FIRST_HEADS):
-        size *= 2
-    while size < 2 * count:
-        size *= 4
-    return size
-
-
-@njit(cache=True, nogil=True)
-def _enter(heads, ids):  # type: ignore[no-untyped-def]
-    """Make a hash map from distinct ids to their positions; its size is a power of two."""
-    heads[:] = EMPTY
-    mask = np.uint64(heads.size - 1)
-    for i in range(ids.size):
-        slot = mix(ids[i] + GOLDEN) & mask
-        while heads[slot] != EMPTY:
-            slot = (slot + np.uint64(1)) & mask
-        heads[slot] = i
-
-
-# Apart from `find_distinct`: a loop that gives one of its arrays another value takes six times as
-# long.
-@njit(cache=True, nogil=True)
-def _find_more(ids, start, found, count, position, heads):  # type: ignore[no-untyped-def]
-    """Go on with ids from ``start`` until ``heads`` is half full.
-
-    Returns how many ids are done, and how many distinct ones there are.
-    """
-    mask = np.uint64(heads.size - 1)
-    for i in range(start, ids.size):
-        slot = mix(ids[i] + GOLDEN) & mask
-        at = heads[slot]
-        while at != EMPTY and found[at] != ids[i]:
-            slot = (slot + np.uint64(1)) & mask
-            at = heads[slot]
-        if at == EMPTY:
-            if 2 * count >= heads.size:
-                return i, count
-            at = heads[slot] = count
-            found[at] = ids[i]
-            count += 1
-        position[i] = at
-    return ids.size, count
-
-
-@njit(cache=True, nogil=True)
-def find_distinct(ids, found, position, heads):  # type: ignore[no-untyped-def]
-    """Write each id (uint64) once into ``found``, in the order of first appearance.
-
-    ``position`` gets the position of each id in ``found``. ``heads`` is memory, of `heads_size`.
-    Returns how many distinct ids there are.
-    """
-    # Small as long as there are few distinct ids, so that it stays in a near cache.
-    size = 64
-    while size < min(2 * ids.size, _FIRST_HEADS):
-        size *= 2
-    _enter(heads[:size], found[:0])
-    done, count = _find_more(ids, 0, found, 0, position, heads[:size])
-    while done < ids.size:
-        size *= 4
-        _enter(heads[:size], found[:count])
-        done, count = _find_more(ids, done, found, count, position, heads[:size])
-    return count
-
-
-@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
-def add_up(gradients, position, out, seen, factor):  # type: ignore[no-untyped-def]
-    """Add up gradients of the same position, in their order, in ``out``; see `find_distinct`.
-
-    Each is multiplied by ``factor``, of their dtype.
-
-    The positions below ``seen`` have a sum already. Returns 0 if all of them are finite, and NaN if
-    one is not; and how many positions have a sum now.
-    """
-    nothing = gradients.dtype.type(0)
-    zero = gradients.dtype.type(0)
-    for i in range(position.size):
-        at = position[i]
-        if at == seen:
-            for j in range(gradients.shape[1]):
-                out[at, j] = factor * gradients[i, j]
-                nothing += gradients[i, j] * zero
-            seen += 1
-        else:
-            for j in range(gradients.shape[1]):
-                out[at, j] += factor * gradients[i, j]
-                nothing += gradients[i, j] * zero
-    return nothing, seen
 
 
 @njit(cache=True, nogil=True)
@@ -470,58 +215,3 @@ def copy_with_norm(array: np.ndarray, out: np.ndarray) -> float:
 def all_finite(array: np.ndarray) -> bool:
     """Return whether a contiguous array of floats has neither NaN nor infinities."""
     return math.isfinite(norm(array)) or bool(np.isfinite(array).all())
-
-
-# Repeated ids: find the distinct ones, and add up the gradients of equal ids. Pure.
-
-_SAMPLE = 1024
-
-
-def often_repeated(ids: np.ndarray) -> bool:
-    """Estimate from the first ids (uint64) whether `distinct` would return far fewer."""
-    sample = ids[:_SAMPLE]
-    return sample.size >= 64 and distinct(sample)[0].size < 0.75 * sample.size
-
-
-def distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct ids, and the position of each of ``ids`` among them.
-
-    Parameters
-    ----------
-    ids : numpy.ndarray
-        uint64 ``(n,)``.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        The distinct ids in the order of their first appearance, uint64 ``(m,)``; a position in them
-        for each of ``ids``, intp ``(n,)``.
-    """
-    found, position = scratch(ids.size, np.uint64), scratch(ids.size, np.intp)
-    heads = scratch(heads_size(ids.size), np.int32)
-    n = find_distinct(read_only(ids), found, position, heads)
-    return found[:n], position
-
-
-def summed(ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each id once, in the order of first appearance, with the sum of its gradients."""
-    found, position = distinct(ids)
-    sums = scratch((found.size, gradients.shape[1]), gradients.dtype)
-    add_up_rows(gradients, position, sums)
-    return found, sums
-
-
-def add_up_rows(gradients: np.ndarray, position: np.ndarray, out: np.ndarray) -> bool:
-    """Add up the gradients of each position, in their order, and tell whether all are finite.
-
-    Parameters
-    ----------
-    gradients : numpy.ndarray
-        ``(n, dim)``, contiguous.
-    position : numpy.ndarray
-        The position of each gradient's id, ``(n,)``, as `distinct` returns it.
-    out : numpy.ndarray
-        ``(m, dim)``; is overwritten.
-    """
-    nothing, _ = add_up(read_only(gradients), position, out, 0, gradients.dtype.type(1))
-    return bool(nothing == 0)

@@ -8,25 +8,23 @@ and `Host.run`. `ServerRequest` and `ServerReply` are the messages themselves.
 from __future__ import annotations
 
 import pickletools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from psnb._src.placement.layout import ShardPlacement
 from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, Part
-from psnb._src.server.memory import refusal
-from psnb._src.server.optimizer import CtrAccessor, Optimizer
-from psnb._src.server.states import Admission, Always, Initializer
-from psnb._src.server.table import (
-    OnTable,
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.tables.admission import Admission, Always
+from psnb._src.server.tables.initializers import Initializer
+from psnb._src.server.tables.operations import (
     Operation,
-    Preview,
     RoundWeights,
     Segment,
     ShardOperation,
-    TableRead,
 )
+from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.transport.stream import Message
 from psnb._src.utils.files import WrittenFile
 from psnb._src.utils.range_set import Bounds
@@ -453,91 +451,3 @@ def number_in(head: bytes) -> int:
         for code, argument, _ in pickletools.genops(head)
         if isinstance(argument, int) and code.name not in ("PROTO", "FRAME")
     )
-
-
-# PendingReply: the answers to one message, sent when everything that it changed is safe. Pure.
-
-
-class PendingReply:
-    """Collects answers, and waits until copies of shards have the changes.
-
-    Parameters
-    ----------
-    send : callable
-        Called once, with all answers.
-    """
-
-    def __init__(self, send: Callable[[list[ServerAnswer]], None]) -> None:
-        self.answers: list[ServerAnswer] = []
-        self._send = send
-        self._missing = 1  # the message itself, until all of its operations have run
-
-    def wait(self) -> None:
-        """Wait for one more `release`."""
-        self._missing += 1
-
-    def release(self) -> None:
-        """End one `wait`."""
-        self._missing -= 1
-        if not self._missing:
-            self._send(self.answers)
-
-    def ran(self) -> None:
-        """Note that all operations have run."""
-        if self._missing > 1:
-            # Copied: the reply waits, and arrays that tables return may change meanwhile.
-            self.answers = [_kept(answer) for answer in self.answers]
-        self.release()
-
-
-def _kept(answer: ServerAnswer) -> ServerAnswer:
-    if isinstance(answer, Done) and isinstance(answer.result, np.ndarray):
-        try:
-            return Done(answer.result.copy(), answer.version)
-        except MemoryError as error:
-            return Failed(refusal(error, "the answer to a request", "a parameter server"))
-    return answer
-
-
-# Traffic: counts of a server's operations. Pure; the server's one thread is its only user.
-
-_PULLS = (TableRead, Preview)
-
-
-class Traffic:
-    """Counts reads and writes of parameters since the server was started.
-
-    Attributes
-    ----------
-    pulls : int
-        Reads of variables, or of rows.
-    pushes : int
-        Writes.
-    updates : int
-        Updates of closures whose staleness is known.
-    staleness : int
-        The sum of their staleness.
-    """
-
-    __slots__ = ("pulls", "pushes", "staleness", "updates")
-
-    def __init__(self) -> None:
-        self.pulls = self.pushes = self.updates = self.staleness = 0
-
-    def count(self, operation: ShardOperation, result: Any) -> None:
-        """Count one operation on a shard."""
-        match operation:
-            case OnTable(_, inner):
-                self.pulls += isinstance(inner, _PULLS)
-            case PreparePart(_, part):
-                self.pushes += len(part.writes)
-            case CommitPart(_, part):
-                self.pushes += len(part.writes)
-                self._count_update(result)
-            case ApplyCommit():
-                self._count_update(result)
-
-    def _count_update(self, staleness: int | None) -> None:
-        if staleness is not None:
-            self.updates += 1
-            self.staleness += staleness

@@ -1,4 +1,7 @@
-"""Stochastic gradient descent."""
+"""The optimizers: SGD, Momentum, Adagrad, Adam, RMSProp and FTRL.
+
+Each is a kernel, and the description that calls it; see `psnb._src.server.optimizer`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,11 @@ import numpy as np
 from numba import njit
 
 from psnb._src.server import kernels
-from psnb._src.server.optimizer import (
+from psnb._src.server.optimizer import Optimizer, above_zero, epsilons
+from psnb._src.server.schedules import (
     SCHEDULES,
     LearningRate,
-    Optimizer,
     Schedule,
-    above_zero,
-    epsilons,
     refusal,
     require_flag,
     require_number,
@@ -49,9 +50,6 @@ class SGD(Optimizer):
     ) -> None:
         scalar = values.dtype.type
         _sgd_rows(values, rows, gradients, scalar(rate), scalar(self.weight_decay))
-
-
-# Gradient descent with momentum.
 
 
 @njit(cache=True, nogil=True)
@@ -140,9 +138,6 @@ class Momentum(Optimizer):
             self.nesterov,
             scalar(self.weight_decay),
         )
-
-
-# Adagrad.
 
 
 # numpy's error model: the inner loop does not check for a division by zero, and so runs three times
@@ -237,9 +232,6 @@ class Adagrad(Optimizer):
             *epsilons(self.epsilon, scalar, in_root=self.epsilon_in_root),
             scalar(self.weight_decay),
         )
-
-
-# Adam, lazy for the rows of an embedding table.
 
 
 # numpy's error model: see Adagrad.
@@ -378,9 +370,6 @@ class Adam(Optimizer):
         )
 
 
-# RMSProp, plain, centered and with momentum.
-
-
 # numpy's error model: see Adagrad.
 @njit(cache=True, nogil=True, error_model="numpy")
 def _rmsprop_rows(  # type: ignore[no-untyped-def]
@@ -509,9 +498,6 @@ class RMSProp(Optimizer):
         )
 
 
-# FTRL-Proximal, for sparse linear models.
-
-
 # numpy's error model: see Adagrad.
 @njit(cache=True, nogil=True, error_model="numpy")
 def _ftrl_rows(  # type: ignore[no-untyped-def]
@@ -623,8 +609,6 @@ class FTRL(Optimizer):
             scalar(self.weight_decay),
         )
 
-
-# The optimizers and schedules of psnb by name, for `psnb._src.utils.checks.made`. Pure.
 
 OPTIMIZERS: dict[str, type] = {
     **{each.__name__: each for each in (FTRL, SGD, Adagrad, Adam, Momentum, RMSProp)},

@@ -43,6 +43,7 @@ from psnb._src.dask_compat import (
     remove_handler,
 )
 from psnb._src.placement.registry import ParameterServer
+from psnb._src.server.making import build, takes_long, to_make, unpacked, warm_up
 from psnb._src.server.memory import answers_in, refusal
 from psnb._src.server.operations import (
     AddKey,
@@ -52,7 +53,6 @@ from psnb._src.server.operations import (
     Failed,
     FollowPlacements,
     OnShard,
-    PendingReply,
     PrepareServer,
     ServerAnswer,
     ServerReply,
@@ -60,12 +60,12 @@ from psnb._src.server.operations import (
     StopServer,
     number_in,
 )
-from psnb._src.server.optimizer import rate_at
 from psnb._src.server.replication import Connect
-from psnb._src.server.server import Host, Made, takes_long, to_make, unpacked
-from psnb._src.server.shard import build, warm_up
-from psnb._src.server.snapshots import Soon
-from psnb._src.server.table import OnTable, TuneOptimizer
+from psnb._src.server.replies import PendingReply
+from psnb._src.server.schedules import rate_at
+from psnb._src.server.server import Host, Made
+from psnb._src.server.tables.operations import OnTable, TuneOptimizer
+from psnb._src.server.writing import Soon
 from psnb._src.transport.shared_memory import Probe, can_see
 from psnb._src.transport.shared_memory import probe as own_probe
 from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream

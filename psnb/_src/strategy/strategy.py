@@ -58,10 +58,11 @@ from psnb._src.placement.registry import STRATEGIES, Owner, OwnershipRecord
 from psnb._src.protocol.messages import Async, Mode, Sync, check_mode
 from psnb._src.protocol.notebook_only import NotebookOnly
 from psnb._src.server.operations import OpenLog
-from psnb._src.server.optimizer import CtrAccessor, Optimizer
+from psnb._src.server.optimizer import OPTIMIZABLE, Optimizer
 from psnb._src.server.optimizers import OPTIMIZERS
-from psnb._src.server.shard import OPTIMIZABLE
-from psnb._src.server.states import ADMISSIONS, INITIALIZERS, Admission, Initializer
+from psnb._src.server.tables.admission import ADMISSIONS, Admission
+from psnb._src.server.tables.initializers import INITIALIZERS, Initializer
+from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.strategy.core import StrategyCore, begin_anew, bring_back, unpickled_here
 from psnb._src.strategy.ownership import Ownership, check_scheduler, claim
 from psnb._src.strategy.reconciler import Reconciler, ServerDraining, no_last_save

@@ -26,7 +26,7 @@ from psnb._src.monitor.statistics import ServerStatistics
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.server.operations import CreateDense, CreateSparse, CreateTable, DropTable
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.states import row_ranges
+from psnb._src.server.tables.sharding import row_ranges
 from psnb._src.strategy.ownership import Registry
 from psnb._src.strategy.servers import Servers
 from psnb._src.utils.checks import is_integer

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import psnb
 from psnb._src.client.requests import Request
-from psnb._src.server.table import FinishTable, LookUpRows, OnTable
+from psnb._src.server.tables.operations import FinishTable, LookUpRows, OnTable
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
 

@@ -19,7 +19,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.server import snapshots
+from psnb._src.server import writing
 from psnb.errors import CheckpointError, ServerLostError
 from tests.checkpoint.saved import names
 from tests.conftest import DEADLINE, wait_until
@@ -30,7 +30,7 @@ Strategy = psnb.ParameterServerStrategy
 
 def gated(folder: Path) -> None:
     """Let each server of this process note there when it begins to write, and wait for ``go``."""
-    new = snapshots.NewFile
+    new = writing.NewFile
 
     class Gated(new):  # type: ignore[misc, valid-type]
         def __init__(self, *at: str) -> None:
@@ -40,13 +40,13 @@ def gated(folder: Path) -> None:
             while not (folder / "go").exists() and time.monotonic() < end:
                 time.sleep(0.01)
 
-    snapshots.NewFile = Gated  # type: ignore[misc, assignment]
+    writing.NewFile = Gated  # type: ignore[misc, assignment]
 
 
 def ungated() -> None:
     from psnb._src.utils.files import NewFile
 
-    snapshots.NewFile = NewFile  # type: ignore[misc, assignment]
+    writing.NewFile = NewFile  # type: ignore[misc, assignment]
 
 
 class Gate:
@@ -208,7 +208,7 @@ def writing_threads() -> list[int]:
     """Return the threads of this process that write a checkpoint."""
 
     def writes(frame: FrameType | None) -> bool:
-        while frame is not None and frame.f_code is not snapshots.TableWriting._run.__code__:
+        while frame is not None and frame.f_code is not writing.TableWriting._run.__code__:
             frame = frame.f_back
         return frame is not None
 
@@ -328,13 +328,13 @@ def test_a_server_that_cannot_write_is_named_and_nothing_is_left(
 
 def elsewhere(folder: Path) -> None:
     """Let what servers of this process write be on another disk, as that of another host."""
-    new = snapshots.NewFile
+    new = writing.NewFile
 
     class Elsewhere(new):  # type: ignore[misc, valid-type]
         def __init__(self, _: str, name: str) -> None:
             super().__init__(str(folder), name)
 
-    snapshots.NewFile = Elsewhere  # type: ignore[misc, assignment]
+    writing.NewFile = Elsewhere  # type: ignore[misc, assignment]
 
 
 def test_what_a_server_writes_where_the_notebook_does_not_see_it_is_reported(

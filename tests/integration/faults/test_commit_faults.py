@@ -8,7 +8,7 @@ from distributed import Client
 
 import psnb
 from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
-from psnb._src.server.table import Operation
+from psnb._src.server.tables.operations import Operation
 from tests.conftest import DEADLINE
 from tests.integration.faults import worker_deaths
 from tests.integration.helpers import kill_myself

@@ -14,7 +14,7 @@ from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import CommitParts
-from psnb._src.server.table import Operation
+from psnb._src.server.tables.operations import Operation
 from tests.integration.helpers import kill_myself
 
 Attempt = Callable[[CommServerClient, Sequence[Request]], list[Any]]

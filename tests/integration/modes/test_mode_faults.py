@@ -12,7 +12,7 @@ from distributed import Client
 
 import psnb
 from psnb._src.server.operations import ApplyCommit, PreparePart
-from psnb._src.server.table import Operation
+from psnb._src.server.tables.operations import Operation
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import wait_until_copied
 from tests.integration.faults import worker_deaths

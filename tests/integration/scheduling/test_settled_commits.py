@@ -13,8 +13,8 @@ import pytest
 
 import psnb
 from psnb._src.coordinator.resolve import LEAST_REPORTED
-from psnb._src.server.replication import Transfer
 from psnb._src.server.shard import ParameterShard
+from psnb._src.server.transfer import Transfer
 from tests.conftest import wait_until
 from tests.integration.counting import wait_until_copied
 

@@ -12,7 +12,7 @@ import psnb
 from psnb._src.monitor.feed import Feed
 from psnb._src.protocol.messages import Mode
 from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
-from psnb._src.server.table import Operation
+from psnb._src.server.tables.operations import Operation
 from psnb.metrics import AUC, LogLoss, Mean, MetricState, MetricStates
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.faults import worker_deaths

@@ -9,7 +9,7 @@ import numpy as np
 
 import psnb.jax
 from psnb._src.server.optimizers import SGD
-from psnb._src.server.states import Normal
+from psnb._src.server.tables.initializers import Normal
 from psnb.data import Ragged
 from tests.models.placing import InProcessStrategy
 

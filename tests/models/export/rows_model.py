@@ -16,7 +16,8 @@ from psnb._src.models.export.manifest import (
     RowChunk,
     TableSource,
 )
-from psnb._src.server.states import Always, Normal
+from psnb._src.server.tables.admission import Always
+from psnb._src.server.tables.initializers import Normal
 
 GRAPH = {
     "inputs": [["feed", "ids"]],

@@ -19,7 +19,8 @@ import psnb
 from psnb._src.models.export import tables
 from psnb._src.models.export.manifest import ModelFeed, RowChunk
 from psnb._src.models.export.tables import ArrayFile
-from psnb._src.server.states import Always, Constant, CountFilter, Normal, Probability
+from psnb._src.server.tables.admission import Always, CountFilter, Probability
+from psnb._src.server.tables.initializers import Constant, Normal
 from psnb.errors import ConfigurationError, ExportError, IdOutOfRangeError, ServerLostError
 from tests.models.export.models import random_rows
 from tests.models.export.rows_model import Model

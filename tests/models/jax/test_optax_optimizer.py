@@ -16,9 +16,9 @@ from jax import tree_util
 
 import psnb.jax
 from psnb._src.models.jax import optimizer
-from psnb._src.server.dense import DenseTable
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Constant
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.sparse import SparseTable
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
 

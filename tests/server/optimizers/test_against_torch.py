@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from psnb._src.server.dense import DenseTable
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Constant
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.sparse import SparseTable
 
 STEPS, ROWS, DIM = 25, 6, 3
 DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("float64", 1e-12)])

@@ -12,11 +12,12 @@ import numpy as np
 import optax
 import pytest
 
-from psnb._src.server.dense import DenseTable
-from psnb._src.server.optimizer import Optimizer, PiecewiseConstant
+from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import FTRL
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Constant
+from psnb._src.server.schedules import PiecewiseConstant
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.sparse import SparseTable
 
 STEPS, ROWS, DIM = 25, 5, 3
 DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb._src.server.dense import DenseTable
-from psnb._src.server.optimizer import CosineDecay, Optimizer
+from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
-from psnb._src.server.sparse import SparseTable
-from psnb._src.server.states import Constant
+from psnb._src.server.schedules import CosineDecay
+from psnb._src.server.tables.dense import DenseTable
+from psnb._src.server.tables.initializers import Constant
+from psnb._src.server.tables.sparse import SparseTable
 from psnb.errors import ConfigurationError
 
 KINDS: list[type[Optimizer]] = [SGD, Momentum, Adagrad, Adam, RMSProp, FTRL]

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.server.optimizer import (
+from psnb._src.server.optimizers import FTRL, SGD
+from psnb._src.server.schedules import (
     CosineDecay,
     ExponentialDecay,
     PiecewiseConstant,
@@ -24,7 +25,6 @@ from psnb._src.server.optimizer import (
     Warmup,
     rate_at,
 )
-from psnb._src.server.optimizers import FTRL, SGD
 from psnb.errors import ConfigurationError
 
 ALL: list[Schedule] = [

@@ -30,7 +30,8 @@ from msgspec import Meta, Struct
 
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.tables import STORED, ExportedTable, StoredTable
-from psnb._src.server.states import ADMISSIONS, INITIALIZERS
+from psnb._src.server.tables.admission import ADMISSIONS
+from psnb._src.server.tables.initializers import INITIALIZERS
 from psnb._src.utils.arrays import array_of, integers_of
 from psnb._src.utils.checks import from_config
 from psnb._src.utils.files import DTYPES, checksum, one_of, read_sealed, require, sealed, typed

@@ -12,7 +12,8 @@ import numpy as np
 from psnb._src.checkpoint.reader import SavedTable
 from psnb._src.data.ragged import Ragged
 from psnb._src.server.kernels import read_only
-from psnb._src.server.states import Admission, Initializer
+from psnb._src.server.tables.admission import Admission
+from psnb._src.server.tables.initializers import Initializer
 from psnb._src.utils.arrays import bits_of, integers_of
 from psnb._src.utils.files import mapped_arrays, safetensors_head
 from psnb.errors import ConfigurationError, ExportError, IdOutOfRangeError

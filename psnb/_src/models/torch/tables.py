@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from psnb._src.models.torch.model_pass import ModelPass, current_pass
-from psnb._src.server.states import Initializer
+from psnb._src.server.tables.initializers import Initializer
 from psnb.errors import ConfigurationError
 
 

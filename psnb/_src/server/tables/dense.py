@@ -10,18 +10,15 @@ from typing import Any
 import numpy as np
 
 from psnb._src.server.memory import answer_array, lasting, scratch
-from psnb._src.server.optimizer import Optimizer, Updater, Workspace
-from psnb._src.server.presence import UpdateCounts, check_ranges, count_in, pieces
-from psnb._src.server.states import (
-    COUNTS,
-    Expected,
+from psnb._src.server.optimizer import Optimizer, Workspace
+from psnb._src.server.tables.checks import (
     check_array,
     check_form,
     check_positions,
     check_within,
     forms,
 )
-from psnb._src.server.table import (
+from psnb._src.server.tables.operations import (
     AddRows,
     AddValues,
     AssignRows,
@@ -33,9 +30,12 @@ from psnb._src.server.table import (
     ReadValues,
     Segment,
     SkipUpdates,
-    Table,
     TableOperation,
 )
+from psnb._src.server.tables.presence import UpdateCounts, check_ranges, count_in, pieces
+from psnb._src.server.tables.states import COUNTS, Expected
+from psnb._src.server.tables.table import Table
+from psnb._src.server.updater import Updater
 from psnb._src.transport.stream import halved
 
 _START = np.dtype(np.int64)
@@ -138,7 +138,7 @@ class DenseTable(Table):
 
         ``norm`` is the norm of the whole variable's gradient; if it is left out, this slice is the
         whole. ``rate`` is what `rate` returned before; if it is left out, it is computed now. With
-        ``ranges`` the gradient is that of some numbers (`psnb._src.server.presence`); all others
+        ``ranges`` the gradient is that of some numbers (`tables.presence`); all others
         stay as they are, and so does their count of updates, unless all are counted ``together``.
         """
         self.reserve(PushGradient(gradient, norm, rate, ranges, together))()

@@ -9,21 +9,16 @@ from typing import Any
 import numpy as np
 
 from psnb._src.server import kernels
-from psnb._src.server.kernels import MOST_ROWS, distinct, read_only, summed
+from psnb._src.server.hashing import MOST_ROWS, distinct, summed
+from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import Promise, answer_array
-from psnb._src.server.optimizer import CtrAccessor, Optimizer, RowUse, Updater, Workspace
-from psnb._src.server.row_index import FixedRowIndex, GrowingArray, GrowingRowIndex, Occurrences
-from psnb._src.server.states import (
-    ROW_USE,
-    Admission,
-    Always,
-    ExpectedRows,
-    Initializer,
-    check_array,
-    check_ids,
-    forms,
-)
-from psnb._src.server.table import (
+from psnb._src.server.optimizer import Optimizer, Workspace
+from psnb._src.server.tables.admission import Admission, Always
+from psnb._src.server.tables.changed_rows import Watcher
+from psnb._src.server.tables.checks import check_array, check_ids, forms
+from psnb._src.server.tables.growing_array import GrowingArray
+from psnb._src.server.tables.initializers import Initializer
+from psnb._src.server.tables.operations import (
     DescribeRows,
     EndDay,
     FetchRows,
@@ -37,10 +32,13 @@ from psnb._src.server.table import (
     Segment,
     ShrinkTable,
     SkipUpdates,
-    Table,
     TableOperation,
-    Watcher,
 )
+from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex, Occurrences
+from psnb._src.server.tables.row_use import CtrAccessor, RowUse
+from psnb._src.server.tables.states import ROW_USE, ExpectedRows
+from psnb._src.server.tables.table import Table
+from psnb._src.server.updater import Updater
 from psnb._src.transport.stream import halved
 from psnb.errors import InternalError, InvalidArrayError, ServerMemoryError
 

@@ -7,129 +7,18 @@ is thread-safe; the server's one thread is their only user.
 
 from __future__ import annotations
 
-import os
 from typing import Protocol
 
 import numpy as np
 
-from psnb._src.server import kernels
-from psnb._src.server.kernels import MOST_ROWS, distinct, read_only
+from psnb._src.server import hashing, kernels
+from psnb._src.server.hashing import MOST_ROWS, distinct
+from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import Promise, lasting, scratch
-from psnb._src.server.states import Admission, Always, check_ids
+from psnb._src.server.tables.admission import Admission, Always
+from psnb._src.server.tables.checks import check_ids
+from psnb._src.server.tables.growing_array import GrowingArray
 from psnb.errors import IdOutOfRangeError, InternalError
-
-# GrowingArray: rows in memory that do not move when rows are added. Pure.
-#
-# Once it is larger than a few megabytes, it reserves as much address space as the machine has
-# memory and uses it from the front: the operating system provides memory for a page when it is
-# first written. So growth copies nothing, and the rows are one plain array to the kernels. If so
-# much address space is not available (on systems that count it as memory, or limit it), the array
-# grows by half, and its rows are copied when that room is used up.
-#
-# Rows are aligned to cache lines, if their size allows it, and lie in huge pages, which are asked
-# for. That halves the time of reading rows at random.
-#
-# Not thread-safe; it belongs to a table.
-
-_SMALL_TABLE = 1 << 22
-"""Bytes up to which an array is copied to grow."""
-
-
-class GrowingArray:
-    """A matrix that rows are added to.
-
-    Parameters
-    ----------
-    columns : int
-        Numbers in each row.
-    dtype : numpy.dtype
-        The dtype of the elements.
-    most : int, optional
-        The largest number of rows, if it is known.
-
-    Attributes
-    ----------
-    rows : numpy.ndarray
-        The matrix, ``(count, columns)``, contiguous: a view that is valid until rows are added.
-    """
-
-    def __init__(self, columns: int, dtype: np.dtype, most: int | None = None) -> None:
-        self._most = most
-        self._room = np.empty((0, columns), dtype)
-        self.rows = self._room
-
-    @property
-    def room(self) -> int:
-        """How many rows there may be without more memory."""
-        return len(self._room)
-
-    @property
-    def whole(self) -> np.ndarray:
-        """The rows, and behind them the room for more."""
-        return self._room
-
-    def reserve(self, count: int) -> None:
-        """Get the memory of ``count`` rows; they are not added.
-
-        Raises
-        ------
-        MemoryError
-            If there is none; nothing is changed.
-        """
-        if count > len(self._room):
-            larger = self._larger(count)
-            larger[: len(self.rows)] = self.rows
-            self._room, self.rows = larger, larger[: len(self.rows)]
-
-    def grow(self, count: int) -> None:
-        """Add rows until there are ``count``; the new ones are not initialised."""
-        self.reserve(count)
-        self.rows = self._room[:count]
-
-    def clear(self) -> None:
-        """Drop all rows; the room stays."""
-        self.rows = self._room[:0]
-
-    def keep(self, which: np.ndarray, room: int) -> None:
-        """Drop the rows that are not marked in ``which`` (bool); the others move up.
-
-        What is not needed for ``room`` rows goes back to the system, if there is memory for a copy
-        of what stays.
-        """
-        count = int(np.count_nonzero(which))
-        other = GrowingArray(self._room.shape[1], self._room.dtype, self._most)
-        try:
-            other.grow(count)
-            np.compress(which, self.rows, axis=0, out=other.rows)
-            other.reserve(room)
-        except MemoryError:
-            kernels.move_up(self.rows, which)
-            self.rows = self._room[:count]
-        else:
-            self._room, self.rows = other._room, other.rows
-
-    def _larger(self, count: int) -> np.ndarray:
-        columns, dtype = self._room.shape[1], self._room.dtype
-        row = columns * dtype.itemsize
-        enough = self._most or max(count, len(self._room) * 3 // 2)
-        sizes = [enough, count]
-        if self._most is None and enough * row > _SMALL_TABLE:
-            sizes.insert(0, max(enough, _memory() // row))
-        for size in sizes[:-1]:
-            try:
-                return lasting((size, columns), dtype)
-            except MemoryError:
-                pass
-        return lasting((sizes[-1], columns), dtype)
-
-
-def _memory() -> int:
-    """Return a little less than the machine's memory in bytes; 0 if it is unknown."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16 * 15
-    except (AttributeError, OSError, ValueError):
-        return 0
-
 
 ALL = slice(None)
 
@@ -331,7 +220,7 @@ class GrowingRowIndex:
 
     def look(self, occurrence: Occurrences) -> int:
         """Return how many rows an occurrence makes at most, as things are now."""
-        missing: int = kernels.find(
+        missing: int = hashing.find(
             self._keys, self._rows, read_only(occurrence.ids), occurrence.rows
         )
         if not missing:
@@ -357,16 +246,16 @@ class GrowingRowIndex:
             keys, rows = _slots(max(least, self._keys.size * 4 // 3))
         except MemoryError:
             keys, rows = _slots(least)
-        kernels.move(self._keys, self._rows, keys, rows)
+        hashing.move(self._keys, self._rows, keys, rows)
         self._keys, self._rows = keys, rows
         self._free = self._limit() - used
 
     def give(self, occurrence: Occurrences) -> np.ndarray:
         ids, rows = read_only(occurrence.ids), occurrence.rows
         if not occurrence.frequencies:
-            kernels.find(self._keys, self._rows, ids, rows)
+            hashing.find(self._keys, self._rows, ids, rows)
         elif occurrence.known is not self._numbering:
-            done, count, self._free = kernels.sight(
+            done, count, self._free = hashing.sight(
                 *(self._keys, self._rows, ids, occurrence.may, occurrence.frequencies),
                 *(self.count, self._free, rows, self._ids.whole[:, 0]),
             )
@@ -383,10 +272,10 @@ class GrowingRowIndex:
     def take_back(self, count: int) -> None:
         """Take back the rows from ``count`` on, the last that were given."""
         # An id that had waited has a slot before others, so it waits on.
-        left = kernels.EMPTY if self._admission.frequencies == 1 else np.int32(-2)
+        left = hashing.EMPTY if self._admission.frequencies == 1 else np.int32(-2)
         ids = self._ids.rows[count:, 0]
-        kernels.take_back(self._keys, self._rows, read_only(ids), left)
-        if left == kernels.EMPTY:
+        hashing.take_back(self._keys, self._rows, read_only(ids), left)
+        if left == hashing.EMPTY:
             self._free += ids.size
         self._ids.grow(count)
         self.count, self._numbering = count, object()
@@ -401,7 +290,7 @@ class GrowingRowIndex:
     def find(self, ids: np.ndarray) -> np.ndarray:
         check_ids("ids", ids)
         rows = scratch(ids.size, np.int64)
-        kernels.find(self._keys, self._rows, read_only(ids), rows)
+        hashing.find(self._keys, self._rows, read_only(ids), rows)
         return rows
 
     def wait(self, ids: np.ndarray, frequencies: np.ndarray) -> None:
@@ -409,7 +298,7 @@ class GrowingRowIndex:
         values, rows = -1 - frequencies.astype(np.int32), scratch(ids.size, np.int64)
         self.reserve(ids.size)
         self.give(Occurrences(ids, rows, frequencies=_NEVER))
-        kernels.put(self._keys, self._rows, read_only(ids), values)
+        hashing.put(self._keys, self._rows, read_only(ids), values)
 
     def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:
         return self._ids.rows[rows, 0].copy()
@@ -420,7 +309,7 @@ class GrowingRowIndex:
 
     def waiting_ids(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids that wait for a row, and how often each was sighted (uint32)."""
-        waiting = self._rows < kernels.EMPTY
+        waiting = self._rows < hashing.EMPTY
         return self._keys[waiting], (-1 - self._rows[waiting]).astype(np.uint32)
 
     def kept(self, kept: np.ndarray, *, forget_waiting: bool, room: int = 0) -> GrowingRowIndex:
@@ -441,7 +330,7 @@ class GrowingRowIndex:
         """Forget all ids; the room stays."""
         self.count, self._numbering = 0, object()
         self._ids.clear()
-        self._rows.fill(kernels.EMPTY)
+        self._rows.fill(hashing.EMPTY)
         self._free = self._limit()
 
     def nbytes(self) -> int:
@@ -459,5 +348,5 @@ class GrowingRowIndex:
 def _slots(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the slots of an empty hash map."""
     keys, rows = lasting((count,), np.uint64), lasting((count,), np.int32)
-    rows.fill(kernels.EMPTY)
+    rows.fill(hashing.EMPTY)
     return keys, rows

@@ -1,0 +1,1 @@
+"""The tables of parameters: what shards hold, and how it is checked."""

@@ -1,0 +1,159 @@
+"""ChangedRows: what of a table has changed since some moment. Pure.
+
+Deltas of checkpoints and transfers to replicas ask for it, any number of them.
+
+Each row has the number of the period in which it changed last, two bytes; the rows that change in
+the present one have a bit each, which stay in the processor's caches. A question ends a period,
+and is answered with a mark, which the next question passes. Nothing is kept of consumers: one
+that could not use an answer asks with its old mark again, and several never meet. What cannot be
+known since a mark (rows were renumbered, it is another table) is answered with all rows.
+
+Not thread-safe; the server's one thread is its only user.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+
+from psnb._src.server import kernels
+from psnb._src.server.kernels import read_only
+from psnb._src.server.tables.growing_array import GrowingArray
+
+
+class Watcher(ABC):
+    """Hears of it before rows of a table change.
+
+    It may need memory for that. If there is none, the change goes on, and `lapse` is called: a
+    checkpoint or a copy of a server can be made again, what a closure has learned cannot.
+    """
+
+    @abstractmethod
+    def changing(self, rows: np.ndarray | None) -> None:
+        """Take note of rows (distinct) that are about to change; None for all of them."""
+
+    def changing_parts(self, rows: np.ndarray, width: int) -> None:
+        """Note that some rows of a variable are about to change, and how many numbers of each."""
+        self.changing(None)
+
+    def changing_use(self) -> None:
+        """Take note that the use of all rows is about to change, and nothing else."""
+        self.changing(None)
+
+    def renumbering(self) -> None:
+        """Take note that rows are about to be removed or renumbered."""
+        self.lapse()
+
+    @abstractmethod
+    def lapse(self) -> None:
+        """Take note that something changes which there was no memory to take note of."""
+
+
+TICKS = 24 * 60
+"""Minutes after which the changes of a table are forgotten, if they are not asked for."""
+
+_PERIOD, _BITS = np.dtype(np.uint16), np.dtype(np.uint8)
+_LAST = int(np.iinfo(_PERIOD).max)
+_NONE = np.empty(0, np.int64)
+
+
+class Changes(NamedTuple):
+    """What has changed.
+
+    Attributes
+    ----------
+    mark : str
+        Of this moment, to ask with the next time.
+    rows : numpy.ndarray or None
+        The numbers of the rows, ascending; None if all have changed, or most, or it is not known.
+    nothing : bool
+        Whether what is not by row is as it was, too.
+    """
+
+    mark: str
+    rows: np.ndarray | None
+    nothing: bool
+
+
+class ChangedRows(Watcher):
+    """Knows when the rows of a table changed."""
+
+    def __init__(self) -> None:
+        self._ticks = 0
+        self._begin()
+
+    def changing(self, rows: np.ndarray | None) -> None:
+        """Note rows that change in this period; an empty array is a change beside the rows."""
+        self._anything = self._period
+        if rows is None:
+            self._all = self._period
+        else:  # rows that were added in this period need no bit
+            kernels.set_bits(self._bits, read_only(rows))
+
+    def lapse(self) -> None:
+        """Forget all: something was not noted, or no row can be told from another."""
+        self._begin()
+
+    def knows(self, mark: str) -> bool:
+        """Return whether rows have the numbers that they had at a mark, and all was noted since."""
+        return mark.rpartition("-")[0] == self._key
+
+    def take(self, since: str, rows: int) -> Changes:
+        """Return what has changed since a mark, and a new mark.
+
+        Parameters
+        ----------
+        since : str
+            A mark, or something that is none.
+        rows : int
+            How many rows the table has now, that change one by one.
+        """
+        self._ticks = 0
+        self._end_period(rows)
+        mark = f"{self._key}-{self._period}"
+        found, nothing = None, False
+        if self.knows(since):
+            period = int(since.rpartition("-")[2])
+            nothing = self._anything <= period
+            found = _NONE if nothing else self._since(period)
+        if self._period == _LAST:
+            self._begin()
+        else:
+            self._period += 1
+        return Changes(mark, found, nothing)
+
+    def nbytes(self) -> int:
+        """Return the bytes that it takes."""
+        return self._periods.rows.nbytes + self._bits.nbytes
+
+    def tick(self) -> bool:
+        """Count a minute; return whether there was a question lately."""
+        self._ticks += 1
+        return self._ticks < TICKS
+
+    def _begin(self) -> None:
+        self._key = uuid.uuid4().hex
+        self._period = 1
+        self._all = self._anything = 0  # the last periods in which all and anything changed
+        self._periods, self._bits = GrowingArray(1, _PERIOD), np.zeros(0, _BITS)
+
+    def _end_period(self, rows: int) -> None:
+        """Move the bits to the periods, and know the rows that were added."""
+        known = self._periods.rows[:, 0]
+        if rows:  # else it is a variable: nothing has compiled this for it
+            kernels.mark_rows(known, self._bits, self._period)
+        if rows > known.size:
+            self._anything = self._period
+            self._periods.grow(rows)
+            self._periods.rows[known.size :] = self._period
+        self._bits = np.zeros(-(-rows // 8), _BITS)
+
+    def _since(self, period: int) -> np.ndarray | None:
+        if self._all > period:
+            return None
+        changed = self._periods.rows[:, 0] > period
+        most = 2 * np.count_nonzero(changed) > changed.size
+        return None if most else np.flatnonzero(changed)

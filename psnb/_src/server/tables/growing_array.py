@@ -1,0 +1,121 @@
+"""GrowingArray: rows in memory that do not move when rows are added. Pure.
+
+Once it is larger than a few megabytes, it reserves as much address space as the machine has
+memory and uses it from the front: the operating system provides memory for a page when it is
+first written. So growth copies nothing, and the rows are one plain array to the kernels. If so
+much address space is not available (on systems that count it as memory, or limit it), the array
+grows by half, and its rows are copied when that room is used up.
+
+Rows are aligned to cache lines, if their size allows it, and lie in huge pages, which are asked
+for. That halves the time of reading rows at random.
+
+Not thread-safe; it belongs to a table.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from psnb._src.server import kernels
+from psnb._src.server.memory import lasting
+
+_SMALL_TABLE = 1 << 22
+"""Bytes up to which an array is copied to grow."""
+
+
+class GrowingArray:
+    """A matrix that rows are added to.
+
+    Parameters
+    ----------
+    columns : int
+        Numbers in each row.
+    dtype : numpy.dtype
+        The dtype of the elements.
+    most : int, optional
+        The largest number of rows, if it is known.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray
+        The matrix, ``(count, columns)``, contiguous: a view that is valid until rows are added.
+    """
+
+    def __init__(self, columns: int, dtype: np.dtype, most: int | None = None) -> None:
+        self._most = most
+        self._room = np.empty((0, columns), dtype)
+        self.rows = self._room
+
+    @property
+    def room(self) -> int:
+        """How many rows there may be without more memory."""
+        return len(self._room)
+
+    @property
+    def whole(self) -> np.ndarray:
+        """The rows, and behind them the room for more."""
+        return self._room
+
+    def reserve(self, count: int) -> None:
+        """Get the memory of ``count`` rows; they are not added.
+
+        Raises
+        ------
+        MemoryError
+            If there is none; nothing is changed.
+        """
+        if count > len(self._room):
+            larger = self._larger(count)
+            larger[: len(self.rows)] = self.rows
+            self._room, self.rows = larger, larger[: len(self.rows)]
+
+    def grow(self, count: int) -> None:
+        """Add rows until there are ``count``; the new ones are not initialised."""
+        self.reserve(count)
+        self.rows = self._room[:count]
+
+    def clear(self) -> None:
+        """Drop all rows; the room stays."""
+        self.rows = self._room[:0]
+
+    def keep(self, which: np.ndarray, room: int) -> None:
+        """Drop the rows that are not marked in ``which`` (bool); the others move up.
+
+        What is not needed for ``room`` rows goes back to the system, if there is memory for a copy
+        of what stays.
+        """
+        count = int(np.count_nonzero(which))
+        other = GrowingArray(self._room.shape[1], self._room.dtype, self._most)
+        try:
+            other.grow(count)
+            np.compress(which, self.rows, axis=0, out=other.rows)
+            other.reserve(room)
+        except MemoryError:
+            kernels.move_up(self.rows, which)
+            self.rows = self._room[:count]
+        else:
+            self._room, self.rows = other._room, other.rows
+
+    def _larger(self, count: int) -> np.ndarray:
+        columns, dtype = self._room.shape[1], self._room.dtype
+        row = columns * dtype.itemsize
+        enough = self._most or max(count, len(self._room) * 3 // 2)
+        sizes = [enough, count]
+        if self._most is None and enough * row > _SMALL_TABLE:
+            sizes.insert(0, max(enough, _memory() // row))
+        for size in sizes[:-1]:
+            try:
+                return lasting((size, columns), dtype)
+            except MemoryError:
+                pass
+        return lasting((sizes[-1], columns), dtype)
+
+
+def _memory() -> int:
+    """Return a little less than the machine's memory in bytes; 0 if it is unknown."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16 * 15
+    except (AttributeError, OSError, ValueError):
+        return 0

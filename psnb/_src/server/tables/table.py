@@ -1,0 +1,335 @@
+"""Table: one shard of a variable or embedding on a server, with its optimizer state. Pure.
+
+Not thread-safe by design: a server runs every operation on one thread, so an operation is atomic,
+and a snapshot falls between two updates. `psnb._src.client` checks arguments before they are
+sent. Arrays that numpy or a compiled loop would misread are refused here as well
+(`psnb._src.server.tables.checks`), because they may come from elsewhere. An array that a table
+returns is valid until the next operation; a caller that needs it for longer copies it (sending it
+does).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.tables.changed_rows import ChangedRows, Changes, Watcher
+from psnb._src.server.tables.operations import (
+    ClearTable,
+    CountSkipped,
+    CountUpdates,
+    FinishTable,
+    OnTable,
+    Preview,
+    Push,
+    PutSegment,
+    ReadOptimizer,
+    ReadRate,
+    ReadState,
+    Segment,
+    SkipUpdates,
+    TableOperation,
+    TableRead,
+    TableWrite,
+    TuneOptimizer,
+)
+from psnb._src.server.updater import Updater
+from psnb.errors import ConfigurationError, InternalError
+
+
+class Table(ABC):
+    """Base of the tables of a server.
+
+    Because it may be large, checkpoints (`psnb._src.server.snapshots`) and transfers to a copy
+    (`psnb._src.server.replication`) read and write it in *segments*: ranges of its rows. Everything
+    that is not by row is its *tail*. The rows of a dense table are its numbers.
+
+    Attributes
+    ----------
+    watchers : list of Watcher
+        Called before rows change.
+    """
+
+    writes: ClassVar[tuple[type[TableWrite], ...]]
+    """What a closure's commit may do."""
+
+    _name: str
+    _updater: Updater
+
+    def __init__(self) -> None:
+        self.watchers: list[Watcher] = []
+        self._changed: ChangedRows | None = None  # from the first question on
+
+    @property
+    @abstractmethod
+    def extent(self) -> int:
+        """How many rows it has."""
+
+    @property
+    def counted(self) -> int:
+        """How many rows change one by one: none of a dense table."""
+        return 0
+
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Return the bytes of parameters, optimizer state and index."""
+
+    @abstractmethod
+    def segment(self, start: int, stop: int) -> Segment:
+        """Return copies of the rows from ``start`` to ``stop``."""
+
+    @abstractmethod
+    def column(self, name: str, rows: slice | np.ndarray) -> np.ndarray:
+        """Return a copy of some rows of one array, by their numbers."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove all content, before new segments are loaded."""
+
+    @abstractmethod
+    def put(self, segment: Segment) -> None:
+        """Load rows, which may come from other shards; existing rows are replaced.
+
+        An invalid segment raises ConfigurationError, and nothing is changed.
+        """
+
+    def tail(self) -> Segment:
+        """Return everything that is not by row, for `finish`."""
+        return {"step": np.array([self._updater.step])}
+
+    @abstractmethod
+    def check_tail(self, tail: Segment) -> None:
+        """Raise ConfigurationError unless this has the form that `tail` returns."""
+
+    def finish(self, tail: Segment) -> None:
+        """Load what `tail` returned, after all segments.
+
+        An invalid tail raises ConfigurationError, and nothing is changed.
+        """
+        self.check_tail(tail)
+        self._changing(None)
+        self._updater.step = int(tail["step"][0])
+
+    def changed_since(self, mark: str) -> Changes:
+        """Return what has changed since a mark, or since something that is none.
+
+        From the first call on, the table takes note of what changes.
+        """
+        if self._changed is None:
+            self._changed = ChangedRows()
+            self.watchers.append(self._changed)
+        return self._changed.take(mark, self.counted)
+
+    def tick(self) -> None:
+        """Count a minute; changes that are not asked for are forgotten."""
+        if self._changed is not None and not self._changed.tick():
+            self.watchers.remove(self._changed)
+            self._changed = None
+
+    def state(self) -> Segment:
+        """Return copies of all that a checkpoint needs."""
+        return {**self.segment(0, self.extent), **self.tail()}
+
+    @abstractmethod
+    def check_state(self, state: Segment) -> None:
+        """Raise ConfigurationError unless this has the form that `state` returns."""
+
+    def load(self, state: Segment) -> None:
+        """Load what `state` returned; raises as `put` does."""
+        self.check_state(state)
+        self.clear()
+        self.put(state)
+        self.finish(state)
+
+    def take_over(self, tail: Segment, skipped: int, optimizer: Optimizer | None) -> None:
+        """Take the counts and the optimizer of a table like this one."""
+        self.finish(tail)
+        self._updater.skipped, self._updater.optimizer = skipped, optimizer
+
+    @abstractmethod
+    def _saved(self, writes: Sequence[TableOperation]) -> Callable[[], None]:
+        """Return a function that undoes the effect of these writes."""
+
+    def _changing(self, rows: np.ndarray | None) -> None:
+        if self.watchers:
+            self._watched(lambda watcher: watcher.changing(rows))
+
+    def _renumbering(self) -> None:
+        self._watched(lambda watcher: watcher.renumbering())
+
+    def _watched(self, note: Callable[[Watcher], None]) -> None:
+        for watcher in list(self.watchers):
+            try:
+                note(watcher)
+            except MemoryError:
+                watcher.lapse()
+
+    @abstractmethod
+    def reserve(self, write: TableOperation) -> Callable[[], None]:
+        """Get all memory that one of the `writes` needs, after all checks; return what makes it.
+
+        That takes no more memory, and is called once at most, then or later: whatever happens to
+        the table meanwhile, what was got is kept for it as long as there is a reference to it.
+
+        Raises
+        ------
+        MemoryError
+            If there is no memory; nothing is changed.
+        """
+
+    def check_write(self, write: TableOperation) -> None:
+        """Raise InternalError unless an operation is one of the `writes`."""
+        if not isinstance(write, self.writes):
+            raise self._unknown(write)
+
+    def preview(self, writes: Sequence[TableOperation], read: TableRead) -> np.ndarray:
+        """Return what a read would return after some writes, without making them.
+
+        So a closure sees its own writes before they are committed.
+        """
+        undo = self._saved(writes)
+        step, skipped = self._updater.step, self._updater.skipped
+        try:
+            for write in writes:
+                self._rehearse(write)
+            result: np.ndarray = self.run(read)
+            return result.copy()  # before the writes are undone
+        finally:
+            undo()
+            self._updater.step, self._updater.skipped = step, skipped
+
+    def _rehearse(self, write: TableOperation) -> None:
+        """Make a write that will be undone."""
+        self.run(write)
+
+    def changes(self, operation: TableOperation) -> bool:
+        """Return whether an operation may change the table."""
+        return operation.changes
+
+    def skip(self, count: int) -> None:
+        """Count updates, or rows of them, that were left out because they were not finite."""
+        self._updater.skipped += count
+
+    def updates(self) -> int:
+        """Return how many updates the optimizer has applied."""
+        return self._updater.step
+
+    def skipped(self) -> int:
+        """Return how many were left out because they were not finite, since the table was made."""
+        return self._updater.skipped
+
+    def optimizer(self) -> Optimizer | None:
+        """Return the optimizer as it is now."""
+        return self._updater.optimizer
+
+    def rate_is_users(self) -> bool:
+        """Return whether a user's function gives the learning rate."""
+        return self._updater.rate_is_users()
+
+    def rate(self, ahead: int) -> float:
+        """Return the learning rate of a coming push; see `Updater.rate`."""
+        return self._updater.rate(ahead)
+
+    def rate_now(self) -> float:
+        """Return the learning rate of the next push, for views; NaN if there is none."""
+        try:
+            return self._updater.rate(0)
+        except ConfigurationError:  # a push would say so
+            return math.nan
+
+    def tune(self, hyperparameters: Mapping[str, Any]) -> None:
+        """Change hyperparameters of the optimizer, from the next update on."""
+        self._updater.tune(hyperparameters)
+
+    def run(self, operation: TableOperation) -> Any:
+        """Run an operation; raises InternalError if this kind of table does not have it."""
+        match operation:
+            case Preview(writes, read):
+                return self.preview(writes, read)
+            case SkipUpdates(count):
+                return self.skip(count)
+            case PutSegment(segment):
+                return self.put(segment)
+            case ReadState():
+                return self.state()
+            case ReadOptimizer():
+                return self.optimizer()
+            case ReadRate():
+                return self.rate_now()
+            case TuneOptimizer(hyperparameters):
+                return self.tune(hyperparameters)
+            case CountUpdates():
+                return self.updates()
+            case CountSkipped():
+                return self.skipped()
+            case ClearTable():
+                return self.clear()
+            case FinishTable(tail):
+                return self.finish(tail)
+        raise self._unknown(operation)
+
+    def _unknown(self, operation: TableOperation) -> InternalError:
+        return InternalError(f"{type(self).__name__} {self._name!r} has no operation {operation}")
+
+
+def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) -> list[Push]:
+    """Return pushes, each with the learning rate that its table has for it.
+
+    A push all of whose ids turn out to have no row is not a step; those of the same commit behind
+    it have the rate of one step later.
+
+    Parameters
+    ----------
+    pushes : sequence of tuple
+        Each with its table, in the order in which they will be applied.
+    as_one : bool
+        Whether a table's pushes will be one update.
+
+    Raises
+    ------
+    ConfigurationError
+        If a learning rate cannot be computed.
+    """
+    ahead: Counter[Table] = Counter()
+    found: list[Push] = []
+    for table, push in pushes:
+        found.append(msgspec.structs.replace(push, rate=table.rate(ahead[table])))
+        ahead[table] += not as_one
+    return found
+
+
+# ReservedWrite: a write of a commit, and the memory for it. Pure.
+
+
+@dataclass(slots=True, eq=False)
+class ReservedWrite:
+    """A write that will not fail for want of memory.
+
+    It has the memory as long as it is there, so that must not be given back: not when a commit is
+    given up, nor when its writer ends. It goes to another process without memory: what is copied
+    must be reserved again.
+
+    Attributes
+    ----------
+    write : OnTable
+        The write.
+    make : callable or None
+        Makes the write; None if it waits for the end of a round.
+    share : object
+        The memory that it needs at the end of the round.
+    """
+
+    write: OnTable
+    make: Callable[[], None] | None = None
+    share: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReservedWrite, (self.write,)

@@ -1,0 +1,204 @@
+"""TableWriting: writes snapshots of a server's tables into files, while the tables change. Pure.
+
+One of the server's `StandbyThreads` writes, syncs and computes checksums. What it writes it asks
+of the server's one thread, a chunk at a time, of which each takes less than a millisecond; the
+next one is asked for while one is written. It goes on until all is written, something fails, or
+it was stopped.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from psnb._src.server.memory import refusal
+from psnb._src.server.operations import WritingProgress
+from psnb._src.server.snapshots import Snapshot
+from psnb._src.utils.files import NewFile, WrittenFile, safetensors_head
+from psnb._src.utils.standby import StandbyThreads
+from psnb._src.utils.threads import Answer
+from psnb.errors import CheckpointError, PsnbError
+
+# The safetensors file of a snapshot, made chunk by chunk in the order of its bytes. Pure.
+
+
+class Chunk(NamedTuple):
+    """Some rows of an array."""
+
+    name: str
+    start: int
+    stop: int
+
+
+class TableFile:
+    """What a file of a snapshot consists of.
+
+    Parameters
+    ----------
+    taken : Snapshot
+        The snapshot.
+
+    Attributes
+    ----------
+    head : bytes
+        The beginning of the file, which tells where each array is.
+    """
+
+    def __init__(self, taken: Snapshot) -> None:
+        self._taken = taken
+        forms = {name: (taken.form[name].dtype, shape) for name, shape in taken.shapes.items()}
+        forms |= {name: (array.dtype, array.shape) for name, array in taken.tail.items()}
+        # The largest numbers first: so each array begins at a multiple of its numbers' size.
+        self._forms = dict(sorted(forms.items(), key=lambda each: (-each[1][0].itemsize, each[0])))
+        self.head = safetensors_head(self._forms)
+
+    def chunks(self, nbytes: int) -> Iterator[Chunk]:
+        """Yield what follows the head, in order: chunks of at most ``nbytes``, or of a row."""
+        for name in self._forms:
+            if name in self._taken.tail:
+                yield Chunk(name, 0, 0)
+                continue
+            form = self._taken.form[name]
+            step = max(1, nbytes // max(1, form.itemsize * math.prod(form.shape[1:])))
+            for start in range(0, self._taken.rows, step):
+                yield Chunk(name, start, min(start + step, self._taken.rows))
+
+    def content(self, chunk: Chunk) -> np.ndarray:
+        """Return a chunk, to be read only; to be called where the table is changed."""
+        if chunk.name in self._taken.tail:
+            return self._taken.tail[chunk.name]
+        return self._taken.column(*chunk)
+
+
+Soon = Callable[[Callable[[], object]], object]
+"""Calls a function in the server's one thread, soon; raises RuntimeError if that has ended."""
+
+TICKS = 2
+"""Minutes after which writing ends that is not asked for: its notebook is gone."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+_CHUNK = 1 << 20
+_LONGEST_WAIT = 600.0
+"""Seconds in which the server's thread must give a chunk."""
+
+
+class TableWriting:
+    """The files that a server writes into a folder.
+
+    Used by the server's one thread, but for what is marked.
+
+    Parameters
+    ----------
+    server : str
+        What people call the server.
+    folder : str
+        Where the files are to be, which is there.
+    files : mapping of str to Snapshot
+        Each file's content; closed when it is written.
+    soon : callable
+        Calls functions in the server's one thread.
+    threads : StandbyThreads
+        One of them writes.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        folder: str,
+        files: Mapping[str, Snapshot],
+        soon: Soon,
+        threads: StandbyThreads,
+    ) -> None:
+        self._server, self._folder, self._soon = server, folder, soon
+        self._files = dict(files)
+        self._ticks = self._nbytes = 0
+        self._written: dict[str, WrittenFile] = {}
+        self._ended: Answer[None] = Answer()
+        self._stopped = False
+        threads.submit(self._ended.give, self._run)
+
+    def progress(self) -> WritingProgress:
+        """Return how far it is.
+
+        Raises
+        ------
+        CheckpointError
+            If it failed.
+        """
+        self._ticks = 0
+        if not self._ended.done():
+            return WritingProgress(self._nbytes, None)
+        self._ended.result()
+        return WritingProgress(self._nbytes, self._written)
+
+    def tick(self) -> bool:
+        """Count a minute; return whether it is still asked for."""
+        self._ticks += 1
+        return self._ticks < TICKS
+
+    def stop(self) -> None:
+        """End it; what is not whole is removed. Idempotent."""
+        self._stopped = True
+        for taken in self._files.values():
+            taken.close()
+
+    # What follows runs in the thread that writes.
+
+    def _run(self) -> None:
+        for name, taken in self._files.items():
+            try:
+                self._written[name] = self._write(name, taken)
+            except PsnbError:
+                raise
+            except MemoryError as error:
+                raise refusal(error, f"writing {name}", self._server) from None
+            except Exception as error:  # also what a file system of fsspec may raise
+                raise CheckpointError(
+                    f"{self._server} cannot write {name}: {type(error).__name__}: {error}; that "
+                    f"was into {self._folder!r}. {_what_to_do(error)}"
+                ) from error
+
+    def _write(self, name: str, taken: Snapshot) -> WrittenFile:
+        self._check()
+        with NewFile(self._folder, name) as file:
+            for chunk in self._chunks(TableFile(taken)):
+                file.write(chunk)
+                self._nbytes += chunk.nbytes
+        self._soon(taken.close)
+        return file.written(self._server)
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise CheckpointError(f"{self._server} was asked to stop writing")
+
+    def _chunks(self, content: TableFile) -> Iterator[memoryview]:
+        yield memoryview(content.head)
+        before: Answer[np.ndarray] | None = None
+        for chunk in content.chunks(_CHUNK):
+            coming: Answer[np.ndarray] = Answer()
+            self._soon(partial(coming.give, content.content, chunk))
+            if before is not None:
+                yield self._received(before)
+            before = coming
+        if before is not None:
+            yield self._received(before)
+
+    def _received(self, answer: Answer[np.ndarray]) -> memoryview:
+        array = answer.result(_LONGEST_WAIT)
+        self._check()
+        return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _what_to_do(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return "Make room there, or keep fewer checkpoints: max_to_keep="
+    return (
+        "Servers write checkpoints themselves: all of them must reach the directory, on disks that "
+        "they share or by an address like s3://bucket/folder"
+    )
