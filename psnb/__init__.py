@@ -15,10 +15,8 @@ from psnb._src.utils.foreign_names import module_error
 
 if TYPE_CHECKING:
     from psnb import checkpoint, data, metrics
-    from psnb._src.client.embedding import Embedding
-    from psnb._src.client.local_copies import prefetch, pull, push
-    from psnb._src.client.requests import EmbeddingStatistics, RowStatistics
-    from psnb._src.client.sparse_shards import FixedShards, MaxSize, MinSize
+    from psnb._src.client.embedding import Embedding, EmbeddingStatistics, RowStatistics
+    from psnb._src.client.pull import prefetch, pull, push
     from psnb._src.client.variable import Variable
     from psnb._src.cluster.links import connect
     from psnb._src.cluster.local import local_cluster
@@ -53,6 +51,7 @@ if TYPE_CHECKING:
     from psnb._src.server.tables.admission import Admission, Always, CountFilter, Probability
     from psnb._src.server.tables.initializers import Constant, Initializer, Normal, Uniform
     from psnb._src.server.tables.row_use import CtrAccessor
+    from psnb._src.server.tables.sharding import FixedShards, MaxSize, MinSize
     from psnb._src.strategy.strategy import (
         ParameterServerStrategy,
         StoredStrategies,
@@ -188,11 +187,9 @@ _PLACES = {
     "monitor.events": ("Event", "EventKind"),
     "monitor.failures": ("Failure",),
     "utils.profiling": ("PhaseStatistics",),
-    "client.embedding": ("Embedding",),
-    "client.requests": ("EmbeddingStatistics", "RowStatistics"),
-    "client.sparse_shards": ("FixedShards", "MaxSize", "MinSize"),
+    "client.embedding": ("Embedding", "EmbeddingStatistics", "RowStatistics"),
     "client.variable": ("Variable",),
-    "client.local_copies": ("prefetch", "pull", "push"),
+    "client.pull": ("prefetch", "pull", "push"),
     "worker.context": ("InputContext", "WorkerContext", "report", "worker_context", "worker_index"),
     "server.optimizers": ("Adagrad", "Adam", "FTRL", "Momentum", "RMSProp", "SGD"),
     "server.optimizer": ("Optimizer",),
@@ -206,6 +203,7 @@ _PLACES = {
     ),
     "server.tables.admission": ("Admission", "Always", "CountFilter", "Probability"),
     "server.tables.initializers": ("Constant", "Initializer", "Normal", "Uniform"),
+    "server.tables.sharding": ("FixedShards", "MaxSize", "MinSize"),
     "server.tables.row_use": ("CtrAccessor",),
     "strategy.strategy": ("ParameterServerStrategy", "StoredStrategies", "StoredStrategy"),
     "training.callbacks": ("EarlyStopping", "LearningRateScheduler"),

@@ -14,11 +14,12 @@ from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.restore import Checkpoint
 from psnb._src.checkpoint.store import Manifest, store_at
 from psnb._src.client.arguments import NonFinite
+from psnb._src.client.dense_shards import DenseShards
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots
 from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
-from psnb._src.client.variable import DenseShards, shards_of
 from psnb._src.server.operations import CreateSparse
 from psnb._src.server.optimizers import Adagrad
 from psnb._src.server.tables.initializers import Uniform

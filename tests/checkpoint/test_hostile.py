@@ -15,8 +15,9 @@ from safetensors.numpy import load_file, save_file
 
 from psnb._src.checkpoint.restore import Checkpoint
 from psnb._src.checkpoint.store import MANIFEST
+from psnb._src.client.dense_shards import DenseShards
+from psnb._src.client.handles import shards_of
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.client.variable import DenseShards, shards_of
 from psnb._src.server.hashing import hash_ids
 from psnb._src.server.optimizers import Adagrad
 from psnb._src.server.tables.admission import CountFilter

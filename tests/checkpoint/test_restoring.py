@@ -14,7 +14,8 @@ from distributed import Client
 import psnb
 from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.restore import Checkpoint, ModelParts
-from psnb._src.client.variable import Variable, shards_of
+from psnb._src.client.handles import shards_of
+from psnb._src.client.variable import Variable
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import InHand, in_hand

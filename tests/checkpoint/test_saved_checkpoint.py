@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 import psnb
 from psnb._src.checkpoint.reader import SavedCheckpoint, SavedTable, load
 from psnb._src.checkpoint.store import MANIFEST, LocalStore
-from psnb._src.client.variable import shards_of
+from psnb._src.client.handles import shards_of
 from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb.errors import CheckpointError, ConfigurationError, IdOutOfRangeError

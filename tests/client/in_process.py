@@ -9,10 +9,12 @@ import pytest
 from psnb._src.client.arguments import NonFinite
 from psnb._src.client.commit import ask, drive
 from psnb._src.client.commit import commit as commit_on
+from psnb._src.client.dense_shards import DenseShard, DenseShards
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.requests import Request, add_process_client, remove_process_client
-from psnb._src.client.sparse_shards import EmbeddingSpec, FixedShards, SparseShards
-from psnb._src.client.variable import DenseShard, DenseShards, Variable
+from psnb._src.client.requests import Request
+from psnb._src.client.server_client import add_process_client, remove_process_client
+from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
+from psnb._src.client.variable import Variable
 from psnb._src.placement.layout import ServerAddress, ShardId, ShardPlacement
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import (
@@ -31,7 +33,7 @@ from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.initializers import Uniform
 from psnb._src.server.tables.operations import FetchRows, LookUpRows, OnTable, ShardOperation
 from psnb._src.server.tables.row_use import CtrAccessor
-from psnb._src.server.tables.sharding import row_ranges
+from psnb._src.server.tables.sharding import FixedShards, row_ranges
 from tests.server.pair import now
 from tests.server.standby import THREADS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.client.local_copies import LocalCopies
+from psnb._src.client.local.geo import LocalCopies
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.tables.admission import CountFilter

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.client.updates import Round, Updates, accumulating, buffered
-from psnb._src.client.variable import Blend, Variable
+from psnb._src.client.dense_shards import Blend
+from psnb._src.client.local.accumulated import accumulating
+from psnb._src.client.updates import Round, Updates, buffered
+from psnb._src.client.variable import Variable
 from psnb._src.server.commit_log import Commit
 from psnb.errors import InvalidArrayError
 from tests.client.in_process import SHARDS, InProcess, variable

@@ -7,10 +7,10 @@ import sys
 
 CODE = """
 import os
-from psnb._src.client import updates
+from psnb._src.client import direct
 
 def name():
-    return updates._writer.begin(()).writer
+    return direct._writer.begin(()).writer
 
 mine = name()
 reader, writer = os.pipe()

@@ -9,8 +9,9 @@ import pytest
 
 from psnb import ExponentialDecay
 from psnb._src.client.arguments import as_nonfinite, split_finite
+from psnb._src.client.dense_shards import PartialGradient
 from psnb._src.client.updates import Updates, buffered
-from psnb._src.client.variable import PartialGradient, Variable
+from psnb._src.client.variable import Variable
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.tables.admission import CountFilter
 from psnb.errors import ConfigurationError, InvalidArrayError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psnb._src.client.sparse_shards import Ids, SeenIds
+from psnb._src.client.ids import Ids, SeenIds
 from psnb.errors import IdOutOfRangeError
 
 DIM = 3

@@ -8,8 +8,8 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from psnb._src.client.arguments import LiveOptimizer
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.live_optimizer import LiveOptimizer
 from psnb._src.client.requests import Request
 from psnb._src.client.variable import Variable
 from psnb._src.server.optimizer import Optimizer

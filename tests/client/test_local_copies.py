@@ -11,10 +11,12 @@ import pytest
 
 from psnb._src.client.commit import UndecidedError
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.local_copies import LocalCopies, LocalDense
+from psnb._src.client.handles import shards_of
+from psnb._src.client.local.geo import LocalCopies
+from psnb._src.client.local.tables import LocalDense
 from psnb._src.client.requests import Request
 from psnb._src.client.updates import Updates, buffered, read_request
-from psnb._src.client.variable import Variable, shards_of
+from psnb._src.client.variable import Variable
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import ApplyCommit, FenceCommits, PreparePart

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.client.requests import EmbeddingStatistics
+from psnb._src.client.embedding import EmbeddingStatistics
 from psnb._src.client.updates import Updates, buffered
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.tables.admission import CountFilter, Probability

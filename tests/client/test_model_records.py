@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from psnb._src.client.arguments import ModelRecord, ModelRecords, placed_otherwise
+from psnb._src.client.model_records import ModelRecord, ModelRecords, placed_otherwise
 from psnb._src.utils.files import typed
 
 A, B = ("a", (2, 2)), ("b", (2, 2))

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.client.updates import Updates, accumulating, buffered
-from psnb._src.client.variable import Blend, PartialGradient, Variable, shards_of
+from psnb._src.client.dense_shards import Blend, PartialGradient
+from psnb._src.client.handles import shards_of
+from psnb._src.client.local.accumulated import accumulating
+from psnb._src.client.updates import Updates, buffered
+from psnb._src.client.variable import Variable
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.presence import joined

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from psnb._src.client.commit import ask, drive, end_round
+from psnb._src.client.handles import shards_of
+from psnb._src.client.parameter_shards import clipped_tables
 from psnb._src.client.requests import Request
-from psnb._src.client.sparse_shards import clipped_tables
 from psnb._src.client.updates import Round, Updates, buffered
-from psnb._src.client.variable import Variable, shards_of
+from psnb._src.client.variable import Variable
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import EndRound, SquareNorms

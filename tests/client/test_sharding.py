@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.client.sparse_shards import FixedShards, MaxSize, MinSize
-from psnb._src.server.tables.sharding import row_ranges, shard_of_ids
+from psnb._src.server.tables.sharding import FixedShards, MaxSize, MinSize, row_ranges, shard_of_ids
 from psnb.errors import ConfigurationError
 
 FLOAT = np.dtype(np.float32)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
-from psnb._src.client.variable import shards_of
 from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.server import memory
 from psnb._src.server.operations import (

@@ -18,9 +18,11 @@ from safetensors.numpy import load, save_file
 from psnb._src.checkpoint.reader import SavedCheckpoint, SavedTable
 from psnb._src.checkpoint.restore import Checkpoint
 from psnb._src.checkpoint.store import MANIFEST
+from psnb._src.client.dense_shards import DenseShards
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.handles import shards_of
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.client.variable import DenseShards, Variable, shards_of
+from psnb._src.client.variable import Variable
 from psnb._src.server.optimizers import Adagrad, Adam
 from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.initializers import Uniform

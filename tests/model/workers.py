@@ -137,7 +137,7 @@ class Worker(Process):
 class Exchanging(Worker):
     """A worker in mode `Geo`: what several closures write is one commit.
 
-    What it numbers and names is as in `psnb._src.client.local_copies.LocalCopies`, which needs
+    What it numbers and names is as in `psnb._src.client.local.geo.LocalCopies`, which needs
     threads.
     """
 

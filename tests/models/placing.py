@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from psnb._src.client.arguments import ModelRecord, ModelRecords, as_initializer, as_nonfinite
+from psnb._src.client.arguments import as_initializer, as_nonfinite
+from psnb._src.client.dense_shards import DenseShard, DenseShards
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.model_records import ModelRecord, ModelRecords
 from psnb._src.client.requests import Request
 from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
-from psnb._src.client.variable import DenseShard, DenseShards, Variable
+from psnb._src.client.variable import Variable
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import Async, Mode
 from psnb._src.server.operations import CreateDense, CreateSparse

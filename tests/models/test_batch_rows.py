@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.handles import shards_of
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.client.variable import shards_of
 from psnb._src.models.shared import BatchRows
 from psnb._src.server.optimizers import SGD
 from psnb.errors import IdOutOfRangeError, InvalidArrayError

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 
 from psnb._src.server import transfer
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.operations import (
-    ApplyCommit,
-    CreateDense,
-    DropTable,
-    EndRound,
-    PreparePart,
-)
+from psnb._src.server.operations import ApplyCommit, CreateDense, DropTable, EndRound, PreparePart
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.tables import operations
 from psnb._src.server.tables.operations import (
@@ -35,16 +29,7 @@ from psnb._src.server.tables.operations import (
     ShrinkTable,
     TuneOptimizer,
 )
-from tests.server.pair import (
-    ONES,
-    SPARSE,
-    SYNCED,
-    B,
-    Pair,
-    push,
-    push_rows,
-    same,
-)
+from tests.server.pair import ONES, SPARSE, SYNCED, B, Pair, push, push_rows, same
 
 EMPTY_ROW = {
     **{

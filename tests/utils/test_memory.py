@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from psnb._src.client.sparse_shards import Ids
+from psnb._src.client.ids import Ids
 from psnb._src.utils.memory import aligned, in_pages, lasting
 
 GROWTH = """

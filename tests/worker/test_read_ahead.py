@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import psnb
-from psnb._src.client.requests import process_client
+from psnb._src.client.server_client import process_client
 from psnb._src.client.updates import current_updates
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.data.node import StageLog, log_stages

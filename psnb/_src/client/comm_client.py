@@ -27,20 +27,10 @@ import numpy as np
 
 from psnb._src.client import commit as protocol
 from psnb._src.client.commit import drive
-from psnb._src.client.connection import (
-    CONNECT_TIMEOUT,
-    ServerConnection,
-    ServerLiveness,
-    open_connection,
-)
-from psnb._src.client.requests import (
-    Request,
-    RequestBatch,
-    ServerClient,
-    lost,
-    unreadable,
-    unresponsive,
-)
+from psnb._src.client.connection import CONNECT_TIMEOUT, ServerConnection, open_connection
+from psnb._src.client.control import ServerLiveness
+from psnb._src.client.requests import Request, RequestBatch, lost, unreadable, unresponsive
+from psnb._src.client.server_client import ServerClient
 from psnb._src.dask_compat import ConnectionPool, is_open
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId
 from psnb._src.placement.registry import LayoutCache

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from psnb._src.client.requests import Request, ServerClient
+from psnb._src.client.dense_shards import DenseShards
+from psnb._src.client.requests import Request
+from psnb._src.client.server_client import ServerClient
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.client.variable import DenseShards
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.server.operations import (
     AskWriting,

@@ -7,31 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from psnb._src.client.arguments import (
-    LiveOptimizer,
-    NonFinite,
-    checked_array,
-    checked_ids,
-    split_finite,
-)
-from psnb._src.client.requests import (
-    ServerClient,
-    on_table,
-    read_segments,
-    read_states,
-    write_states,
-)
-from psnb._src.client.updates import PendingRead, ShardWrite, client_of, read_request, write
+from psnb._src.client.arguments import NonFinite, checked_array, checked_ids, split_finite
+from psnb._src.client.ids import DistinctIds, SeenIds
+from psnb._src.client.parameter_shards import ParameterShards
+from psnb._src.client.requests import on_table
+from psnb._src.client.server_client import ServerClient
+from psnb._src.client.updates import PendingRead, ShardWrite, read_request
+from psnb._src.client.whole_tables import read_segments, read_states, write_states
 from psnb._src.placement.layout import ShardId
-from psnb._src.server.hashing import add_up_rows, distinct, often_repeated
+from psnb._src.server.hashing import add_up_rows, distinct
 from psnb._src.server.kernels import all_finite, norm
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.admission import Admission, Always
@@ -42,7 +33,6 @@ from psnb._src.server.tables.operations import (
     OnTable,
     PushRows,
     PutRows,
-    ReadOptimizer,
     ReadUse,
     RecordUse,
     SkipUpdates,
@@ -53,15 +43,8 @@ from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import shard_of_ids
 from psnb._src.server.tables.states import ExpectedRows, SavedShard, check_saved_rows
 from psnb._src.transport.stream import as_float32
-from psnb._src.utils.checks import integer
 from psnb._src.utils.memory import aligned
-from psnb._src.utils.text import shown
-from psnb.errors import (
-    ConfigurationError,
-    InvalidArrayError,
-)
-
-# EmbeddingSpec: what an embedding is, wherever it lies. Pure.
+from psnb.errors import ConfigurationError, InvalidArrayError
 
 _ALWAYS, _UNIFORM = Always(), Uniform()
 
@@ -97,256 +80,6 @@ class EmbeddingSpec:
     def seed(self) -> int:
         """The seed of the initial rows: of the name, so it is the same on any cluster."""
         return int.from_bytes(hashlib.blake2b(self.name.encode(), digest_size=8).digest())
-
-
-# Ids: the ids of one lookup or push, checked once however many tables they are for. Pure.
-
-
-class Ids:
-    """Ids of any shape, without the padding, each once.
-
-    Parameters
-    ----------
-    given : array_like of int
-        As the caller gave them.
-    name : str
-        The embedding's, for messages.
-    rows, padding_idx : int or None
-        Those of the embedding.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Of all ids.
-    real : numpy.ndarray or None
-        Which of the ids, flattened, are not padding; None for all.
-    flat : numpy.ndarray
-        Those ids, uint64 ``(n,)``.
-
-    Raises
-    ------
-    InvalidArrayError, IdOutOfRangeError
-        As `checked_ids`.
-    """
-
-    def __init__(
-        self, given: ArrayLike, name: str, rows: int | None, padding_idx: int | None
-    ) -> None:
-        self._take(checked_ids(given, name, rows), padding_idx)
-
-    def _take(self, ids: np.ndarray, padding_idx: int | None) -> None:
-        # A view: who gave them may write to them.
-        self.shape, self.flat = ids.shape, ids.reshape(-1)
-        self.real: np.ndarray | None = None
-        if padding_idx is not None:
-            self.real = self.flat != np.uint64(padding_idx)
-            self.flat = self.flat[self.real]
-
-    @cached_property
-    def distinct(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """The distinct ids, read-only, and the position of each of ``flat`` among them.
-
-        The positions are None where each id is at its own.
-        """
-        found, position = distinct(self.flat)
-        found.flags.writeable = False
-        return found, position
-
-    @cached_property
-    def asked(self) -> np.ndarray:
-        """The ids to ask the servers for: the distinct ids if that saves work, else ``flat``."""
-        return self.distinct[0] if self._repeated else self.flat
-
-    @cached_property
-    def _repeated(self) -> bool:
-        return often_repeated(self.flat)
-
-    def spread(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of all ids, ``shape + (dim,)``, from those of ``asked``."""
-        if self._repeated:
-            out = aligned((self.flat.size, *rows.shape[1:]), rows.dtype)
-            _, position = self.distinct
-            assert position is not None  # what is repeated was searched
-            # No position is out of range, so numpy need not check.
-            rows = rows.take(position, axis=0, out=out, mode="clip")
-        if self.real is not None and self.flat.size < self.real.size:
-            real, rows = rows, np.zeros((self.real.size, rows.shape[1]), rows.dtype)
-            rows[self.real] = real
-        return rows.reshape(*self.shape, rows.shape[1])
-
-
-class DistinctIds(Ids):
-    """Ids of which none is repeated, known from elsewhere: nothing is checked or searched again.
-
-    Parameters
-    ----------
-    given : numpy.ndarray
-        Distinct ids of an embedding ``(n,)``, uint64; not changed from now on.
-    padding_idx : int or None
-        That of the embedding.
-    """
-
-    def __init__(self, given: np.ndarray, padding_idx: int | None) -> None:
-        self._take(given, padding_idx)
-        self.flat.flags.writeable = False
-
-    @cached_property
-    def distinct(self) -> tuple[np.ndarray, None]:
-        """The ids, and no positions: each is at its own."""
-        return self.flat, None
-
-    @cached_property
-    def _repeated(self) -> bool:
-        return False
-
-
-class SeenIds:
-    """The ids of one `pull` or `push`, which often are the same for several embeddings."""
-
-    def __init__(self) -> None:
-        # Keeps the object itself, so that no other object can get its ``id()``.
-        self._seen: dict[tuple[int, int | None, int | None], tuple[ArrayLike, Ids]] = {}
-
-    def get(
-        self, given: ArrayLike | DistinctIds, name: str, rows: int | None, padding_idx: int | None
-    ) -> Ids:
-        """Return the `Ids`; the same for the same object, which must not change meanwhile."""
-        if isinstance(given, DistinctIds):
-            return given
-        key = id(given), rows, padding_idx
-        if key not in self._seen:
-            self._seen[key] = given, Ids(given, name, rows, padding_idx)
-        return self._seen[key][1]
-
-
-# ParameterShards: what psnb knows of a variable or embedding, and the access to its shards.
-#
-# Users hold a `Variable` or an `Embedding`, which refers to a `ParameterShards`. It is a
-# description and keeps no values, so any number of threads may use one. It pickles into closures
-# without its `ServerClient`: each process has its own.
-
-
-class ParameterShards:
-    """A parameter, and how its shards are reached.
-
-    Parameters
-    ----------
-    name : str
-        Unique within the strategy.
-    optimizer : Optimizer or None
-        The optimizer that it was made with.
-    tables : sequence of tuple
-        The shards that hold it, and the name of its table on each.
-    server_client : ServerClient or None
-        The client of their servers; None for the process's own.
-    nonfinite : NonFinite
-        What happens to gradients that are not finite.
-
-    Attributes
-    ----------
-    name, tables : str, tuple
-        As given.
-    made_with : Optimizer or None
-        The optimizer that it was made with.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        optimizer: Optimizer | None,
-        tables: Sequence[tuple[ShardId, str]],
-        server_client: ServerClient | None,
-        nonfinite: NonFinite,
-    ) -> None:
-        self.name = name
-        self.made_with, self._nonfinite = optimizer, nonfinite
-        self.tables = tuple(tables)
-        self._server_client = server_client
-
-    @property
-    def optimizer(self) -> LiveOptimizer | None:
-        """What the servers do with pushed gradients; its hyperparameters can be set live."""
-        if self.made_with is None:
-            return None
-        return LiveOptimizer(
-            self.made_with, self.name, self.tables, self._server_client, self._knows_norm()
-        )
-
-    @property
-    def server_client(self) -> ServerClient:
-        """The client of the servers; in a closure, the closure's own."""
-        return client_of(self._server_client)
-
-    def servers(self) -> list[str]:
-        """Return what people call the servers that have its shards, each once."""
-        client = self.server_client
-        return sorted({client.server_name(shard) for shard, _ in self.tables})
-
-    @property
-    def key(self) -> object:
-        """The same for all handles of one parameter, also for those that have travelled."""
-        return self.tables
-
-    @property
-    def refuses_nonfinite(self) -> bool:
-        """Whether a step that is not finite is refused, rather than left out or applied."""
-        return self._nonfinite is NonFinite.REFUSE
-
-    @property
-    def clips_by_norm(self) -> bool:
-        """Whether the optimizer may clip gradients by a norm that no single shard knows."""
-        return self.made_with is not None and self.made_with.clipnorm is not None
-
-    @property
-    def table_names(self) -> frozenset[str]:
-        """The names of its tables on the shards."""
-        return frozenset(table for _, table in self.tables)
-
-    def require_optimizer(self) -> None:
-        """Raise ConfigurationError if gradients cannot be pushed."""
-        if self.made_with is None:
-            raise ConfigurationError(
-                f"{self.name!r} has no optimizer, so gradients cannot be pushed to it: "
-                "make it with optimizer=psnb.SGD(...) or another one"
-            )
-
-    def must_skip(self, gradients: np.ndarray, what: str) -> bool:
-        """Return whether some are not finite and left out, or raise InvalidArrayError."""
-        if self._nonfinite is NonFinite.ALLOW or all_finite(gradients):
-            return False
-        if self._nonfinite is NonFinite.SKIP:
-            return True
-        bad = np.argwhere(~np.isfinite(gradients))
-        first = tuple(bad[0].tolist())
-        raise InvalidArrayError(
-            f"{what}: {len(bad)} of {gradients.size} numbers are not finite, the first "
-            f"{gradients[first]} at {first}; nothing was changed. Mend the model (a smaller "
-            "learning rate, clipnorm=), or make the parameter with nonfinite='skip' to leave such "
-            "updates out"
-        )
-
-    def elsewhere(self, strategy: str, server_client: ServerClient) -> ParameterShards:
-        """Return it as it is on the same shards of a strategy with another id."""
-        raise NotImplementedError
-
-    def _knows_norm(self) -> bool:
-        """Return whether servers know the norm of a push."""
-        return True
-
-    def optimizer_left(self, lost: Collection[int]) -> Optimizer | None:
-        """Return the optimizer with the hyperparameters that it has on shards that are not lost.
-
-        Without such a shard, as it was made.
-        """
-        kept = [table for table in self.tables if table[0].number not in lost]
-        if self.made_with is None or not kept:
-            return self.made_with
-        left: Optimizer = self.server_client.call([on_table(*kept[0], ReadOptimizer())])[0]
-        return left
-
-    def send(self, writes: Sequence[ShardWrite], immediate: bool) -> None:
-        """Make writes of this parameter, and of others with the same `ServerClient`."""
-        write(self.server_client, writes, immediate=immediate)
 
 
 class SparseShards(ParameterShards):
@@ -645,120 +378,3 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
 def share(ids: np.ndarray, at: Any) -> np.ndarray:
     """Return a shard's part; if it is the whole, the same array, so that it is sent only once."""
     return ids if isinstance(at, slice) else ids[at]
-
-
-# Into how many shards variables are split. Pure.
-
-Partitioner = Callable[[tuple[int, ...], np.dtype], int]
-"""Takes a variable's shape and dtype, returns the number of shards along its first axis."""
-
-
-@dataclass(frozen=True)
-class FixedShards:
-    """Split every variable into the same number of shards (fewer if it has fewer rows).
-
-    After TensorFlow's ``FixedShardsPartitioner``.
-
-    Parameters
-    ----------
-    shards : int
-        At least 1.
-
-    Raises
-    ------
-    ConfigurationError
-        If ``shards`` is not a positive integer.
-    """
-
-    shards: int
-
-    def __post_init__(self) -> None:
-        _require_positive(self, "shards")
-
-    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> int:
-        """Return the number of shards for a variable of this shape and dtype."""
-        return min(self.shards, shape[0]) if shape and shape[0] else 1
-
-
-@dataclass(frozen=True)
-class MinSize:
-    """Split a variable into as many shards as possible, each of a minimum size.
-
-    After TensorFlow's ``MinSizePartitioner``, with its defaults. As there, the last byte counts: a
-    variable of two and a half times ``min_shard_bytes`` becomes three shards, a little below it.
-
-    Parameters
-    ----------
-    min_shard_bytes : int
-        At least 1; the default is 256 KiB.
-    max_shards : int
-        At least 1. The default, 1, splits nothing: set it to the number of servers.
-
-    Raises
-    ------
-    ConfigurationError
-        If an argument is not a positive integer.
-    """
-
-    min_shard_bytes: int = 256 << 10
-    max_shards: int = 1
-
-    def __post_init__(self) -> None:
-        _require_positive(self, "min_shard_bytes", "max_shards")
-
-    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> int:
-        """Return the number of shards for a variable of this shape and dtype."""
-        shards = -(-math.prod(shape) * dtype.itemsize // self.min_shard_bytes)
-        return max(1, min(shards, self.max_shards, shape[0] if shape else 1))
-
-
-@dataclass(frozen=True)
-class MaxSize:
-    """Split a variable into as few shards as keep each below a maximum size.
-
-    After TensorFlow's ``MaxSizePartitioner``. A row is never split: a shard has one at least.
-
-    Parameters
-    ----------
-    max_shard_bytes : int
-        At least 1.
-    max_shards : int, optional
-        No more shards than these, even if they are larger then; None for no limit.
-
-    Raises
-    ------
-    ConfigurationError
-        If an argument is not a positive integer.
-    """
-
-    max_shard_bytes: int
-    max_shards: int | None = None
-
-    def __post_init__(self) -> None:
-        _require_positive(self, "max_shard_bytes")
-        if self.max_shards is not None:
-            _require_positive(self, "max_shards")
-
-    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> int:
-        """Return the number of shards for a variable of this shape and dtype."""
-        row_bytes = math.prod(shape[1:]) * dtype.itemsize
-        if not shape or not shape[0] or not row_bytes:
-            return 1
-        shards = -(-shape[0] // max(1, self.max_shard_bytes // row_bytes))
-        return shards if self.max_shards is None else min(shards, self.max_shards)
-
-
-def _require_positive(partitioner: object, *names: str) -> None:
-    for name in names:
-        value = integer(f"{shown(partitioner)}: {name}", getattr(partitioner, name), 1)
-        object.__setattr__(partitioner, name, value)
-
-
-def clipped_tables(parameters: Iterable[ParameterShards]) -> dict[str, str]:
-    """Return the tables that are clipped by norm, and their parameters: see `end_round`."""
-    return {
-        table: parameter.name
-        for parameter in parameters
-        if parameter.clips_by_norm
-        for table in parameter.table_names
-    }

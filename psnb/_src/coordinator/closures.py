@@ -14,7 +14,8 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-from psnb._src.client.updates import DryRunClient, Round
+from psnb._src.client.local.dry_run import DryRunClient
+from psnb._src.client.updates import Round
 from psnb._src.coordinator.functions import DependencyFingerprint, changed_elsewhere
 from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
 from psnb._src.coordinator.values import PerWorkerIterator, ResourceRegistry

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from psnb._src.client.arguments import ModelRecord
+from psnb._src.client.model_records import ModelRecord
 from psnb._src.coordinator.load import StartDelay, Timeouts
 from psnb._src.protocol.messages import MODES
 from psnb._src.utils.checks import from_config, integer, period, seconds, to_config

@@ -18,9 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from psnb._src.client.arguments import Arrays, ModelRecord, ModelRecords, as_initializer
+from psnb._src.client.arguments import as_initializer
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.variable import Variable, shards_of
+from psnb._src.client.handles import shards_of
+from psnb._src.client.model_records import Arrays, ModelRecord, ModelRecords
+from psnb._src.client.variable import Variable
 from psnb._src.models.shared import (
     ArrayLocation,
     FlatVariables,

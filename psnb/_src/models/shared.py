@@ -23,12 +23,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
-from psnb._src.client.arguments import ModelRecords, checked_ids
+from psnb._src.client.arguments import checked_ids
+from psnb._src.client.dense_shards import Blend, PartialGradient
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.local_copies import pull, push
-from psnb._src.client.sparse_shards import DistinctIds
+from psnb._src.client.handles import Handle, shards_of
+from psnb._src.client.ids import DistinctIds
+from psnb._src.client.model_records import ModelRecords
+from psnb._src.client.pull import pull, push
 from psnb._src.client.updates import weigh
-from psnb._src.client.variable import Blend, Handle, PartialGradient, Variable, shards_of
+from psnb._src.client.variable import Variable
 from psnb._src.models.export.manifest import DenseSources, Fetch, RowChunk, TableSource
 from psnb._src.models.export.writing import check_nested, leaves_of
 from psnb._src.protocol.errors import RemoteTraceback

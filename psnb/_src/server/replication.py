@@ -33,10 +33,7 @@ from psnb._src.server.operations import (
 )
 from psnb._src.server.replies import PendingReply
 from psnb._src.server.shard import ParameterShard
-from psnb._src.server.tables.operations import (
-    Operation,
-    ShardOperation,
-)
+from psnb._src.server.tables.operations import Operation, ShardOperation
 from psnb._src.server.transfer import Transfer
 from psnb.errors import InternalError
 

@@ -22,12 +22,7 @@ from psnb._src.server import hashing
 from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import Promise, scratch
 from psnb._src.server.tables.dense import DenseTable, compose
-from psnb._src.server.tables.operations import (
-    BlendValues,
-    Push,
-    PushGradient,
-    PushRows,
-)
+from psnb._src.server.tables.operations import BlendValues, Push, PushGradient, PushRows
 from psnb._src.server.tables.presence import add_to, compacted, pieces, union, whole
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table

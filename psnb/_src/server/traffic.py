@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from psnb._src.server.operations import ApplyCommit, CommitPart, PreparePart
-from psnb._src.server.tables.operations import (
-    OnTable,
-    Preview,
-    ShardOperation,
-    TableRead,
-)
+from psnb._src.server.tables.operations import OnTable, Preview, ShardOperation, TableRead
 
 _PULLS = (TableRead, Preview)
 

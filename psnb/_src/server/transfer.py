@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import msgspec
 
-from psnb._src.server.operations import (
-    FinishReplica,
-)
+from psnb._src.server.operations import FinishReplica
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.tables.changed_rows import ChangedRows, Changes
 from psnb._src.server.tables.operations import (

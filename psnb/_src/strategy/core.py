@@ -22,14 +22,17 @@ from distributed import Client
 from numpy.typing import ArrayLike
 
 from psnb._src.checkpoint.restore import Checkpoint, ModelParts, RestoreChoice
-from psnb._src.client.arguments import ModelRecord, ModelRecords
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.commit import Blocked, end_round
+from psnb._src.client.dense_shards import DenseShards
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.handles import shards_of
+from psnb._src.client.model_records import ModelRecord, ModelRecords
+from psnb._src.client.parameter_shards import clipped_tables
 from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
-from psnb._src.client.sparse_shards import Partitioner, SparseShards, clipped_tables
-from psnb._src.client.variable import DenseShards, Variable, shards_of
+from psnb._src.client.sparse_shards import SparseShards
+from psnb._src.client.variable import Variable
 from psnb._src.cluster.links import connection_ended, present
 from psnb._src.cluster.local import WorkerNames, closure_workers, roles
 from psnb._src.dask_compat import (
@@ -45,6 +48,7 @@ from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlac
 from psnb._src.protocol.errors import advise
 from psnb._src.protocol.modules import UploadedModule, Uploads, read_files
 from psnb._src.server.operations import EndRound, FenceCommits
+from psnb._src.server.tables.sharding import Partitioner
 from psnb._src.strategy.ownership import Registry
 from psnb._src.strategy.reconciler import (
     LastSave,

@@ -22,7 +22,7 @@ from typing import Any
 from distributed import Client, Future, SchedulerPlugin, WorkerPlugin
 
 from psnb._src.client.comm_client import CommServerClient
-from psnb._src.client.connection import ControlConnection
+from psnb._src.client.control import ControlConnection
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.requests import Request
 from psnb._src.client.variable import Variable

@@ -25,7 +25,6 @@ from msgspec import Struct, structs
 from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.client.arguments import (
-    ModelRecords,
     as_admission,
     as_initializer,
     as_nonfinite,
@@ -39,16 +38,12 @@ from psnb._src.client.arguments import (
 from psnb._src.client.comm_client import PATIENCE, CommServerClient
 from psnb._src.client.commit import recover_orphans
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.model_records import ModelRecords
 from psnb._src.client.requests import Request
-from psnb._src.client.sparse_shards import EmbeddingSpec, Partitioner
+from psnb._src.client.sparse_shards import EmbeddingSpec
 from psnb._src.client.variable import Variable
 from psnb._src.cluster.links import CLIENT_ENDED, hold
-from psnb._src.cluster.local import (
-    choose_servers,
-    closure_workers,
-    dashboard_link,
-    identity,
-)
+from psnb._src.cluster.local import choose_servers, closure_workers, dashboard_link, identity
 from psnb._src.dask_compat import ask_scheduler, cloudpickled, event_loop, has_ended, pool_of
 from psnb._src.monitor.events import Event
 from psnb._src.monitor.html.lists import Events
@@ -63,6 +58,7 @@ from psnb._src.server.optimizers import OPTIMIZERS
 from psnb._src.server.tables.admission import ADMISSIONS, Admission
 from psnb._src.server.tables.initializers import INITIALIZERS, Initializer
 from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.server.tables.sharding import Partitioner
 from psnb._src.strategy.core import StrategyCore, begin_anew, bring_back, unpickled_here
 from psnb._src.strategy.ownership import Ownership, check_scheduler, claim
 from psnb._src.strategy.reconciler import Reconciler, ServerDraining, no_last_save

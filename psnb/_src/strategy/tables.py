@@ -17,16 +17,18 @@ import numpy as np
 
 from psnb._src.client.arguments import NonFinite, check_by_element
 from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.dense_shards import DenseShard, DenseShards
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.handles import Handle, shards_of
 from psnb._src.client.requests import Request
-from psnb._src.client.sparse_shards import EmbeddingSpec, Partitioner, SparseShards
-from psnb._src.client.variable import DenseShard, DenseShards, Handle, Variable, shards_of
+from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
+from psnb._src.client.variable import Variable
 from psnb._src.monitor.html.tables import html_table
 from psnb._src.monitor.statistics import ServerStatistics
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.server.operations import CreateDense, CreateSparse, CreateTable, DropTable
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.tables.sharding import row_ranges
+from psnb._src.server.tables.sharding import Partitioner, row_ranges
 from psnb._src.strategy.ownership import Registry
 from psnb._src.strategy.servers import Servers
 from psnb._src.utils.checks import is_integer

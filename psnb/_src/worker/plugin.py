@@ -20,7 +20,7 @@ from distributed import Worker, WorkerPlugin
 
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.connection import open_connection
-from psnb._src.client.requests import add_process_client, remove_process_client
+from psnb._src.client.server_client import add_process_client, remove_process_client
 from psnb._src.cluster.links import SHORT_LIMITS, short_limits
 from psnb._src.dask_compat import (
     CONNECTION_KEPT,

@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.commit import UndecidedError
-from psnb._src.client.local_copies import LocalCopies
-from psnb._src.client.requests import reaching_by
+from psnb._src.client.local.geo import LocalCopies
+from psnb._src.client.server_client import reaching_by
 from psnb._src.client.updates import Round, Updates, buffered
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import (

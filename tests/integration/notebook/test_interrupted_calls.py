@@ -12,7 +12,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.client import updates
+from psnb._src.client import direct
 from tests.conftest import DEADLINE, wait_until
 from tests.interrupting import (
     Scene,
@@ -45,7 +45,7 @@ def test_a_write_is_made_once_or_not_at_all(strategy: psnb.ParameterServerStrate
 
     interrupted_everywhere(make)
     # None of the numbers of writes is left open, which servers would remember for ever.
-    numbers = updates._writer._numbers
+    numbers = direct._writer._numbers
     assert numbers._ended == numbers._next
 
 

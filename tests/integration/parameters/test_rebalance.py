@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 import psnb
 from psnb import EventKind, errors
-from psnb._src.client.requests import process_client
+from psnb._src.client.server_client import process_client
 from psnb._src.strategy.strategy import core_of
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, wait_until_copied

@@ -14,7 +14,7 @@ from distributed import Client
 import psnb
 from psnb import EventKind, errors
 from psnb._src.checkpoint.manager import FolderManager
-from psnb._src.client.variable import shards_of
+from psnb._src.client.handles import shards_of
 from psnb.checkpoint import load
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, Lose, kill, terminate, wait_until_copied

@@ -11,10 +11,11 @@ import numpy as np
 
 import psnb
 from psnb._src.checkpoint.manager import FolderManager
+from psnb._src.client.dense_shards import DenseShards
+from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots
 from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
-from psnb._src.client.variable import DenseShards, shards_of
 from psnb._src.models.export.loaded import LoadedModel
 from psnb._src.models.export.manifest import DenseSources, Exported, Fetch, ModelFeed
 from psnb._src.models.shared import table_source

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import psnb.jax
-from psnb._src.client.requests import reaching_by
-from psnb._src.client.updates import writing_nothing
+from psnb._src.client.local.dry_run import writing_nothing
+from psnb._src.client.server_client import reaching_by
 from psnb._src.server.optimizers import SGD
 from psnb._src.worker.context import WorkerContext, entered
 from tests.models.placing import InProcessStrategy

@@ -12,8 +12,8 @@ import pytest
 
 import psnb.jax
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.handles import shards_of
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.client.variable import shards_of
 from psnb._src.coordinator.closures import FunctionRegistry
 from psnb._src.server.optimizers import SGD
 from psnb._src.worker.context import WorkerContext, entered

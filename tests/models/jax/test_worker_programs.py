@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import psnb.jax
-from psnb._src.client import requests
+from psnb._src.client import server_client
 from psnb._src.coordinator.closures import FunctionRegistry
 from psnb._src.models.jax import program
 from psnb._src.server.optimizers import SGD
@@ -24,7 +24,7 @@ BATCH = {"x": np.ones(3, np.float32)}
 @pytest.fixture(autouse=True)
 def clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the clients of this process at the end."""
-    monkeypatch.setattr(requests, "_of_workers", [])
+    monkeypatch.setattr(server_client, "_of_workers", [])
 
 
 def made(factor: Any, params: Any = None) -> psnb.jax.TrainStep:
@@ -33,7 +33,7 @@ def made(factor: Any, params: Any = None) -> psnb.jax.TrainStep:
 
     if params is None:
         strategy = InProcessStrategy()
-        requests.add_process_client(strategy.transport)
+        server_client.add_process_client(strategy.transport)
         params = psnb.jax.variables(strategy, {"w": jnp.ones(())}, SGD(0.1))
     return psnb.jax.step(loss, params=params)
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.variable import Handle, shards_of
+from psnb._src.client.handles import Handle, shards_of
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.jax_program import COMBINERS, with_x64
 from psnb._src.models.jax.variables import TreeVariables

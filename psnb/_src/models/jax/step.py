@@ -14,9 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from psnb._src.client.dense_shards import Blend, PartialGradient
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.updates import writes_nothing
-from psnb._src.client.variable import Blend, Handle, PartialGradient, Variable
+from psnb._src.client.handles import Handle
+from psnb._src.client.local.dry_run import writes_nothing
+from psnb._src.client.variable import Variable
 from psnb._src.models.export.manifest import Exported
 from psnb._src.models.jax.batch import BatchFunction, batch_function
 from psnb._src.models.jax.export import exported

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from psnb._src.client.variable import Blend, Variable
+from psnb._src.client.dense_shards import Blend
+from psnb._src.client.variable import Variable
 from psnb._src.models.export.manifest import Exported
 from psnb._src.models.jax.batch import batch_function
 from psnb._src.models.jax.export import exported

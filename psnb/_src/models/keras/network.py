@@ -24,8 +24,8 @@ import numpy as np
 from keras.src.backend import get_keras_mask
 from msgspec import structs
 
-from psnb._src.client.arguments import ModelRecord, ModelRecords
 from psnb._src.client.embedding import Embedding
+from psnb._src.client.model_records import ModelRecord, ModelRecords
 from psnb._src.models.adopting import LEARNING, MOVED, WantedModel, WantedTable, place_model
 from psnb._src.models.keras.split import (
     ModelInputs,

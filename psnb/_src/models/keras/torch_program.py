@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from psnb._src.client.variable import Handle
+from psnb._src.client.handles import Handle
 from psnb._src.models.export.manifest import DenseSources, Exported
 from psnb._src.models.keras.network import Computed, KerasNetwork, PlacedValues
 from psnb._src.models.keras.program import KerasProgram

@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from xxhash import xxh3_64
 
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.variable import Handle, Variable
+from psnb._src.client.handles import Handle
+from psnb._src.client.variable import Variable
 from psnb._src.models.adopting import note_local
 from psnb._src.models.export.manifest import Exported
 from psnb._src.models.shared import (

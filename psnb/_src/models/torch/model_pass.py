@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.variable import Handle, Variable
+from psnb._src.client.handles import Handle
+from psnb._src.client.variable import Variable
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.shared import BatchRows, Pushed, batch_summary
 from psnb._src.utils.arrays import integers_of

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from psnb._src.client.variable import Handle
+from psnb._src.client.handles import Handle
 from psnb._src.models.shared import OptimizerChoice, optimizer_for
 from psnb._src.models.torch.split import ModelValues, SplitModule
 from psnb._src.server.optimizer import Optimizer

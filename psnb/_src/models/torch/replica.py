@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from psnb._src.client.variable import Handle, Variable
+from psnb._src.client.handles import Handle
+from psnb._src.client.variable import Variable
 from psnb._src.models.shared import Pushed
 from psnb._src.models.torch.buffers import from_kept, moved
 from psnb._src.models.torch.model_pass import ModelPass, from_device

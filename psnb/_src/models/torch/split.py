@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.variable import shards_of
+from psnb._src.client.handles import shards_of
 from psnb._src.models.adopting import LEARNING, MOVED, WantedModel, WantedTable, place_model
 from psnb._src.models.export.manifest import DenseSources
 from psnb._src.models.shared import (

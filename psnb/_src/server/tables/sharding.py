@@ -7,10 +7,15 @@ assigned one by one: by remainder if the number of rows is fixed, by hash if any
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from psnb._src.server.hashing import hash_ids
+from psnb._src.utils.checks import integer
+from psnb._src.utils.text import shown
 
 
 def row_ranges(rows: int, shards: int) -> list[tuple[int, int]]:
@@ -27,3 +32,108 @@ def shard_of_ids(ids: np.ndarray, shards: int, *, growing: bool) -> np.ndarray:
     hash_ids(ids, hashed)
     # The high bits: the server's own hash map uses the low ones.
     return ((hashed >> np.uint64(32)) % np.uint64(shards)).astype(np.int64)
+
+
+Partitioner = Callable[[tuple[int, ...], np.dtype], int]
+"""Takes a variable's shape and dtype, returns the number of shards along its first axis."""
+
+
+@dataclass(frozen=True)
+class FixedShards:
+    """Split every variable into the same number of shards (fewer if it has fewer rows).
+
+    After TensorFlow's ``FixedShardsPartitioner``.
+
+    Parameters
+    ----------
+    shards : int
+        At least 1.
+
+    Raises
+    ------
+    ConfigurationError
+        If ``shards`` is not a positive integer.
+    """
+
+    shards: int
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "shards")
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> int:
+        """Return the number of shards for a variable of this shape and dtype."""
+        return min(self.shards, shape[0]) if shape and shape[0] else 1
+
+
+@dataclass(frozen=True)
+class MinSize:
+    """Split a variable into as many shards as possible, each of a minimum size.
+
+    After TensorFlow's ``MinSizePartitioner``, with its defaults. As there, the last byte counts: a
+    variable of two and a half times ``min_shard_bytes`` becomes three shards, a little below it.
+
+    Parameters
+    ----------
+    min_shard_bytes : int
+        At least 1; the default is 256 KiB.
+    max_shards : int
+        At least 1. The default, 1, splits nothing: set it to the number of servers.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not a positive integer.
+    """
+
+    min_shard_bytes: int = 256 << 10
+    max_shards: int = 1
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "min_shard_bytes", "max_shards")
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> int:
+        """Return the number of shards for a variable of this shape and dtype."""
+        shards = -(-math.prod(shape) * dtype.itemsize // self.min_shard_bytes)
+        return max(1, min(shards, self.max_shards, shape[0] if shape else 1))
+
+
+@dataclass(frozen=True)
+class MaxSize:
+    """Split a variable into as few shards as keep each below a maximum size.
+
+    After TensorFlow's ``MaxSizePartitioner``. A row is never split: a shard has one at least.
+
+    Parameters
+    ----------
+    max_shard_bytes : int
+        At least 1.
+    max_shards : int, optional
+        No more shards than these, even if they are larger then; None for no limit.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not a positive integer.
+    """
+
+    max_shard_bytes: int
+    max_shards: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "max_shard_bytes")
+        if self.max_shards is not None:
+            _require_positive(self, "max_shards")
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> int:
+        """Return the number of shards for a variable of this shape and dtype."""
+        row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        if not shape or not shape[0] or not row_bytes:
+            return 1
+        shards = -(-shape[0] // max(1, self.max_shard_bytes // row_bytes))
+        return shards if self.max_shards is None else min(shards, self.max_shards)
+
+
+def _require_positive(partitioner: object, *names: str) -> None:
+    for name in names:
+        value = integer(f"{shown(partitioner)}: {name}", getattr(partitioner, name), 1)
+        object.__setattr__(partitioner, name, value)

@@ -1,0 +1,405 @@
+"""DenseShards: how a variable is spread over servers, read, written and saved.
+
+It keeps no state, so any number of threads may use one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from psnb._src.client.arguments import NonFinite, checked_array, checked_rows
+from psnb._src.client.parameter_shards import ParameterShards
+from psnb._src.client.requests import on_table
+from psnb._src.client.server_client import ServerClient
+from psnb._src.client.updates import PendingRead, ShardWrite, read_request
+from psnb._src.client.whole_tables import read_states, write_states
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.kernels import all_finite, copy_with_norm, norm
+from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.tables.operations import (
+    AddRows,
+    AddValues,
+    AssignRows,
+    AssignValues,
+    BlendValues,
+    CountSkipped,
+    GatherRows,
+    OnTable,
+    PushGradient,
+    ReadValues,
+    SkipUpdates,
+)
+from psnb._src.server.tables.presence import UpdateCounts, counts_together, within
+from psnb._src.server.tables.states import COUNTS, Expected, SavedShard, check_saved_slice
+from psnb._src.transport.stream import as_float32
+from psnb.errors import ConfigurationError, InvalidArrayError
+
+
+class Blend(NamedTuple):
+    """Makes ``(1 - share) * value + term`` of each element of a variable.
+
+    It stands where a gradient would in pushes, needs no optimizer, and in mode `Sync` the blends of
+    a round are averaged as gradients are. A change that was computed from a value is right for that
+    value alone; what is blended in is right for whatever value there is when it comes.
+
+    Attributes
+    ----------
+    shares, terms : numpy.ndarray
+        Of the variable's shape and dtype. A share of 0 adds the term (a count), one of 1 sets it,
+        one between moves the value so far towards ``term / share`` (a moving average).
+    """
+
+    shares: np.ndarray
+    terms: np.ndarray
+
+
+class PartialGradient(NamedTuple):
+    """The gradient of some of a variable's numbers; it stands where a gradient would in pushes.
+
+    All others stay as they are, with their state: see `psnb._src.server.tables.presence`.
+
+    Attributes
+    ----------
+    gradient : numpy.ndarray
+        Of one axis.
+    ranges : numpy.ndarray
+        Which numbers they are.
+    together : bool
+        Whether all of the variable's numbers count this update, as Keras counts.
+    """
+
+    gradient: np.ndarray
+    ranges: np.ndarray
+    together: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DenseShard:
+    """Rows ``start`` to ``stop`` of a variable, and which table of which shard holds them."""
+
+    shard: ShardId
+    table: str
+    start: int
+    stop: int
+
+
+class DenseShards(ParameterShards):
+    """A description of a variable, and the access to its shards."""
+
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        optimizer: Optimizer | None,
+        shards: Sequence[DenseShard],
+        server_client: ServerClient | None,
+        nonfinite: NonFinite = NonFinite.REFUSE,
+        half: bool = False,
+    ) -> None:
+        tables = [(each.shard, each.table) for each in shards]
+        super().__init__(name, optimizer, tables, server_client, nonfinite)
+        self.shape, self.dtype, self._half = shape, dtype, half
+        self._shards = tuple(shards)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DenseShards, (
+            *(self.name, self.shape, self.dtype, self.made_with, self._shards, None),
+            *(self._nonfinite, self._half),
+        )
+
+    def elsewhere(self, strategy: str, server_client: ServerClient) -> DenseShards:
+        return DenseShards(
+            *(self.name, self.shape, self.dtype, self.made_with),
+            [replace(part, shard=part.shard._replace(strategy=strategy)) for part in self.parts],
+            server_client,
+            *(self._nonfinite, self._half),
+        )
+
+    @property
+    def parts(self) -> tuple[DenseShard, ...]:
+        """Which rows are where."""
+        return self._shards
+
+    def part_shape(self, part: DenseShard) -> tuple[int, ...]:
+        """Return the shape of a part's table."""
+        return self.shape if len(self._shards) == 1 else (part.stop - part.start, *self.shape[1:])
+
+    def part_nbytes(self, part: DenseShard) -> int:
+        """Return the size of a part's values in bytes."""
+        return math.prod(self.part_shape(part)) * self.dtype.itemsize
+
+    def by_table(self, value: np.ndarray) -> dict[tuple[int, str], np.ndarray]:
+        """Return the parts of a value, by the numbers of their shards and the names of tables."""
+        parts = zip(self._shards, self._parts(value), strict=True)
+        return {(part.shard.number, part.table): values for part, values in parts}
+
+    @property
+    def clips_by_norm(self) -> bool:
+        # For a variable with several shards, clipnorm may be switched on live.
+        divided = self.made_with is not None and len(self._shards) > 1
+        return divided or super().clips_by_norm
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a checkpoint must match to be loaded, as JSON can hold it."""
+        return {
+            "kind": "variable",
+            "shape": list(self.shape),
+            "dtype": self.dtype.name,
+            "slots": list(self.made_with.slots if self.made_with else ()),
+        }
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what `describe` lacks of how it was made, as JSON can hold it."""
+        return {"nonfinite": self._nonfinite.value}
+
+    def check_state(self, saved: SavedShard) -> None:
+        """Raise ConfigurationError unless a saved shard can be loaded."""
+        expected = Expected(self.name, self.dtype, self.made_with.slots if self.made_with else ())
+        check_saved_slice(expected, self.shape, saved)
+
+    def shard_states(self) -> list[dict[str, np.ndarray]]:
+        """Return values and optimizer state of every shard, for checkpoints."""
+        states = read_states(self.server_client, self.tables)
+        for part, state in zip(self.parts, states, strict=True):
+            shape = self.part_shape(part)
+            state |= {key: state[key].reshape(shape) for key in state.keys() - _IN_TAIL}
+        return states
+
+    def load_states(
+        self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
+    ) -> None:
+        """Load what `shard_states` returned, from any number of shards.
+
+        Load it on all shards, or only on those in ``only``.
+        """
+        # Each shard counted its own steps, and all have had the same pushes.
+        step = max(state["step"] for state in states)
+        keys = states[0].keys() - _IN_TAIL
+        whole = {key: self._joined([state[key] for state in states]) for key in keys}
+        parts = {key: self._parts(array) for key, array in whole.items()}
+        counts = _counts_of(states)
+        write_states(
+            self.server_client,
+            [
+                (
+                    (shard.shard, shard.table),
+                    {key: part[i].reshape(-1) for key, part in parts.items()},
+                    {"step": step, **self._part_of(counts, shard)},
+                )
+                for i, shard in enumerate(self._shards)
+                if only is None or shard.shard.number in only
+            ],
+            numbered=True,
+        )
+
+    def _part_of(self, counts: UpdateCounts | None, shard: DenseShard) -> dict[str, np.ndarray]:
+        if counts is None:
+            return {}
+        width = math.prod(self.shape[1:])
+        whole = len(self._shards) == 1
+        own = counts if whole else counts.part(shard.start * width, shard.stop * width)
+        return {COUNTS: own.array()}
+
+    def skipped(self) -> int:
+        """Return how many updates were left out because they were not finite."""
+        requests = [on_table(s.shard, s.table, CountSkipped()) for s in self._shards]
+        return sum(self.server_client.call(requests))
+
+    def _parts(self, array: np.ndarray) -> list[np.ndarray]:
+        if len(self._shards) == 1:
+            return [array]
+        return [array[shard.start : shard.stop] for shard in self._shards]
+
+    def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _read(self, answers: list[Any]) -> np.ndarray:
+        return self._joined([*map(as_float32, answers)])
+
+    def _split_rows(self, flat: np.ndarray) -> list[tuple[DenseShard, Any]]:
+        """Return each shard that has some of the rows, with their positions."""
+        if flat.size == 0:
+            return []
+        if len(self._shards) == 1:
+            return [(self._shards[0], slice(None))]
+        stops = np.array([shard.stop for shard in self._shards])
+        owners = np.searchsorted(stops, flat, side="right")
+        split = [(shard, np.flatnonzero(owners == i)) for i, shard in enumerate(self._shards)]
+        return [(shard, at) for shard, at in split if at.size]
+
+    def reading(self, rows: ArrayLike | None = None) -> PendingRead:
+        """Return the requests that read the value, or some rows of it."""
+        if rows is None:
+            requests = [
+                read_request(s.shard, s.table, ReadValues(self._half)) for s in self._shards
+            ]
+            return PendingRead(self.server_client, requests, self._read)
+        checked = checked_rows(rows, self.name, self.shape)
+        flat = checked.reshape(-1)
+        parts = self._split_rows(flat)
+        requests = [
+            read_request(s.shard, s.table, GatherRows(flat[at] - s.start, self._half))
+            for s, at in parts
+        ]
+
+        def value(answers: list[np.ndarray]) -> np.ndarray:
+            out = np.empty((flat.size, *self.shape[1:]), self.dtype)
+            for (_, at), values in zip(parts, answers, strict=True):
+                out[at] = as_float32(values)
+            return out.reshape((*checked.shape, *self.shape[1:]))
+
+        return PendingRead(self.server_client, requests, value)
+
+    def pushing(
+        self, gradient: ArrayLike | Blend | PartialGradient | list[Any]
+    ) -> list[ShardWrite]:
+        """Return the writes of a push, by shard; of several, one after the other."""
+        if isinstance(gradient, list) and any(isinstance(each, Blend) for each in gradient):
+            return [write for each in gradient for write in self.pushing(each)]
+        if isinstance(gradient, Blend):
+            return self._blending(gradient)
+        self.require_optimizer()
+        if isinstance(gradient, PartialGradient):
+            return self._pushing_some(gradient)
+        array = self.checked(gradient, "gradient")
+        parts, size = self._written(self._parts(array))
+        what = f"gradient for variable {self.name!r}"
+        finite = math.isfinite(size) or all_finite(array)
+        if not finite and self.must_skip(array, what):
+            first = self._shards[0]
+            return [(first.shard, OnTable(first.table, SkipUpdates(1)))]
+        # Computing the norm costs as much as looking for NaN and infinities, and finds them too. So
+        # it is always sent, and clipnorm can be switched on live.
+        return [
+            (s.shard, OnTable(s.table, PushGradient(part, size, half=self._half)))
+            for s, part in zip(self._shards, parts, strict=True)
+        ]
+
+    def _pushing_some(self, given: PartialGradient) -> list[ShardWrite]:
+        assert self.made_with is not None
+        if not self.made_with.by_element:
+            raise ConfigurationError(
+                f"some parameters in variable {self.name!r} have no gradient in this step, and its "
+                f"optimizer, {self.made_with!r}, takes all of them together (a norm). Give those "
+                "that are not always used an optimizer of their own, by name"
+            )
+        what = f"gradient for variable {self.name!r}"
+        array = checked_array(given.gradient, self.dtype, what)
+        ranges = [within(given.ranges, each.start, each.stop) for each in self._shards]
+        if len(self._shards) == 1:
+            ranges = [(given.ranges, slice(None))]
+        parts, size = self._written([array[at] for _, at in ranges])
+        if not (math.isfinite(size) or all_finite(array)) and self.must_skip(array, what):
+            first = self._shards[0]
+            return [(first.shard, OnTable(first.table, SkipUpdates(1)))]
+        # Also to shards without any: the rate is that of the variable's count of updates.
+        return [
+            (
+                s.shard,
+                OnTable(
+                    s.table, PushGradient(part, size, None, own, given.together, half=self._half)
+                ),
+            )
+            for s, part, (own, _) in zip(self._shards, parts, ranges, strict=True)
+        ]
+
+    def _blending(self, blend: Blend) -> list[ShardWrite]:
+        shares, terms = (self.checked(each, "blend") for each in blend)
+        if self.must_skip(terms, f"values for variable {self.name!r}"):
+            return []
+        parts = zip(self._shards, self._parts(shares), self._parts(terms), strict=True)
+        return [
+            (s.shard, OnTable(s.table, BlendValues(self._sent(s, share), self._sent(s, term))))
+            for s, share, term in parts
+        ]
+
+    def _written(self, of_shards: list[np.ndarray]) -> tuple[list[np.ndarray], float]:
+        """Return the parts of a gradient, one for each shard, and the norm of the whole.
+
+        The parts are in memory shared with the servers, if there is any: then one pass checks and
+        copies the gradient.
+        """
+        parts, norms = [], []
+        for shard, part in zip(self._shards, of_shards, strict=True):
+            buffer = self.server_client.allocate(shard.shard, part.shape, part.dtype)
+            norms.append(norm(part) if buffer is None else copy_with_norm(part, buffer))
+            if buffer is not None:
+                buffer.flags.writeable = False
+            parts.append(part if buffer is None else buffer)
+        return parts, math.hypot(*norms)
+
+    def checked(self, value: ArrayLike, what: str) -> np.ndarray:
+        """Return a value as an array of the shape and dtype, or raise InvalidArrayError."""
+        array = checked_array(value, self.dtype, f"{what} for variable {self.name!r}")
+        if array.shape != self.shape:
+            raise InvalidArrayError(
+                f"{what} for variable {self.name!r}: expected shape {self.shape}, "
+                f"found {array.shape}"
+            )
+        return array
+
+    def scatter(
+        self,
+        kind: type[AssignRows | AddRows],
+        rows: ArrayLike,
+        values: ArrayLike,
+        immediate: bool,
+        sign: int = 1,
+    ) -> None:
+        """Write some rows; see `Variable.scatter_update`."""
+        checked = checked_rows(rows, self.name, self.shape)
+        array = checked_array(values, self.dtype, f"values for variable {self.name!r}")
+        expected = (*checked.shape, *self.shape[1:])
+        if array.shape != expected:
+            raise InvalidArrayError(
+                f"values for variable {self.name!r}: expected shape {expected} for rows of shape "
+                f"{checked.shape}, found {array.shape}"
+            )
+        flat = checked.reshape(-1)
+        array = (array if sign > 0 else -array).reshape(flat.size, *self.shape[1:])
+        self.send(
+            [
+                (s.shard, OnTable(s.table, kind(flat[where] - s.start, array[where])))
+                for s, where in self._split_rows(flat)
+            ],
+            immediate,
+        )
+
+    def write(
+        self, kind: type[AssignValues | AddValues], array: np.ndarray, immediate: bool
+    ) -> None:
+        """Write the whole value; copied once, into memory shared with the servers if possible."""
+        parts = zip(self._shards, self._parts(array), strict=True)
+        writes = [(s.shard, OnTable(s.table, kind(self._sent(s, part)))) for s, part in parts]
+        self.send(writes, immediate)
+
+    def _sent(self, shard: DenseShard, part: np.ndarray) -> np.ndarray:
+        buffer = self.server_client.allocate(shard.shard, part.shape, part.dtype)
+        if buffer is None:
+            return part
+        buffer[...] = part
+        buffer.flags.writeable = False
+        return buffer
+
+
+_IN_TAIL = frozenset({"step", COUNTS})
+
+
+def _counts_of(states: Sequence[dict[str, np.ndarray]]) -> UpdateCounts | None:
+    return counts_together(
+        [
+            (
+                state["values"].size,
+                UpdateCounts.of(state[COUNTS]) if COUNTS in state else None,
+                int(state["step"][0]),
+            )
+            for state in states
+        ]
+    )

@@ -1,0 +1,110 @@
+"""Writes outside of closures, and writes in closures with ``immediate=True``.
+
+A process numbers them, as a coordinator numbers closures. So a request without an answer can be
+sent again, and a write that one of several servers has made is made by all.
+
+Threads: any may write. An interrupt of the main thread ends its waiting, so the commit itself is
+made in another thread. If a server is unresponsive, a thread ``psnb-finish`` waits for it; it
+ends when that server answers or is lost, or when the `ServerClient` is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from psnb._src.client.commit import UndecidedError
+from psnb._src.client.numbering import CommitNumbers
+from psnb._src.client.requests import Request
+from psnb._src.client.server_client import ServerClient
+from psnb._src.placement.layout import ShardId
+from psnb._src.server.commit_log import PROCESS, Commit, Part
+from psnb._src.server.operations import ApplyCommit
+from psnb._src.utils.threads import run_in_thread
+from psnb.errors import ClosureCancelledError, PsnbError, ServerLostError, ServerUnresponsiveError
+
+
+class _DirectWriter:
+    """Numbers the writes that this process makes outside of closures."""
+
+    def __init__(self) -> None:
+        self._name = f"{PROCESS}{uuid.uuid4().hex}"
+        self._numbers = CommitNumbers()
+
+    def begin(self, shards: tuple[ShardId, ...]) -> Commit:
+        """Return the next commit; servers remember it until it has ended."""
+        number, settled = self._numbers.begin(shards)
+        return Commit(self._name, number, settled=settled, shards=shards)
+
+    def end(self, commit: Commit) -> None:
+        self._numbers.end(commit.number)
+
+
+_writer = _DirectWriter()
+
+
+def _begin_anew() -> None:
+    """Give a forked process its own name: servers drop numbers that came under a name before."""
+    global _writer
+    _writer = _DirectWriter()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+def commit_now(
+    server_client: ServerClient, shards: tuple[ShardId, ...], parts: Mapping[ShardId, Part]
+) -> None:
+    """Have shards make writes, all of them or none, under a number of this process.
+
+    An interrupt ends the waiting only. The commit goes on, so that every server gets its part and
+    every number ends.
+
+    Raises
+    ------
+    ServerLostError, ServerUnresponsiveError, CoordinatorClosedError
+        Also if it is unknown whether the writes were made, on all servers or on some.
+    """
+    run_in_thread(_commit, server_client, shards, parts)
+
+
+def _commit(
+    server_client: ServerClient, shards: tuple[ShardId, ...], parts: Mapping[ShardId, Part]
+) -> None:
+    writer = _writer
+    commit = writer.begin(shards)
+    try:
+        server_client.commit(commit, parts)
+    except UndecidedError as error:
+        end = partial(writer.end, commit)
+        if isinstance(error.reason, ServerUnresponsiveError) and len(shards) > 1:
+            finish = partial(_finish, server_client, commit, end)
+            threading.Thread(target=finish, name="psnb-finish", daemon=True).start()
+        else:
+            end()
+        # A copy that took over has missed the writes: they are lost there with the server before
+        # it.
+        lost = isinstance(error.reason, ClosureCancelledError)
+        kind = ServerLostError if lost else type(error.reason)
+        raise kind(f"{error.reason}. It may have been written") from error
+    except BaseException:  # an interrupt, too: servers need not remember the commit
+        writer.end(commit)
+        raise
+    writer.end(commit)
+
+
+def _finish(server_client: ServerClient, commit: Commit, end: Callable[[], None]) -> None:
+    """Have each shard apply its part, if all have prepared theirs, once its server answers."""
+    left = [Request(shard, ApplyCommit(commit)) for shard in commit.shards]
+    try:
+        while left:
+            outcomes = server_client.attempt(left)  # waits for a while
+            found = zip(left, outcomes, strict=True)
+            left = [request for request, each in found if isinstance(each, ServerUnresponsiveError)]
+    except PsnbError:
+        pass  # the strategy is closed
+    finally:
+        end()

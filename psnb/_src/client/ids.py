@@ -1,0 +1,129 @@
+"""Ids: the ids of one lookup or push, checked once however many tables they are for. Pure."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from psnb._src.client.arguments import checked_ids
+from psnb._src.server.hashing import distinct, often_repeated
+from psnb._src.utils.memory import aligned
+
+
+class Ids:
+    """Ids of any shape, without the padding, each once.
+
+    Parameters
+    ----------
+    given : array_like of int
+        As the caller gave them.
+    name : str
+        The embedding's, for messages.
+    rows, padding_idx : int or None
+        Those of the embedding.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of all ids.
+    real : numpy.ndarray or None
+        Which of the ids, flattened, are not padding; None for all.
+    flat : numpy.ndarray
+        Those ids, uint64 ``(n,)``.
+
+    Raises
+    ------
+    InvalidArrayError, IdOutOfRangeError
+        As `checked_ids`.
+    """
+
+    def __init__(
+        self, given: ArrayLike, name: str, rows: int | None, padding_idx: int | None
+    ) -> None:
+        self._take(checked_ids(given, name, rows), padding_idx)
+
+    def _take(self, ids: np.ndarray, padding_idx: int | None) -> None:
+        # A view: who gave them may write to them.
+        self.shape, self.flat = ids.shape, ids.reshape(-1)
+        self.real: np.ndarray | None = None
+        if padding_idx is not None:
+            self.real = self.flat != np.uint64(padding_idx)
+            self.flat = self.flat[self.real]
+
+    @cached_property
+    def distinct(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """The distinct ids, read-only, and the position of each of ``flat`` among them.
+
+        The positions are None where each id is at its own.
+        """
+        found, position = distinct(self.flat)
+        found.flags.writeable = False
+        return found, position
+
+    @cached_property
+    def asked(self) -> np.ndarray:
+        """The ids to ask the servers for: the distinct ids if that saves work, else ``flat``."""
+        return self.distinct[0] if self._repeated else self.flat
+
+    @cached_property
+    def _repeated(self) -> bool:
+        return often_repeated(self.flat)
+
+    def spread(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of all ids, ``shape + (dim,)``, from those of ``asked``."""
+        if self._repeated:
+            out = aligned((self.flat.size, *rows.shape[1:]), rows.dtype)
+            _, position = self.distinct
+            assert position is not None  # what is repeated was searched
+            # No position is out of range, so numpy need not check.
+            rows = rows.take(position, axis=0, out=out, mode="clip")
+        if self.real is not None and self.flat.size < self.real.size:
+            real, rows = rows, np.zeros((self.real.size, rows.shape[1]), rows.dtype)
+            rows[self.real] = real
+        return rows.reshape(*self.shape, rows.shape[1])
+
+
+class DistinctIds(Ids):
+    """Ids of which none is repeated, known from elsewhere: nothing is checked or searched again.
+
+    Parameters
+    ----------
+    given : numpy.ndarray
+        Distinct ids of an embedding ``(n,)``, uint64; not changed from now on.
+    padding_idx : int or None
+        That of the embedding.
+    """
+
+    def __init__(self, given: np.ndarray, padding_idx: int | None) -> None:
+        self._take(given, padding_idx)
+        self.flat.flags.writeable = False
+
+    @cached_property
+    def distinct(self) -> tuple[np.ndarray, None]:
+        """The ids, and no positions: each is at its own."""
+        return self.flat, None
+
+    @cached_property
+    def _repeated(self) -> bool:
+        return False
+
+
+class SeenIds:
+    """The ids of one `pull` or `push`, which often are the same for several embeddings."""
+
+    def __init__(self) -> None:
+        # Keeps the object itself, so that no other object can get its ``id()``.
+        self._seen: dict[tuple[int, int | None, int | None], tuple[ArrayLike, Ids]] = {}
+
+    def get(
+        self, given: ArrayLike | DistinctIds, name: str, rows: int | None, padding_idx: int | None
+    ) -> Ids:
+        """Return the `Ids`; the same for the same object, which must not change meanwhile."""
+        if isinstance(given, DistinctIds):
+            return given
+        key = id(given), rows, padding_idx
+        if key not in self._seen:
+            self._seen[key] = given, Ids(given, name, rows, padding_idx)
+        return self._seen[key][1]

@@ -1,0 +1,1 @@
+"""What closures read and write in place of the servers, or in front of them."""
