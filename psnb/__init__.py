@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         TrainingProgress,
         WorkerStatistics,
     )
-    from psnb._src.protocol.messages import Async, BoundedStaleness, Geo, Sync
+    from psnb._src.protocol.modes import Async, BoundedStaleness, Geo, Sync
     from psnb._src.server.optimizer import Optimizer
     from psnb._src.server.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, RMSProp
     from psnb._src.server.schedules import (

@@ -26,8 +26,9 @@ from psnb._src.coordinator.leases import EpochLeases
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.scheduler import Scheduler
 from psnb._src.monitor.statistics import WorkerStatistics
+from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import ClosureResult, Taken
-from psnb._src.protocol.packing import dumps, pack_error
+from psnb._src.protocol.packing import dumps
 from psnb._src.utils.threads import runs_here
 from tests.conftest import DEADLINE, wait_until
 

@@ -12,8 +12,8 @@ from psnb._src.coordinator.closures import Execution, Work
 from psnb._src.coordinator.in_flight import RoundGate
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import AskLease, Taken
-from psnb._src.protocol.packing import pack_error
 from tests.coordinator.queues import (
     TIMEOUT,
     ClosureQueue,

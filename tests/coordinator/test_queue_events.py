@@ -8,7 +8,7 @@ from psnb import errors
 from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.monitor.events import EventKind, EventLog
-from psnb._src.protocol.packing import pack_error
+from psnb._src.protocol.errors import pack_error
 from tests.conftest import DEADLINE
 from tests.coordinator.queues import (
     ClosureQueue,

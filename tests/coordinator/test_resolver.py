@@ -15,8 +15,9 @@ from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.remote_value import ClosureStatus
 from psnb._src.coordinator.resolve import LEAST_REPORTED, Resolver
 from psnb._src.placement.layout import ShardId
+from psnb._src.protocol.errors import unpack_error
 from psnb._src.protocol.messages import exchange_writer
-from psnb._src.protocol.packing import dumps, unpack_error
+from psnb._src.protocol.packing import dumps
 from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import ApplyCommit, EndWriter, FenceCommits
 from psnb.errors import InternalError, ServerLostError

@@ -14,8 +14,8 @@ from psnb._src.client.numbering import CommitNumbers
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures import Work
 from psnb._src.placement.layout import ShardId
+from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import exchange_writer
-from psnb._src.protocol.packing import pack_error
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.tables.operations import AddRows, OnTable, PushGradient, ReadValues
 from psnb.errors import ServerLostError

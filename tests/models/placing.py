@@ -16,7 +16,7 @@ from psnb._src.client.requests import Request
 from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
 from psnb._src.client.variable import Variable
 from psnb._src.placement.layout import ShardId
-from psnb._src.protocol.messages import Async, Mode
+from psnb._src.protocol.modes import Async, Mode
 from psnb._src.server.operations import CreateDense, CreateSparse
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.admission import Admission, Always

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from psnb._src.monitor.failures import MOST_CALL_BYTES, MOST_FAILURES, FailureLog
-from psnb._src.protocol.packing import pack_error, unpack_error
+from psnb._src.protocol.errors import pack_error, unpack_error
 from psnb.errors import ConfigurationError
 
 

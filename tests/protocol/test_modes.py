@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import psnb
-from psnb._src.protocol.messages import check_mode
+from psnb._src.protocol.modes import check_mode
 from psnb.errors import ConfigurationError
 
 MODES = [psnb.Async(), psnb.Sync(), psnb.Sync(4), psnb.BoundedStaleness(0), psnb.Geo(8)]

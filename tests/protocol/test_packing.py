@@ -11,16 +11,8 @@ import numpy as np
 import pytest
 
 from psnb import errors
-from psnb._src.protocol.packing import (
-    Nothing,
-    PerWorkerReference,
-    dumps,
-    loads,
-    pack_error,
-    packed_text,
-    shorten_call,
-    unpack_error,
-)
+from psnb._src.protocol.errors import pack_error, packed_text, unpack_error
+from psnb._src.protocol.packing import Nothing, PerWorkerReference, dumps, loads, shorten_call
 
 
 class Reference(PerWorkerReference):

@@ -17,7 +17,8 @@ import pytest
 from jax import tree_util
 from jax._src.tree_util import _registry
 
-from psnb._src.protocol.packing import dumps, loads, with_registration
+from psnb._src.protocol.packing import dumps, loads
+from psnb._src.protocol.pytree_classes import with_registration
 
 ONE, TWO = jnp.ones(2), jnp.full(3, 2.0)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from psnb._src.protocol.errors import RemoteTraceback
 from psnb._src.protocol.packing import dumps
+from psnb._src.protocol.remote_traceback import RemoteTraceback
 
 
 def deep(count: int) -> None:

@@ -32,7 +32,7 @@ from psnb._src.server.tables.operations import (
     ReadValues,
     SkipUpdates,
 )
-from psnb._src.transport.stream import Message
+from psnb._src.transport.message import Message
 
 COMMIT = Commit("w", 3, 2, (0, 1), (ShardId("s", 0), ShardId("s", 4)), ((3, b"x"),), "c", True)
 ROWS = PushRows(np.arange(2, dtype=np.uint64), np.ones((2, 3)), 1.5, distinct=True)

@@ -24,7 +24,7 @@ from psnb._src.placement.layout import ServerAddress
 from psnb._src.placement.registry import LayoutCache
 from psnb._src.server.operations import CountTraffic, Done, ServerReply, ServerRequest
 from psnb._src.server.serving import HANDLER
-from psnb._src.transport import stream
+from psnb._src.transport import connecting
 from psnb._src.transport.stream import message_stream
 from tests.conftest import DEADLINE
 
@@ -117,7 +117,7 @@ def test_a_process_that_is_gone_is_noticed_before_patience_is_over(flaky: Flaky)
 def test_a_connection_that_takes_its_time_is_waited_for(
     flaky: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once, refused = flaky._pool.connect, stream._refused
+    at_once, refused = flaky._pool.connect, connecting._refused
     asked = asyncio.Event()
 
     async def slowly(*args: Any, **kwargs: Any) -> Comm:
@@ -130,7 +130,7 @@ def test_a_connection_that_takes_its_time_is_waited_for(
         return found
 
     monkeypatch.setattr(flaky._pool, "connect", slowly)
-    monkeypatch.setattr(stream, "_refused", looked)
+    monkeypatch.setattr(connecting, "_refused", looked)
     assert flaky.call() == 1
 
 
@@ -143,7 +143,9 @@ def test_looking_whether_a_process_is_there_fails_no_handshake() -> None:
         server = Server({})
         await server.listen("tls://127.0.0.1:0", **security.get_listen_args("worker"))
         context = security.get_connection_args("client")["ssl_context"]
-        refused = await stream._refused(server.address, context, slow=DEADLINE, handshake=DEADLINE)
+        refused = await connecting._refused(
+            server.address, context, slow=DEADLINE, handshake=DEADLINE
+        )
         async with asyncio.timeout(DEADLINE):
             record = await said.get()
         await server.close()
@@ -166,6 +168,6 @@ def test_a_pool_that_was_closed_is_a_connection_that_ended() -> None:
         pool = ConnectionPool()
         await pool.close()
         with pytest.raises(ConnectionAbortedError, match="closed"):
-            await stream.connect(pool, "tcp://127.0.0.1:1", 1)
+            await connecting.connect(pool, "tcp://127.0.0.1:1", 1)
 
     asyncio.run(connect())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.transport.stream import as_float32, halved
+from psnb._src.transport.message import as_float32, halved
 
 RELATIVE, ABSOLUTE = 2.0**-11, 2.0**-39
 

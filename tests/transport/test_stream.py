@@ -21,8 +21,8 @@ from psnb._src.server.operations import Done, ServerReply
 from psnb._src.server.tables.operations import OnTable, PushRows, ReadValues
 from psnb._src.transport import shared_memory
 from psnb._src.transport import stream as stream_module
+from psnb._src.transport.message import Message
 from psnb._src.transport.stream import (
-    Message,
     MessageStream,
     UnreadableError,
     UnreceivedError,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.protocol.messages import MODES
+from psnb._src.protocol.modes import MODES
 from psnb._src.server.optimizers import OPTIMIZERS
 from psnb._src.server.tables.admission import ADMISSIONS
 from psnb._src.server.tables.initializers import INITIALIZERS

@@ -16,7 +16,7 @@ from psnb._src.monitor.commands import execute
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.failures import MOST_BYTES, FailureLog
 from psnb._src.monitor.protocol import CommandReply
-from psnb._src.protocol.packing import pack_error, unpack_error
+from psnb._src.protocol.errors import pack_error, unpack_error
 from psnb._src.utils.text import ARGUMENT, LINE, NAME, PAGE, shown, truncate, with_article
 from psnb.errors import DatasetError
 from tests.checkpoint.fakes import Strategy

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from psnb._src.protocol.packing import dumps, leave_behind, loads
+from psnb._src.protocol.left_behind import leave_behind
+from psnb._src.protocol.packing import dumps, loads
 from psnb.errors import ConfigurationError
 
 

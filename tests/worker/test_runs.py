@@ -15,6 +15,7 @@ import psnb
 from psnb._src.client.commit import UndecidedError
 from psnb._src.client.updates import current_updates
 from psnb._src.placement.layout import ShardId
+from psnb._src.protocol.errors import unpack_error
 from psnb._src.protocol.messages import (
     EFFECTIVE,
     Assignment,
@@ -26,7 +27,7 @@ from psnb._src.protocol.messages import (
     SessionOpening,
     Taken,
 )
-from psnb._src.protocol.packing import dumps, loads, unpack_error
+from psnb._src.protocol.packing import dumps, loads
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.tables.operations import OnTable, PushGradient
 from psnb._src.worker.attempt import LoadedFunction

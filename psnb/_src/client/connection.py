@@ -20,8 +20,9 @@ from psnb._src.server.memory import refusal
 from psnb._src.server.operations import Failed, ServerReply, ServerRequest, number_in
 from psnb._src.server.replication import ForwardedRequest
 from psnb._src.server.serving import HANDLER
+from psnb._src.transport.connecting import connect
 from psnb._src.transport.shared_memory import can_see, probe
-from psnb._src.transport.stream import MessageStream, UnreceivedError, connect, message_stream
+from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream
 from psnb._src.utils.files import check_version, own_version
 
 CONNECT_TIMEOUT = 5.0

@@ -37,7 +37,7 @@ from psnb._src.server.tables.operations import (
 )
 from psnb._src.server.tables.presence import UpdateCounts, counts_together, within
 from psnb._src.server.tables.states import COUNTS, Expected, SavedShard, check_saved_slice
-from psnb._src.transport.stream import as_float32
+from psnb._src.transport.message import as_float32
 from psnb.errors import ConfigurationError, InvalidArrayError
 
 

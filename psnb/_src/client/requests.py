@@ -14,7 +14,7 @@ from typing import Any
 
 from psnb._src.dask_compat import cloudpickled
 from psnb._src.placement.layout import ServerAddress, ShardId
-from psnb._src.protocol.errors import lost_shard
+from psnb._src.protocol.lost_shards import lost_shard
 from psnb._src.server.operations import (
     CommitParts,
     Done,

@@ -42,7 +42,7 @@ from psnb._src.server.tables.operations import (
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import shard_of_ids
 from psnb._src.server.tables.states import ExpectedRows, SavedShard, check_saved_rows
-from psnb._src.transport.stream import as_float32
+from psnb._src.transport.message import as_float32
 from psnb._src.utils.memory import aligned
 from psnb.errors import ConfigurationError, InvalidArrayError
 

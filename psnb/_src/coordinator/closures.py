@@ -20,15 +20,9 @@ from psnb._src.coordinator.functions import DependencyFingerprint, changed_elsew
 from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
 from psnb._src.coordinator.values import PerWorkerIterator, ResourceRegistry
 from psnb._src.monitor.statistics import WorkerStatistics
+from psnb._src.protocol.dask_futures import GivenFutures, captured
 from psnb._src.protocol.modules import Uploads
-from psnb._src.protocol.packing import (
-    GivenFutures,
-    InputReference,
-    PerWorkerReference,
-    captured,
-    dumps,
-    loads,
-)
+from psnb._src.protocol.packing import InputReference, PerWorkerReference, dumps, loads
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.checks import integer, is_integer
 from psnb._src.utils.text import NAME, error_text, hide_internal_frames, shown, truncate

@@ -84,9 +84,10 @@ from psnb._src.monitor.progress_line import ProgressLine, WorkDone, wanted
 from psnb._src.monitor.statistics import Statistics
 from psnb._src.monitor.training_clock import TrainingClock
 from psnb._src.monitor.viewed import Records
-from psnb._src.protocol.messages import Geo, Sync
+from psnb._src.protocol.dask_futures import GivenFutures
+from psnb._src.protocol.errors import unpack_error
+from psnb._src.protocol.modes import Geo, Sync
 from psnb._src.protocol.notebook_only import NotebookOnly
-from psnb._src.protocol.packing import GivenFutures, unpack_error
 from psnb._src.server.schedules import LearningRate
 from psnb._src.strategy.core import Fences, StrategyCore
 from psnb._src.strategy.reconciler import LastSave

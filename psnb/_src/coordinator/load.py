@@ -28,7 +28,7 @@ from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.monitor.viewed import Records
 from psnb._src.placement.layout import Layout
 from psnb._src.protocol import messages
-from psnb._src.protocol.messages import Geo, Mode
+from psnb._src.protocol.modes import Geo, Mode
 from psnb._src.utils.checks import seconds
 from psnb._src.utils.profiling import PHASES, PhaseStatistics, Stages
 from psnb._src.worker.context import InputContext

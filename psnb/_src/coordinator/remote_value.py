@@ -18,7 +18,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 from psnb._src.jupyter_compat import current_cell
-from psnb._src.protocol.packing import InputReference, dumps, loads, unpack_error
+from psnb._src.protocol.errors import unpack_error
+from psnb._src.protocol.packing import InputReference, dumps, loads
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import counted, error_text, shown, timed_out, truncate
 from psnb._src.utils.threads import Inbox, Lock

@@ -20,8 +20,8 @@ from psnb._src.coordinator.closures import Work
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.coordinator.scheduler import Scheduler
 from psnb._src.placement.layout import Layout, ShardId
+from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import ClosureResult, exchange_writer
-from psnb._src.protocol.packing import pack_error
 from psnb._src.server.commit_log import Commit
 from psnb._src.server.operations import EndWriter, FenceCommits
 from psnb._src.strategy.core import StrategyCore

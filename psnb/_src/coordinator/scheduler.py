@@ -35,8 +35,8 @@ from psnb._src.coordinator.in_flight import Gate, InFlight, Step, Waiting
 from psnb._src.coordinator.remote_value import ClosureStatus, FailedClosures, RemoteValue
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.statistics import WorkerStatistics
+from psnb._src.protocol.errors import pack_error, packed_text
 from psnb._src.protocol.messages import ClosureResult
-from psnb._src.protocol.packing import pack_error, packed_text
 from psnb._src.utils.range_set import Bounds
 from psnb._src.utils.text import counted, text_of
 from psnb._src.worker.context import split_front

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, structs
 
 from psnb._src.client.model_records import ModelRecord
 from psnb._src.coordinator.load import StartDelay, Timeouts
-from psnb._src.protocol.messages import MODES
+from psnb._src.protocol.modes import MODES
 from psnb._src.utils.checks import from_config, integer, period, seconds, to_config
 from psnb._src.utils.files import own_version, require, typed
 from psnb._src.utils.text import shown

@@ -18,7 +18,8 @@ from typing import Any, NoReturn
 from psnb._src.coordinator.remote_value import RemoteValue, raise_together
 from psnb._src.data.spec import Spec
 from psnb._src.monitor.html.tables import html_table
-from psnb._src.protocol.packing import PerWorkerReference, captured, dumps
+from psnb._src.protocol.dask_futures import captured
+from psnb._src.protocol.packing import PerWorkerReference, dumps
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.text import NAME, truncate
 from psnb._src.utils.threads import uninterrupted

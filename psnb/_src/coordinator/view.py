@@ -46,7 +46,7 @@ from psnb._src.monitor.statistics import (
 )
 from psnb._src.monitor.training_clock import EpochCount, TrainingClock
 from psnb._src.monitor.viewed import OptimizerState, Records
-from psnb._src.protocol.messages import BoundedStaleness, Geo, Mode, Sync
+from psnb._src.protocol.modes import BoundedStaleness, Geo, Mode, Sync
 from psnb._src.server.operations import EndRound
 from psnb._src.server.schedules import LearningRate
 from psnb._src.strategy.core import StrategyCore

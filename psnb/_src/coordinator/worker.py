@@ -35,8 +35,8 @@ from psnb._src.dask_compat import Comm
 from psnb._src.monitor.events import EventKind
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol import messages
-from psnb._src.protocol.messages import Geo
-from psnb._src.protocol.packing import unpack_error
+from psnb._src.protocol.errors import unpack_error
+from psnb._src.protocol.modes import Geo
 from psnb._src.transport.stream import MessageStream, message_stream
 from psnb._src.utils.files import OtherVersionError, check_version, own_version
 from psnb._src.worker.context import InputContext

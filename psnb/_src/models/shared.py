@@ -34,8 +34,8 @@ from psnb._src.client.updates import weigh
 from psnb._src.client.variable import Variable
 from psnb._src.models.export.manifest import DenseSources, Fetch, RowChunk, TableSource
 from psnb._src.models.export.writing import check_nested, leaves_of
-from psnb._src.protocol.errors import RemoteTraceback
-from psnb._src.protocol.messages import Mode
+from psnb._src.protocol.modes import Mode
+from psnb._src.protocol.remote_traceback import RemoteTraceback
 from psnb._src.server.hashing import distinct
 from psnb._src.server.optimizer import OPTIMIZABLE, Optimizer
 from psnb._src.server.tables.operations import rows_in_segment

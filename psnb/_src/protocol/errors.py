@@ -1,200 +1,144 @@
-"""RemoteTraceback: where an exception was raised, as text that can be read elsewhere. Pure.
-
-The process that raised it keeps the user's frames, with the lines of their sources where it has
-them. The sources of a notebook's cells are in the notebook only, which fills them in.
-"""
+"""Exceptions across the wire: pickled with their causes, and with their tracebacks as text."""
 
 from __future__ import annotations
 
-import linecache
-import re
-import traceback
-import weakref
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+import contextlib
+import io
+import pickle
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
-from psnb._src.jupyter_compat import cell_of
-from psnb._src.placement.layout import ServerAddress, ShardId
-from psnb._src.utils.text import PAGE, causes, is_psnbs, is_users, text_of, truncate
-from psnb._src.utils.threads import Lock
-from psnb.errors import ServerLostError
+import cloudpickle
 
-_MOST_FRAMES = 20
-"""Frames of one exception that are kept: the first and the last of them."""
-
-_FRAME = re.compile(r'^ *File "(.+)", line (\d+), in .*$', re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A line of code that was being run.
-
-    Attributes
-    ----------
-    file, function : str
-        The file or cell, and the function in it.
-    line : int
-        The number of the line.
-    source : str
-        Its text; empty if it is not known there, or not the user's.
-    """
-
-    file: str
-    line: int
-    function: str
-    source: str
-
-    def text(self) -> str:
-        """Return it in one line, or two if there is a source; cells are named as IPython does."""
-        cell = cell_of(self.file)
-        source = self.source or (_source(self.file, self.line) if cell else "")
-        where = f"  {cell or f'File {self.file}'}, line {self.line}, in {self.function}"
-        return f"{where}\n    {truncate(source)}" if source else where
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteTraceback:
-    """Where an exception was raised, and its causes.
-
-    Attributes
-    ----------
-    links : tuple
-        The user's frames of the exception, its cause and so on, each after a line that says what
-        it was; this is empty if the exception before it says so.
-    whole : str
-        All frames, as Python shows them; at most `PAGE` characters.
-    """
-
-    links: tuple[tuple[str, tuple[Frame | str, ...]], ...]
-    whole: str
-
-    @classmethod
-    def of(cls, error: BaseException) -> RemoteTraceback:
-        """Return that of an exception which was just caught."""
-        links: list[tuple[str, tuple[Frame | str, ...]]] = []
-        texts = ""
-        for each in causes(error):
-            message = text_of(each)
-            first = message.partition("\n")[0]
-            known = not links or (first and first in texts)
-            cause = "" if known else truncate(f"caused by {type(each).__name__}: {first}")
-            links.append((cause, _users_frames(each)))
-            texts += message
-        whole = truncate("".join(traceback.format_exception(error)).rstrip(), PAGE)
-        return cls(tuple(links), whole)
-
-    def text(self) -> str:
-        """Return the user's frames, with their sources; empty if there are none."""
-        lines = []
-        for cause, frames in self.links:
-            if frames:
-                lines += [cause] if cause else []
-                lines += [each if isinstance(each, str) else each.text() for each in frames]
-        return "\n".join(lines)
-
-    def full(self) -> str:
-        """Return all frames, with the sources of cells."""
-
-        def filled(found: re.Match[str]) -> str:
-            source = _source(found[1], int(found[2])) if cell_of(found[1]) else ""
-            return f"{found[0]}\n    {source}" if source else found[0]
-
-        return truncate(_FRAME.sub(filled, self.whole), PAGE)
-
-
-NOWHERE = RemoteTraceback((), "")
-"""That of an exception of which nothing is known."""
-
-
-def _users_frames(error: BaseException) -> tuple[Frame | str, ...]:
-    """Return the user's frames, and where in a library the last of them ended up."""
-    frames: list[Frame | str] = []
-    last: Frame | None = None
-    for each in traceback.extract_tb(error.__traceback__):
-        line = each.lineno or 0
-        if is_users(each.filename):
-            frames.append(Frame(each.filename, line, each.name, each.line or ""))
-            last = None
-        elif is_psnbs(each.filename):
-            last = None
-        elif frames:
-            last = Frame(each.filename, line, each.name, "")
-    if last is not None:
-        frames.append(last)
-    if (more := len(frames) - _MOST_FRAMES) > 0:
-        half = _MOST_FRAMES // 2
-        frames[half:-half] = [f"  [... {more} frames more ...]"]
-    return tuple(frames)
-
-
-def _source(file: str, line: int) -> str:
-    return linecache.getline(file, line).strip()
-
-
-# What the error of a lost shard says: what has happened, and the ways on.
-#
-# A worker that finds a shard gone knows neither what else went with it nor whether there is a
-# checkpoint. The process that looks after the servers knows both: there the error is completed,
-# whether it was made there or has come from a worker. Thread-safe.
-
-E = TypeVar("E", bound=BaseException)
-
-UNKNOWN = (
-    "bring it back from the last checkpoint with strategy.recover(), or without one start over "
-    "with strategy.recover(initialize=True); with replicas=1 a replica takes over"
+from psnb._src.protocol.lost_shards import completed
+from psnb._src.protocol.packing import PROTOCOL, _shortened
+from psnb._src.protocol.remote_traceback import NOWHERE, RemoteTraceback
+from psnb._src.utils.text import (
+    causes,
+    error_text,
+    hide_internal_frames,
+    is_interrupt,
+    text_of,
+    truncate,
 )
+from psnb.errors import ClosureError, InternalError
 
 
-class Adviser(Protocol):
-    """Knows what was lost of a strategy."""
+def pack_error(error: BaseException, where: str = "") -> bytes:
+    """Pickle an exception with its traceback as text, so that it can be raised elsewhere.
 
-    @property
-    def strategy(self) -> str:
-        """The strategy's name, at present."""
+    Its causes go with it. Of these exceptions, one that cannot be pickled becomes a `ClosureError`
+    that says what it was. Whatever its class does meanwhile, this raises nothing.
 
-    def advice(self, shard: int, server: ServerAddress | None) -> str:
-        """Return the ways on; empty if the shard is there (again).
-
-        Parameters
-        ----------
-        shard : int
-            Its number.
-        server : ServerAddress or None
-            The server that it was lost with, if that is known.
-        """
-
-
-_lock = Lock()  # guards the next one
-_advisers: weakref.WeakSet[Adviser] = weakref.WeakSet()
-
-
-class _Loss(NamedTuple):
-    """What an error knows of a lost shard, wherever it travels."""
-
-    message: str
-    shard: ShardId
-    server: ServerAddress | None
+    Parameters
+    ----------
+    error : BaseException
+        It loses its traceback: frames of another process are of no use here.
+    where : str
+        A line about what was being done.
+    """
+    traceback, chain = NOWHERE, [error]
+    with contextlib.suppress(BaseException):  # whatever its class may raise
+        traceback = RemoteTraceback.of(error)
+        chain = causes(error)[:_MOST_CAUSES]
+    packed = [(_pickled(each), each.__cause__ is not None) for each in chain]
+    for each in chain:
+        with contextlib.suppress(BaseException):  # likewise, such as a frozen dataclass
+            each.__traceback__ = None
+    return pickle.dumps((packed, where, traceback, truncate(error_text(error))), protocol=PROTOCOL)
 
 
-def advise(adviser: Adviser) -> None:
-    """Complete errors with what an adviser knows, for as long as it lives."""
-    with _lock:
-        _advisers.add(adviser)
+def packed_text(data: bytes) -> str:
+    """Return what a packed exception says, in a line, without making it."""
+    text: str = pickle.loads(data)[-1]
+    return text
 
 
-def lost_shard(message: str, shard: ShardId, server: ServerAddress | None) -> ServerLostError:
-    """Return the error of a lost shard; ``message`` is what has happened."""
-    error = ServerLostError(message)
-    error.loss = _Loss(message, shard, server)  # type: ignore[attr-defined]
-    return completed(error)
+_MOST_CAUSES = 10
 
 
-def completed(error: E) -> E:
-    """Add the ways on that this process knows to an error, if it is that of a lost shard."""
-    loss = getattr(error, "loss", None)
-    if isinstance(error, ServerLostError) and isinstance(loss, _Loss):
-        with _lock:
-            those = [each for each in _advisers if each.strategy == loss.shard.strategy]
-        ways = [each.advice(loss.shard.number, loss.server) for each in those]
-        error.args = (f"{loss.message}; {next(filter(None, ways), UNKNOWN)}",)
+class _ErrorPickler(cloudpickle.Pickler):
+    """Pickles one exception without what it was raised from, whatever its class has for that.
+
+    The exception stays as it is: other threads may raise the same one.
+    """
+
+    def __init__(self, buffer: io.BytesIO, error: BaseException) -> None:
+        super().__init__(buffer, protocol=PROTOCOL)
+        self._error = error
+
+    def reducer_override(self, obj: Any) -> Any:
+        if obj is self._error:
+            return obj.__reduce_ex__(PROTOCOL)
+        return super().reducer_override(obj)
+
+
+def _pickled(error: BaseException) -> bytes:
+    try:
+        buffer = io.BytesIO()
+        _ErrorPickler(buffer, error).dump(error)
+        packed = buffer.getvalue()
+        # Many exceptions pickle, but do not come back, or take nothing that is said about them.
+        pickle.loads(packed).add_note("")
+    except BaseException:  # again whatever its class, or that of an attribute, may raise
+        substitute = ClosureError(f"{type(error).__qualname__}: {_shortened(error, 500)}")
+        packed = cloudpickle.dumps(substitute, protocol=PROTOCOL)
+    return packed
+
+
+def _raisable(error: BaseException) -> Exception:
+    if isinstance(error, Exception):
+        return error
+    wrapped = ClosureError(
+        f"the closure raised {error_text(error)}. That would end the notebook, or cancel what "
+        "waits there: a closure ends with return, or with an exception such as RuntimeError"
+    )
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _chained(packed: Sequence[tuple[bytes, bool]]) -> Any:
+    """Return the first exception, with those that it was raised from."""
+    first, *rest = packed
+    error = upper = pickle.loads(first[0])
+    is_cause = first[1]
+    with suppress(Exception):  # a cause that this process cannot unpickle ends the chain
+        for each, next_is_cause in rest:
+            lower = pickle.loads(each)
+            if is_cause:
+                upper.__cause__ = lower
+            else:
+                upper.__context__ = lower
+            upper, is_cause = lower, next_is_cause
     return error
+
+
+def unpack_error(data: bytes) -> BaseException:
+    """Return what `pack_error` packed; a `ClosureError` if its type cannot be imported here.
+
+    What would end or cancel the caller (SystemExit, KeyboardInterrupt, the
+    CancelledError of asyncio) becomes the cause of a `ClosureError`.
+
+    Its notes say where it was raised, with the user's frames. Its attribute ``full_traceback`` has
+    all frames.
+    """
+    where, traceback = "", NOWHERE
+    try:
+        packed, where, traceback, _ = pickle.loads(data)
+        error = _chained(packed)
+    except BaseException as failure:  # likewise; most often ImportError
+        if is_interrupt(failure):
+            raise
+        error = ClosureError(
+            "a closure failed with an exception that this process cannot unpickle: "
+            + truncate(text_of(failure, repr))
+        )
+    if not isinstance(error, BaseException):
+        raise InternalError(f"a closure failed with {error!r}, which is not an exception")
+    error = completed(_raisable(error))
+    if note := "\n".join(filter(None, (where, traceback.text()))):
+        error.add_note(note)
+    with contextlib.suppress(Exception):  # its class may allow no attributes
+        error.full_traceback = traceback.full()  # type: ignore[attr-defined]
+    return hide_internal_frames(error)

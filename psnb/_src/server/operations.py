@@ -20,7 +20,7 @@ from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.initializers import Initializer
 from psnb._src.server.tables.operations import Operation, RoundWeights, Segment, ShardOperation
 from psnb._src.server.tables.row_use import CtrAccessor
-from psnb._src.transport.stream import Message
+from psnb._src.transport.message import Message
 from psnb._src.utils.files import WrittenFile
 from psnb._src.utils.range_set import Bounds
 

@@ -45,7 +45,7 @@ from psnb._src.dask_compat import (
 )
 from psnb._src.monitor.events import EventKind
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlacement
-from psnb._src.protocol.errors import advise
+from psnb._src.protocol.lost_shards import advise
 from psnb._src.protocol.modules import UploadedModule, Uploads, read_files
 from psnb._src.server.operations import EndRound, FenceCommits
 from psnb._src.server.tables.sharding import Partitioner

@@ -32,7 +32,7 @@ from psnb._src.monitor.events import EventKind
 from psnb._src.placement.layout import Layout, ServerAddress, moves
 from psnb._src.placement.next_layout import DesiredLayout, Health, SyncPauses, next_layout
 from psnb._src.placement.registry import PUBLISH_AGAIN
-from psnb._src.protocol.errors import UNKNOWN
+from psnb._src.protocol.lost_shards import UNKNOWN
 from psnb._src.strategy.ownership import scheduler_ends
 from psnb._src.strategy.servers import Servers, WatchedServer
 from psnb._src.utils.files import AnyPath

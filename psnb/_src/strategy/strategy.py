@@ -50,7 +50,7 @@ from psnb._src.monitor.html.lists import Events
 from psnb._src.monitor.html.tables import html_table
 from psnb._src.placement.layout import Layout, ServerAddress, unpacked
 from psnb._src.placement.registry import STRATEGIES, Owner, OwnershipRecord
-from psnb._src.protocol.messages import Async, Mode, Sync, check_mode
+from psnb._src.protocol.modes import Async, Mode, Sync, check_mode
 from psnb._src.protocol.notebook_only import NotebookOnly
 from psnb._src.server.operations import OpenLog
 from psnb._src.server.optimizer import OPTIMIZABLE, Optimizer

@@ -19,7 +19,7 @@ from psnb._src.coordinator.coordinator import ClusterCoordinator, filling
 from psnb._src.coordinator.epoch import LeasedIterator
 from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
 from psnb._src.monitor.statistics import WorkerStatistics
-from psnb._src.protocol.messages import Async, Sync
+from psnb._src.protocol.modes import Async, Sync
 from psnb._src.training.device_workers import DeviceWorker
 from psnb._src.utils.checks import integer
 from psnb._src.utils.threads import uninterrupted

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from psnb._src.client.updates import writing_nothing
+from psnb._src.client.local.dry_run import writing_nothing
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.reader import DatasetIterator

@@ -20,27 +20,17 @@ import asyncio
 import contextlib
 import math
 import pickle
-import ssl
 import struct
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
-from msgspec.structs import astuple
 from tornado.iostream import IOStream, StreamClosedError
 
-from psnb._src.dask_compat import (
-    Comm,
-    ConnectionPool,
-    cloudpickled,
-    has_open_connection,
-    host_and_port,
-    socket_stream,
-    tls_context,
-)
+from psnb._src.dask_compat import Comm, cloudpickled, socket_stream
+from psnb._src.transport.message import Message, made
 from psnb._src.transport.shared_memory import Arena, Mapped, SharedBlock
 from psnb._src.utils.memory import BufferPool
 
@@ -490,178 +480,3 @@ def message_stream(comm: Comm, hang_up_timeout: float = 1.0) -> MessageStream:
     if stream is None:
         return _CommStream(comm, hang_up_timeout)
     return _SocketStream(comm, hang_up_timeout, stream)
-
-
-# Message: what psnb's processes say to each other, whole or as a part. Pure.
-#
-# Messages travel as plain tuples of a name and fields, which pickle in a tenth of the time: pickle
-# looks up each class where it is defined, in each message. Both ends have the same classes.
-#
-# (Encoded by msgspec, with a type for each field, a push takes a quarter of the time, 5 us instead
-# of 22, and fails where a field is wrong. But most of what servers answer, errors, optimizers and
-# the states of iterators must be pickled all the same, and msgspec does not know of what: it makes
-# a dict of a dataclass, and a list of a named tuple. So there would be two encodings.)
-
-_KINDS: dict[str, type[Message]] = {}
-"""All messages by the names of their classes."""
-
-
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """The base of all messages. Within others, and in other objects, it pickles by its name."""
-
-    batch: ClassVar[type[msgspec.Struct] | None] = None
-    """If the last field has many objects of one class, that class. They travel as tuples, too:
-    there may be 25,000 of them a second."""
-
-    def __init_subclass__(cls) -> None:
-        """Note the name, by which it travels."""
-        _KINDS[cls.__name__] = cls
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return made, self.wire()
-
-    def wire(self) -> tuple[Any, ...]:
-        """Return its name and fields."""
-        fields = astuple(self)
-        if self.batch is not None:
-            fields = *fields[:-1], [astuple(each) for each in fields[-1]]
-        return type(self).__name__, *fields
-
-
-def made(name: str, *fields: Any) -> Message:
-    """Return the message of which `Message.wire` has made a tuple."""
-    kind = _KINDS[name]
-    if kind.batch is not None:
-        fields = *fields[:-1], [kind.batch(*each) for each in fields[-1]]
-    return kind(*fields)
-
-
-# Float16Message: an array of float32 that travels with 16 bits each. Pure.
-#
-# All of an array is multiplied by one power of two, so that its largest number is just below 2**15,
-# and rounded to float16. So numbers of any size travel, gradients of a mean over many examples too:
-# each arrives with a relative error of at most 2**-11, or with an absolute error of at most 2**-39
-# of the largest one. What is rounded once is not changed by the next rounding, as when a server
-# passes a push on to a copy. (Torchrec and Horovod send float16 without a common power; there small
-# gradients become zero.)
-
-_TOP, _MOST = 15, 127
-"""Numbers are below two to the power of the first (float16 goes up to 65504), and multiplied by two
-to the power of the second at most, which float32 can hold."""
-
-
-class Float16Message(Message, frozen=True):
-    """An array on its way.
-
-    Attributes
-    ----------
-    halves : float16 numpy.ndarray
-        What travels.
-    exponent : int
-        They are two to the power of this times too large.
-    """
-
-    halves: np.ndarray
-    exponent: int
-
-    def wide(self) -> np.ndarray:
-        """Return the array again."""
-        return np.multiply(self.halves, np.float32(2.0**-self.exponent), dtype=np.float32)
-
-
-def halved(array: np.ndarray) -> Float16Message:
-    """Return an array of float32 as it travels; NaN and infinities travel as they are."""
-    largest = max(array.max(initial=0), -array.min(initial=0))
-    if not np.isfinite(largest):
-        largest = np.abs(array[np.isfinite(array)]).max(initial=0)
-    exponent = min(_MOST, _TOP - int(np.frexp(largest)[1])) if largest else 0
-    return Float16Message((array * np.float32(2.0**exponent)).astype(np.float16), exponent)
-
-
-class InHalves:
-    """An array of float32 that arrives as what it is, and is `halved` on its way."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self._array = array
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Float16Message.wide, (halved(self._array),)
-
-
-def as_float32(found: Any) -> Any:
-    """Return an array again that has been halved, and all else as it is."""
-    return found.wide() if isinstance(found, Float16Message) else found
-
-
-# Connecting to a worker, and noticing soon that its process has ended.
-#
-# Dask tries a refused connection again until the timeout, because the other side may be about to
-# start. Processes that psnb connects to are not: if one has ended, what it held is lost.
-
-_SLOW = 0.1
-"""Seconds after which connecting is slow enough to ask why."""
-
-_HANDSHAKE = 1.0
-"""Seconds for the TLS handshake of a connection that only checks whether a process is there."""
-
-_REFUSALS = 3
-_PAUSE = 0.05
-
-
-async def connect(pool: ConnectionPool, address: str, timeout: float) -> Comm:
-    """Return a connection from the pool, an open or a new one.
-
-    Raises
-    ------
-    OSError
-        If there is no connection within ``timeout`` seconds or, sooner, if nothing listens there,
-        or if the pool is closed.
-    """
-    try:
-        return await _connected(pool, address, timeout)
-    except RuntimeError as error:  # what Dask raises if the pool is closed
-        raise ConnectionAbortedError(str(error)) from error
-
-
-async def _connected(pool: ConnectionPool, address: str, timeout: float) -> Comm:
-    if has_open_connection(pool, address):
-        return await pool.connect(address, timeout=timeout)
-    connecting = asyncio.ensure_future(pool.connect(address, timeout=timeout))
-    context = tls_context(pool)
-    try:
-        await asyncio.wait({connecting}, timeout=_SLOW)
-        if not connecting.done() and await _refused(address, context) and not connecting.done():
-            raise ConnectionRefusedError("its process is gone")
-        return await connecting
-    finally:
-        connecting.cancel()  # of no effect when it is done
-
-
-async def _refused(
-    address: str,
-    context: ssl.SSLContext | None,
-    slow: float = _SLOW,
-    handshake: float = _HANDSHAKE,
-) -> bool:
-    """Return whether an address refuses connections, several times in a row."""
-    if not address.startswith(("tcp://", "tls://")):
-        return False
-    host, port = host_and_port(address)
-    for _ in range(_REFUSALS):
-        try:
-            async with asyncio.timeout(slow):
-                _, writer = await asyncio.open_connection(host, port)
-        except ConnectionRefusedError:
-            await asyncio.sleep(_PAUSE)
-        except OSError:  # slow, or unreachable for now
-            return False
-        else:
-            with contextlib.suppress(OSError):
-                if context is not None:  # or the other side would log a handshake that failed
-                    async with asyncio.timeout(handshake):
-                        await writer.start_tls(context)
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-            return False
-    return True

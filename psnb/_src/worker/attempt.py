@@ -8,8 +8,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from psnb._src.client.updates import Updates
+from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import Assignment, ClosureResult, Taken
-from psnb._src.protocol.packing import Nothing, dumps, loads, pack_error, shorten_call
+from psnb._src.protocol.packing import Nothing, dumps, loads, shorten_call
 from psnb._src.utils.profiling import COMMIT, COMPUTE, PHASES, READ, start_clock
 from psnb._src.worker.context import (
     Activity,

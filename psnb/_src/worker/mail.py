@@ -25,7 +25,7 @@ from psnb._src.dask_compat import (
     offload,
     pool_of,
 )
-from psnb._src.transport.stream import connect
+from psnb._src.transport.connecting import connect
 from psnb.errors import WorkerLostError
 
 HANDLER = "psnb_mail"

@@ -27,6 +27,7 @@ from psnb._src.client.local.geo import LocalCopies
 from psnb._src.client.server_client import reaching_by
 from psnb._src.client.updates import Round, Updates, buffered
 from psnb._src.placement.layout import ShardId
+from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import (
     AnnounceStrategies,
     AskLease,
@@ -41,7 +42,7 @@ from psnb._src.protocol.messages import (
     SessionOpening,
     exchange_writer,
 )
-from psnb._src.protocol.packing import loads, pack_error
+from psnb._src.protocol.packing import loads
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.utils.profiling import COMMIT, stop_clock
 from psnb._src.utils.threads import Answer

@@ -10,7 +10,7 @@ from distributed import Client
 
 import psnb
 from psnb._src.monitor.feed import Feed
-from psnb._src.protocol.messages import Mode
+from psnb._src.protocol.modes import Mode
 from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
 from psnb._src.server.tables.operations import Operation
 from psnb.metrics import AUC, LogLoss, Mean, MetricState, MetricStates

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import psnb.torch
-from psnb._src.protocol.messages import Async, BoundedStaleness, Geo, Mode, Sync
+from psnb._src.protocol.modes import Async, BoundedStaleness, Geo, Mode, Sync
 from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy

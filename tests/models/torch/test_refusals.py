@@ -10,12 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import psnb.torch
-from psnb._src.protocol.packing import pack_error, unpack_error
-from psnb.errors import (
-    ConfigurationError,
-    IdOutOfRangeError,
-    InvalidArrayError,
-)
+from psnb._src.protocol.errors import pack_error, unpack_error
+from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
 from tests.models.torch.wide_deep import (
     IDS,
     OFFSETS,

@@ -46,7 +46,7 @@ from psnb._src.server.tables.operations import (
     TableOperation,
 )
 from psnb._src.server.tables.table import with_rates
-from psnb._src.transport.stream import as_float32
+from psnb._src.transport.message import as_float32
 from psnb.errors import ServerLostError, ServerMemoryError
 
 _DENSE = (AddRows, AddValues, AssignRows, AssignValues)

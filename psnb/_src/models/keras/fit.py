@@ -22,7 +22,7 @@ from psnb._src.data.dataset import Dataset
 from psnb._src.models.keras.program import KerasProgram, Trained
 from psnb._src.monitor.history import VALIDATION
 from psnb._src.monitor.training_clock import EpochCount, TrainingClock
-from psnb._src.protocol.messages import Sync
+from psnb._src.protocol.modes import Sync
 from psnb._src.utils.checks import integer
 from psnb.errors import ConfigurationError
 

@@ -30,7 +30,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from psnb._src.models.shared import functions_of, leads_to, used_global
 from psnb._src.models.torch.tables import TableWeight
-from psnb._src.protocol.packing import leave_behind
+from psnb._src.protocol.left_behind import leave_behind
 from psnb.errors import ConfigurationError, InvalidArrayError
 
 # CheckedState: what a state would write on the servers, checked before any of it is. Pure.

@@ -45,7 +45,7 @@ from psnb._src.models.torch.module_graph import (
     placeholder,
 )
 from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
-from psnb._src.protocol.messages import Sync
+from psnb._src.protocol.modes import Sync
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, InvalidArrayError, SerializationError
 

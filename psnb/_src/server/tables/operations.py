@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psnb._src.transport.stream import InHalves, Message
+from psnb._src.transport.message import InHalves, Message
 
 Segment = dict[str, np.ndarray]
 """Some rows of a table: the part of each of its arrays for these rows."""

@@ -39,7 +39,7 @@ from psnb._src.server.tables.row_use import CtrAccessor, RowUse
 from psnb._src.server.tables.states import ROW_USE, ExpectedRows
 from psnb._src.server.tables.table import Table
 from psnb._src.server.updater import Updater
-from psnb._src.transport.stream import halved
+from psnb._src.transport.message import halved
 from psnb.errors import InternalError, InvalidArrayError, ServerMemoryError
 
 _ALWAYS = Always()

@@ -1,0 +1,84 @@
+"""What stays in the process that it is in: closures that have captured it get what raises there.
+
+A model is distributed, and the object that it was made of is still at hand; what a closure
+captures of it would be a copy that nothing learns of. Its use is refused, not
+the capture: an object that holds both captures both.
+
+Threads: any may call.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from psnb.errors import ConfigurationError
+
+_left: dict[int, tuple[weakref.ref[Any], str]] = {}
+
+
+def leave_behind(value: object, why: str) -> None:
+    """Let what closures have captured of a value raise ConfigurationError where it is used.
+
+    Parameters
+    ----------
+    value : object
+        Any that can be referred to weakly.
+    why : str
+        What the error says.
+    """
+    number = id(value)
+    _left[number] = weakref.ref(value, lambda _: _left.pop(number, None)), why
+
+
+def left_behind(value: object) -> LeftBehind | None:
+    """Return what travels in place of a value; None if it does itself."""
+    found = _left.get(id(value))
+    return LeftBehind(found[1]) if found is not None and found[0]() is value else None
+
+
+class LeftBehind:
+    """Raises when it is used.
+
+    Parameters
+    ----------
+    why : str
+        The message.
+    """
+
+    def __init__(self, why: str) -> None:
+        vars(self)["_why"] = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LeftBehind, (self._why,)
+
+    def __repr__(self) -> str:
+        return f"<not here: {self._why}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # what protocols look for
+            raise AttributeError(name)
+        self._refuse()
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise ConfigurationError(self._why)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> NoReturn:
+        """Raise: a function of torch was called with one."""
+        given = [*args, *(kwargs or {}).values()]
+        several = [each for value in given for each in _items(value)]
+        next(each for each in several if isinstance(each, cls))._refuse()
+        raise AssertionError
+
+    __setattr__ = __call__ = __iter__ = __len__ = __getitem__ = __setitem__ = __bool__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = _refuse
+    __rmatmul__ = __truediv__ = __rtruediv__ = __pow__ = __neg__ = __lt__ = __gt__ = _refuse
+    __float__ = __array__ = _refuse
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]

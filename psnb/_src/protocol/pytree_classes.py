@@ -1,0 +1,182 @@
+"""Classes of a notebook that JAX knows as nodes of trees: they are that on workers, too.
+
+A class that no module has travels by value: cloudpickle makes an empty class, and sets what it
+had. What its decorator or its metaclass has registered with JAX is lost, or registered while the
+class is still empty: so its instances would be leaves on a worker, or have none. Such a class
+brings along how JAX takes it apart and puts it together, and is made with the fields that it
+declares. (Equinox's metaclass, and ``__init_subclass__`` of Flax's ``PyTreeNode``, register what
+they find declared, and keep notes of their own: to make such a class without them would leave
+these out.)
+
+Imports no JAX where there are no such classes. Threads: several may unpickle a class; one at a
+time registers it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import threading
+from typing import Any, NamedTuple
+
+import cloudpickle
+
+_registering = threading.Lock()
+"""Held while a class is looked up and registered, as JAX takes no class twice."""
+
+Reduced = tuple[Any, ...]
+"""What ``__reduce__`` returns."""
+
+
+class Registration(NamedTuple):
+    """How JAX takes a class apart and puts it together.
+
+    Attributes
+    ----------
+    function : str
+        Of `jax.tree_util`; it is called with the class.
+    arguments : tuple
+        What follows the class.
+    """
+
+    function: str
+    arguments: tuple[Any, ...]
+
+
+class Declared(NamedTuple):
+    """What the body of a dataclass declares of its fields.
+
+    Attributes
+    ----------
+    annotations : dict
+        Those of the class itself, as far as they distinguish fields from what is none.
+    fields : dict
+        For each field of it the arguments of `dataclasses.field`.
+    values : dict
+        What it gives to names that are not fields, such as those of a ``ClassVar``.
+    own_init : bool
+        Whether it has an ``__init__`` of its own.
+    """
+
+    annotations: dict[str, Any]
+    fields: dict[str, dict[str, Any]]
+    values: dict[str, Any]
+    own_init: bool
+
+    def namespace(self) -> dict[str, Any]:
+        """Return the body as a metaclass gets it."""
+        fields = {name: dataclasses.field(**each) for name, each in self.fields.items()}
+        init = {"__init__": _initialized_later} if self.own_init else {}
+        return {"__annotations__": dict(self.annotations), **fields, **self.values, **init}
+
+
+def with_registration(cls: type, reduced: Reduced) -> Reduced:
+    """Return what a class is made of that travels by value, with what JAX knows of it.
+
+    Parameters
+    ----------
+    cls : type
+        The class.
+    reduced : tuple
+        What cloudpickle has it made of: a function and its arguments, a state, and what sets it.
+    """
+    registration = _registration(cls)
+    if registration is None:
+        return reduced
+    make, arguments, state, items, pairs, complete = reduced
+    made_of = make, arguments, _declared(cls)
+    return _made, made_of, (complete, state, registration), items, pairs, _completed
+
+
+def _entry(cls: type) -> Any:
+    # There is no public way to ask for the functions that a class is registered with.
+    tree_util = sys.modules.get("jax._src.tree_util")
+    return getattr(tree_util, "_registry", {}).get(cls)
+
+
+def _registration(cls: type) -> Registration | None:
+    """Return how a class is registered; None if JAX does not know it."""
+    if (entry := _entry(cls)) is None:
+        return None
+    apart, together = _cells(entry.to_iter), _cells(entry.from_iter)
+    if {"data_fields", "meta_fields"} <= together.keys():
+        data, meta = together["data_fields"], together["meta_fields"]
+        all_fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+        dropped = [e.name for e in all_fields if e.init and e.name not in (*data, *meta)]
+        return Registration("register_dataclass", (data, meta, dropped))
+    if hasattr(cls, "tree_flatten_with_keys") and entry.from_iter == cls.tree_unflatten:  # type: ignore[attr-defined]
+        return Registration("register_pytree_with_keys_class", ())
+    if "flatten_with_keys" in apart:
+        arguments = apart["flatten_with_keys"], entry.from_iter
+        return Registration("register_pytree_with_keys", arguments)
+    # Where keys were given beside a function without, JAX does not say them: children have numbers
+    # in paths.
+    return Registration("register_pytree_node", tuple(entry))
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    """Return the variables that a function has captured."""
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    if code is None or not cells:
+        return {}
+    return {n: each.cell_contents for n, each in zip(code.co_freevars, cells, strict=True)}
+
+
+def _declared(cls: type) -> Declared | None:
+    """Return what the body of a dataclass declares; None for another class."""
+    if not dataclasses.is_dataclass(cls) or "__dataclass_fields__" not in vars(cls):
+        return None
+    annotations = inspect.get_annotations(cls)
+    known = {each.name: each for each in dataclasses.fields(cls) if each.name in annotations}
+    own_init = "__init__" in vars(cls) and not cls.__dataclass_params__.init  # type: ignore[attr-defined]
+    values = {n: vars(cls)[n] for n in annotations if n not in known and n in vars(cls)}
+    fields = {name: _options(each) for name, each in known.items()}
+    # What is text is looked up in the class's module, which may not be there where it arrives.
+    evaluated = {
+        name: Any if isinstance(each, str) else each
+        for name, each in annotations.items()
+        if name in known or not isinstance(each, str)
+    }
+    return Declared(evaluated, fields, values, own_init)
+
+
+_OPTIONS = ("default", "default_factory", "init", "repr", "hash", "compare", "kw_only")
+
+
+def _options(field: dataclasses.Field[Any]) -> dict[str, Any]:
+    given = {name: getattr(field, name) for name in _OPTIONS}
+    given = {name: each for name, each in given.items() if each is not dataclasses.MISSING}
+    return {**given, "metadata": dict(field.metadata)}
+
+
+def _made(make: Any, arguments: tuple[Any, ...], declared: Declared | None) -> type:
+    """Return the class, empty; or as it is, if it has come before or is from here."""
+    kind, name, bases, namespace, tracked, *more = arguments
+    # cloudpickle makes a class first and looks then: what a metaclass registers would never go.
+    known = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {}).get(tracked)
+    if known is not None:
+        found: type = known
+        return found
+    if declared is not None:
+        namespace = {**namespace, **declared.namespace()}
+    made: type = make(kind, name, bases, namespace, tracked, *more)
+    return made
+
+
+def _initialized_later(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Stand in for the ``__init__`` of a class, until it is set."""
+
+
+def _completed(cls: type, given: tuple[Any, Any, Registration]) -> type:
+    from jax import tree_util
+
+    complete, state, (function, arguments) = given
+    complete(cls, state)
+    for name, value in [*vars(cls).items()]:
+        if isinstance(value, dataclasses.Field):  # no metaclass has taken it
+            delattr(cls, name)
+    with _registering:
+        if _entry(cls) is None:
+            getattr(tree_util, function)(cls, *arguments)
+    return cls
