@@ -174,7 +174,7 @@ _PLACES = {
     "coordinator.values": ("PerWorkerValues",),
     "models.export.loaded": ("LoadedModel", "load_model"),
     "models.export.writing": ("export",),
-    "protocol.messages": ("Async", "BoundedStaleness", "Geo", "Sync"),
+    "protocol.modes": ("Async", "BoundedStaleness", "Geo", "Sync"),
     "monitor.statistics": (
         "CheckpointStatistics",
         "MetricStatistics",
