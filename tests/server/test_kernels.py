@@ -29,7 +29,7 @@ def inserted(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     keys, rows = np.zeros(SLOTS, np.uint64), np.full(SLOTS, hashing.EMPTY)
     out, distinct = np.empty(ids.size, np.int64), np.unique(ids).size
     by_row = np.empty(IDS, np.uint64)
-    done = hashing.sight(keys, rows, kernels.read_only(ids), ALL, 1, 0, IDS, out, by_row)
+    done = hashing.find_or_add(keys, rows, kernels.read_only(ids), ALL, 1, 0, IDS, out, by_row)
     assert done == (ids.size, distinct, IDS - distinct)
     return keys, rows, out
 
@@ -72,10 +72,10 @@ def test_a_full_map_stops_and_goes_on_in_a_larger_one(free: int, room: int) -> N
         (np.zeros(slots, np.uint64), np.full(slots, hashing.EMPTY)) for slots in (61, 203)
     )
     out, by_row = np.empty(100, np.int64), np.zeros(100, np.uint64)
-    done = hashing.sight(*small, ids, ALL, 1, 0, free, out, by_row[:room])
+    done = hashing.find_or_add(*small, ids, ALL, 1, 0, free, out, by_row[:room])
     assert done == (40, 40, free - 40)
     hashing.move(*small, *large)
-    assert hashing.sight(*large, ids, ALL, 1, 40, 90, out, by_row) == (100, 100, 30)
+    assert hashing.find_or_add(*large, ids, ALL, 1, 40, 90, out, by_row) == (100, 100, 30)
     np.testing.assert_array_equal(out, np.arange(100))
     np.testing.assert_array_equal(by_row, ids)
     hashing.find(*large, ids, out)
@@ -86,7 +86,7 @@ def test_ids_that_may_not_have_a_row_are_left_out() -> None:
     keys, rows = np.zeros(8, np.uint64), np.full(8, hashing.EMPTY)
     ids, out = kernels.read_only(np.array([3, 4, 3], np.uint64)), np.empty(3, np.int64)
     may, by_row = np.array([True, False, True]), np.empty(8, np.uint64)
-    assert hashing.sight(keys, rows, ids, may, 1, 0, 5, out, by_row) == (3, 1, 4)
+    assert hashing.find_or_add(keys, rows, ids, may, 1, 0, 5, out, by_row) == (3, 1, 4)
     assert out.tolist() == [0, -1, 0]
     assert hashing.find(keys, rows, ids, out) == 1
 
@@ -97,9 +97,9 @@ def test_rows_that_are_taken_back_leave_the_map_as_it_was(pattern: str) -> None:
     before, _ = np.split(ids, [IDS // 2])
     keys, rows = np.zeros(SLOTS, np.uint64), np.full(SLOTS, hashing.EMPTY)
     out, by_row = np.empty(ids.size, np.int64), np.empty(IDS, np.uint64)
-    hashing.sight(keys, rows, before, ALL, 1, 0, IDS, out, by_row)
+    hashing.find_or_add(keys, rows, before, ALL, 1, 0, IDS, out, by_row)
     was = rows.copy()
-    hashing.sight(keys, rows, ids, ALL, 1, before.size, IDS - before.size, out, by_row)
+    hashing.find_or_add(keys, rows, ids, ALL, 1, before.size, IDS - before.size, out, by_row)
     hashing.take_back(keys, rows, kernels.read_only(by_row[before.size : ids.size]), hashing.EMPTY)
     np.testing.assert_array_equal(rows, was)
     hashing.find(keys, rows, ids, out)
@@ -111,7 +111,7 @@ def test_an_id_has_no_row_before_it_is_sighted_often_enough() -> None:
     keys, rows = np.zeros(8, np.uint64), np.full(8, hashing.EMPTY)
     ids, out = kernels.read_only(np.array([2**64 - 1, 0], np.uint64)), np.empty(2, np.int64)
     for occurrence in range(1, 4):
-        hashing.sight(keys, rows, ids, ALL, 3, 0, 5, out, np.empty(2, np.uint64))
+        hashing.find_or_add(keys, rows, ids, ALL, 3, 0, 5, out, np.empty(2, np.uint64))
         assert out.tolist() == ([0, 1] if occurrence == 3 else [-1, -1])
         found = np.empty(2, np.int64)
         hashing.find(keys, rows, ids, found)
@@ -184,6 +184,6 @@ def test_no_row_is_given_that_the_hash_map_cannot_hold(tmp_path: Path) -> None:
     keys, rows = np.zeros(64, np.uint64), np.full(64, hashing.EMPTY, np.int32)
     ids, out = np.array([11, 22], np.uint64), np.zeros(2, np.int64)
     arguments = kernels.read_only(ids), np.empty(0, np.bool_), 1, most - 1, 40, out, by_row
-    assert hashing.sight(keys, rows, *arguments) == (1, most, 39)
+    assert hashing.find_or_add(keys, rows, *arguments) == (1, most, 39)
     assert hashing.find(keys, rows, kernels.read_only(ids), out) == 1
     assert out.tolist() == [most - 1, -1]

@@ -105,7 +105,7 @@ class Model:
             if not self.admission.may_enter(np.array([i], np.uint64), SEED)[0]:
                 continue
             self.frequencies[i] = self.frequencies.get(i, 0) + 1
-            if self.frequencies[i] >= self.admission.frequencies:
+            if self.frequencies[i] >= self.admission.min_count:
                 del self.frequencies[i]
                 self.rows[i] = Row(first(i))
 
@@ -118,7 +118,7 @@ class Model:
         """Return what a lookup gives that is no training."""
         found = []
         for i in ids.tolist():
-            at_once = self.admission.frequencies == 1
+            at_once = self.admission.min_count == 1
             enters = at_once and self.admission.may_enter(np.array([i], np.uint64), SEED)[0]
             alone = first(i) if enters else np.zeros(DIM)
             found.append(self.rows[i].values if i in self.rows else alone)

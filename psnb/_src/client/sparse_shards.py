@@ -144,7 +144,7 @@ class SparseShards(ParameterShards):
             self.dim,
             None if self.rows is None else (self.rows, saved.number, saved.shards),
             uses=self.accessor is not None,
-            waits=self.admission.frequencies > 1,
+            waits=self.admission.min_count > 1,
         )
         check_saved_rows(expected, saved)
 

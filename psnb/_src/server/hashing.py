@@ -92,7 +92,7 @@ def find(keys, rows, ids, out):  # type: ignore[no-untyped-def]
     """Look up ids in an open-addressing hash map; -1 for those without a row.
 
     ``keys`` (uint64) and ``rows`` (int32) are the slots; at least one is free. ``rows`` has the
-    id's row, or `EMPTY` if the slot is free, or ``-1 - n`` if the id was sighted ``n`` times but
+    id's row, or `EMPTY` if the slot is free, or ``-1 - n`` if the id was seen ``n`` times but
     has no row yet. Returns how many ids have none.
     """
     missing = 0
@@ -107,12 +107,12 @@ def find(keys, rows, ids, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def sight(keys, rows, ids, may, frequencies, count, free, out, by_row):  # type: ignore[no-untyped-def]
-    """Look up ids; those sighted often enough get the next rows from ``count``.
+def find_or_add(keys, rows, ids, admitted, min_count, count, free, out, by_row):  # type: ignore[no-untyped-def]
+    """Look up ids; those seen often enough get the next rows from ``count``.
 
-    ``may`` (bool) says which may get one, or is empty: all may. ``by_row`` gets the id of each new
-    row. Ends early when no slot may be taken any more (``free``), or ``by_row`` is full, or there
-    are `MOST_ROWS`. Returns how many ids are done, the new count, and how many slots may still be
+    ``admitted`` (bool) says which may get one, or is empty: all may. ``by_row`` gets the id of each
+    new row. Ends early when no slot may be taken any more (``free``), or ``by_row`` is full, or
+    there are `MOST_ROWS`. Returns how many ids are done, the new count, and how many slots may be
     taken.
     """
     for i in range(ids.size):
@@ -121,7 +121,7 @@ def sight(keys, rows, ids, may, frequencies, count, free, out, by_row):  # type:
         ask_for(rows, np.int64(ahead), 0)
         slot = _slot(keys, rows, ids[i])
         row = rows[slot]
-        if row < 0 and (may.size == 0 or may[i]):
+        if row < 0 and (admitted.size == 0 or admitted[i]):
             if count == by_row.size or count == MOST_ROWS:
                 return i, count, free
             if row == EMPTY:
@@ -130,7 +130,7 @@ def sight(keys, rows, ids, may, frequencies, count, free, out, by_row):  # type:
                 keys[slot] = ids[i]
                 free -= 1
             row -= 1
-            if -1 - row >= frequencies:
+            if -1 - row >= min_count:
                 row = count
                 by_row[row] = ids[i]
                 count += 1
@@ -141,7 +141,7 @@ def sight(keys, rows, ids, may, frequencies, count, free, out, by_row):  # type:
 
 @njit(cache=True, nogil=True)
 def take_back(keys, rows, ids, left):  # type: ignore[no-untyped-def]
-    """Take the rows of ids back, the last ones that `sight` gave; ``left`` is what they have then.
+    """Take the rows of ids back, the last that `find_or_add` gave; ``left`` is what they have then.
 
     `EMPTY` may be left only if nothing took a slot after them, and they took theirs in this order.
     """

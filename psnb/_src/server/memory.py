@@ -42,8 +42,8 @@ def no_memory(nbytes: int) -> MemoryError:
     return error
 
 
-class Promising(Protocol):
-    """Has room that it keeps for some.
+class Reservable(Protocol):
+    """Counts what is promised of its room.
 
     Attributes
     ----------
@@ -63,8 +63,8 @@ class Promise:
 
     __slots__ = ("_by", "_count")
 
-    def __init__(self, by: Promising, count: int) -> None:
-        self._by: Promising | None = by
+    def __init__(self, by: Reservable, count: int) -> None:
+        self._by: Reservable | None = by
         self._count = count
         by.promises += 1
         by.promised += count

@@ -30,7 +30,7 @@ from psnb.errors import InternalError
 
 
 @dataclass(slots=True, eq=False)
-class Share:
+class Reservation:
     """What one push needs of a `RoundRoom`, which has it as long as there is a reference to this.
 
     Attributes
@@ -39,13 +39,13 @@ class Share:
         The room.
     kept : sequence of Promise
         Keep the room, and the room for new rows of the table.
-    may : numpy.ndarray
+    admitted : numpy.ndarray
         Which of the ids may have a row; see `SparseTable.admitted`.
     """
 
     room: RoundRoom
     kept: Sequence[Promise] = ()
-    may: np.ndarray | None = None
+    admitted: np.ndarray | None = None
 
 
 _BLOCK = 1 << 14
@@ -62,7 +62,7 @@ class Pushed(NamedTuple):
     ----------
     write : Push or BlendValues
         It.
-    share : Share
+    reservation : Reservation
         The memory for it.
     commit : int
         Of which closure it is.
@@ -71,7 +71,7 @@ class Pushed(NamedTuple):
     """
 
     write: Averaged
-    share: Share
+    reservation: Reservation
     commit: int
     weight: float = 1.0
 
@@ -89,7 +89,7 @@ class RoundRoom(ABC):
         self.promises = self.promised = 0
 
     @abstractmethod
-    def share(self, push: Averaged) -> Share:
+    def reserve(self, push: Averaged) -> Reservation:
         """Check a push, and get the memory that it needs.
 
         Raises
@@ -127,13 +127,13 @@ class _BlendRoom(RoundRoom):
         self._table = table
         self._got: list[np.ndarray] = []
 
-    def share(self, push: Averaged) -> Share:
+    def reserve(self, push: Averaged) -> Reservation:
         assert isinstance(push, BlendValues)
         self._table.reserve(push)  # checks it; what that gets is not kept
         if not self._got:
             shape, dtype = push.terms.shape, push.terms.dtype
             self._got = [scratch(shape, dtype) for _ in range(5)] + [scratch(shape, np.bool_)]
-        return Share(self, [Promise(self, 1)])
+        return Reservation(self, [Promise(self, 1)])
 
     def average(self, pushes: Sequence[Pushed], total: float, norm: float | None) -> BlendValues:
         shares, terms, own_shares, own_terms, kept, _ = self._got
@@ -163,13 +163,13 @@ class _VariableRoom(RoundRoom):
         self._sum: np.ndarray | None = None
         self._block = np.empty(0)
 
-    def share(self, push: Averaged) -> Share:
+    def reserve(self, push: Averaged) -> Reservation:
         assert isinstance(push, PushGradient)
         self._table.reserve(push)  # takes no memory, but checks it
         if self._sum is None:
             self._block = scratch(min(_BLOCK, self._table.extent), push.gradient.dtype)
             self._sum = scratch(self._table.shape, push.gradient.dtype)
-        return Share(self, [Promise(self, 1)])
+        return Reservation(self, [Promise(self, 1)])
 
     def average(self, pushes: Sequence[Pushed], total: float, norm: float | None) -> Push:
         assert self._sum is not None
@@ -218,13 +218,13 @@ class _RowsRoom(RoundRoom):
         self._sums = np.empty((0, table.dim), table.dtype)
         self._admitted = self._may[:0]
 
-    def share(self, push: Averaged) -> Share:
+    def reserve(self, push: Averaged) -> Reservation:
         assert isinstance(push, PushRows)
         self._table.check_push(push)
         self._fit(self.promised + push.ids.size)
-        may = self._table.admitted(push.ids)
+        admitted = self._table.admitted(push.ids)
         rows = self._table.promise(push.ids)
-        return Share(self, [rows, Promise(self, push.ids.size)], may)
+        return Reservation(self, [rows, Promise(self, push.ids.size)], admitted)
 
     def average(self, pushes: Sequence[Pushed], total: float, norm: float | None) -> Push:
         rate, stop = None, 0
@@ -238,14 +238,14 @@ class _RowsRoom(RoundRoom):
         count = hashing.find_distinct(ids, self._found, position, self._heads)
         seen = stop = 0
         self._admitted = self._may[:0]
-        for push, share, _, weight in pushes:
+        for push, reserved, _, weight in pushes:
             assert isinstance(push, PushRows)
             start, stop = stop, stop + push.ids.size
             part, factor = position[start:stop], self._sums.dtype.type(weight)
             _, seen = hashing.add_up(read_only(push.gradients), part, self._sums, seen, factor)
-            if share.may is not None and share.may.size:
+            if reserved.admitted is not None and reserved.admitted.size:
                 self._admitted = self._may[:count]
-                self._admitted[part] = share.may
+                self._admitted[part] = reserved.admitted
         sums = self._sums[:count]
         np.divide(sums, total, out=sums)
         return PushRows(self._found[:count], sums, norm, distinct=True, rate=rate)

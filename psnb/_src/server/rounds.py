@@ -88,7 +88,7 @@ class Rounds:
         room = self._rooms.get(key)
         if room is None:
             room = self._rooms[key] = room_for(*key)
-        return ReservedWrite(write, share=room.share(operation))
+        return ReservedWrite(write, reservation=room.reserve(operation))
 
     def collect(self, writer: str, commit: int, writes: Sequence[ReservedWrite]) -> None:
         """Keep what a closure pushed; the first call with a number counts."""
@@ -127,10 +127,10 @@ class Rounds:
             for each in held.get(commit, ()):
                 if each.write.table not in tables:
                     continue
-                operation, share = each.write.operation, each.share
+                operation, reserved = each.write.operation, each.reservation
                 if isinstance(operation, Push | BlendValues):
-                    pushed = Pushed(operation, share, commit, weight)
-                    averaged.setdefault((each.write.table, share.room), []).append(pushed)
+                    pushed = Pushed(operation, reserved, commit, weight)
+                    averaged.setdefault((each.write.table, reserved.room), []).append(pushed)
                 else:
                     others.append(each)
         found = []

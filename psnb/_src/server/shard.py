@@ -199,7 +199,7 @@ class ParameterShard:
             entry.reserved = self._reserve(entry.part)
         for each in log.rounds.writes():
             again = log.rounds.reserve(self._tables[each.write.table], each.write)
-            each.make, each.share = again.make, again.share
+            each.make, each.reservation = again.make, again.reservation
 
     def _drop(self, name: str) -> None:
         if self._tables.pop(name, None) is not None:

@@ -224,7 +224,7 @@ class StoredTable(ExportedTable):
 
     def _first(self, ids: np.ndarray) -> np.ndarray:
         found = np.zeros((ids.size, self.dim), self.dtype)
-        if self.admission.frequencies == 1:
+        if self.admission.min_count == 1:
             at = np.flatnonzero(self.admission.may_enter(ids, self.seed))
             first = np.empty((at.size, self.dim), self.dtype)
             self.initializer.fill(first, read_only(ids[at]), self.seed)

@@ -18,7 +18,7 @@ from psnb._src.utils.checks import integer, is_number, to_config
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 
-MOST_SIGHTINGS = 2**31 - 2
+MOST_COUNT = 2**31 - 2
 """The hash map can count up to one more than this."""
 
 
@@ -31,7 +31,7 @@ class Admission(ABC):
     """
 
     @property
-    def frequencies(self) -> int:
+    def min_count(self) -> int:
         """In how many lookups and pushes an id must appear before it gets a row."""
         return 1
 
@@ -108,11 +108,11 @@ class CountFilter(Admission):
     count: int
 
     def __post_init__(self) -> None:
-        count = integer(f"{shown(self)}: count", self.count, 1, MOST_SIGHTINGS)
+        count = integer(f"{shown(self)}: count", self.count, 1, MOST_COUNT)
         object.__setattr__(self, "count", count)
 
     @property
-    def frequencies(self) -> int:
+    def min_count(self) -> int:
         return self.count
 
     def may_enter(self, ids: np.ndarray, seed: int) -> np.ndarray:

@@ -25,53 +25,53 @@ ALL = slice(None)
 _FIRST_SLOTS = 1024
 
 _NEVER = 2**31 - 1
-"""More occurrences than the hash map can count."""
+"""More requests than the hash map can count."""
 
 _FIXED = object()
 _ALL_MAY = np.empty(0, np.bool_)
 
 
-class Occurrences:
+class RowRequest:
     """Ids that are to get rows, and memory for the numbers of these.
 
     Attributes
     ----------
     ids : numpy.ndarray
-        uint64; each once, if it takes several occurrences to get a row.
+        uint64; each once, if it takes several requests to get a row.
     rows : numpy.ndarray
         int64, for the row of each.
-    may : numpy.ndarray
+    admitted : numpy.ndarray
         bool, which of them may get a row; empty if all may.
-    frequencies : int
-        How many it takes to get one; 0 if no id gets a row now.
-    spread : tuple of numpy.ndarray, optional
+    min_count : int
+        How many requests it takes to get one; 0 if no id gets a row now.
+    repeats : tuple of numpy.ndarray, optional
         If ids that were asked for repeat: where in ``ids`` each is, and memory for the row of each.
-    known : object, optional
+    numbering : object, optional
         The numbering in which all of them have rows, which are in ``rows`` already.
     promise : Promise, optional
         Keeps the room for new rows.
     """
 
-    __slots__ = ("frequencies", "ids", "known", "may", "promise", "rows", "spread")
+    __slots__ = ("admitted", "ids", "min_count", "numbering", "promise", "repeats", "rows")
 
     def __init__(
         self,
         ids: np.ndarray,
         rows: np.ndarray,
-        may: np.ndarray = _ALL_MAY,
-        frequencies: int = 1,
-        spread: tuple[np.ndarray, np.ndarray] | None = None,
-        known: object = None,
+        admitted: np.ndarray = _ALL_MAY,
+        min_count: int = 1,
+        repeats: tuple[np.ndarray, np.ndarray] | None = None,
+        numbering: object = None,
     ) -> None:
         # By hand: there is one for each push and lookup.
-        self.ids, self.rows, self.may, self.frequencies = ids, rows, may, frequencies
-        self.spread, self.known = spread, known
+        self.ids, self.rows, self.admitted, self.min_count = ids, rows, admitted, min_count
+        self.repeats, self.numbering = repeats, numbering
         self.promise: Promise | None = None
 
     @property
     def most_new(self) -> int:
         """How many rows it makes, at most."""
-        return self.ids.size if self.frequencies and self.known is None else 0
+        return self.ids.size if self.min_count and self.numbering is None else 0
 
 
 class RowIndex(Protocol):
@@ -86,13 +86,13 @@ class RowIndex(Protocol):
 
     def prepare(
         self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
-    ) -> Occurrences:
+    ) -> RowRequest:
         """Get the memory for the rows of ids, some of which may be new.
 
-        ``counting`` says whether this is one more occurrence, ``repeated`` whether ids may repeat.
+        ``counting`` says whether this is one more request, ``repeated`` whether ids may repeat.
         """
 
-    def give(self, occurrence: Occurrences) -> np.ndarray:
+    def give(self, request: RowRequest) -> np.ndarray:
         """Return the row of each id; -1 for ids that are not admitted. Takes no memory.
 
         Ids that are new get rows at the end, for which there is room.
@@ -129,13 +129,13 @@ class FixedRowIndex:
 
     def prepare(
         self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
-    ) -> Occurrences:
-        return Occurrences(ids, self.find(ids), known=_FIXED)
+    ) -> RowRequest:
+        return RowRequest(ids, self.find(ids), numbering=_FIXED)
 
-    def give(self, occurrence: Occurrences) -> np.ndarray:
-        if occurrence.known is not _FIXED:
-            self._find(occurrence.ids, occurrence.rows)
-        return occurrence.rows
+    def give(self, request: RowRequest) -> np.ndarray:
+        if request.numbering is not _FIXED:
+            self._find(request.ids, request.rows)
+        return request.rows
 
     def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
         return self.find(ids)
@@ -186,7 +186,7 @@ class GrowingRowIndex:
 
     @property
     def waiting(self) -> int:
-        """How many ids have been sighted, but not often enough for a row."""
+        """How many ids have been seen, but not often enough for a row."""
         return self._limit() - self._free - self.count
 
     @property
@@ -196,21 +196,21 @@ class GrowingRowIndex:
 
     def prepare(
         self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
-    ) -> Occurrences:
+    ) -> RowRequest:
         check_ids("ids", ids)
-        needed = self._admission.frequencies
+        needed = self._admission.min_count
         if needed > 1 and not counting:
-            return Occurrences(ids, scratch(ids.size, np.int64), frequencies=0)
-        spread = None
-        if needed > 1 and repeated:  # a lookup or push sights an id once
+            return RowRequest(ids, scratch(ids.size, np.int64), min_count=0)
+        repeats = None
+        if needed > 1 and repeated:  # a lookup or push counts once for an id
             rows = scratch(ids.size, np.int64)
             ids, position = distinct(ids)
-            spread = position, rows
-        return Occurrences(ids, scratch(ids.size, np.int64), self.admitted(ids), needed, spread)
+            repeats = position, rows
+        return RowRequest(ids, scratch(ids.size, np.int64), self.admitted(ids), needed, repeats)
 
-    def prepare_insertion(self, ids: np.ndarray) -> Occurrences:
+    def prepare_inserted(self, ids: np.ndarray) -> RowRequest:
         """Get the memory for the rows of ids, admitted or not. Checked before."""
-        return Occurrences(ids, scratch(ids.size, np.int64))
+        return RowRequest(ids, scratch(ids.size, np.int64))
 
     def admitted(self, ids: np.ndarray) -> np.ndarray:
         """Return which ids may ever get a row, bool; an empty array if all may."""
@@ -218,15 +218,13 @@ class GrowingRowIndex:
             return _ALL_MAY
         return self._admission.may_enter(ids, self._seed)
 
-    def look(self, occurrence: Occurrences) -> int:
-        """Return how many rows an occurrence makes at most, as things are now."""
-        missing: int = hashing.find(
-            self._keys, self._rows, read_only(occurrence.ids), occurrence.rows
-        )
+    def look(self, request: RowRequest) -> int:
+        """Return how many rows a request makes at most, as things are now."""
+        missing: int = hashing.find(self._keys, self._rows, read_only(request.ids), request.rows)
         if not missing:
-            occurrence.known = self._numbering
-        elif occurrence.may.size:
-            missing = int(np.count_nonzero(occurrence.may & (occurrence.rows < 0)))
+            request.numbering = self._numbering
+        elif request.admitted.size:
+            missing = int(np.count_nonzero(request.admitted & (request.rows < 0)))
         return missing
 
     def reserve(self, more: int) -> None:
@@ -250,13 +248,13 @@ class GrowingRowIndex:
         self._keys, self._rows = keys, rows
         self._free = self._limit() - used
 
-    def give(self, occurrence: Occurrences) -> np.ndarray:
-        ids, rows = read_only(occurrence.ids), occurrence.rows
-        if not occurrence.frequencies:
+    def give(self, request: RowRequest) -> np.ndarray:
+        ids, rows = read_only(request.ids), request.rows
+        if not request.min_count:
             hashing.find(self._keys, self._rows, ids, rows)
-        elif occurrence.known is not self._numbering:
-            done, count, self._free = hashing.sight(
-                *(self._keys, self._rows, ids, occurrence.may, occurrence.frequencies),
+        elif request.numbering is not self._numbering:
+            done, count, self._free = hashing.find_or_add(
+                *(self._keys, self._rows, ids, request.admitted, request.min_count),
                 *(self.count, self._free, rows, self._ids.whole[:, 0]),
             )
             if count > self.count:
@@ -264,15 +262,15 @@ class GrowingRowIndex:
                 self._ids.grow(count)
             if done < ids.size:
                 raise InternalError(f"there was room for {done} of {ids.size} ids only")
-        if occurrence.spread is None:
+        if request.repeats is None:
             return rows
-        position, spread = occurrence.spread
-        return rows.take(position, out=spread, mode="clip")
+        position, out = request.repeats
+        return rows.take(position, out=out, mode="clip")
 
     def take_back(self, count: int) -> None:
         """Take back the rows from ``count`` on, the last that were given."""
         # An id that had waited has a slot before others, so it waits on.
-        left = hashing.EMPTY if self._admission.frequencies == 1 else np.int32(-2)
+        left = hashing.EMPTY if self._admission.min_count == 1 else np.int32(-2)
         ids = self._ids.rows[count:, 0]
         hashing.take_back(self._keys, self._rows, read_only(ids), left)
         if left == hashing.EMPTY:
@@ -285,7 +283,7 @@ class GrowingRowIndex:
 
     def insert(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of each id; ids without one get one, admitted or not. Checked before."""
-        return self._located(self.prepare_insertion(ids))
+        return self._located(self.prepare_inserted(ids))
 
     def find(self, ids: np.ndarray) -> np.ndarray:
         check_ids("ids", ids)
@@ -293,11 +291,11 @@ class GrowingRowIndex:
         hashing.find(self._keys, self._rows, read_only(ids), rows)
         return rows
 
-    def wait(self, ids: np.ndarray, frequencies: np.ndarray) -> None:
+    def wait(self, ids: np.ndarray, counts: np.ndarray) -> None:
         """Load what `waiting_ids` returned, checked before; none of the ids has a row here."""
-        values, rows = -1 - frequencies.astype(np.int32), scratch(ids.size, np.int64)
+        values, rows = -1 - counts.astype(np.int32), scratch(ids.size, np.int64)
         self.reserve(ids.size)
-        self.give(Occurrences(ids, rows, frequencies=_NEVER))
+        self.give(RowRequest(ids, rows, min_count=_NEVER))
         hashing.put(self._keys, self._rows, read_only(ids), values)
 
     def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:
@@ -308,7 +306,7 @@ class GrowingRowIndex:
         return self._ids.rows[start:, 0]
 
     def waiting_ids(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids that wait for a row, and how often each was sighted (uint32)."""
+        """Return the ids that wait for a row, and how often each was seen (uint32)."""
         waiting = self._rows < hashing.EMPTY
         return self._keys[waiting], (-1 - self._rows[waiting]).astype(np.uint32)
 
@@ -319,11 +317,11 @@ class GrowingRowIndex:
         """
         other = GrowingRowIndex(self._admission, self._seed)
         ids = self.ids()[kept]
-        waiting, frequencies = self.waiting_ids()
+        waiting, counts = self.waiting_ids()
         other.reserve(max(room, ids.size) + (0 if forget_waiting else waiting.size))
         other.insert(ids)
         if not forget_waiting:
-            other.wait(waiting, frequencies)
+            other.wait(waiting, counts)
         return other
 
     def clear(self) -> None:
@@ -336,10 +334,10 @@ class GrowingRowIndex:
     def nbytes(self) -> int:
         return self._keys.nbytes + self._rows.nbytes + self._ids.rows.nbytes
 
-    def _located(self, occurrence: Occurrences) -> np.ndarray:
-        if occurrence.most_new > self.spare:
-            self.reserve(self.look(occurrence))
-        return self.give(occurrence)
+    def _located(self, request: RowRequest) -> np.ndarray:
+        if request.most_new > self.spare:
+            self.reserve(self.look(request))
+        return self.give(request)
 
     def _limit(self) -> int:
         return self._keys.size * 2 // 3  # probes stay short

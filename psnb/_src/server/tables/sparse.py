@@ -34,7 +34,7 @@ from psnb._src.server.tables.operations import (
     SkipUpdates,
     TableOperation,
 )
-from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex, Occurrences
+from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex, RowRequest
 from psnb._src.server.tables.row_use import CtrAccessor, RowUse
 from psnb._src.server.tables.states import ROW_USE, ExpectedRows
 from psnb._src.server.tables.table import Table
@@ -45,7 +45,7 @@ from psnb.errors import InternalError, InvalidArrayError, ServerMemoryError
 _ALWAYS = Always()
 _COUNTS = np.dtype(np.float32)
 _NONE = np.empty(0, np.int64)
-_SIGHTINGS = (LookUpRows, FetchRows, Preview)
+_COUNTING = (LookUpRows, FetchRows, Preview)
 """Reads that count as occurrences of their ids."""
 
 
@@ -109,7 +109,7 @@ class SparseTable(Table):
             dim,
             self._fixed,
             uses=accessor is not None,
-            waits=admission.frequencies > 1,
+            waits=admission.min_count > 1,
         )
         self._rows: FixedRowIndex | GrowingRowIndex
         self._values: GrowingArray
@@ -139,23 +139,21 @@ class SparseTable(Table):
                 self.check_push(write)
                 if not once:
                     ids, gradients = summed(ids, gradients)
-                occurrence = self._sighting(ids, counting=counting, repeated=False)
-                return partial(self._push, occurrence, gradients, norm, rate)
+                request = self._requested(ids, counting=counting, repeated=False)
+                return partial(self._push, request, gradients, norm, rate)
             case PutRows(ids, values):
                 self._check_rows(ids, values, "values")
-                return partial(self._assign, self._insertion(ids), values)
+                return partial(self._assign, self._inserted(ids), values)
             case MergeRows(ids, values, slots, step, share):
                 check_ids(f"ids for {self._name!r}", ids)
                 self._expected.check_learned(values, slots, (ids.size, self._dim))
-                occurrence = self._sighting(ids, counting=False)
-                return partial(self._merge, occurrence, values, slots, step, share)
+                request = self._requested(ids, counting=False)
+                return partial(self._merge, request, values, slots, step, share)
             case RecordUse(ids, shows, clicks):
                 use, rows = self._known_use(), self._rows.find(ids)
                 for name, counts in (("shows", shows), ("clicks", clicks)):
                     check_array(f"{name} for {self._name!r}", counts, _COUNTS, (ids.size,))
-                return partial(
-                    self._record, use, Occurrences(ids, rows, frequencies=0), shows, clicks
-                )
+                return partial(self._record, use, RowRequest(ids, rows, min_count=0), shows, clicks)
             case EndDay():
                 return partial(self._end_day, self._known_use())
             case SkipUpdates(count):
@@ -179,7 +177,7 @@ class SparseTable(Table):
 
     def promise(self, ids: np.ndarray) -> Promise:
         """Get the room for rows of distinct ids, and keep it; see `round_push`."""
-        promise = self._sighting(ids, repeated=False).promise
+        promise = self._requested(ids, repeated=False).promise
         assert promise is not None
         return promise
 
@@ -187,27 +185,29 @@ class SparseTable(Table):
         """Return which ids may ever get a row, bool; an empty array if all may."""
         return self._growing().admitted(ids) if self._fixed is None else np.empty(0, np.bool_)
 
-    def round_push(self, push: PushRows, rows: np.ndarray, may: np.ndarray) -> Callable[[], None]:
+    def round_push(
+        self, push: PushRows, rows: np.ndarray, admitted: np.ndarray
+    ) -> Callable[[], None]:
         """Return what makes a push of distinct ids, for whose rows there is room.
 
-        ``rows`` (int64) is memory; ``may`` is what `admitted` returned.
+        ``rows`` (int64) is memory; ``admitted`` is what `admitted` returned.
         """
-        occurrence = Occurrences(push.ids, rows, may, self._admission.frequencies)
-        return partial(self._push, occurrence, push.gradients, push.norm, push.rate)
+        request = RowRequest(push.ids, rows, admitted, self._admission.min_count)
+        return partial(self._push, request, push.gradients, push.norm, push.rate)
 
     def lookup(self, ids: np.ndarray, training: bool = True) -> np.ndarray:
         """Return the rows of ``ids`` (uint64, ``(n,)``), ``(n, dim)``; zeros if not admitted.
 
-        Without ``training`` no row is made and no id counts as sighted.
+        Without ``training`` no row is made and no id counts as seen.
         """
-        occurrence = self._sighting(ids) if training else None
-        rows = self._rows.find(ids) if occurrence is None else occurrence.rows
+        request = self._requested(ids) if training else None
+        rows = self._rows.find(ids) if request is None else request.rows
         found = answer_array((ids.size, self._dim), self._dtype)
-        # After all memory: a lookup that fails must not count as an occurrence.
-        if occurrence is not None:
-            rows = self._give(occurrence)
+        # After all memory: a lookup that fails must not count as an request.
+        if request is not None:
+            rows = self._give(request)
         kernels.take(read_only(self._values.rows), rows, found)
-        if not training and self._admission.frequencies == 1:
+        if not training and self._admission.min_count == 1:
             at = np.flatnonzero(rows < 0)
             at = at[self._admission.may_enter(ids[at], self._seed)]
             first = np.empty((at.size, self._dim), self._dtype)
@@ -293,27 +293,27 @@ class SparseTable(Table):
     # What follows takes no memory; see `reserve`.
 
     def _push(
-        self, occurrence: Occurrences, gradients: np.ndarray, norm: float | None, rate: float | None
+        self, request: RowRequest, gradients: np.ndarray, norm: float | None, rate: float | None
     ) -> None:
-        rows = self._give(occurrence)
+        rows = self._give(request)
         self._changing(rows)
         slots = {name: slot.rows for name, slot in self._slots.items()}
         self._updater.apply(self._values.rows, slots, rows, gradients, norm, rate)
 
-    def _assign(self, occurrence: Occurrences, values: np.ndarray) -> None:
-        rows = self._give(occurrence)
+    def _assign(self, request: RowRequest, values: np.ndarray) -> None:
+        rows = self._give(request)
         self._changing(rows)
         self._values.rows[rows] = values
 
     def _merge(
         self,
-        occurrence: Occurrences,
+        request: RowRequest,
         values: np.ndarray,
         slots: Mapping[str, np.ndarray],
         step: int,
         share: float,
     ) -> None:
-        rows = read_only(self._give(occurrence))
+        rows = read_only(self._give(request))
         self._changing(rows)
         kernels.add_rows(self._values.rows, rows, read_only(values))
         for name, slot in slots.items():
@@ -322,9 +322,9 @@ class SparseTable(Table):
         self.advance(step)
 
     def _record(
-        self, use: RowUse, occurrence: Occurrences, shows: np.ndarray, clicks: np.ndarray
+        self, use: RowUse, request: RowRequest, shows: np.ndarray, clicks: np.ndarray
     ) -> None:
-        rows = self._rows.give(occurrence)  # as they are now
+        rows = self._rows.give(request)  # as they are now
 
         def note(watcher: Watcher) -> None:
             changing, _ = distinct(rows.view(np.uint64))  # sorting takes five times as long
@@ -395,7 +395,7 @@ class SparseTable(Table):
     def put(self, segment: Segment) -> None:
         """Load rows; that admits their ids."""
         self._expected.check_rows(forms(self._name, segment), segment)
-        rows = self._give(self._insertion(segment["ids"]))
+        rows = self._give(self._inserted(segment["ids"]))
         self._changing(rows)
         self._values.rows[rows] = segment["values"]
         for name, slot in self._slots.items():
@@ -406,7 +406,7 @@ class SparseTable(Table):
     def tail(self) -> Segment:
         """Return ``step``, and ``waiting.ids``, ``waiting.frequencies`` of ids without a row."""
         waiting = {}
-        if self._admission.frequencies > 1:
+        if self._admission.min_count > 1:
             waiting["waiting.ids"], waiting["waiting.frequencies"] = self._growing().waiting_ids()
         return {**super().tail(), **waiting}
 
@@ -415,7 +415,7 @@ class SparseTable(Table):
 
     def finish(self, tail: Segment) -> None:
         self.check_tail(tail)
-        if self._admission.frequencies > 1:  # first: it may be refused
+        if self._admission.min_count > 1:  # first: it may be refused
             rows, ids = self._growing(), tail["waiting.ids"]
             if (has := rows.find(ids) >= 0).any():
                 raise InvalidArrayError(
@@ -445,8 +445,8 @@ class SparseTable(Table):
 
     def changes(self, operation: TableOperation) -> bool:
         # A lookup may make rows, but a copy of the table would make the same rows.
-        sees = isinstance(operation, _SIGHTINGS)
-        return (sees and self._admission.frequencies > 1) or super().changes(operation)
+        sees = isinstance(operation, _COUNTING)
+        return (sees and self._admission.min_count > 1) or super().changes(operation)
 
     def nbytes(self) -> int:
         """Return the bytes of parameters, optimizer state, index, and marks of what has changed.
@@ -491,29 +491,29 @@ class SparseTable(Table):
         return [self._values, *self._slots.values(), *([] if self._use is None else [self._use])]
 
     def _locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
-        return self._give(self._sighting(ids, counting=counting))
+        return self._give(self._requested(ids, counting=counting))
 
-    def _sighting(
+    def _requested(
         self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
-    ) -> Occurrences:
+    ) -> RowRequest:
         """Get the memory for the rows of ids, some of which may be new."""
         return self._with_room(self._rows.prepare(ids, counting=counting, repeated=repeated))
 
-    def _insertion(self, ids: np.ndarray) -> Occurrences:
+    def _inserted(self, ids: np.ndarray) -> RowRequest:
         """Get the memory for the rows of ids, admitted or not."""
         if isinstance(self._rows, GrowingRowIndex):
-            return self._with_room(self._rows.prepare_insertion(ids))
+            return self._with_room(self._rows.prepare_inserted(ids))
         return self._rows.prepare(ids)
 
-    def _with_room(self, occurrence: Occurrences) -> Occurrences:
-        """Get the memory of new rows, and keep it for an occurrence."""
-        new = occurrence.most_new
+    def _with_room(self, request: RowRequest) -> RowRequest:
+        """Get the memory of new rows, and keep it for an request."""
+        new = request.most_new
         if new > (spare := self._spare()):
-            new = self._growing().look(occurrence)  # mostly, all of them are there
+            new = self._growing().look(request)  # mostly, all of them are there
             if new > spare:
                 self._reserve(self.promised + new)
-        occurrence.promise = Promise(self, new)
-        return occurrence
+        request.promise = Promise(self, new)
+        return request
 
     def _spare(self) -> int:
         """Return how many rows may come, beside those that are promised, without more memory."""
@@ -540,10 +540,10 @@ class SparseTable(Table):
         """Note for how many rows there is memory."""
         self._room = min(array.room for array in self._by_row())
 
-    def _give(self, occurrence: Occurrences) -> np.ndarray:
+    def _give(self, request: RowRequest) -> np.ndarray:
         """Return the rows of ids, and make those that are new. Takes no memory."""
         before = self._rows.count
-        found = self._rows.give(occurrence)
+        found = self._rows.give(request)
         if self._rows.count > before:
             rows = self._growing()
             try:
@@ -553,9 +553,9 @@ class SparseTable(Table):
                 for array in self._by_row():
                     array.grow(before)
                 raise
-        if occurrence.promise is not None:
-            occurrence.promise.release()
-        if occurrence.frequencies > 1:
+        if request.promise is not None:
+            request.promise.release()
+        if request.min_count > 1:
             self._changing(_NONE)  # ids may wait now, which are in no row
         return found
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psnb._src.server.tables.admission import MOST_SIGHTINGS
+from psnb._src.server.tables.admission import MOST_COUNT
 from psnb._src.server.tables.checks import (
     ID,
     Form,
@@ -31,7 +31,7 @@ ROW_USE = ("show", "click", "unseen_days")
 COUNTS = "updates"
 """The counts of updates of a variable's numbers, in a tail, where they differ."""
 
-_STEP, _SIGHTINGS, _USE = np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.float32)
+_STEP, _COUNT, _USE = np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -202,14 +202,14 @@ class ExpectedRows(Expected):
         super().check_tail_forms(found)
         if self.waits:
             count = check_flat(self._what("waiting.ids"), found["waiting.ids"], ID)
-            what, frequencies = self._what("waiting.frequencies"), found["waiting.frequencies"]
-            check_form(what, frequencies, _SIGHTINGS, (count,))
+            what, counts = self._what("waiting.frequencies"), found["waiting.frequencies"]
+            check_form(what, counts, _COUNT, (count,))
 
     def check_tail(self, found: Mapping[str, Form], tail: Mapping[str, np.ndarray]) -> None:
         super().check_tail(found, tail)
         if self.waits:
-            what, frequencies = self._what("waiting.frequencies"), tail["waiting.frequencies"]
-            check_within(what, frequencies, 1, MOST_SIGHTINGS)
+            what, counts = self._what("waiting.frequencies"), tail["waiting.frequencies"]
+            check_within(what, counts, 1, MOST_COUNT)
             check_distinct(self._what("waiting.ids"), tail["waiting.ids"])
 
     def _check_own(self, ids: np.ndarray, rows: int, index: int, shards: int) -> None:

@@ -323,13 +323,13 @@ class ReservedWrite:
         The write.
     make : callable or None
         Makes the write; None if it waits for the end of a round.
-    share : object
+    reservation : object
         The memory that it needs at the end of the round.
     """
 
     write: OnTable
     make: Callable[[], None] | None = None
-    share: Any = None
+    reservation: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ReservedWrite, (self.write,)
