@@ -17,7 +17,7 @@ def test_a_mode_is_a_mode(mode: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "mode", ["async", None, psnb.Async, psnb._src.protocol.messages.Mode()], ids=repr
+    "mode", ["async", None, psnb.Async, psnb._src.protocol.modes.Mode()], ids=repr
 )
 def test_nothing_else_is(mode: object) -> None:
     with pytest.raises(ConfigurationError, match=r"psnb\.Async\(\)"):

@@ -17,7 +17,7 @@ from psnb._src.client.updates import client_of
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.operations import CountUpdates, ReadOptimizer, ReadRate, TuneOptimizer
-from psnb._src.server.updater import tuned
+from psnb._src.server.tables.updater import tuned
 from psnb.errors import ConfigurationError, PsnbError
 
 

@@ -35,7 +35,7 @@ from psnb._src.server.tables.operations import (
 from psnb._src.server.tables.presence import UpdateCounts, check_ranges, count_in, pieces
 from psnb._src.server.tables.states import COUNTS, Expected
 from psnb._src.server.tables.table import Table
-from psnb._src.server.updater import Updater
+from psnb._src.server.tables.updater import Updater
 from psnb._src.transport.message import halved
 
 _START = np.dtype(np.int64)

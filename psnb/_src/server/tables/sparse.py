@@ -38,7 +38,7 @@ from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex, Ro
 from psnb._src.server.tables.row_use import CtrAccessor, RowUse
 from psnb._src.server.tables.states import ROW_USE, ExpectedRows
 from psnb._src.server.tables.table import Table
-from psnb._src.server.updater import Updater
+from psnb._src.server.tables.updater import Updater
 from psnb._src.transport.message import halved
 from psnb.errors import InternalError, InvalidArrayError, ServerMemoryError
 

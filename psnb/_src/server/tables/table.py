@@ -41,7 +41,7 @@ from psnb._src.server.tables.operations import (
     TableWrite,
     TuneOptimizer,
 )
-from psnb._src.server.updater import Updater
+from psnb._src.server.tables.updater import Updater
 from psnb.errors import ConfigurationError, InternalError
 
 
