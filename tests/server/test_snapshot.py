@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.server import memory, preallocated
+from psnb._src.server import preallocated
 from psnb._src.server import snapshots as snapshot_module
 from psnb._src.server.optimizers import Adagrad, Adam
 from psnb._src.server.snapshots import Snapshot, snapshot
@@ -189,7 +189,7 @@ def test_columns_are_as_they_were_though_rows_change_between_two_of_them(rows: i
 def small_pieces(numbers: int) -> ExitStack:
     """Let snapshots of variables be copied in chunks of so many numbers."""
     stack = ExitStack()
-    for module in (snapshot_module, memory):
+    for module in (snapshot_module, preallocated):
         stack.enter_context(patch.object(module, "CHUNK", 8 * numbers))
     return stack
 
