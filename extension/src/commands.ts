@@ -1,16 +1,39 @@
-// What people can do from the palette, the panel and the status bar.
+// The commands of psnb in JupyterLab: in the palette, the panel and the status bar.
 
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { Dialog, InputDialog, Notification, showDialog } from '@jupyterlab/apputils';
-import { addIcon, pauseIcon } from '@jupyterlab/ui-components';
+import { addIcon, LabIcon, pauseIcon } from '@jupyterlab/ui-components';
 
 import type { Hub } from './hub';
-import { psnbIcon } from './icons';
-import { CommandIDs } from './names';
-import type { Reply, Source } from './protocol';
+import type { CommandReply, Source } from './protocol';
+
+export const CommandIDs = {
+  openPanel: 'psnb:open-panel',
+  openDashboard: 'psnb:open-dashboard',
+  attach: 'psnb:attach',
+  detach: 'psnb:detach',
+  pauseAll: 'psnb:pause-all',
+} as const;
+
+export const CATEGORY = 'psnb';
+
+const SVG = `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 22 22">
+  <g class="jp-icon3" fill="none" stroke="#616161" stroke-width="1.6">
+    <path d="M11 11 11 4.6M11 11 5 16.2M11 11 17 16.2"/>
+  </g>
+  <g class="jp-icon3" fill="#616161">
+    <rect x="7.7" y="8" width="6.6" height="6.2" rx="1.4"/>
+    <circle cx="11" cy="3.6" r="2.3"/>
+    <circle cx="4.2" cy="17" r="2.3"/>
+    <circle cx="17.8" cy="17" r="2.3"/>
+  </g>
+</svg>`;
+
+/** Three workers around a server. */
+export const psnbIcon = new LabIcon({ name: 'psnb:icon', svgstr: SVG });
 
 /** Tell people what went wrong, if something did. */
-export async function complain(asked: Promise<Reply>): Promise<boolean> {
+export async function complain(asked: Promise<CommandReply>): Promise<boolean> {
   const { error } = await asked;
   if (error) {
     warn(error);

@@ -4,9 +4,10 @@ import { MainAreaWidget } from '@jupyterlab/apputils';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
-import { Dashboard, type Store } from './dashboard';
+import { psnbIcon } from './commands';
+import { Dashboard } from './dashboard/dashboard';
+import type { Store } from './dashboard/store';
 import type { Hub } from './hub';
-import { psnbIcon } from './icons';
 
 export class DashboardPanel extends Widget {
   constructor(

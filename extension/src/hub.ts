@@ -1,20 +1,19 @@
-// The model behind the panel: what the hub on the Jupyter server tells of all coordinators, and
-// how to tell them something. It talks; views listen to its signals and draw.
+// The model behind the panel: what the hub on the Jupyter server knows of all coordinators, and the
+// way of commands to them. Views listen to its signals and draw.
 
 import { UUID } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import { clock, type Clock, type Connection, type Reach } from './connection';
-import { Store } from './dashboard';
-import { failure, Pending } from './pending';
+import { Store } from './dashboard/store';
+import { decode } from './messages';
 import {
   VERSION,
   type Attach,
   type Command,
-  type FromSource,
+  type CommandReply,
   type FromView,
-  type Reply,
   type Scheduler,
   type Source,
 } from './protocol';
@@ -66,7 +65,7 @@ export class Hub implements IDisposable {
     return this._isDisposed;
   }
 
-  /** What a coordinator has told; nothing if it is not known or has told nothing yet. */
+  /** The state of a coordinator; nothing if it is not known or has sent nothing yet. */
   store(coordinator: string): Store | undefined {
     return this.stores.get(coordinator);
   }
@@ -85,7 +84,7 @@ export class Hub implements IDisposable {
     coordinator: string,
     command: Command['command'],
     args: Command['arguments'] = {},
-  ): Promise<Reply> {
+  ): Promise<CommandReply> {
     const id = UUID.uuid4();
     return this.ask({
       type: 'command',
@@ -98,12 +97,12 @@ export class Hub implements IDisposable {
   }
 
   /** Watch a scheduler. */
-  attach(address: string): Promise<Reply> {
+  attach(address: string): Promise<CommandReply> {
     return this.ask({ type: 'attach', version: VERSION, id: UUID.uuid4(), address });
   }
 
   /** Watch a scheduler no longer. */
-  detach(address: string): Promise<Reply> {
+  detach(address: string): Promise<CommandReply> {
     return this.ask({ type: 'detach', version: VERSION, id: UUID.uuid4(), address });
   }
 
@@ -126,7 +125,7 @@ export class Hub implements IDisposable {
     Signal.clearData(this);
   }
 
-  private async ask(message: Command | Attach): Promise<Reply> {
+  private async ask(message: Command | Attach): Promise<CommandReply> {
     const coordinator = message.type === 'command' ? message.coordinator : '';
     const reply = this.connection.send(JSON.stringify(message))
       ? await this.pending.add(message.id, coordinator, LATE)
@@ -145,13 +144,12 @@ export class Hub implements IDisposable {
   }
 
   private heard(text: string): void {
-    const message = JSON.parse(text) as FromSource;
-    if (message.version !== VERSION) {
-      this.foreign = true;
-      this._changed.emit();
-      return;
-    }
+    const message = decode(text);
     switch (message.type) {
+      case 'refused':
+        this.foreign = true;
+        this._changed.emit();
+        break;
       case 'sources':
         this.know(message.sources, message.schedulers);
         break;
@@ -204,3 +202,50 @@ export class Hub implements IDisposable {
 const LATE = 'No answer within 10 seconds. Its process may be busy or gone; look at its state.';
 const UNSENT = 'Not sent: the hub on the Jupyter server cannot be reached.';
 const CUT = 'The connection to the Jupyter server broke before an answer came; look at its state.';
+
+/** Milliseconds after which a command is taken for lost. */
+export const LIMIT = 10_000;
+
+interface Waiting {
+  coordinator: string;
+  finish: (reply: CommandReply) => void;
+}
+
+/** A reply that a view writes itself, because none will come. */
+function failure(id: string, coordinator: string, error: string): CommandReply {
+  return { type: 'reply', version: VERSION, id, coordinator, error, result: '' };
+}
+
+/** What is under way: each ends with its reply, or with a reason after a while. */
+class Pending {
+  constructor(private readonly time: Clock) {}
+
+  /** Wait for the reply to `id`; the promise never fails, what went wrong is in the reply. */
+  add(id: string, coordinator: string, late: string): Promise<CommandReply> {
+    return new Promise((resolve) => {
+      const cancel = this.time.after(LIMIT, () => this.settle(failure(id, coordinator, late)));
+      this.waiting.set(id, {
+        coordinator,
+        finish: (reply) => {
+          cancel();
+          resolve(reply);
+        },
+      });
+    });
+  }
+
+  settle(reply: CommandReply): void {
+    const waiting = this.waiting.get(reply.id);
+    this.waiting.delete(reply.id);
+    waiting?.finish(reply);
+  }
+
+  /** Nothing that is under way will be answered any more. */
+  abandon(reason: string): void {
+    for (const [id, { coordinator }] of [...this.waiting]) {
+      this.settle(failure(id, coordinator, reason));
+    }
+  }
+
+  private readonly waiting = new Map<string, Waiting>();
+}

@@ -1,4 +1,4 @@
-// Wires the parts into JupyterLab and Jupyter Notebook 7; what they do is in their own files.
+// The plugins of JupyterLab and Jupyter Notebook 7: panel, dashboards, status item, hub, preferences.
 //
 // Notebook 7 has no status bar, and the main area of its pages holds one widget, the notebook.
 
@@ -14,13 +14,18 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { Token } from '@lumino/coreutils';
 
-import { Active } from './active';
-import { addDashboardCommand, addHubCommands, complain, warn } from './commands';
+import {
+  addDashboardCommand,
+  addHubCommands,
+  CATEGORY,
+  CommandIDs,
+  complain,
+  psnbIcon,
+  warn,
+} from './commands';
 import { Connection } from './connection';
 import { makeDashboard, type DashboardPanel } from './dashboardPanel';
 import { Hub } from './hub';
-import { psnbIcon } from './icons';
-import { CATEGORY, CommandIDs } from './names';
 import { Panel } from './panel';
 import { Preferences } from './preferences';
 import { dismiss, hubOf } from './server';
@@ -161,7 +166,8 @@ const status: JupyterFrontEndPlugin<void> = {
     if (!bar) return;
     const item = new Status(
       model,
-      new Active(shell, documents),
+      shell,
+      documents,
       values,
       () => void commands.execute(CommandIDs.openPanel),
     );

@@ -1,12 +1,13 @@
-// What the panel's list says of each coordinator, and what it says when there is none.
+// What the panel and the status bar say of coordinators, and what the panel says when there is none.
 
 import type { Obstacle, Reach } from './connection';
-import { formatCount, formatOf, formatRate, formatSince, toNumber, type Store } from './dashboard';
+import { formatCount, formatOf, formatRate, formatSince, webAddress } from './dashboard/format';
+import { toNumber, type Store } from './dashboard/store';
 import type { Identity, Source, Tone, Training } from './protocol';
 
 export interface Row {
   coordinator: string;
-  /** The coordinator's name; until it has told it, that of its notebook or scheduler. */
+  /** The coordinator's name; until that is known, that of its notebook or scheduler. */
   title: string;
   /** Path of the notebook to open, or empty. */
   notebook: string;
@@ -32,7 +33,7 @@ export interface Row {
   works: boolean;
   /** Seconds since the epoch. */
   started: number;
-  /** Empty until it has told something. */
+  /** Empty until it has sent something. */
   figures: Figure[];
   /** Queued closures lately, oldest first. */
   queue: number[];
@@ -148,6 +149,24 @@ function figure(value: string, label: string, alarming = false): Figure {
   return { value, label, alarming };
 }
 
+/** The document in front: its path on the server, and the id of its kernel if it has one. */
+export interface Document {
+  path: string;
+  kernel: string;
+}
+
+/** Sources of a document's kernel; while it has none, those of the same path. */
+export function sourcesOf(document: Document | null, sources: readonly Source[]): Source[] {
+  if (!document) {
+    return [];
+  }
+  return sources.filter(
+    (source) =>
+      source.gone === '' &&
+      (document.kernel ? source.kernel === document.kernel : source.notebook === document.path),
+  );
+}
+
 /** The text of the status bar: what somebody must do something about, then what is queued and in flight. */
 export function statusText(
   summaries: readonly { state: string; tone: Tone; queued: number; in_flight: number }[],
@@ -161,11 +180,6 @@ export function statusText(
 /** A count in few characters. */
 export function shortCount(value: number): string {
   return value < 10_000 ? formatCount(value) : formatRate(value);
-}
-
-/** The address if it is one of the web, which a link may lead to; otherwise empty. */
-function webAddress(address: string): string {
-  return /^https?:\/\//i.test(address) ? address : '';
 }
 
 /** Why the list is empty or not to be trusted; nothing if all is well. */

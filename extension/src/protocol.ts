@@ -1,25 +1,114 @@
-// The wire contract between coordinators and their views; the twin of psnb/_src/monitor/protocol.py,
-// which explains it. tests/monitor/fixtures/protocol.json has an example of each message.
+// The wire contract between coordinators and their views, written by
+// `python -m extension.write_protocol` from psnb/_src/monitor/protocol.py, which explains it.
 
 export const VERSION = 1;
 
-/** Base64 of little-endian float64. */
 export type Packed = string;
 
-/** A number on its own, where JSON has no NaN and no infinities. */
-export type Num = number | 'nan' | 'inf' | '-inf';
+export type Num = number | '-inf' | 'inf' | 'nan';
 
-/** How a state is to be taken; a view has one colour for each. */
-export type Tone = 'good' | 'busy' | 'waiting' | 'bad' | 'quiet';
+export type Tone = 'bad' | 'busy' | 'good' | 'quiet' | 'waiting';
 
-/** How far training is, or was when it ended. */
-export interface Training {
-  epoch: number | null; // From 1 on; null of run_epoch.
-  epochs: number | null;
-  batch: number;
-  batches: number | null; // Null until that is known.
+export type CommandName = 'add_worker' | 'cancel_queued' | 'checkpoint' | 'drain' | 'pause' | 'resume' | 'retire_worker' | 'set_learning_rate' | 'stop_training';
+
+/** What a coordinator sends to its views. A part that is missing has not changed. */
+export interface Update {
+  type: 'update';
+  version: number;
+  coordinator: string;
+  sequence: number;
+  full: boolean;
+  summary: Summary;
+  notice?: string;
+  starved?: string;
+  identity?: Identity;
+  depth?: [number, number, number][];
+  workers?: WorkerRow[];
+  servers?: ServerRow[];
+  metrics?: Metric[];
+  timeline?: Span[];
+  failures?: FailureRow[];
+  events?: EventRow[];
+  optimizers?: OptimizerRow[];
+  checkpoint?: CheckpointRow;
+  controls?: Record<string, string>;
 }
 
+/** The newest checkpoint that was asked for. */
+export interface CheckpointRow {
+  state: 'failed' | 'none' | 'saved' | 'saving';
+  path: string;
+  share: number;
+  error: string;
+  held: number;
+}
+
+/** Something that happened; to be appended. */
+export interface EventRow {
+  time: number;
+  kind: string;
+  worker: string;
+  message: string;
+}
+
+/** A closure that raised; to be appended. */
+export interface FailureRow {
+  number: number;
+  time: number;
+  worker: string;
+  closure: string;
+  error: string;
+  traceback: string;
+}
+
+/** The identity of a coordinator; in full updates. */
+export interface Identity {
+  name: string;
+  kernel: string;
+  process: number;
+  host: string;
+  cluster: string;
+  cluster_id: string;
+  cluster_started: number;
+  dashboard: string;
+  started: number;
+}
+
+/** One metric that closures report: its figures now, and points to append to its series. */
+export interface Metric {
+  name: string;
+  count: number;
+  last: Num;
+  smoothed: Num;
+  start: number;
+  steps: Packed;
+  times: Packed;
+  values: Packed;
+  averages: Packed;
+}
+
+/** The optimizer of one parameter; the list of them is always whole. */
+export interface OptimizerRow {
+  parameter: string;
+  optimizer: string;
+  learning_rate: Num;
+  schedule: string;
+}
+
+/** One parameter server; the list of them is always whole. */
+export interface ServerRow {
+  name: string;
+  address: string;
+  state: string;
+  tone: Tone;
+  shards: number;
+  bytes: number;
+  pulls_per_second: Num;
+  pushes_per_second: Num;
+  staleness: Num;
+}
+
+/** The coordinator now; in every update. */
 export interface Summary {
   time: number;
   state: string;
@@ -27,7 +116,7 @@ export interface Summary {
   meaning: string;
   elapsed: number;
   eta: Num | null;
-  training: Training | null; // Null if there was none.
+  training: Training | null;
   examples: Num | null;
   examples_per_second: Num | null;
   closures_per_second: Num;
@@ -37,13 +126,31 @@ export interface Summary {
   failed: number;
   cancelled: number;
   retried: number;
-  workers_lost: number; // So far, those that are back included.
+  workers_lost: number;
   servers_lost: number;
   staleness_mean: Num;
   staleness_max: number;
   phases: number[];
 }
 
+/** How far training is, or was when it ended. */
+export interface Training {
+  epoch: number | null;
+  epochs: number | null;
+  batch: number;
+  batches: number | null;
+}
+
+/** Consecutive closures on one worker, without a visible gap. */
+export interface Span {
+  worker: number;
+  start: number;
+  end: number;
+  closures: number;
+  failed: number;
+}
+
+/** One worker; it replaces the row with the same index that a view has. */
 export interface WorkerRow {
   index: number;
   name: string;
@@ -63,129 +170,8 @@ export interface WorkerRow {
   phases: number[];
 }
 
-export interface ServerRow {
-  name: string;
-  address: string;
-  state: string;
-  tone: Tone;
-  shards: number;
-  bytes: number;
-  pulls_per_second: Num;
-  pushes_per_second: Num;
-  staleness: Num;
-}
-
-export interface Metric {
-  name: string;
-  count: number;
-  last: Num;
-  smoothed: Num;
-  start: number;
-  steps: Packed;
-  times: Packed;
-  values: Packed;
-  averages: Packed;
-}
-
-export interface Span {
-  worker: number;
-  start: number;
-  end: number;
-  closures: number;
-  failed: number;
-}
-
-export interface FailureRow {
-  number: number;
-  time: number;
-  worker: string;
-  closure: string;
-  error: string;
-  traceback: string;
-}
-
-export interface EventRow {
-  time: number;
-  kind: string;
-  worker: string;
-  message: string;
-}
-
-export interface OptimizerRow {
-  parameter: string;
-  optimizer: string;
-  learning_rate: Num;
-  schedule: string;
-}
-
-export interface Checkpoint {
-  state: 'none' | 'saving' | 'saved' | 'failed';
-  path: string;
-  share: number;
-  error: string;
-  held: number;
-}
-
-export type CommandName =
-  | 'pause'
-  | 'resume'
-  | 'drain'
-  | 'cancel_queued'
-  | 'stop_training'
-  | 'checkpoint'
-  | 'set_learning_rate'
-  | 'add_worker'
-  | 'retire_worker';
-
-export interface Identity {
-  name: string;
-  kernel: string;
-  process: number;
-  host: string;
-  cluster: string;
-  cluster_id: string; // Empty if it is not known.
-  cluster_started: number; // Seconds since the epoch; 0 if it is not known.
-  dashboard: string;
-  started: number;
-}
-
-export interface Update {
-  type: 'update';
-  version: number;
-  coordinator: string;
-  sequence: number;
-  full: boolean;
-  summary: Summary;
-  notice?: string;
-  starved?: string;
-  identity?: Identity;
-  depth?: [number, number, number][];
-  workers?: WorkerRow[];
-  servers?: ServerRow[];
-  metrics?: Metric[];
-  timeline?: Span[];
-  failures?: FailureRow[];
-  events?: EventRow[];
-  optimizers?: OptimizerRow[];
-  checkpoint?: Checkpoint;
-  controls?: Partial<Record<CommandName, string>>;
-}
-
-export interface Hello {
-  type: 'hello';
-  version: number;
-}
-
-export interface Command {
-  type: 'command';
-  version: number;
-  id: string;
-  coordinator: string;
-  command: CommandName;
-  arguments: Record<string, string | number>;
-}
-
-export interface Reply {
+/** The outcome of a command, or of an invalid message (then ``id`` may be empty). */
+export interface CommandReply {
   type: 'reply';
   version: number;
   id: string;
@@ -194,6 +180,25 @@ export interface Reply {
   result: string;
 }
 
+/** Hub to panel: all coordinators and schedulers, on connection and after each change. */
+export interface Sources {
+  type: 'sources';
+  version: number;
+  sources: Source[];
+  schedulers: Scheduler[];
+}
+
+/** A scheduler that was attached to the hub. */
+export interface Scheduler {
+  address: string;
+  cluster: string;
+  cluster_id: string;
+  cluster_started: number;
+  coordinators: number;
+  error: string;
+}
+
+/** A coordinator as the hub knows it. */
 export interface Source {
   coordinator: string;
   kind: 'kernel' | 'scheduler';
@@ -203,22 +208,23 @@ export interface Source {
   gone: string;
 }
 
-export interface Scheduler {
-  address: string; // Of its dashboard.
-  cluster: string; // Its own; empty until it is known.
-  cluster_id: string;
-  cluster_started: number;
-  coordinators: number; // That have reported to it, and live.
-  error: string;
-}
-
-export interface Sources {
-  type: 'sources';
+/** A view's first message; after a gap, its request to get everything again. */
+export interface Hello {
+  type: 'hello';
   version: number;
-  sources: Source[];
-  schedulers: Scheduler[];
 }
 
+/** The user pressed a button. */
+export interface Command {
+  type: 'command';
+  version: number;
+  id: string;
+  coordinator: string;
+  command: CommandName;
+  arguments: Record<string, unknown>;
+}
+
+/** Panel to hub: attach or detach a scheduler; the hub answers with a `CommandReply`. */
 export interface Attach {
   type: 'attach' | 'detach';
   version: number;
@@ -226,8 +232,28 @@ export interface Attach {
   address: string;
 }
 
-/** What a view hears: from the kernel through the widget's comm, or from the hub. */
-export type FromSource = Update | Reply | Sources;
+/** What a view hears: of the kernel through the widget's comm, or of the hub. */
+export type FromSource = Update | CommandReply | Sources;
 
 /** What a view says. */
 export type FromView = Hello | Command | Attach;
+
+/** JSON schemas of all that a view hears; `$ref` is a name of these. */
+export const SCHEMAS = {
+  Update: {"type": "object", "properties": {"checkpoint": {"$ref": "CheckpointRow"}, "controls": {"type": "object", "additionalProperties": {"type": "string"}}, "coordinator": {"type": "string"}, "depth": {"type": "array", "items": {"type": "array", "prefixItems": [{"type": "number"}, {"type": "integer"}, {"type": "integer"}]}}, "events": {"type": "array", "items": {"$ref": "EventRow"}}, "failures": {"type": "array", "items": {"$ref": "FailureRow"}}, "full": {"type": "boolean"}, "identity": {"$ref": "Identity"}, "metrics": {"type": "array", "items": {"$ref": "Metric"}}, "notice": {"type": "string"}, "optimizers": {"type": "array", "items": {"$ref": "OptimizerRow"}}, "sequence": {"type": "integer"}, "servers": {"type": "array", "items": {"$ref": "ServerRow"}}, "starved": {"type": "string"}, "summary": {"$ref": "Summary"}, "timeline": {"type": "array", "items": {"$ref": "Span"}}, "type": {"enum": ["update"]}, "version": {"type": "integer"}, "workers": {"type": "array", "items": {"$ref": "WorkerRow"}}}, "required": ["coordinator", "full", "sequence", "summary", "type", "version"]},
+  CheckpointRow: {"type": "object", "properties": {"error": {"type": "string"}, "held": {"type": "number"}, "path": {"type": "string"}, "share": {"type": "number"}, "state": {"enum": ["failed", "none", "saved", "saving"]}}, "required": ["error", "held", "path", "share", "state"]},
+  EventRow: {"type": "object", "properties": {"kind": {"type": "string"}, "message": {"type": "string"}, "time": {"type": "number"}, "worker": {"type": "string"}}, "required": ["kind", "message", "time", "worker"]},
+  FailureRow: {"type": "object", "properties": {"closure": {"type": "string"}, "error": {"type": "string"}, "number": {"type": "integer"}, "time": {"type": "number"}, "traceback": {"type": "string"}, "worker": {"type": "string"}}, "required": ["closure", "error", "number", "time", "traceback", "worker"]},
+  Identity: {"type": "object", "properties": {"cluster": {"type": "string"}, "cluster_id": {"type": "string"}, "cluster_started": {"type": "number"}, "dashboard": {"type": "string"}, "host": {"type": "string"}, "kernel": {"type": "string"}, "name": {"type": "string"}, "process": {"type": "integer"}, "started": {"type": "number"}}, "required": ["cluster", "cluster_id", "cluster_started", "dashboard", "host", "kernel", "name", "process", "started"]},
+  Metric: {"type": "object", "properties": {"averages": {"contentEncoding": "base64", "type": "string"}, "count": {"type": "integer"}, "last": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "name": {"type": "string"}, "smoothed": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "start": {"type": "integer"}, "steps": {"contentEncoding": "base64", "type": "string"}, "times": {"contentEncoding": "base64", "type": "string"}, "values": {"contentEncoding": "base64", "type": "string"}}, "required": ["averages", "count", "last", "name", "smoothed", "start", "steps", "times", "values"]},
+  OptimizerRow: {"type": "object", "properties": {"learning_rate": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "optimizer": {"type": "string"}, "parameter": {"type": "string"}, "schedule": {"type": "string"}}, "required": ["learning_rate", "optimizer", "parameter", "schedule"]},
+  ServerRow: {"type": "object", "properties": {"address": {"type": "string"}, "bytes": {"type": "integer"}, "name": {"type": "string"}, "pulls_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "pushes_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "shards": {"type": "integer"}, "staleness": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "state": {"type": "string"}, "tone": {"enum": ["bad", "busy", "good", "quiet", "waiting"]}}, "required": ["address", "bytes", "name", "pulls_per_second", "pushes_per_second", "shards", "staleness", "state", "tone"]},
+  Summary: {"type": "object", "properties": {"cancelled": {"type": "integer"}, "closures_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "completed": {"type": "integer"}, "elapsed": {"type": "number"}, "eta": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}, "examples": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}, "examples_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}, {"type": "null"}]}, "failed": {"type": "integer"}, "in_flight": {"type": "integer"}, "meaning": {"type": "string"}, "phases": {"type": "array", "items": {"type": "number"}}, "queued": {"type": "integer"}, "retried": {"type": "integer"}, "servers_lost": {"type": "integer"}, "staleness_max": {"type": "integer"}, "staleness_mean": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "state": {"type": "string"}, "time": {"type": "number"}, "tone": {"enum": ["bad", "busy", "good", "quiet", "waiting"]}, "training": {"anyOf": [{"$ref": "Training"}, {"type": "null"}]}, "workers_lost": {"type": "integer"}}, "required": ["cancelled", "closures_per_second", "completed", "elapsed", "eta", "examples", "examples_per_second", "failed", "in_flight", "meaning", "phases", "queued", "retried", "servers_lost", "staleness_max", "staleness_mean", "state", "time", "tone", "training", "workers_lost"]},
+  Training: {"type": "object", "properties": {"batch": {"type": "integer"}, "batches": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "epoch": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "epochs": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}, "required": ["batch", "batches", "epoch", "epochs"]},
+  Span: {"type": "object", "properties": {"closures": {"type": "integer"}, "end": {"type": "number"}, "failed": {"type": "integer"}, "start": {"type": "number"}, "worker": {"type": "integer"}}, "required": ["closures", "end", "failed", "start", "worker"]},
+  WorkerRow: {"type": "object", "properties": {"activity": {"type": "string"}, "address": {"type": "string"}, "busy": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "closures_per_second": {"anyOf": [{"type": "number"}, {"enum": ["-inf", "inf", "nan"]}]}, "completed": {"type": "integer"}, "failed": {"type": "integer"}, "host": {"type": "string"}, "in_flight": {"type": "integer"}, "index": {"type": "integer"}, "last_error": {"type": "string"}, "memory": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "name": {"type": "string"}, "phases": {"type": "array", "items": {"type": "number"}}, "running_since": {"anyOf": [{"type": "number"}, {"type": "null"}]}, "state": {"type": "string"}, "tone": {"enum": ["bad", "busy", "good", "quiet", "waiting"]}}, "required": ["activity", "address", "busy", "closures_per_second", "completed", "failed", "host", "in_flight", "index", "last_error", "memory", "name", "phases", "running_since", "state", "tone"]},
+  CommandReply: {"type": "object", "properties": {"coordinator": {"type": "string"}, "error": {"type": "string"}, "id": {"type": "string"}, "result": {"type": "string"}, "type": {"enum": ["reply"]}, "version": {"type": "integer"}}, "required": ["coordinator", "error", "id", "result", "type", "version"]},
+  Sources: {"type": "object", "properties": {"schedulers": {"type": "array", "items": {"$ref": "Scheduler"}}, "sources": {"type": "array", "items": {"$ref": "Source"}}, "type": {"enum": ["sources"]}, "version": {"type": "integer"}}, "required": ["schedulers", "sources", "type", "version"]},
+  Scheduler: {"type": "object", "properties": {"address": {"type": "string"}, "cluster": {"type": "string"}, "cluster_id": {"type": "string"}, "cluster_started": {"type": "number"}, "coordinators": {"type": "integer"}, "error": {"type": "string"}}, "required": ["address", "cluster", "cluster_id", "cluster_started", "coordinators", "error"]},
+  Source: {"type": "object", "properties": {"address": {"type": "string"}, "coordinator": {"type": "string"}, "gone": {"type": "string"}, "kernel": {"type": "string"}, "kind": {"enum": ["kernel", "scheduler"]}, "notebook": {"type": "string"}}, "required": ["address", "coordinator", "gone", "kernel", "kind", "notebook"]},
+};

@@ -1,19 +1,20 @@
 // The item in the status bar: what is queued and in flight of the notebook in front.
 
+import type { JupyterFrontEnd } from '@jupyterlab/application';
+import type { IDocumentManager } from '@jupyterlab/docmanager';
 import { TextItem } from '@jupyterlab/statusbar';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import { sourcesOf, type Active } from './active';
 import type { Hub } from './hub';
-import { statusText } from './listing';
-import type { Preferences } from './preferences';
-import { Redraw } from './redraw';
+import { sourcesOf, statusText, type Document } from './listing';
+import { Redraw, type Preferences } from './preferences';
 
 export class Status extends ReactWidget {
   constructor(
     private readonly hub: Hub,
-    private readonly active: Active,
+    private readonly shell: JupyterFrontEnd.IShell,
+    private readonly documents: IDocumentManager,
     preferences: Preferences,
     private readonly open: () => void,
   ) {
@@ -23,7 +24,7 @@ export class Status extends ReactWidget {
     this.redraw = new Redraw(() => this.refresh(), preferences);
     hub.changed.connect(this.news);
     hub.updated.connect(this.news);
-    active.changed.connect(this.news);
+    shell.currentChanged?.connect(this.news);
   }
 
   /** Whether the notebook in front has a coordinator; otherwise there is nothing to show. */
@@ -38,7 +39,7 @@ export class Status extends ReactWidget {
   override dispose(): void {
     this.hub.changed.disconnect(this.news);
     this.hub.updated.disconnect(this.news);
-    this.active.changed.disconnect(this.news);
+    this.shell.currentChanged?.disconnect(this.news);
     this.redraw.dispose();
     super.dispose();
   }
@@ -55,8 +56,17 @@ export class Status extends ReactWidget {
     );
   }
 
+  /** The document in front. */
+  private document(): Document | null {
+    const widget = this.shell.currentWidget;
+    const context = widget ? this.documents.contextForWidget(widget) : undefined;
+    return context
+      ? { path: context.path, kernel: context.sessionContext.session?.kernel?.id ?? '' }
+      : null;
+  }
+
   private summaries() {
-    return sourcesOf(this.active.document, this.hub.sources).flatMap(
+    return sourcesOf(this.document(), this.hub.sources).flatMap(
       (source) => this.hub.store(source.coordinator)?.state?.summary ?? [],
     );
   }

@@ -4,17 +4,22 @@
 // messages, {text: JSON}, both ways.
 
 import '../style/dashboard.css';
-import { Dashboard, Store } from './dashboard';
-import { holdBelow } from './hold';
-import { VERSION, type Command, type Hello, type Reply, type Update } from './protocol';
+import { Dashboard } from './dashboard/dashboard';
+import { Store } from './dashboard/store';
+import { decode } from './messages';
+import { VERSION, type Command, type Hello } from './protocol';
 
-// What a model tells when its connection to the kernel ends; anywidget passes on all events.
+// The event of a model whose connection to the kernel ends; anywidget passes on all events.
 const CUT = 'comm_live_update';
 
 const CLOSED = 'closed'; // The state of a coordinator.
 
 const GONE =
   'The connection to its kernel has ended: it was restarted or shut down. Run the cell again.';
+
+const mismatch = (reason: string): string =>
+  `This page and the coordinator run different versions of psnb (${reason}). ` +
+  'Restart the kernel and reload the page.';
 
 /** What anywidget gives of the model. */
 interface Model {
@@ -51,7 +56,10 @@ export default function (): object {
       const created = new Store(hello);
       store = created;
       const hear = (content: unknown): void => {
-        if (hasText(content)) created.accept(JSON.parse(content.text) as Update | Reply);
+        if (!hasText(content)) return;
+        const message = decode(content.text);
+        if (message.type === 'refused') created.fail(mismatch(message.reason));
+        else if (message.type !== 'sources') created.accept(message);
       };
       const first = model.get('first');
       if (first) hear({ text: first });
@@ -86,4 +94,49 @@ export default function (): object {
       };
     },
   };
+}
+
+/**
+ * Holds what is below a cell whose output becomes shorter: for some seconds, scrolls by as much as the cell around an element grows or shrinks, if its end is
+ * in view or above: then what people read below it does not jump. Near the beginning of the page it
+ * cannot scroll that far: the cell keeps the rest as empty space until it is out of view. Browsers
+ * scroll by themselves, but leave that rest.
+ */
+function holdBelow(element: Element, seconds = 5): void {
+  const cell = element.closest<HTMLElement>('.jp-Cell');
+  const scroller = cell && scrollerOf(cell);
+  if (!cell || !scroller) return;
+  let { height } = cell.getBoundingClientRect();
+  const sizes = new ResizeObserver(() => {
+    const box = cell.getBoundingClientRect();
+    const grown = box.height - height;
+    height = box.height;
+    if (box.bottom - grown >= scroller.getBoundingClientRect().bottom) return;
+    const missing = -(scroller.scrollTop + grown);
+    if (missing > 0) cell.style.minHeight = `${(height += missing)}px`;
+    scroller.scrollTop += grown;
+  });
+  sizes.observe(cell);
+  const { overflowAnchor } = scroller.style;
+  scroller.style.overflowAnchor = 'none'; // Not both.
+  setTimeout(() => {
+    sizes.disconnect();
+    scroller.style.overflowAnchor = overflowAnchor;
+    releaseOutOfView(cell);
+  }, 1000 * seconds);
+}
+
+function releaseOutOfView(cell: HTMLElement): void {
+  const views = new IntersectionObserver((entries) => {
+    if (entries.at(-1)?.isIntersecting) return;
+    views.disconnect();
+    cell.style.minHeight = '';
+  });
+  views.observe(cell);
+}
+
+function scrollerOf(element: HTMLElement): HTMLElement | null {
+  let found = element.parentElement;
+  while (found && !/auto|scroll/.test(getComputedStyle(found).overflowY)) found = found.parentElement;
+  return found;
 }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
 import examples from '../../tests/monitor/fixtures/protocol.json';
-import { Commands, NO_ANSWER, PATIENCE, TOLD } from '../src/dashboard/commands';
+import { Commands, NO_ANSWER, PATIENCE, SHOWN } from '../src/dashboard/commands';
 import { Store } from '../src/dashboard/store';
 import { VERSION, type Command, type Update } from '../src/protocol';
 
@@ -68,13 +68,13 @@ test('a success is told for some seconds, a failure until the next command', () 
     const { store, commands, sent } = start();
     commands.give('add_worker');
     answer(store, sent[0], '', 'a worker is being started');
-    mock.timers.tick(TOLD - 1);
+    mock.timers.tick(SHOWN - 1);
     assert.notEqual(commands.outcome.text, '');
     mock.timers.tick(1);
     assert.equal(commands.outcome.text, '');
     commands.give('add_worker');
     answer(store, sent[1], 'no room');
-    mock.timers.tick(10 * TOLD);
+    mock.timers.tick(10 * SHOWN);
     assert.equal(commands.outcome.text, 'Add worker: no room');
   } finally {
     mock.timers.reset();

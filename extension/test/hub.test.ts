@@ -3,15 +3,14 @@ import test from 'node:test';
 
 import { Connection } from '../src/connection';
 import { Hub } from '../src/hub';
-import { VERSION, type Reply, type Source, type Sources } from '../src/protocol';
-import { FakeClock, FakeServer, settled } from './fakes';
-import { SOURCE, update } from './messages';
+import { VERSION, type CommandReply, type Source, type Sources } from '../src/protocol';
+import { FakeClock, FakeServer, settled, SOURCE, update } from './fakes';
 
 function sources(...all: Source[]): Sources {
   return { type: 'sources', version: VERSION, sources: all, schedulers: [] };
 }
 
-function reply(id: string, changes: Partial<Reply> = {}): Reply {
+function reply(id: string, changes: Partial<CommandReply> = {}): CommandReply {
   const about = { version: VERSION, id, coordinator: 'c1', error: '', result: '' };
   return { type: 'reply', ...about, ...changes };
 }
@@ -111,7 +110,7 @@ test('a command says at once that the hub cannot be reached', async () => {
 
 test('a dashboard hears what came of its command', async () => {
   const { hub, socket } = start();
-  const heard: Reply[] = [];
+  const heard: CommandReply[] = [];
   socket.hear(update());
   hub.store('c1')?.listen({ changed: () => undefined, replied: (each) => heard.push(each) });
   hub.forward({
@@ -140,4 +139,12 @@ test('a hub of another version is said to be unreachable, and why', () => {
   socket.hear({ ...sources(SOURCE), version: VERSION + 1 });
   assert.equal(hub.reach.state, 'unreachable');
   assert.equal(hub.sources.length, 0);
+});
+
+test('a message that does not fit is not taken', () => {
+  const { hub, socket } = start();
+  socket.hear(sources(SOURCE));
+  socket.hear({ ...update(), summary: null });
+  assert.equal(hub.reach.state, 'unreachable');
+  assert.equal(hub.store('c1'), undefined);
 });

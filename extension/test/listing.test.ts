@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { Store } from '../src/dashboard';
-import { blank, rows, statusText } from '../src/listing';
-import { VERSION, type Identity, type Source, type Update } from '../src/protocol';
-import { SOURCE, update } from './messages';
+import { Store } from '../src/dashboard/store';
+import { blank, rows, sourcesOf, statusText } from '../src/listing';
+import type { Identity, Source, Update } from '../src/protocol';
+import { SOURCE, update } from './fakes';
 
 const IDENTITY: Identity = {
   name: 'wide-and-deep',
@@ -198,10 +198,10 @@ test('only addresses of the web become links', () => {
   assert.equal(only(SOURCE, update({ identity: IDENTITY })).dashboard, IDENTITY.dashboard);
 });
 
-test('an update of another version shows a reason instead of figures', () => {
-  const row = only(SOURCE, update({ version: VERSION + 1 }));
+test('a coordinator whose state is not known shows a reason instead of figures', () => {
+  const row = only(SOURCE, update({ full: false }));
   assert.deepEqual(row.figures, []);
-  assert.match(row.notice, /different versions/);
+  assert.equal(row.notice, 'Waiting for the coordinator.');
 });
 
 test('an empty list says how to start, an unreachable hub what stands in the way', () => {
@@ -216,4 +216,19 @@ test('the status bar says first what somebody must do something about', () => {
   const lost = { state: 'parameters lost', tone: 'bad' as const, queued: 1, in_flight: 0 };
   assert.equal(statusText([idle]), 'psnb: 0 queued, 2 in flight');
   assert.equal(statusText([idle, lost, lost]), 'psnb: parameters lost, 2 queued, 2 in flight');
+});
+
+const OTHER = { ...SOURCE, coordinator: 'c2', kernel: 'k2' };
+
+test('a notebook has the coordinators of its kernel, not those of an earlier one', () => {
+  assert.deepEqual(sourcesOf({ path: SOURCE.notebook, kernel: 'k2' }, [SOURCE, OTHER]), [OTHER]);
+});
+
+test('a notebook whose kernel is not known yet has those of its path', () => {
+  assert.deepEqual(sourcesOf({ path: SOURCE.notebook, kernel: '' }, [SOURCE]), [SOURCE]);
+});
+
+test('what is gone does not count, nor does anything without a document', () => {
+  assert.deepEqual(sourcesOf({ path: '', kernel: 'k1' }, [{ ...SOURCE, gone: 'died' }]), []);
+  assert.deepEqual(sourcesOf(null, [SOURCE]), []);
 });

@@ -1,9 +1,17 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import examples from '../../tests/monitor/fixtures/protocol.json';
-import { MAX_ROWS, Store, type Part, type State } from '../src/dashboard/store';
-import { pack } from '../src/dashboard/series';
-import { VERSION, type Reply, type Span, type Update } from '../src/protocol';
+import {
+  MAX_POINTS,
+  MAX_ROWS,
+  Series,
+  Store,
+  unpack,
+  type Part,
+  type State,
+} from '../src/dashboard/store';
+import type { CommandReply, Span, Update } from '../src/protocol';
+import { pack } from './fakes';
 
 const FULL = examples.update_full as unknown as Update;
 const SMALL = examples.update_small as unknown as Update;
@@ -181,13 +189,6 @@ test('news of another coordinator are not added to this one', () => {
   assert.equal(hellos(), 1);
 });
 
-test('another version is told and nothing is shown', () => {
-  const { store } = start();
-  store.accept({ ...SMALL, version: VERSION + 1 });
-  assert.equal(store.state, null);
-  assert.match(store.problem, /different versions/);
-});
-
 test('one that is gone shows its last figures, its state, and why no control can be used', () => {
   const { store } = start();
   const completed = shown(store).summary.completed;
@@ -228,9 +229,9 @@ test('one that was silent and comes back shows its own state again', () => {
 
 test('replies reach the listeners', () => {
   const { store } = start();
-  const replies: Reply[] = [];
+  const replies: CommandReply[] = [];
   store.listen({ changed: () => undefined, replied: (reply) => replies.push(reply) });
-  store.accept(examples.reply_error as Reply);
+  store.accept(examples.reply_error as CommandReply);
   assert.deepEqual(replies, [examples.reply_error]);
 });
 
@@ -263,4 +264,78 @@ test('ten thousand points are taken in milliseconds', () => {
     times.push(performance.now() - begin);
   }
   assert.ok(Math.min(...times) < 20, `${Math.min(...times)} ms`);
+});
+
+function points(start: number, values: number[]): Parameters<Series['append']>[0] {
+  const column = pack(values);
+  return { start, steps: column, times: column, values: column, averages: column };
+}
+
+function values(series: Series): number[] {
+  return [...series.values.subarray(0, series.length)];
+}
+
+test('what was packed is unpacked', () => {
+  const numbers = [0, -1.5, 1e300, NaN, Infinity, -Infinity];
+  assert.deepEqual([...unpack(pack(numbers))], numbers);
+});
+
+test('a series is packed as little-endian float64', () => {
+  assert.deepEqual([...unpack('AAAAAAAA8D8=')], [1]);
+});
+
+test('points are appended past the first capacity', () => {
+  const series = new Series();
+  const all = Array.from({ length: 1000 }, (_, i) => i);
+  series.append(points(0, all.slice(0, 200)));
+  series.append(points(200, all.slice(200)));
+  assert.deepEqual(values(series), all);
+});
+
+test('points from the start replace all', () => {
+  const series = new Series();
+  series.append(points(0, [1, 2, 3]));
+  series.append(points(0, [4]));
+  assert.deepEqual(values(series), [4]);
+});
+
+test('points that are there already are left out', () => {
+  const series = new Series();
+  series.append(points(0, [1, 2, 3]));
+  series.append(points(1, [2, 3, 4]));
+  assert.deepEqual(values(series), [1, 2, 3, 4]);
+});
+
+test('a series goes on where points were missed', () => {
+  const series = new Series();
+  series.append(points(0, [1]));
+  series.append(points(5, [6]));
+  series.append(points(6, [7]));
+  assert.deepEqual(values(series), [1, 6, 7]);
+});
+
+test('a series that is too long loses every second point', () => {
+  const series = new Series();
+  series.append(points(0, Array.from({ length: MAX_POINTS }, (_, i) => i)));
+  series.append(points(MAX_POINTS, [MAX_POINTS]));
+  assert.equal(series.length, MAX_POINTS / 2);
+  assert.deepEqual(values(series).slice(0, 3), [1, 3, 5]);
+  assert.equal(series.total, MAX_POINTS + 1);
+});
+
+test('a series knows whether all its values are whole', () => {
+  const series = new Series();
+  series.append(points(0, [1, NaN, 3]));
+  assert.ok(series.whole);
+  series.append(points(3, [4.5]));
+  assert.ok(!series.whole);
+  series.append(points(0, [1]));
+  assert.ok(series.whole);
+});
+
+test('the point at a place is the last one that is not after it', () => {
+  const series = new Series();
+  series.append({ ...points(0, [10, 20, 30]), times: pack([1, 2.5, 2.5]) });
+  assert.deepEqual([5, 10, 29, 99].map((step) => series.at(step, false)), [-1, 0, 1, 2]);
+  assert.deepEqual([0.5, 1, 2.4, 2.5].map((time) => series.at(time, true)), [-1, 0, 0, 2]);
 });

@@ -1,4 +1,4 @@
-"""The examples of the wire contract fit its types; extension/test has the same for TypeScript."""
+"""The examples of the wire contract fit its types; TypeScript's types are made of these."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import base64
 import json
 import types
 from pathlib import Path
-from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import pytest
 
+from extension.write_protocol import FILE, contract
 from psnb._src.monitor import protocol
 
 EXAMPLES = json.loads((Path(__file__).parent / "fixtures" / "protocol.json").read_text())
@@ -37,7 +47,7 @@ def fits(value: object, kind: Any) -> bool:
     origin, inside = get_origin(kind), get_args(kind)
     if kind is Any:
         return True
-    if origin is NotRequired:
+    if origin in (NotRequired, Annotated):
         return fits(value, inside[0])
     if origin in (Union, types.UnionType):
         return any(fits(value, choice) for choice in inside)
@@ -122,3 +132,7 @@ def test_a_packed_series_is_little_endian_float64() -> None:
 
 def test_the_examples_carry_the_version() -> None:
     assert {example["version"] for example in EXAMPLES.values()} == {protocol.VERSION}
+
+
+def test_the_types_of_typescript_are_those_of_python() -> None:
+    assert FILE.read_text() == contract(), "run: python -m extension.write_protocol"

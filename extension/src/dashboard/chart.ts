@@ -1,22 +1,10 @@
-// One chart of one metric or several, raw and smoothed, with a crosshair.
+// One chart of one metric or several, raw and smoothed, with a legend and a crosshair.
 
 import uPlot from 'uplot';
-import {
-  axisWidth,
-  formatLogTicks,
-  formatTicks,
-  formatTimeTick,
-  rangeOfConstant,
-  TIME_STEPS,
-  WHOLE_STEPS,
-} from './axes';
-import { decimate } from './decimate';
-import { make, setHidden, setText } from './dom';
-import { formatCount, formatDuration, plural } from './format';
-import { isValidation } from './groups';
-import { Legend } from './legend';
+import { Keyed, make, setData, setHidden, setText, type Item } from './dom';
+import { formatCount, formatDuration, formatNumber, plural } from './format';
+import { seriesColor, type Theme } from './section';
 import type { MetricState } from './store';
-import type { Theme } from './theme';
 
 /** What all charts show alike. */
 export interface Modes {
@@ -117,7 +105,6 @@ export class Chart {
   recolor(): void {
     this.drawn = this.shape = '';
     this.update(this.metrics);
-    this.legend.recolor();
   }
 
   dispose(): void {
@@ -169,8 +156,8 @@ export class Chart {
     }
     const axis: uPlot.Axis = {
       font: this.theme.font,
-      stroke: this.theme.color('muted'),
-      grid: { stroke: this.theme.color('faint'), width: 1 },
+      stroke: this.theme.color('--psnb-muted'),
+      grid: { stroke: this.theme.color('--psnb-faint'), width: 1 },
       ticks: { show: false },
     };
     const { log, whole } = this;
@@ -244,6 +231,14 @@ export class Chart {
   }
 }
 
+/** What begins the name of what validation gave of a metric. */
+export const VALIDATION = 'val_';
+
+/** Whether a metric has a value an epoch, as validation gives it. */
+export function isValidation(name: string): boolean {
+  return name.startsWith(VALIDATION);
+}
+
 /** Whether the points of a line have marks; a single one would not be seen without. */
 function hasMarks(chart: uPlot, line: number, most: number): boolean {
   let points = 0;
@@ -251,4 +246,218 @@ function hasMarks(chart: uPlot, line: number, most: number): boolean {
     if (value !== null && value !== undefined && ++points > most) return false;
   }
   return points > 0;
+}
+
+interface LegendEntry extends Item<MetricState> {
+  show(value: number | null, average: number | null): void;
+}
+
+/** The names of the lines of a chart, with their colours and figures. */
+class Legend {
+  private readonly list: Keyed<string, MetricState>;
+  private readonly entries = new Map<string, LegendEntry>();
+  private readonly hidden = new Set<string>();
+  private readonly colors = new Map<string, number>(); // A metric keeps the one that it had first.
+
+  /**
+   * With `several` lines, each can be hidden: then `toggled` is called. While one is `followed`
+   * with the pointer, its figures are those that `show` was given last.
+   */
+  constructor(
+    parent: Element,
+    private readonly several: boolean,
+    private readonly theme: Theme,
+    private readonly followed: () => boolean,
+    private readonly toggled: () => void,
+  ) {
+    const root = make('div', 'psnb-legend', parent);
+    this.list = new Keyed(root, (metric) => this.make(metric.name));
+  }
+
+  update(metrics: readonly MetricState[]): void {
+    for (const { name } of metrics) {
+      if (!this.colors.has(name)) this.colors.set(name, this.colors.size);
+    }
+    this.list.update(metrics.map((metric) => [metric.name, metric]));
+  }
+
+  /** Whether a line is not wanted. */
+  hides(name: string): boolean {
+    return this.hidden.has(name);
+  }
+
+  /** The colour of a line. */
+  color(name: string): string {
+    return this.theme.color(seriesColor(this.colors.get(name) ?? 0));
+  }
+
+  /** Shows a value of a line and the average there. */
+  show(name: string, value: number | null, average: number | null): void {
+    this.entries.get(name)?.show(value, average);
+  }
+
+  private make(name: string): LegendEntry {
+    const root = make(this.several ? 'button' : 'span', 'psnb-series', null);
+    const swatch = make('span', 'psnb-swatch', root);
+    swatch.style.background = `var(${seriesColor(this.colors.get(name) ?? 0)})`;
+    swatch.setAttribute('aria-hidden', 'true');
+    make('span', 'psnb-metric-name', root, name).title = name;
+    const latest = make('span', 'psnb-metric-latest', root);
+    latest.title = 'The latest value, or that at the pointer';
+    const mean = make('span', 'psnb-metric-average', root);
+    mean.title = 'Average of about the last hundred values';
+    if (root instanceof HTMLButtonElement) {
+      root.type = 'button';
+      root.setAttribute('aria-pressed', 'true');
+      root.addEventListener('click', () => {
+        const hide = !this.hidden.delete(name);
+        if (hide) this.hidden.add(name);
+        root.setAttribute('aria-pressed', String(!hide));
+        this.toggled();
+      });
+    }
+    const entry: LegendEntry = {
+      root,
+      update: ({ last, smoothed }) => {
+        if (!this.followed() || this.hides(name)) entry.show(last, smoothed);
+      },
+      show: (value, average) => {
+        setText(latest, value === null ? '–' : formatNumber(value));
+        // Of a value that is of all examples so far, there is none.
+        const text = average === null ? '–' : formatNumber(average);
+        setText(mean, average === value ? '' : `avg ${text}`);
+        setData(latest, 'bad', String(value !== null && !Number.isFinite(value)));
+      },
+      dispose: () => {
+        this.entries.delete(name);
+      },
+    };
+    this.entries.set(name, entry);
+    return entry;
+  }
+}
+
+export type Column = (number | null)[];
+
+/** Columns as uPlot takes them: the places, then one column of values for each line. */
+export interface Points {
+  x: number[];
+  raw: Column;
+  smoothed: Column;
+}
+
+/**
+ * Picks about `wanted` points: of each stretch of the series the least and the greatest value (a
+ * spike stays visible), and the first and last point of all. What is not finite, or not above zero
+ * where `positive`, becomes a gap.
+ */
+export function decimate(
+  xs: Float64Array,
+  values: Float64Array,
+  averages: Float64Array,
+  length: number,
+  wanted: number,
+  positive: boolean,
+): Points {
+  const points: Points = { x: [], raw: [], smoothed: [] };
+  const drawn = (value: number | undefined): number | null =>
+    value !== undefined && Number.isFinite(value) && (!positive || value > 0) ? value : null;
+  const take = (i: number): void => {
+    points.x.push(xs[i] ?? 0);
+    points.raw.push(drawn(values[i]));
+    points.smoothed.push(drawn(averages[i]));
+  };
+  if (length <= wanted) {
+    for (let i = 0; i < length; i++) take(i);
+    return points;
+  }
+  const buckets = Math.max(1, wanted >> 1);
+  take(0);
+  for (let bucket = 0; bucket < buckets; bucket++) {
+    const begin = 1 + Math.floor((bucket * (length - 2)) / buckets);
+    const end = 1 + Math.floor(((bucket + 1) * (length - 2)) / buckets);
+    let least = -1;
+    let most = -1;
+    let low = Infinity;
+    let high = -Infinity;
+    for (let i = begin; i < end; i++) {
+      const value = values[i] ?? NaN;
+      if (value < low && value > -Infinity) [low, least] = [value, i];
+      if (value > high && value < Infinity) [high, most] = [value, i];
+    }
+    if (least < 0) {
+      if (end > begin) take(begin); // Nothing finite: a gap.
+      continue;
+    }
+    take(Math.min(least, most));
+    if (least !== most) take(Math.max(least, most));
+  }
+  take(length - 1);
+  return points;
+}
+
+// Steps between ticks: 1, 2 and 5 times each power of ten.
+const steps = (first: number, last: number): number[] =>
+  Array.from({ length: last - first + 1 }, (_, i) => first + i).flatMap((power) =>
+    [1, 2, 5].map((digit) => Number(`${digit}e${power}`)),
+  );
+
+/** Steps between ticks of whole numbers. */
+export const WHOLE_STEPS = steps(0, 14);
+
+/** Steps between ticks of seconds. */
+export const TIME_STEPS = [
+  ...steps(-3, 0),
+  ...[10, 15, 30, 60, 120, 300, 600, 900, 1800],
+  ...[1, 2, 4, 6, 12, 24, 48, 120, 240, 480].map((hours) => 3600 * hours),
+];
+
+const FLAT = 1e-9; // A smaller share of a value is an error of rounding.
+const MARGIN = 0.1; // of a constant, above and below it
+
+/** The range in whose middle a constant is drawn; null if the values differ. */
+export function rangeOfConstant(low: number, high: number, whole: boolean): [number, number] | null {
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  if (high - low > FLAT * size) return null;
+  const margin = whole ? Math.max(1, Math.round(MARGIN * size)) : MARGIN * size || 1;
+  return [low - margin, low + margin];
+}
+
+/** What ticks say that lie a step apart: all have the decimals that the step needs. */
+export function formatTicks(ticks: readonly number[], step: number): string[] {
+  const size = Math.max(...ticks.map(Math.abs));
+  if (size >= 1e9 || step < 1e-5) return ticks.map(formatExponential);
+  let decimals = 0;
+  while (Math.abs(step - Number(step.toFixed(decimals))) > 1e-3 * step) decimals++;
+  const format = new Intl.NumberFormat('en-US', {
+    minimumFractionDigits: decimals,
+    maximumFractionDigits: decimals,
+  });
+  return ticks.map((tick) => format.format(tick + 0)); // Not "-0".
+}
+
+/** What ticks of a logarithmic axis say; those that are null are left out. */
+export function formatLogTicks(ticks: readonly (number | null)[]): string[] {
+  return ticks.map((tick) => {
+    if (tick === null) return '';
+    return tick < 1e-3 || tick >= 1e9 ? formatExponential(tick) : formatCount(tick);
+  });
+}
+
+/** What a tick at so many seconds says. */
+export function formatTimeTick(seconds: number): string {
+  return seconds < 60 ? `${Number(seconds.toPrecision(3))} s` : formatDuration(seconds);
+}
+
+/**
+ * How wide an axis must be for its labels, by the pixels that a text takes. It is a multiple of
+ * ten, so that one digit more or less moves nothing.
+ */
+export function axisWidth(labels: readonly string[], measure: (text: string) => number): number {
+  const widest = Math.max(0, ...labels.map(measure));
+  return Math.max(40, 10 * Math.ceil((widest + 12) / 10));
+}
+
+function formatExponential(value: number): string {
+  return value === 0 ? '0' : Number(value.toPrecision(6)).toExponential().replace('e+', 'e');
 }

@@ -1,13 +1,13 @@
-// What was pressed in one view, until the coordinator answers.
+// The commands that one view gives, until the coordinator answers. No page is needed for them.
 
-import { VERSION, type Command, type CommandName, type Reply } from '../protocol';
+import { VERSION, type Command, type CommandName, type CommandReply } from '../protocol';
 import type { Store } from './store';
 
-/** Milliseconds without an answer after which people are told so. */
+/** Milliseconds after which people see that there was no answer. */
 export const PATIENCE = 10_000;
 
-/** Milliseconds for which the success of a command is told. */
-export const TOLD = 8_000;
+/** Milliseconds for which the success of a command is shown. */
+export const SHOWN = 8_000;
 
 export const NO_ANSWER =
   'no answer from the kernel: it is busy with a cell, and this front end cannot reach it meanwhile';
@@ -68,7 +68,7 @@ export class Commands {
 
   /**
    * Sends a command. `subject` is what it is about where there are several: a worker, a parameter.
-   * `done` is told whether it was carried out.
+   * `done` is called with whether it was carried out.
    */
   give(
     command: CommandName,
@@ -80,16 +80,16 @@ export class Commands {
     if (coordinator === undefined || this.underWay(command, subject)) return;
     const id = `${this.prefix}-${++this.count}`;
     const timer = setTimeout(() => {
-      this.tell(command, subject, NO_ANSWER, true);
+      this.report(command, subject, NO_ANSWER, true);
     }, PATIENCE);
     this.pending.set(id, { command, subject, timer, done });
-    this.say(NOTHING);
+    this.show(NOTHING);
     this.send({ type: 'command', version: VERSION, id, coordinator, command, arguments: args });
   }
 
-  /** Tells why a command was not sent at all. */
+  /** Shows why a command was not sent at all. */
   refuse(command: CommandName, subject: string, reason: string): void {
-    this.tell(command, subject, reason, true);
+    this.report(command, subject, reason, true);
   }
 
   /** Whether a command was sent and not answered yet. */
@@ -107,22 +107,22 @@ export class Commands {
     this.pending.clear();
   }
 
-  private settle(reply: Reply): void {
+  private settle(reply: CommandReply): void {
     const pending = this.pending.get(reply.id);
     if (!pending) return; // Another view's, or nobody's.
     clearTimeout(pending.timer);
     this.pending.delete(reply.id);
     pending.done?.(!reply.error);
-    this.tell(pending.command, pending.subject, reply.error || reply.result || 'done', !!reply.error);
+    this.report(pending.command, pending.subject, reply.error || reply.result || 'done', !!reply.error);
   }
 
-  private tell(command: CommandName, subject: string, text: string, bad: boolean): void {
-    this.say({ text: `${LABELS[command]}${subject && ` ${subject}`}: ${text}`, bad });
+  private report(command: CommandName, subject: string, text: string, bad: boolean): void {
+    this.show({ text: `${LABELS[command]}${subject && ` ${subject}`}: ${text}`, bad });
     // What went wrong stays until the next command: somebody must do something about it.
-    if (!bad) this.forgetting = setTimeout(() => { this.say(NOTHING); }, TOLD);
+    if (!bad) this.forgetting = setTimeout(() => { this.show(NOTHING); }, SHOWN);
   }
 
-  private say(outcome: Outcome): void {
+  private show(outcome: Outcome): void {
     clearTimeout(this.forgetting);
     this.outcome = outcome;
     this.changed();

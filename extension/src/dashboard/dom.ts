@@ -1,4 +1,4 @@
-// Making and changing the parts of the page. Every name comes from user code and is set as text,
+// Making and changing elements of the page. Every name comes from user code and is set as text,
 // never as markup.
 
 /** Makes an element. */
@@ -90,24 +90,8 @@ export class Keyed<K, T> {
   }
 }
 
-/** Whether the pointer is over an element: nothing there should move then. */
-export class Hover {
-  over = false;
-
-  /** `left` is called when the pointer has left. */
-  constructor(element: HTMLElement, left: () => void) {
-    element.addEventListener('pointerenter', () => {
-      this.over = true;
-    });
-    element.addEventListener('pointerleave', () => {
-      this.over = false;
-      left();
-    });
-  }
-}
-
-/** A part of the dashboard that folds away under its heading. */
-export class Section {
+/** What folds away under a heading. */
+export class Fold {
   readonly root: HTMLDetailsElement;
   readonly body: HTMLElement;
   private readonly note: HTMLElement;
@@ -122,7 +106,7 @@ export class Section {
     this.root.addEventListener('toggle', toggled);
   }
 
-  /** What the heading says beside its title. */
+  /** Says something after the title. */
   describe(note: string): void {
     setText(this.note, note);
   }

@@ -78,3 +78,8 @@ export function formatSince(time: number, now: number): string {
 export function plural(count: number, noun: string): string {
   return `${formatCount(count)} ${noun}${count === 1 ? '' : 's'}`;
 }
+
+/** The address if it is one of the web, to which a link may lead; empty for all else, such as "javascript:". */
+export function webAddress(address: string): string {
+  return /^https?:\/\//i.test(address) ? address : '';
+}

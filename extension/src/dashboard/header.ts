@@ -1,18 +1,21 @@
-// Who the coordinator is, what state it is in, and how fast it goes.
+// The head of the dashboard: which coordinator it is, its state and speed, its counters and queue.
 
-import { make, setAttribute, setData, setHidden, setText } from './dom';
-import { formatCount, formatDuration, formatNumber, formatOf, formatRate } from './format';
-import type { Part } from './part';
-import { toNumber, type State } from './store';
-
-/** Whether an address may become a link: names come from user code, "javascript:" too. */
-export function isWebAddress(text: string): boolean {
-  return /^https?:\/\//i.test(text);
-}
+import type { Summary } from '../protocol';
+import { make, makeSvg, setAttribute, setData, setHidden, setText } from './dom';
+import {
+  formatCount,
+  formatDuration,
+  formatNumber,
+  formatOf,
+  formatRate,
+  webAddress,
+} from './format';
+import type { Section } from './section';
+import { toNumber, WINDOW, type State } from './store';
 
 const LEFT = 'Estimated time until all epochs are over; without training, until all that is queued has ended';
 
-export class Header implements Part {
+export class Header implements Section {
   readonly needs = ['summary', 'identity', 'notice'] as const;
   private readonly name: HTMLElement;
   private readonly state: HTMLElement;
@@ -57,9 +60,9 @@ export class Header implements Part {
     const place = identity.host && `${identity.host}, process ${identity.process}`;
     setText(this.place, place);
     setAttribute(this.place, 'title', identity.cluster && `Cluster ${identity.cluster}`);
-    const linked = isWebAddress(identity.dashboard);
-    setHidden(this.link, !linked);
-    if (linked) setAttribute(this.link, 'href', identity.dashboard);
+    const dashboard = webAddress(identity.dashboard);
+    setHidden(this.link, !dashboard);
+    if (dashboard) setAttribute(this.link, 'href', dashboard);
     const { training } = summary;
     this.show('epoch', training?.epoch ? formatOf(training.epoch, training.epochs) : '');
     this.show('batch', training ? formatOf(training.batch, training.batches) : '');
@@ -87,5 +90,72 @@ export class Header implements Part {
   private figure(key: string, text: string): void {
     const node = this.figures[key];
     if (node) setText(node, text || '–');
+  }
+}
+
+const COUNTERS = [
+  ['queued', 'queued', 'Closures that wait for a worker'],
+  ['in_flight', 'in flight', 'Closures that workers hold'],
+  ['completed', 'completed', 'Closures that ended well'],
+  ['retried', 'retried', 'Times a closure was queued again because its worker was lost'],
+  ['failed', 'failed', 'Closures that raised'],
+  ['cancelled', 'cancelled', 'Closures dropped before they ran'],
+  ['workers_lost', 'workers lost', 'Workers that died or hung so far, those that are back included'],
+  ['servers_lost', 'servers lost', 'Parameter servers that have ended so far, those that are back included'],
+] as const satisfies readonly (readonly [keyof Summary, label: string, title: string])[];
+
+type Counter = (typeof COUNTERS)[number][0];
+
+const BAD = new Set<Counter>(['failed', 'workers_lost', 'servers_lost']);
+
+const WIDTH = 120; // The sparkline is drawn in a box of these units and stretched to fit.
+const HEIGHT = 32;
+
+/** How many closures wait, run and have ended, and the depth of the queue over the last minute. */
+export class Counters implements Section {
+  readonly needs = ['summary', 'depth'] as const;
+  private readonly counts: [Counter, HTMLElement][];
+  private readonly spark: SVGSVGElement;
+  private readonly area: SVGPathElement;
+  private readonly line: SVGPathElement;
+  private readonly peak: HTMLElement;
+
+  constructor(root: HTMLElement) {
+    const row = make('div', 'psnb-queue', root);
+    const counters = make('dl', 'psnb-counters', row);
+    this.counts = COUNTERS.map(([key, label, title]) => {
+      const box = make('div', '', counters);
+      box.title = title;
+      make('dt', '', box, label);
+      return [key, make('dd', '', box)];
+    });
+    const depth = make('div', 'psnb-depth', row);
+    depth.title = 'Closures queued and in flight over the last minute';
+    this.peak = make('div', 'psnb-depth-label', depth);
+    this.spark = makeSvg('svg', 'psnb-spark', depth);
+    this.spark.setAttribute('viewBox', `0 0 ${WIDTH} ${HEIGHT}`);
+    this.spark.setAttribute('preserveAspectRatio', 'none');
+    this.spark.setAttribute('role', 'img');
+    this.area = makeSvg('path', 'psnb-spark-area', this.spark);
+    this.line = makeSvg('path', 'psnb-spark-line', this.spark);
+  }
+
+  update({ summary, depth }: State): void {
+    for (const [key, node] of this.counts) {
+      setText(node, formatCount(summary[key]));
+      setData(node, 'bad', String(BAD.has(key) && summary[key] > 0));
+    }
+    const most = Math.max(0, ...depth.map(([, queued, flying]) => queued + flying));
+    const x = (time: number): string => (WIDTH * (1 - (summary.time - time) / WINDOW)).toFixed(1);
+    const y = (value: number): string => (HEIGHT * (1 - value / (most || 1))).toFixed(1);
+    const points = depth.map(([time, queued, flying]) => `${x(time)} ${y(queued + flying)}`);
+    const first = depth[0]?.[0] ?? summary.time;
+    const line = points.length ? `M${points.join('L')}` : '';
+    setAttribute(this.line, 'd', line);
+    setAttribute(this.area, 'd', line && `${line}V${HEIGHT}H${x(first)}Z`);
+    setText(this.peak, `to do, last minute${most ? `: up to ${formatCount(most)}` : ''}`);
+    const now = formatCount(summary.queued + summary.in_flight);
+    const label = `Queued and in flight over the last minute: now ${now}, at most ${formatCount(most)}`;
+    setAttribute(this.spark, 'aria-label', label);
   }
 }

@@ -1,13 +1,11 @@
 // Charts of what closures report: one for each metric, or one for all. Many stand in groups by the
 // beginning of their names, and can be filtered.
 
-import { Chart, type Modes } from './chart';
-import { make, Section, setAttribute, setHidden, setText } from './dom';
+import { Chart, isValidation, VALIDATION, type Modes } from './chart';
+import { Fold, make, setAttribute, setHidden, setText } from './dom';
 import { formatCount, plural } from './format';
-import { charted, grouped, MANY, matching } from './groups';
-import type { Context, Part } from './part';
+import { Visibility, type Context, type Section } from './section';
 import type { MetricState, State } from './store';
-import { Visibility } from './visible';
 
 const TOGGLES = [
   ['smoothed', 'Smoothed', 'Show averages of about the last hundred values'],
@@ -22,12 +20,12 @@ interface Group {
   readonly charts: HTMLElement;
 }
 
-export class Metrics implements Part {
+export class Metrics implements Section {
   readonly needs = ['metrics'] as const;
-  private readonly section: Section;
+  private readonly fold: Fold;
   private readonly filter: HTMLInputElement;
   private readonly nothing: HTMLElement;
-  private readonly visible: Visibility;
+  private readonly visible = new Visibility();
   private readonly modes: Modes & { together: boolean } = {
     raw: true,
     smoothed: true,
@@ -45,8 +43,8 @@ export class Metrics implements Part {
     const redraw = (): void => {
       context.redraw(this);
     };
-    this.section = new Section(root, 'Metrics', true, redraw);
-    const bar = make('div', 'psnb-toggles', this.section.body);
+    this.fold = new Fold(root, 'Metrics', true, redraw);
+    const bar = make('div', 'psnb-toggles', this.fold.body);
     bar.setAttribute('role', 'group');
     bar.setAttribute('aria-label', 'What the charts show');
     for (const [mode, label, title] of TOGGLES) {
@@ -65,19 +63,18 @@ export class Metrics implements Part {
     this.filter.placeholder = 'filter';
     this.filter.setAttribute('aria-label', 'Filter metrics by name');
     this.filter.addEventListener('input', redraw);
-    this.nothing = make('div', 'psnb-problem', this.section.body, 'No metric has this in its name.');
-    this.visible = new Visibility(null, redraw);
+    this.nothing = make('div', 'psnb-problem', this.fold.body, 'No metric has this in its name.');
   }
 
   update({ metrics }: State, end: number): void {
-    setHidden(this.section.root, !metrics.size);
+    setHidden(this.fold.root, !metrics.size);
     const charts = charted(metrics.keys());
     const many = charts.size >= MANY;
     const wanted = (lines: string[]): boolean => !many || matching(lines, this.filter.value).length > 0;
     const names = [...charts].filter(([, lines]) => wanted(lines)).map(([name]) => name);
     const shown = names.length < charts.size ? `${formatCount(names.length)} of ` : '';
-    this.section.describe(shown + plural(charts.size, 'metric'));
-    if (!this.section.open) return;
+    this.fold.describe(shown + plural(charts.size, 'metric'));
+    if (!this.fold.open) return;
     setHidden(this.filter, !many);
     setHidden(this.nothing, !!names.length);
     for (const [name, chart] of this.charts) {
@@ -152,7 +149,7 @@ export class Metrics implements Part {
     let group = this.groups.get(prefix);
     if (group) return group;
     if (prefix) {
-      const root = make('details', 'psnb-group', this.section.body);
+      const root = make('details', 'psnb-group', this.fold.body);
       root.open = true;
       const heading = make('summary', 'psnb-heading', root);
       heading.title = prefix;
@@ -170,11 +167,12 @@ export class Metrics implements Part {
 
   private makeChart(title: string, several: boolean): Chart {
     const { theme } = this.context;
-    const parent = several ? this.section.body : null;
-    const chart = new Chart(parent, title, several, this.modes, theme, () => {
+    const parent = several ? this.fold.body : null;
+    const redraw = (): void => {
       this.context.redraw(this);
-    });
-    this.visible.watch(chart.root);
+    };
+    const chart = new Chart(parent, title, several, this.modes, theme, redraw);
+    this.visible.watch(chart.root, redraw);
     return chart;
   }
 
@@ -183,4 +181,40 @@ export class Metrics implements Part {
     chart.dispose();
     this.charts.delete(name);
   }
+}
+
+/** From so many metrics on they stand in groups, and can be filtered. */
+export const MANY = 7;
+
+/** Names by what they have before their first slash: "train/" or nothing; in the order they have. */
+export function grouped(names: Iterable<string>): Map<string, string[]> {
+  const groups = new Map<string, string[]>();
+  for (const name of names) {
+    const prefix = name.slice(0, name.indexOf('/') + 1);
+    const group = groups.get(prefix);
+    if (group) group.push(name);
+    else groups.set(prefix, [name]);
+  }
+  return groups;
+}
+
+const LAST = 'programs'; // Of compiled steps: it says nothing of the model.
+
+/** The metrics that have a chart, each with what it draws: its validation, too. */
+export function charted(names: Iterable<string>): Map<string, string[]> {
+  const all = [...names];
+  const charts = new Map<string, string[]>();
+  const first = all.filter((name) => name !== LAST);
+  for (const name of [...first, ...all.filter((name) => name === LAST)]) {
+    if (isValidation(name) && all.includes(name.slice(VALIDATION.length))) continue;
+    const validation = VALIDATION + name;
+    charts.set(name, all.includes(validation) ? [name, validation] : [name]);
+  }
+  return charts;
+}
+
+/** The names that have every word of a text in them, in capitals or not. */
+export function matching(names: Iterable<string>, text: string): string[] {
+  const words = text.toLowerCase().split(/\s+/);
+  return [...names].filter((name) => words.every((word) => name.toLowerCase().includes(word)));
 }

@@ -1,26 +1,22 @@
 // What a view knows of a coordinator: folds the messages into one state and tells its listeners
-// what changed. No page is needed for it.
+// what has changed. No page is needed for it.
 
-import {
-  VERSION,
-  type Checkpoint,
-  type CommandName,
-  type EventRow,
-  type FailureRow,
-  type Identity,
-  type Metric,
-  type Num,
-  type OptimizerRow,
-  type Reply,
-  type ServerRow,
-  type Span,
-  type Summary,
-  type Update,
-  type WorkerRow,
+import type {
+  CheckpointRow,
+  CommandName,
+  CommandReply,
+  EventRow,
+  FailureRow,
+  Identity,
+  Metric,
+  Num,
+  OptimizerRow,
+  ServerRow,
+  Span,
+  Summary,
+  Update,
+  WorkerRow,
 } from '../protocol';
-import { Series } from './series';
-
-const UNKNOWN = 'unknown'; // the state of its workers and servers then
 
 /** Seconds of the depth of the queue and of the timeline that are kept. */
 export const WINDOW = 60;
@@ -32,7 +28,9 @@ export const MAX_ROWS = 200;
 // updates pass before it is said again.
 const PATIENCE = 20;
 
-const GONE = 'gone'; // the state of a coordinator that cannot tell its own any more
+// The states that a coordinator, and its workers and servers, are given when it is gone.
+const GONE = 'gone';
+const UNKNOWN = 'unknown';
 
 export interface MetricState {
   name: string;
@@ -60,11 +58,11 @@ export interface State {
   failures: FailureRow[];
   events: EventRow[];
   optimizers: OptimizerRow[];
-  checkpoint: Checkpoint;
+  checkpoint: CheckpointRow;
   controls: Partial<Record<CommandName, string>>;
 }
 
-/** A part of the state that may have changed; `problem` is the store's own. */
+/** A part of the state, as updates have them; `problem` is the store's own. */
 export type Part = Exclude<keyof State, 'coordinator'> | 'problem';
 
 export const PARTS: readonly Part[] = [
@@ -87,7 +85,7 @@ export const PARTS: readonly Part[] = [
 
 export interface Listener {
   changed(parts: ReadonlySet<Part>): void;
-  replied?(reply: Reply): void;
+  replied?(reply: CommandReply): void;
 }
 
 /** A number from its form in JSON. */
@@ -132,7 +130,7 @@ export class Store {
 
   private current: State | null = null;
   private sequence = 0;
-  private ended = false; // it was told that the coordinator is gone, and nothing was heard since
+  private ended = false; // the coordinator is gone, and nothing was heard since
   private missed = 0; // updates since a hello that is not answered yet; 0 if none is
   private readonly listeners = new Set<Listener>();
 
@@ -151,17 +149,12 @@ export class Store {
   }
 
   /** Takes a message of the coordinator. */
-  accept(message: Update | Reply): void {
-    if (message.version !== VERSION) {
-      this.fail(
-        `This page and the coordinator run different versions of psnb (protocol ${VERSION} here, ` +
-          `${message.version} there). Restart the kernel and reload the page.`,
-      );
-    } else if (message.type === 'reply') {
-      for (const listener of this.listeners) listener.replied?.(message);
-    } else {
+  accept(message: Update | CommandReply): void {
+    if (message.type === 'update') {
       this.update(message);
+      return;
     }
+    for (const listener of this.listeners) listener.replied?.(message);
   }
 
   /** Shows nothing but a reason, until the next full update. */
@@ -169,12 +162,12 @@ export class Store {
     this.problem = problem;
     this.current = null;
     this.missed = 0;
-    this.tell(new Set(PARTS));
+    this.notify(new Set(PARTS));
   }
 
   /**
-   * Shows what was told last, as of a coordinator that is gone: nothing can be asked of it. One that
-   * has told its own end, as it does when it is closed, keeps its state.
+   * Shows the last state, as of a coordinator that is gone: nothing can be asked of it. One that
+   * has announced its own end, as it does when it is closed, keeps its state.
    */
   end(why: string): void {
     const state = this.current;
@@ -190,7 +183,7 @@ export class Store {
     }
     state.servers = state.servers.map((row) => ({ ...row, ...unknown }));
     state.controls = Object.fromEntries(Object.keys(state.controls).map((name) => [name, why]));
-    this.tell(new Set<Part>(['summary', 'notice', 'workers', 'servers', 'controls']));
+    this.notify(new Set<Part>(['summary', 'notice', 'workers', 'servers', 'controls']));
   }
 
   private update(update: Update): void {
@@ -214,7 +207,7 @@ export class Store {
       return; // Nothing that this could be added to.
     }
     // After a gap, what can be taken is taken: the answer may have to wait for a busy kernel.
-    this.tell(this.fold(this.current, update));
+    this.notify(this.fold(this.current, update));
   }
 
   private fold(state: State, update: Update): Set<Part> {
@@ -268,7 +261,7 @@ export class Store {
     changed.add('depth');
   }
 
-  private tell(parts: ReadonlySet<Part>): void {
+  private notify(parts: ReadonlySet<Part>): void {
     for (const listener of this.listeners) listener.changed(parts);
   }
 }
@@ -309,5 +302,92 @@ function forget(state: State, changed: Set<Part>): void {
     changed.add('timeline');
     spans.splice(0, gone);
     if (!spans.length) state.timeline.delete(worker);
+  }
+}
+
+/** Points kept of a metric; once there are more, every second one goes. */
+export const MAX_POINTS = 65_536;
+
+const FIRST_CAPACITY = 256;
+
+/** Decodes a packed series: little-endian, as every machine is that runs a browser. */
+export function unpack(packed: string): Float64Array {
+  const text = atob(packed);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = text.charCodeAt(i);
+  return new Float64Array(bytes.buffer, 0, bytes.length >> 3);
+}
+
+/** The points of one metric, in columns that grow. */
+export class Series {
+  steps = new Float64Array(FIRST_CAPACITY);
+  times = new Float64Array(FIRST_CAPACITY);
+  values = new Float64Array(FIRST_CAPACITY);
+  averages = new Float64Array(FIRST_CAPACITY);
+  /** Points in the columns; what lies behind them means nothing. */
+  length = 0;
+  /** Points that the source has sent; more than `length` if some were missed or thinned out. */
+  total = 0;
+  /** Whether all values are whole numbers, as counts are; what is not finite is left aside. */
+  whole = true;
+
+  /**
+   * Takes the points of a message. Those that are here already are left out; where some were
+   * missed the curve goes on all the same, until a full update brings all.
+   */
+  append(points: Pick<Metric, 'start' | 'steps' | 'times' | 'values' | 'averages'>): void {
+    if (points.start === 0) {
+      this.length = this.total = 0;
+      this.whole = true;
+    }
+    const columns = [points.steps, points.times, points.values, points.averages].map(unpack);
+    const [steps, times, values, averages] = columns;
+    if (!steps || !times || !values || !averages) return;
+    const count = Math.min(...columns.map((column) => column.length));
+    const known = Math.min(count, Math.max(0, this.total - points.start));
+    this.reserve(this.length + count - known);
+    this.steps.set(steps.subarray(known, count), this.length);
+    this.times.set(times.subarray(known, count), this.length);
+    this.values.set(values.subarray(known, count), this.length);
+    this.whole &&= !values.some((value) => Number.isFinite(value) && !Number.isInteger(value));
+    this.averages.set(averages.subarray(known, count), this.length);
+    this.length += count - known;
+    this.total = Math.max(this.total, points.start + count);
+    while (this.length > MAX_POINTS) this.thin();
+  }
+
+  /** The index of the last point whose place, by step or by time, is not after `place`; or -1. */
+  at(place: number, byTime: boolean): number {
+    const places = byTime ? this.times : this.steps;
+    let begin = 0;
+    let end = this.length;
+    while (begin < end) {
+      const middle = (begin + end) >> 1;
+      if ((places[middle] ?? Infinity) <= place) begin = middle + 1;
+      else end = middle;
+    }
+    return begin - 1;
+  }
+
+  private reserve(length: number): void {
+    if (length <= this.steps.length) return;
+    const capacity = Math.max(length, 2 * this.steps.length);
+    const grown = (column: Float64Array): Float64Array<ArrayBuffer> => {
+      const copy = new Float64Array(capacity);
+      copy.set(column.subarray(0, this.length));
+      return copy;
+    };
+    this.steps = grown(this.steps);
+    this.times = grown(this.times);
+    this.values = grown(this.values);
+    this.averages = grown(this.averages);
+  }
+
+  private thin(): void {
+    const kept = this.length >> 1;
+    for (const column of [this.steps, this.times, this.values, this.averages]) {
+      for (let i = 0; i < kept; i++) column[i] = column[2 * i + 1] ?? NaN;
+    }
+    this.length = kept;
   }
 }

@@ -4,9 +4,9 @@
 // an empty box of all lanes' height scrolls under it.
 
 import type { Span } from '../protocol';
-import { make, Section, setHidden, setText } from './dom';
+import { Fold, make, setHidden, setText } from './dom';
 import { formatCount, plural } from './format';
-import type { Context, Part } from './part';
+import { Visibility, type Context, type Section } from './section';
 import { WINDOW, type State } from './store';
 
 const LANE = 16; // pixels
@@ -16,20 +16,19 @@ const AXIS = 18;
 const TICK = 10; // seconds
 const LOST = 'worker lost'; // the kind of an event
 
-export class Timeline implements Part {
+export class Timeline implements Section {
   readonly needs = ['timeline', 'workers', 'summary', 'events'] as const;
-  private readonly section: Section;
+  private readonly fold: Fold;
   private readonly scroller: HTMLElement;
   private readonly lanes: HTMLElement;
   private readonly canvas: HTMLCanvasElement;
   private readonly axis: HTMLCanvasElement;
   private readonly summary: HTMLElement;
   private readonly sizes: ResizeObserver;
-  private readonly views: IntersectionObserver;
+  private readonly visible = new Visibility();
   private width = 0;
   private top = 0; // how far it is scrolled
-  private inView = false;
-  private told = 0;
+  private described = 0; // when, by the coordinator's clock
 
   constructor(
     root: HTMLElement,
@@ -38,15 +37,15 @@ export class Timeline implements Part {
     const redraw = (): void => {
       context.redraw(this);
     };
-    this.section = new Section(root, 'Timeline', true, redraw);
-    this.scroller = make('div', 'psnb-timeline', this.section.body);
+    this.fold = new Fold(root, 'Timeline', true, redraw);
+    this.scroller = make('div', 'psnb-timeline', this.fold.body);
     this.scroller.tabIndex = 0;
     this.scroller.setAttribute('role', 'group');
     this.scroller.setAttribute('aria-label', 'Timeline of the workers; scrolls');
     this.lanes = make('div', 'psnb-lanes', this.scroller);
     this.canvas = make('canvas', 'psnb-lanes-canvas', this.lanes);
-    this.axis = make('canvas', 'psnb-axis', this.section.body);
-    this.summary = make('div', 'psnb-timeline-text', this.section.body);
+    this.axis = make('canvas', 'psnb-axis', this.fold.body);
+    this.summary = make('div', 'psnb-timeline-text', this.fold.body);
     this.summary.id = `psnb-timeline-${crypto.getRandomValues(new Uint32Array(1)).join()}`;
     this.canvas.setAttribute('role', 'img');
     this.canvas.setAttribute('aria-label', 'Closures of each worker over the last minute; open bars still run');
@@ -63,20 +62,16 @@ export class Timeline implements Part {
       redraw();
     });
     this.sizes.observe(this.lanes);
-    this.views = new IntersectionObserver((entries) => {
-      this.inView = entries.at(-1)?.isIntersecting ?? false;
-      if (this.inView) redraw();
-    });
-    this.views.observe(this.scroller);
+    this.visible.watch(this.scroller, redraw);
   }
 
   update(state: State): void {
     const lanes = laneOrder(state);
-    setHidden(this.section.root, !lanes.length);
-    if (!this.section.open) return;
+    setHidden(this.fold.root, !lanes.length);
+    if (!this.fold.open) return;
     const height = `${LANE * lanes.length}px`;
     if (this.lanes.style.height !== height) this.lanes.style.height = height;
-    if (!this.inView || !this.width) return;
+    if (!this.visible.has(this.scroller) || !this.width) return;
     this.describe(state);
     const shown = Math.min(MOST_LANES, lanes.length) + 1;
     const first = Math.min(Math.floor(this.top / LANE), Math.max(0, lanes.length - shown + 1));
@@ -90,14 +85,14 @@ export class Timeline implements Part {
 
   dispose(): void {
     this.sizes.disconnect();
-    this.views.disconnect();
+    this.visible.dispose();
   }
 
   /** The same in words; while it runs, at most every two seconds, for those who read along. */
   private describe(state: State): void {
     const { time, tone } = state.summary;
-    if (tone === 'busy' && Math.abs(time - this.told) < 2) return;
-    this.told = time;
+    if (tone === 'busy' && Math.abs(time - this.described) < 2) return;
+    this.described = time;
     let closures = 0;
     let failed = 0;
     let working = 0;
@@ -130,7 +125,7 @@ export class Timeline implements Part {
       Math.max(gutter, this.width + (time - state.summary.time) * scale);
     draw.font = theme.font;
     draw.textBaseline = 'middle';
-    draw.fillStyle = theme.color('faint');
+    draw.fillStyle = theme.color('--psnb-faint');
     for (let seconds = TICK; seconds < WINDOW; seconds += TICK) {
       draw.fillRect(Math.round(this.width - seconds * scale), 0, 1, height);
     }
@@ -140,14 +135,14 @@ export class Timeline implements Part {
       const index = lanes[lane] ?? 0;
       const worker = state.workers.get(index);
       const name = worker?.name ?? String(index);
-      draw.fillStyle = theme.color('muted');
+      draw.fillStyle = theme.color('--psnb-muted');
       draw.fillText(shorten(draw, name, gutter - 8), 0, y + LANE / 2);
       const top = y + (LANE - BAR) / 2;
       drawLane(draw, state.timeline.get(index) ?? [], x, top, this.context);
       for (const event of state.events) {
         if (event.kind !== LOST || event.worker !== name) continue;
         if (event.time < state.summary.time - WINDOW) continue;
-        draw.fillStyle = theme.color('bad');
+        draw.fillStyle = theme.color('--psnb-bad');
         draw.fillRect(Math.round(x(event.time)) - 1, y, 2, LANE);
       }
       if (typeof worker?.running_since === 'number') {
@@ -164,7 +159,7 @@ export class Timeline implements Part {
     const step = scale * TICK < 48 ? 2 * TICK : TICK;
     draw.font = theme.font;
     draw.textBaseline = 'middle';
-    draw.fillStyle = theme.color('muted');
+    draw.fillStyle = theme.color('--psnb-muted');
     for (let seconds = 0; seconds < WINDOW; seconds += step) {
       draw.textAlign = seconds ? 'center' : 'right';
       const text = seconds ? `−${seconds} s` : 'now';
@@ -185,7 +180,7 @@ function drawLane(
   y: number,
   { theme }: Context,
 ): void {
-  draw.fillStyle = theme.color('accent');
+  draw.fillStyle = theme.color('--psnb-accent');
   let end = -Infinity;
   for (const span of spans) {
     // A hairline between two closures, where there is room for one.
@@ -195,13 +190,13 @@ function drawLane(
     draw.fillRect(Math.max(left, end), y, right - Math.max(left, end), BAR);
     end = right;
   }
-  draw.fillStyle = theme.color('bad');
+  draw.fillStyle = theme.color('--psnb-bad');
   for (const span of spans) {
     if (!span.failed) continue;
     const left = x(span.start);
     const right = Math.max(left + 2, x(span.end) - 1);
     if (span.failed === span.closures) draw.fillRect(left, y, right - left, BAR);
-    // Colour alone does not tell everyone: failures stick out of their lane.
+    // Not everyone sees colours: failures stick out of their lane.
     const middle = (left + right) / 2;
     draw.beginPath();
     draw.moveTo(middle - 4, y - 3);
@@ -219,7 +214,7 @@ function drawRunning(
   y: number,
   { theme }: Context,
 ): void {
-  draw.strokeStyle = theme.color('accent');
+  draw.strokeStyle = theme.color('--psnb-accent');
   draw.beginPath();
   draw.moveTo(right, y + 0.5);
   draw.lineTo(left + 0.5, y + 0.5);

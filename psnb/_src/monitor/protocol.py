@@ -1,7 +1,7 @@
 """The wire contract between coordinators and their views: the widget and JupyterLab's panel.
 
-Everything travels as JSON text. ``extension/src/protocol.ts`` has the same types in TypeScript, and
-``tests/monitor/fixtures/protocol.json`` an example of each message, which both sides test.
+Everything travels as JSON text. ``extension/write_protocol.py`` makes types of TypeScript of these,
+and ``tests/monitor/fixtures/protocol.json`` has an example of each message, which both sides test.
 
 ::
 
@@ -22,7 +22,9 @@ come from users: show them as text, never as markup.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import msgspec
 
 from psnb._src.monitor.counters import Span
 from psnb._src.monitor.states import Tone
@@ -33,7 +35,7 @@ VERSION = 1
 SECRET_HEADER = "X-PSNB-Secret"
 """In which a kernel shows its server what that has given to its kernels only."""
 
-Packed = str
+Packed = Annotated[str, msgspec.Meta(extra_json_schema={"contentEncoding": "base64"})]
 """Base64 of little-endian float64."""
 
 Number = float | Literal["nan", "inf", "-inf"]

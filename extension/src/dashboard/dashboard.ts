@@ -1,22 +1,17 @@
-// The dashboard of one coordinator: brings its parts up to date, once a frame at most and only
-// those that changed.
+// The dashboard of one coordinator: brings its sections up to date, once a frame at most and only
+// those that changed. The notebook's widget and JupyterLab's panel draw with it.
 
 import type { Command } from '../protocol';
 import { Commands } from './commands';
 import { Controls } from './controls';
-import { Counters } from './counters';
 import { make, setHidden, setText } from './dom';
-import { Events } from './events';
-import { Failures } from './failures';
-import { Header } from './header';
+import { Counters, Header } from './header';
+import { Events, Failures, Optimizers } from './lists';
 import { Metrics } from './metrics';
-import { Optimizers } from './optimizers';
-import type { Change, Context, Part } from './part';
-import { Servers } from './servers';
+import { Theme, type Change, type Context, type Section } from './section';
 import { PARTS, type Store } from './store';
-import { Theme } from './theme';
+import { Servers, Workers } from './tables';
 import { Timeline } from './timeline';
-import { Workers } from './workers';
 
 // Milliseconds of a frame that are spent on updates; the browser needs the rest.
 const BUDGET = 6;
@@ -25,11 +20,11 @@ export class Dashboard {
   private readonly root: HTMLElement;
   private readonly body: HTMLElement;
   private readonly problem: HTMLElement;
-  private readonly parts: Part[];
+  private readonly sections: Section[];
   private readonly commands: Commands;
   private readonly theme: Theme;
   private readonly ignore: () => void;
-  private readonly stale = new Set<Part>(); // parts that are to be updated
+  private readonly stale = new Set<Section>(); // those that are to be updated
   private frame = 0;
 
   /**
@@ -48,7 +43,7 @@ export class Dashboard {
     this.body = make('div', '', this.root);
     this.body.setAttribute('role', 'group');
     this.theme = new Theme(this.root, () => {
-      for (const part of this.parts) part.recolor?.();
+      for (const section of this.sections) section.recolor?.();
     });
     this.commands = new Commands(store, send, () => {
       this.mark(['commands']);
@@ -56,12 +51,12 @@ export class Dashboard {
     const context: Context = {
       commands: this.commands,
       theme: this.theme,
-      redraw: (part) => {
-        this.stale.add(part);
+      redraw: (section) => {
+        this.stale.add(section);
         this.schedule();
       },
     };
-    this.parts = [
+    this.sections = [
       new Header(this.body),
       new Counters(this.body),
       new Controls(this.body, context),
@@ -88,14 +83,14 @@ export class Dashboard {
     this.ignore();
     this.commands.dispose();
     this.theme.dispose();
-    for (const part of this.parts) part.dispose?.();
+    for (const section of this.sections) section.dispose?.();
     this.root.remove();
   }
 
   private mark(changes: Iterable<Change>): void {
     const changed = new Set(changes);
-    for (const part of this.parts) {
-      if (part.needs.some((need) => changed.has(need))) this.stale.add(part);
+    for (const section of this.sections) {
+      if (section.needs.some((need) => changed.has(need))) this.stale.add(section);
     }
     this.schedule();
   }
@@ -107,18 +102,18 @@ export class Dashboard {
     });
   }
 
-  /** Updates the stale parts; those that `budget` milliseconds are too few for, a frame later. */
+  /** Updates what is stale; what does not fit into `budget` milliseconds, with the next frame. */
   private draw(budget: number): void {
     this.theme.attached();
     const { state, problem } = this.store;
     setText(this.problem, problem);
     setHidden(this.problem, !problem);
     setHidden(this.body, !state);
-    if (!state) return; // All parts are stale when there is one.
+    if (!state) return; // All are stale when there is one.
     const end = performance.now() + budget;
-    for (const part of [...this.stale]) {
-      this.stale.delete(part);
-      part.update(state, end);
+    for (const section of [...this.stale]) {
+      this.stale.delete(section);
+      section.update(state, end);
       if (performance.now() >= end) break;
     }
     if (this.stale.size) this.schedule();

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { charted, grouped, matching } from '../src/dashboard/groups';
+import { charted, grouped, matching } from '../src/dashboard/metrics';
 
 test('metrics are grouped by what is before their first slash, in their order', () => {
   const names = ['loss', 'train/loss', 'val/loss', 'train/layer/norm', 'auc', '/odd'];

@@ -2,13 +2,15 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import {
   axisWidth,
+  decimate,
   formatLogTicks,
   formatTicks,
   formatTimeTick,
   rangeOfConstant,
   TIME_STEPS,
   WHOLE_STEPS,
-} from '../src/dashboard/axes';
+  type Points,
+} from '../src/dashboard/chart';
 
 test('ticks of whole numbers have separators and no decimals', () => {
   assert.deepEqual(formatTicks([0, 5, 10], 5), ['0', '5', '10']);
@@ -59,4 +61,49 @@ test('an axis is as wide as its widest label, in steps', () => {
   assert.equal(axisWidth([], measure), 40);
   assert.equal(axisWidth(['0', '1,000,000'], measure), 70);
   assert.equal(axisWidth(['0', '1,000'], measure), axisWidth(['0', '10'], measure) + 10);
+});
+
+function decimated(values: number[], wanted: number, positive = false): Points {
+  const column = Float64Array.from(values);
+  const xs = column.map((_, i) => i);
+  return decimate(xs, column, column, values.length, wanted, positive);
+}
+
+const WAVE = Array.from({ length: 10_000 }, (_, i) => Math.sin(i / 50));
+
+test('few points stay as they are', () => {
+  assert.deepEqual(decimated([3, 1, 2], 10), { x: [0, 1, 2], raw: [3, 1, 2], smoothed: [3, 1, 2] });
+});
+
+test('many become about as many as wanted', () => {
+  const { length } = decimated(WAVE, 500).x;
+  assert.ok(length >= 250 && length <= 502, String(length));
+});
+
+test('the first and the last point stay', () => {
+  const { x } = decimated(WAVE, 100);
+  assert.deepEqual([x[0], x.at(-1)], [0, 9999]);
+});
+
+test('a spike stays', () => {
+  const values = WAVE.map((value, i) => (i === 4321 ? 99 : value));
+  assert.ok(decimated(values, 100).raw.includes(99));
+});
+
+test('places stay in order', () => {
+  const { x } = decimated(WAVE, 300);
+  assert.deepEqual(x, [...x].sort((a, b) => a - b));
+});
+
+test('what is not finite is a gap', () => {
+  assert.deepEqual(decimated([1, NaN, Infinity, 2], 10).raw, [1, null, null, 2]);
+});
+
+test('a stretch without a finite value is a gap among many points too', () => {
+  const values = WAVE.map((value, i) => (i >= 4000 && i < 6000 ? NaN : value));
+  assert.ok(decimated(values, 100).raw.includes(null));
+});
+
+test('only what is above zero has a logarithm', () => {
+  assert.deepEqual(decimated([1, 0, -1, 2], 10, true).raw, [1, null, null, 2]);
 });

@@ -1,2 +1,0 @@
-// Style sheets are bundled beside the code that imports them.
-declare module '*.css';

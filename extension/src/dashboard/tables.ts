@@ -1,0 +1,346 @@
+// The tables of the dashboard: workers, with what their time goes to, and parameter servers.
+
+import type { ServerRow, WorkerRow } from '../protocol';
+import { ActionButton } from './controls';
+import { Fold, Keyed, make, setData, setHidden, setText, type Item } from './dom';
+import {
+  formatBytes,
+  formatClock,
+  formatCount,
+  formatNumber,
+  formatRate,
+  formatShare,
+  plural,
+} from './format';
+import { Visibility, type Context, type Section } from './section';
+import { toNumber, type State } from './store';
+
+const WORKER_COLUMNS: readonly ColumnTitle[] = [
+  ['worker', 'Name in the cluster, host, what takes it long at the moment, and last error'],
+  ['state', 'connecting, ready, draining (it leaves), retired (it has left) or lost'],
+  ['in flight', 'Closures it holds'],
+  ['completed', 'Closures that ended well there, and those that raised'],
+  ['per s', 'Closures that ended there, per second'],
+  ['busy', "Share of its threads' time spent inside closures lately, and what that went to"],
+  ['memory', 'Memory of its process'],
+  ['', 'Retire the worker'],
+];
+
+/** The workers, one row each. Rows out of view are brought up to date when they come into it. */
+export class Workers implements Section {
+  readonly needs = ['workers', 'controls', 'commands', 'summary', 'starved'] as const;
+  /** Why no worker can be retired; empty if they can. */
+  reason = '';
+
+  private readonly fold: Fold;
+  private readonly phases: PhaseSummary;
+  private readonly rows: Keyed<number, WorkerRow>;
+  private readonly visible = new Visibility();
+
+  constructor(root: HTMLElement, context: Context) {
+    this.fold = new Fold(root, 'Workers', true, () => {
+      context.redraw(this);
+    });
+    this.phases = new PhaseSummary(this.fold.body);
+    const body = makeTable(this.fold.body, 'psnb-workers', 'Workers', WORKER_COLUMNS);
+    this.rows = new Keyed(body, (worker) => new WorkerItem(worker, this, this.visible, context));
+  }
+
+  update(state: State): void {
+    this.reason = state.controls.retire_worker ?? '';
+    const workers = [...state.workers.values()].sort((a, b) => a.index - b.index);
+    const inState = (name: string): number => workers.filter(({ state }) => state === name).length;
+    const lost = inState('lost');
+    const note = `${plural(workers.length, 'worker')}, ${formatCount(inState('ready'))} ready`;
+    this.fold.describe(lost ? `${note}, ${formatCount(lost)} lost` : note);
+    if (!this.fold.open) return;
+    this.phases.update(state);
+    this.rows.update(workers.map((worker) => [worker.index, worker]));
+  }
+
+  dispose(): void {
+    this.visible.dispose();
+  }
+}
+
+class WorkerItem implements Item<WorkerRow> {
+  readonly root: HTMLTableRowElement;
+  private readonly name: HTMLElement;
+  private readonly host: HTMLElement;
+  private readonly activity: HTMLElement;
+  private readonly error: HTMLElement;
+  private readonly state: HTMLElement;
+  private readonly cells: HTMLElement[];
+  private readonly failed: HTMLElement;
+  private readonly share: HTMLElement;
+  private readonly bar: PhaseBar;
+  private readonly memory: HTMLElement;
+  private readonly retire: ActionButton;
+  private worker: WorkerRow;
+  private drawn: WorkerRow | null = null;
+
+  constructor(
+    worker: WorkerRow,
+    private readonly table: Workers,
+    private readonly visible: Visibility,
+    private readonly context: Context,
+  ) {
+    this.worker = worker;
+    const { root, head } = makeRow();
+    this.root = root;
+    this.name = make('span', 'psnb-row-name', head);
+    this.host = make('span', 'psnb-address', head);
+    this.activity = make('span', 'psnb-row-activity', head);
+    this.error = make('span', 'psnb-row-error', head);
+    this.state = make('span', 'psnb-state', makeCell(root));
+    const flying = makeCell(root);
+    const ended = makeCell(root);
+    const completed = make('span', '', ended);
+    this.failed = make('span', 'psnb-row-failed', ended);
+    this.failed.dataset['bad'] = 'true';
+    this.cells = [flying, completed, makeCell(root)];
+    const busy = makeCell(root);
+    this.share = make('span', '', busy);
+    this.bar = new PhaseBar(busy, 'psnb-bar');
+    this.memory = makeCell(root);
+    this.retire = new ActionButton(
+      makeCell(root, 'psnb-retire'),
+      () => {
+        const { name } = this.worker;
+        context.commands.give('retire_worker', { worker: name }, name);
+      },
+      'Let it end what it holds, then take it out of the cluster',
+      () => `Really retire ${this.worker.name}?`,
+    );
+    this.draw();
+    visible.watch(root, () => {
+      this.draw();
+    });
+  }
+
+  update(worker: WorkerRow): void {
+    this.worker = worker;
+    if (this.visible.has(this.root)) this.draw();
+  }
+
+  dispose(): void {
+    this.visible.forget(this.root);
+  }
+
+  private draw(): void {
+    const { worker } = this;
+    const { commands } = this.context;
+    setHidden(this.retire.root, worker.state !== 'ready');
+    this.retire.update({
+      label: 'Retire',
+      reason: this.table.reason,
+      busy: commands.underWay('retire_worker', worker.name),
+    });
+    if (worker === this.drawn) return;
+    this.drawn = worker;
+    setText(this.name, worker.name);
+    setText(this.host, worker.host);
+    this.root.title = `${worker.name}  ${worker.address}  (worker_index ${worker.index})`;
+    const since = worker.running_since;
+    setText(this.activity, worker.activity);
+    this.activity.title = since === null ? '' : `${worker.activity} since ${formatClock(since)}`;
+    setText(this.error, worker.last_error);
+    this.error.title = worker.last_error;
+    setText(this.state, worker.state);
+    setData(this.state, 'tone', worker.tone);
+    const texts = [
+      formatCount(worker.in_flight),
+      formatCount(worker.completed),
+      formatRate(toNumber(worker.closures_per_second)),
+    ];
+    this.cells.forEach((cell, i) => {
+      setText(cell, texts[i] ?? '');
+    });
+    setText(this.failed, worker.failed ? ` ${formatCount(worker.failed)} failed` : '');
+    const busy = toNumber(worker.busy);
+    setText(this.share, formatShare(busy));
+    this.bar.update(worker.phases, Math.min(1, busy));
+    setText(this.memory, worker.memory === null ? '–' : formatBytes(worker.memory));
+  }
+}
+
+/** The phases in the order of their shares, and what each is. */
+const PHASES: readonly (readonly [name: string, title: string])[] = [
+  ['read', "Getting arguments, and next on the iterators of datasets"],
+  ['pull', 'Reads and lookups of parameters'],
+  ['compute', "All else that the closures' functions do"],
+  ['push', 'Handing over gradients and other writes'],
+  ['commit', "From the end of the function until the servers have its writes"],
+];
+
+/** A bar whose parts are in the colours of the phases. The figures beside it say the same. */
+class PhaseBar {
+  private readonly parts: HTMLElement[];
+
+  constructor(parent: Element, className: string) {
+    const root = make('span', className, parent);
+    root.setAttribute('aria-hidden', 'true');
+    this.parts = PHASES.map(([name]) => {
+      const part = make('span', 'psnb-phase', root);
+      part.dataset['phase'] = name;
+      return part;
+    });
+  }
+
+  /** Fills so much of the bar, divided by the shares; all of one colour if none is known. */
+  update(shares: readonly number[], filled: number): void {
+    const known = shares.some((share) => share > 0);
+    this.parts.forEach((part, i) => {
+      const share = known ? (shares[i] ?? 0) : Number(PHASES[i]?.[0] === 'compute');
+      const width = `${(100 * filled * share).toFixed(1)}%`;
+      if (part.style.width !== width) part.style.width = width;
+    });
+  }
+}
+
+/** Where the time of all workers' closures goes, in a bar and in figures, and for what they wait. */
+class PhaseSummary {
+  private readonly root: HTMLElement;
+  private readonly bar: PhaseBar;
+  private readonly figures: HTMLElement[];
+  private readonly starved: HTMLElement;
+
+  constructor(parent: Element) {
+    this.root = make('div', 'psnb-phases', parent);
+    this.bar = new PhaseBar(this.root, 'psnb-phase-bar');
+    const legend = make('div', 'psnb-phase-legend', this.root);
+    legend.setAttribute('role', 'group');
+    legend.setAttribute('aria-label', 'What the time of closures goes to');
+    this.figures = PHASES.map(([name, title]) => {
+      const entry = make('span', 'psnb-phase-entry', legend);
+      entry.title = title;
+      const swatch = make('span', 'psnb-phase psnb-phase-swatch', entry);
+      swatch.dataset['phase'] = name;
+      swatch.setAttribute('aria-hidden', 'true');
+      return make('span', '', entry, name);
+    });
+    this.starved = make('div', 'psnb-starved', this.root);
+    this.starved.setAttribute('role', 'status');
+  }
+
+  update({ summary, starved }: State): void {
+    const { phases } = summary;
+    setHidden(this.root, !phases.some((share) => share > 0));
+    this.bar.update(phases, 1);
+    this.figures.forEach((figure, i) => {
+      setText(figure, `${PHASES[i]?.[0] ?? ''} ${formatShare(phases[i] ?? 0)}`);
+    });
+    setText(this.starved, starved);
+  }
+}
+
+const SERVER_COLUMNS: readonly ColumnTitle[] = [
+  ['server', 'Name in the cluster and address'],
+  ['state', 'serving, unreachable, lost, or released as the coordinator is closed; unknown if it was not asked yet'],
+  ['shards', 'Shards of parameters that it holds'],
+  ['bytes', 'Memory of its parameters, with what optimizers keep'],
+  ['pulls/s', 'Reads of variables and of rows of embeddings, per second'],
+  ['pushes/s', 'Gradients that it takes, per second'],
+  ['staleness', 'Mean of the updates lately'],
+];
+
+/** The parameter servers, one row each. */
+export class Servers implements Section {
+  readonly needs = ['servers'] as const;
+  private readonly fold: Fold;
+  private readonly rows: Keyed<string, ServerRow>;
+
+  constructor(root: HTMLElement, context: Context) {
+    this.fold = new Fold(root, 'Servers', true, () => {
+      context.redraw(this);
+    });
+    const label = 'Parameter servers';
+    const body = makeTable(this.fold.body, 'psnb-servers', label, SERVER_COLUMNS);
+    this.rows = new Keyed(body, makeServer);
+  }
+
+  update({ servers }: State): void {
+    setHidden(this.fold.root, !servers.length);
+    const bytes = servers.reduce((sum, server) => sum + server.bytes, 0);
+    this.fold.describe(`${plural(servers.length, 'server')}, ${formatBytes(bytes)}`);
+    if (this.fold.open) {
+      this.rows.update(servers.map((server) => [`${server.name} ${server.address}`, server]));
+    }
+  }
+}
+
+function makeServer(): Item<ServerRow> {
+  const { root, head } = makeRow();
+  const name = make('span', 'psnb-row-name', head);
+  const address = make('span', 'psnb-address', head);
+  const state = make('span', 'psnb-state', makeCell(root));
+  const cells = SERVER_COLUMNS.slice(2).map(() => makeCell(root));
+  return {
+    root,
+    update(server): void {
+      setText(name, server.name);
+      setText(address, server.address);
+      root.title = `${server.name}  ${server.address}`;
+      setText(state, server.state);
+      setData(state, 'tone', server.tone);
+      const staleness = toNumber(server.staleness);
+      const texts = [
+        formatCount(server.shards),
+        formatBytes(server.bytes),
+        formatRate(toNumber(server.pulls_per_second)),
+        formatRate(toNumber(server.pushes_per_second)),
+        Number.isNaN(staleness) ? '–' : formatNumber(staleness),
+      ];
+      cells.forEach((cell, i) => {
+        setText(cell, texts[i] ?? '');
+      });
+    },
+  };
+}
+
+// Rows are laid out one by one: text that changes in one of a hundred rows must not lay out the
+// others, as it would in a table of the browser's. The roles say that it is one.
+
+/** Label of a column, and what it means. */
+type ColumnTitle = readonly [label: string, title: string];
+
+/** Makes a table with its heading; returns its body. */
+function makeTable(
+  parent: Element,
+  className: string,
+  label: string,
+  columns: readonly ColumnTitle[],
+): HTMLElement {
+  const table = make('table', '', make('div', `psnb-scroller ${className}`, parent));
+  table.setAttribute('role', 'table');
+  table.setAttribute('aria-label', label);
+  const head = make('thead', '', table);
+  head.setAttribute('role', 'rowgroup');
+  const titles = make('tr', '', head);
+  titles.setAttribute('role', 'row');
+  for (const [text, title] of columns) {
+    const cell = make('th', '', titles, text);
+    cell.setAttribute('role', 'columnheader');
+    cell.title = title;
+    if (!text) cell.setAttribute('aria-label', title);
+  }
+  const body = make('tbody', '', table);
+  body.setAttribute('role', 'rowgroup');
+  return body;
+}
+
+/** Makes a row, with the cell that names it. */
+function makeRow(): { root: HTMLTableRowElement; head: HTMLElement } {
+  const root = make('tr', '', null);
+  root.setAttribute('role', 'row');
+  const head = make('th', 'psnb-rowhead', root);
+  head.setAttribute('role', 'rowheader');
+  return { root, head };
+}
+
+/** Makes a cell of a row. */
+function makeCell(row: Element, className = ''): HTMLElement {
+  const cell = make('td', className, row);
+  cell.setAttribute('role', 'cell');
+  return cell;
+}
