@@ -5,8 +5,8 @@ breaks it, only this module changes. `TESTED` names the releases with which the 
 
 Nothing of Jupyter is imported until a function needs it: workers and scripts have no use for it.
 
-JupyterLab sends widgets' messages to a *subshell* of the kernel, a thread beside the one that runs
-cells, so that clicks work while a cell blocks in ``join``. `handle_beside_cells` removes what
+JupyterLab sends widgets' messages to a *subshell* of the kernel, another thread than the one that
+runs cells, so that clicks work while a cell blocks in ``join``. `handle_beside_cells` removes what
 prevents that. Otherwise (older kernels, pages without subshells) messages wait until the running
 cell has ended; `must_wait` and `has_waited` detect this. ``tests/browser/test_clicks.py`` fails
 when Jupyter changes any of this.
@@ -110,9 +110,9 @@ def format_error(error: BaseException) -> list[str]:
 def after_cells(function: Callable[[], object]) -> Callable[[], None]:
     """Call a function at the end of each cell, also of one that raises; return what ends that.
 
-    In the thread that runs cells, while all that is displayed is still an output of that cell: what
-    only executes a notebook, as nbconvert and papermill do, takes no later one. Relies on the
-    ``events`` of IPython's shell.
+    In the thread that runs cells, while all that is displayed is still an output of that cell:
+    programs that only execute a notebook, such as nbconvert and papermill, take no later one.
+    Relies on the ``events`` of IPython's shell.
     """
     shell: Any = _shell()
 
@@ -191,7 +191,7 @@ def server_file() -> Path | None:
 async def notebooks(sessions: Any) -> dict[str, str]:
     """Return the path of the notebook, relative to the server's root, by kernel id.
 
-    Relies on what ``SessionManager.list_sessions`` returns, at once or to be awaited.
+    Relies on the result of ``SessionManager.list_sessions``, which may have to be awaited.
     """
     from jupyter_core.utils import ensure_async
 

@@ -175,7 +175,7 @@ class UploadedModule(WorkerPlugin):
         self._forget()
 
     def teardown(self, worker: Worker) -> None:
-        """Import it from there no more."""
+        """Stop importing it from there."""
         if self._folder in sys.path:
             sys.path.remove(self._folder)
         self._forget()

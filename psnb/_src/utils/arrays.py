@@ -1,4 +1,4 @@
-"""Arrays of what holds numbers: lists, tensors, columns; no integer of 64 bits is rounded. Pure.
+"""Arrays from lists, tensors and columns of numbers; no integer of 64 bits is rounded. Pure.
 
 An id is 64 bits: -1 and ``2**64 - 1`` are one id. NumPy makes floats, which have 53, of lists with
 integers on both sides of 2**63, of signed and unsigned ones together and of columns with missing

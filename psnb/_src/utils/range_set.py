@@ -40,8 +40,8 @@ class RangeSet:
         """Add the integers from ``start`` up to, but not including, ``stop``."""
         if start >= stop:
             return
-        # What begins or ends a range is at an even or an odd position. Bounds between the new ones
-        # go, and a new one stays only if it lies outside of all ranges.
+        # Begins of ranges are at even positions, ends at odd ones. Bounds between the new ones go,
+        # and a new one stays only if it lies outside of all ranges.
         first, last = bisect_left(self._bounds, start), bisect_right(self._bounds, stop)
         self._bounds[first:last] = [start] * (first % 2 == 0) + [stop] * (last % 2 == 0)
 
