@@ -7,6 +7,7 @@ from psnb._src.data.formats.tfrecord import TFRecordWriter
 from psnb._src.data.in_memory import InMemoryDataset, QueueDataset
 from psnb._src.data.memory_store import MemoryStatistics
 from psnb._src.data.node import AUTOTUNE, Options
+from psnb._src.data.nodes import partitions as _partitions
 from psnb._src.data.nodes.sources import FileRange, Format
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.reader import DatasetIterator
@@ -38,6 +39,17 @@ __all__ = [
     "sharded",
     "splits",
 ]
+
+
+def _reader_of_dask() -> _partitions.PartitionsOf:
+    # With the first collection: it takes a second, and most scripts that read files, such as a
+    # `pipe_command`, need none of it.
+    from psnb._src.coordinator.dask_source import partitions_of
+
+    return partitions_of
+
+
+_partitions.read_dask_with(_reader_of_dask)
 
 # Not by `def`: type checkers would take any name for one of this module.
 globals()["__getattr__"] = _foreign_names.answer_of(__name__)

@@ -1,4 +1,7 @@
-"""The shape of the package that import-linter cannot see (pyproject.toml has its contracts)."""
+"""The shape of the package that import-linter cannot see (pyproject.toml has its contracts).
+
+It counts imports within functions, and not those by a name in a string: these are counted here.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,17 @@ import ast
 import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from fnmatch import filter as matching
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import grimp
 import numpy as np
 import pytest
 from IPython.core.completer import IPCompleter, provisionalcompleter
@@ -210,6 +217,97 @@ def test_internals_of_dask_and_jupyter_are_touched_in_their_modules_only() -> No
 )
 def test_what_touches_internals_is_found(code: str) -> None:
     assert len(list(_touched(code))) == 1
+
+
+def imports_of(package: Path, room: str = "") -> grimp.ImportGraph:
+    """Return which module imports which, also within functions, and by a name in a string.
+
+    Strings count in a folder of the package, if they name what is in there.
+    """
+    graph = grimp.build_graph(package.name, cache_dir=None)
+    within = ".".join(filter(None, (package.name, room)))
+    for path in (package / room).rglob("*.py"):
+        module = ".".join(path.relative_to(package.parent).with_suffix("").parts)
+        for pattern in _named(path.read_text(), within):
+            for found in matching(graph.modules, pattern):
+                graph.add_import(importer=module.removesuffix(".__init__"), imported=found)
+    return graph
+
+
+def _named(code: str, within: str) -> Iterator[str]:
+    """Yield the modules whose names are strings; with ``*`` for what is put into one to import."""
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Constant(value=str(text)):
+                name = text
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module"),
+                args=[ast.JoinedStr(values=values), *_],
+            ):
+                name = "".join(
+                    str(each.value) if isinstance(each, ast.Constant) else "*" for each in values
+                )
+            case _:
+                continue
+        if re.fullmatch(rf"{within}(\.[\w*]+)+", name):
+            yield name
+
+
+def arrows_up(graph: grimp.ImportGraph, layers: list[str], container: str) -> list[str]:
+    """Return the imports of a higher layer, or of another one of the same height."""
+    sets = [{each.strip() for each in layer.split("|")} for layer in layers]
+    found = graph.find_illegal_dependencies_for_layers(sets, {container})
+    return [f"{each.importer} -> {each.imported}" for each in found]
+
+
+def circles(graph: grimp.ImportGraph, package: str) -> set[tuple[str, str]]:
+    """Return imports without which nothing in a package would import each other in a circle."""
+    children = graph.find_children(package)
+    found = set(graph.nominate_cycle_breakers(package)) if children else set()
+    return found.union(*(circles(graph, child) for child in children))
+
+
+@cache
+def contract(kind: str) -> dict[str, Any]:
+    """Return the contract of a kind that import-linter checks."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    return next(each for each in settings["contracts"] if each["type"] == kind)
+
+
+def test_no_import_goes_up_or_round_within_a_function_or_by_a_string() -> None:
+    graph = imports_of(PACKAGE, "_src")
+    assert arrows_up(graph, contract("layers")["layers"], "psnb._src") == []
+    for each in contract("acyclic_siblings").get("ignore_imports", ()):
+        importer, _, imported = each.partition(" -> ")
+        graph.remove_import(importer=importer, imported=imported)
+    assert circles(graph, "psnb._src") == set()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import house_of_mine.top",
+        "def find():\n    from house_of_mine import top",
+        "import_module('house_of_mine.top')",
+        "import_module(f'house_of_mine.{name}')",
+    ],
+)
+def test_what_imports_a_higher_layer_is_found_as_an_arrow_and_a_circle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    house = tmp_path / "house_of_mine"
+    house.mkdir()
+    for name, text in {
+        "__init__": "",
+        "top": "import house_of_mine.ground",
+        "ground": code,
+    }.items():
+        (house / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    graph = imports_of(house)
+    assert len(arrows_up(graph, ["top", "ground"], house.name)) == 1
+    assert len(circles(graph, house.name)) == 1
 
 
 def test_importing_psnb_imports_nothing_of_a_notebook_nor_a_framework() -> None:

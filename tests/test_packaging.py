@@ -172,7 +172,7 @@ class Refuses:
 sys.meta_path.insert(0, Refuses())
 
 import psnb
-import psnb._src.worker.preload
+import psnb._src.cluster.preload
 from psnb import *
 
 def step():

@@ -6,7 +6,6 @@ Like a `Variable`, it is a description that pickles into closures; it keeps no v
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from psnb._src.client.arguments import checked_array, checked_ids
 from psnb._src.client.bags import Bags, Combiner, make_bags
+from psnb._src.client.dask_frame import frame_of_rows
 from psnb._src.client.live_optimizer import LiveOptimizer
 from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.updates import weigh
@@ -196,17 +196,17 @@ class Embedding(FixedAttributes):
         IdOutOfRangeError
             When it is computed: if an id is outside the rows.
         """
-        # By name: nothing here knows Dask's collections.
-        source = import_module("psnb._src.coordinator.dask_source")
         size = integer("to_dask: partition_rows", partition_rows, 1)
-        if ids is None and self.rows is None:
-            raise ConfigurationError(
-                f"to_dask: table {self.name!r} has any ids, so say which: to_dask(ids)"
-            )
-        wanted = None if ids is None else integers_of(ids, f"to_dask: ids of table {self.name!r}")
-        if wanted is not None and wanted.ndim != 1:
+        if ids is None:
+            if self.rows is None:
+                raise ConfigurationError(
+                    f"to_dask: table {self.name!r} has any ids, so say which: to_dask(ids)"
+                )
+            return frame_of_rows(self, range(self.rows), size)
+        wanted = integers_of(ids, f"to_dask: ids of table {self.name!r}")
+        if wanted.ndim != 1:
             raise ConfigurationError(f"to_dask: ids are integers (n,), found {shown(wanted)}")
-        return source.frame_of_rows(self, wanted, size)
+        return frame_of_rows(self, wanted, size)
 
     def lookup_bags(
         self,

@@ -567,7 +567,7 @@ def local_cluster(
         raise
 
 
-_PRELOAD = "psnb._src.worker.preload"
+_PRELOAD = "psnb._src.cluster.preload"
 
 _NO_LINK: dict[str, Any] = {"protocol": "inproc://", "security": Security()}
 

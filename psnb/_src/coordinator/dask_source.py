@@ -12,21 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
 import warnings
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any, NamedTuple
 
-import numpy as np
 from distributed import Client, Future
 from xxhash import xxh3_64
 
-from psnb._src.client.embedding import Embedding
+from psnb._src.client.dask_frame import frames_and_pandas
 from psnb._src.coordinator.leases import LeaseRegistry
 from psnb._src.dask_compat import (
     Delayed,
@@ -375,56 +371,6 @@ def _end(task: asyncio.Task[None] | None, held: dict[int, Any]) -> None:
     held.clear()
 
 
-# frame_of_rows: rows of a table as a Dask DataFrame, which is read in Dask's tasks.
-
-
-def frame_of_rows(table: Embedding, ids: np.ndarray | None, partition_rows: int) -> Any:
-    """Return a Dask DataFrame; see `Embedding.to_dask`."""
-    frames, pandas = _frames("to_dask")
-    count = (table.rows or 0) if ids is None else len(ids)
-    parts = [
-        range(start, min(start + partition_rows, count))
-        if ids is None
-        else ids[start : start + partition_rows]
-        for start in range(0, max(1, count), partition_rows)
-    ]
-    index = pandas.Index(np.empty(0, np.int64 if ids is None else ids.dtype), name="id")
-    columns = {str(n): np.empty(0, table.dtype) for n in range(table.dim)}
-    read = _RowReader(table, uuid.uuid4().hex)
-    return frames.from_map(read, parts, meta=pandas.DataFrame(columns, index=index))
-
-
-def _frames(what: str) -> tuple[Any, Any]:
-    """Return the modules of Dask's DataFrames and of pandas."""
-    try:
-        return import_module("dask.dataframe"), import_module("pandas")
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{what} makes a Dask DataFrame: pip install 'dask[dataframe]'"
-        ) from error
-
-
-@dataclass(frozen=True)
-class _RowReader:
-    """Reads rows of a table as a frame of pandas.
-
-    No two are equal for Dask: it would take the rows of an earlier moment for those of a later one.
-    """
-
-    table: Embedding
-    moment: str
-
-    def __dask_tokenize__(self) -> str:
-        return self.moment
-
-    def __call__(self, ids: Any) -> Any:
-        pandas: Any = import_module("pandas")
-        wanted = np.asarray(ids)
-        rows = self.table.lookup(wanted, training=False)
-        names = [str(number) for number in range(self.table.dim)]
-        return pandas.DataFrame(rows, index=pandas.Index(wanted, name="id"), columns=names)
-
-
 # frame_beside: Parquet files, one for each partition of a frame, as a frame with its index.
 
 
@@ -438,7 +384,7 @@ def frame_beside(frame: Any, paths: Sequence[str | None]) -> Any:
     paths : sequence of str or None
         The file of each partition; None for one without rows.
     """
-    frames, pandas = _frames("infer_dask")
+    frames, pandas = frames_and_pandas("infer_dask")
     there = next(filter(None, paths), None)
     if there is None:
         raise DatasetError("infer_dask: the collection has no row, so nothing was predicted")
@@ -453,7 +399,9 @@ def frame_beside(frame: Any, paths: Sequence[str | None]) -> Any:
 
 def _beside(index: Any, path: str | None, columns: Any) -> Any:
     """Return the rows of a file with an index."""
-    found = columns if path is None else import_module("pandas").read_parquet(path)
+    import pandas
+
+    found = columns if path is None else pandas.read_parquet(path)
     if len(found) != len(index):
         raise DatasetError(
             f"infer_dask: a partition of {counted(len(index), 'row')} has "

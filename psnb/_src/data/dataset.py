@@ -9,7 +9,6 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
@@ -28,6 +27,7 @@ from psnb._src.data.nodes.batching import Batch, Buckets, PaddedBatch, RaggedBat
 from psnb._src.data.nodes.cache import Cache, SavedPart, saved_parts, write_elements
 from psnb._src.data.nodes.combine import Concatenate, FlatMap, Interleave, MergeBy, Sample, Zip
 from psnb._src.data.nodes.parallel import Prefetch
+from psnb._src.data.nodes.partitions import partitions_of_dask
 from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.nodes.sources import (
     FileNames,
@@ -442,9 +442,7 @@ class DatasetSources(FileSources):
             If it is no such collection, has no such column, or is an array that is cut along other
             axes, too.
         """
-        # By name: nothing here knows Dask, whose part of this is in a higher layer.
-        source = import_module("psnb._src.coordinator.dask_source")
-        return cls(source.partitions_of(collection, columns))
+        return cls(partitions_of_dask(collection, columns))
 
     @classmethod
     def from_generator(

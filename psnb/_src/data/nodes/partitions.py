@@ -8,7 +8,7 @@ other rows is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -23,7 +23,7 @@ from psnb._src.data.nodes.base import first_spec
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import Spec, is_text
 from psnb._src.utils.text import shown
-from psnb.errors import DatasetError
+from psnb.errors import ConfigurationError, DatasetError
 
 
 class PartitionSource(Protocol):
@@ -40,6 +40,25 @@ class PartitionSource(Protocol):
 
     def spec(self) -> Spec:
         """Return that of its rows as far as it is known without reading; None if it is not."""
+
+
+PartitionsOf = Callable[[Any, Sequence[str] | None], "Partitions"]
+"""Returns the node that reads a collection, and of tables some columns."""
+
+_load_reader: Callable[[], PartitionsOf] | None = None
+
+
+def read_dask_with(load: Callable[[], PartitionsOf]) -> None:
+    """Have what a function imports read Dask's collections: a higher layer, which knows Dask."""
+    global _load_reader
+    _load_reader = load
+
+
+def partitions_of_dask(collection: Any, columns: Sequence[str] | None) -> Partitions:
+    """Return the node that reads a Dask collection; see `Dataset.from_dask`."""
+    if _load_reader is None:
+        raise ConfigurationError("Dataset.from_dask needs psnb.data: import it")
+    return _load_reader()(collection, columns)
 
 
 class PartRange(NamedTuple):

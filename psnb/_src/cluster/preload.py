@@ -30,7 +30,7 @@ from psnb._src.dask_compat import await_heartbeats
 def dask_setup(worker: Worker) -> None:
     """Dask calls this in the process's main thread when the worker starts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    atexit.register(_collect_once)  # what is registered later, as most is, is called before
+    atexit.register(_collect_once)  # atexit runs last-in-first-out: this runs last
     await_heartbeats(worker)
 
 
