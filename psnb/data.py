@@ -1,16 +1,18 @@
 """Datasets that feed workers: chained, lazy, vectorised; they resume at the very next element."""
 
+from psnb._src.data.context import AUTOTUNE, Options
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.formats.multi_slot import MultiSlotDataGenerator, Slot
+from psnb._src.data.formats.multi_slot import Slot
+from psnb._src.data.formats.multi_slot_generator import MultiSlotDataGenerator
 from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example
 from psnb._src.data.formats.tfrecord import TFRecordWriter
-from psnb._src.data.in_memory import InMemoryDataset, QueueDataset
-from psnb._src.data.memory_store import MemoryStatistics
-from psnb._src.data.node import AUTOTUNE, Options
+from psnb._src.data.iterator import DatasetIterator
+from psnb._src.data.memory.in_memory import InMemoryDataset
+from psnb._src.data.memory.store import MemoryStatistics
 from psnb._src.data.nodes import partitions as _partitions
-from psnb._src.data.nodes.sources import FileRange, Format
+from psnb._src.data.nodes.files import FileRange, Format
+from psnb._src.data.queue_dataset import QueueDataset
 from psnb._src.data.ragged import Ragged
-from psnb._src.data.reader import DatasetIterator
 from psnb._src.data.spec import ArraySpec, DatasetSpec
 from psnb._src.data.splits import sharded, splits
 from psnb._src.utils import foreign_names as _foreign_names

@@ -17,7 +17,7 @@ from rich.table import Table
 
 import psnb
 import psnb.jax
-from psnb._src.data.node import StageCounters
+from psnb._src.data.stages import StageCounters
 from psnb._src.demo import model, run
 from psnb._src.utils import profiling
 from psnb._src.utils.profiling import COMMIT, COMPUTE, PULL, PUSH, READ, counted_as

@@ -17,10 +17,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
+from psnb._src.data.formats.fixed_length import FixedLengthRecords
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.parquet import Parquet
-from psnb._src.data.formats.text import Criteo, FixedLengthRecords, TextLines
+from psnb._src.data.formats.text import TextLines
 from psnb._src.data.formats.tf_example import FixedLen, encode_example
 from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter
 from tests.benchmarks.__main__ import per_second

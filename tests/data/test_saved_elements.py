@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.data.nodes import cache
-from psnb._src.data.nodes.cache import SavedPart
+from psnb._src.data.nodes import parts
+from psnb._src.data.nodes.saved import SavedPart
 from psnb.data import Dataset, Ragged
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.chains import fails_at_five, slices
@@ -44,7 +44,7 @@ def test_arrays_that_came_one_by_one_are_still_not_known_to_be_of_one_shape(tmp_
 def test_many_elements_are_in_several_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_PART_BYTES", 1)
+    monkeypatch.setattr(parts, "_PART_BYTES", 1)
     D.range(5000).save(tmp_path / "saved")
     assert len(list((tmp_path / "saved").glob("*.npz"))) == 5
     assert values(D.load(tmp_path / "saved")) == list(range(5000))

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.data.nodes import cache
+from psnb._src.data.nodes import parts
+from psnb._src.data.nodes import saved as saved_elements
 from psnb.data import Dataset, Ragged, splits
 from psnb.errors import DatasetError
 from tests.data.elements import values
@@ -102,8 +103,8 @@ def test_parts_of_what_was_saved_have_all_of_it(source: Dataset, tmp_path: Path)
 def test_large_elements_do_not_wait_for_others_to_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_PART_BYTES", 100_000)
-    monkeypatch.setattr(cache, "BLOCK", 4)
+    monkeypatch.setattr(parts, "_PART_BYTES", 100_000)
+    monkeypatch.setattr(saved_elements, "BLOCK", 4)
     pictures = of([np.full((100, n), n) for n in range(100, 120)])
     assert values(saved(pictures, tmp_path)) == values(pictures)
     assert len(list((tmp_path / "saved").glob("*.npz"))) == 5

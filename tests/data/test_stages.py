@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from psnb._src.data import node
-from psnb._src.data.node import StageLog, log_stages
+from psnb._src.data import stages
+from psnb._src.data.stages import StageLog, log_stages
 from psnb._src.utils.profiling import Stages
 from psnb.data import Dataset, Options
 
@@ -38,7 +38,7 @@ class _Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> _Time:
     time = _Time()
-    monkeypatch.setattr(node, "perf_counter", time)
+    monkeypatch.setattr(stages, "perf_counter", time)
     return time
 
 
@@ -181,7 +181,7 @@ def test_a_snapshot_does_not_keep_an_iterator_alive_and_forgotten_ones_are_count
     gc.collect()
     (stages,) = log.statistics().values()
     assert by_name(stages)["map"].elements == 6
-    assert log.book(dataset.node)._open == {}
+    assert log.profile(dataset.node)._open == {}
 
 
 def test_a_log_keeps_the_parts_of_one_dataset_together_and_other_chains_apart(

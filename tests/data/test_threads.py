@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.data.nodes.parallel import Autotuner
+from psnb._src.data.nodes.prefetch import Autotuner
 from psnb.data import AUTOTUNE, Dataset, DatasetIterator, Options
 from tests.conftest import DEADLINE, wait_until
 

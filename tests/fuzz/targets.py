@@ -13,16 +13,18 @@ from unittest.mock import patch
 import fsspec
 import numpy as np
 
-from psnb._src.data.formats import csv, files, multi_slot, text, tfrecord
+from psnb._src.data.formats import csv, multi_slot, text, tfrecord, windows
+from psnb._src.data.formats.crc import masked_crc
+from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
+from psnb._src.data.formats.fixed_length import FixedLengthRecords
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
-from psnb._src.data.formats.protobuf import masked_crc
-from psnb._src.data.formats.text import Criteo, FixedLengthRecords, TextLines
-from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example, parse_examples
+from psnb._src.data.formats.text import TextLines
+from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example
 from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter
 from psnb._src.data.ragged import Ragged
 from psnb.errors import DatasetError
-from tests.data.formats.samples import records
+from tests.data.formats.samples import parse_examples, records
 from tests.fuzz import checkpoints
 
 NAME = "fuzzed"
@@ -59,11 +61,11 @@ def _short_chunks() -> Iterator[None]:
     """Let what is read at a time be so little that even short files are several chunks."""
     size, count = 64, 3
     with ExitStack() as stack:
-        for module in (csv, text, text, multi_slot, tfrecord, files):
+        for module in (csv, text, multi_slot, tfrecord, windows):
             for name, value in (("CHUNK_BYTES", size), ("CHUNK_RECORDS", count)):
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, value))
-        stack.enter_context(patch.object(files.ByteWindow.fill, "__defaults__", (size,)))
+        stack.enter_context(patch.object(windows.ByteWindow.fill, "__defaults__", (size,)))
         stack.enter_context(patch.object(csv._records, "__defaults__", (count,)))
         yield
 

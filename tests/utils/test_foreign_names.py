@@ -18,7 +18,7 @@ import psnb.data
 import psnb.metrics
 from psnb._src.coordinator.partitioned import PartitionedDataset
 from psnb._src.coordinator.values import PerWorkerIterator
-from psnb._src.data.reader import DatasetIterator
+from psnb._src.data.iterator import DatasetIterator
 from psnb._src.utils.foreign_arguments import FOREIGN_ARGUMENTS
 from psnb._src.utils.foreign_names import FOREIGN, SaysWhatToUse
 from psnb._src.worker.resources import SharedIterator

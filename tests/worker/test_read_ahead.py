@@ -19,7 +19,7 @@ import psnb
 from psnb._src.client.server_client import process_client
 from psnb._src.client.updates import current_updates
 from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.data.node import StageLog, log_stages
+from psnb._src.data.stages import StageLog, log_stages
 from psnb._src.protocol.messages import AskLease, BeginLease, Lease, Taken
 from psnb._src.utils.ahead import NoClosureYet
 from psnb._src.worker import leasing, read_ahead

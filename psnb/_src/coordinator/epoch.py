@@ -30,8 +30,9 @@ from psnb._src.coordinator.leases import LeaseRegistry, Progress
 from psnb._src.coordinator.queue import BroadcastCalls
 from psnb._src.coordinator.remote_value import RemoteValue, StepValues, require_progress
 from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues, ResourceRegistry
+from psnb._src.data.context import nothing_in
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.node import Node, nothing_in
+from psnb._src.data.node import Node
 from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.spec import Spec

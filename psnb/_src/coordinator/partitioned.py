@@ -21,10 +21,13 @@ from psnb._src.coordinator.queue import BroadcastCalls
 from psnb._src.coordinator.remote_value import RemoteValue
 from psnb._src.coordinator.values import PerWorkerDataset, PerWorkerValues
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.in_memory import Call, DatasetInMemory, InMemoryDataset, QueueDataset, Stores
-from psnb._src.data.memory import Memory, StoreContents
-from psnb._src.data.memory_store import MemoryStatistics
+from psnb._src.data.memory.base import DatasetInMemory
+from psnb._src.data.memory.in_memory import InMemoryDataset
+from psnb._src.data.memory.memory import Memory, StoreContents
+from psnb._src.data.memory.store import MemoryStatistics
+from psnb._src.data.memory.stores import Call, Stores
 from psnb._src.data.nodes.partitions import KnownPartitions, Partitions
+from psnb._src.data.queue_dataset import QueueDataset
 from psnb._src.data.spec import Spec
 from psnb._src.data.splits import file_bytes, files_of, identity, partitions_of, sharded
 from psnb._src.data.splits import splits as cut

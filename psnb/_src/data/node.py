@@ -4,287 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import logging
-import os
 import weakref
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, replace
-from time import perf_counter
+from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import numpy as np
 
 from psnb._src.data.block import BLOCK, Block, block_spec
+from psnb._src.data.context import Context
 from psnb._src.data.ragged import Ragged
-from psnb._src.data.random import mixed
 from psnb._src.data.spec import ArraySpec, Spec
-from psnb._src.utils.profiling import Stages, StageStatistics
-from psnb._src.utils.threads import Lock
+from psnb._src.data.stages import StageCounters
 from psnb.errors import DatasetError
-
-_logger = logging.getLogger("psnb")
-
-# PipelineProfile: the stages of iterations over one chain, and what those that have ended have
-# counted.
-#
-# Thread-safe. What is read in a thread with a `StageLog` is kept there together for all iterations
-# over one kind of chain: a worker may read a dataset in hundreds of parts.
-
-_MOST_CHAINS = 16
-
-
-class _PlaceCounts:
-    """What is known of a place in the chain: its input's places follow from who reads them."""
-
-    def __init__(self, stage: StageCounters) -> None:
-        self.node = stage.node
-        self.above = None if stage.above is None else stage.above.place
-        self.elements, self.seconds, self.moved = 0, 0.0, 0  # of stages that have ended
-        self.empty_files = 0
-
-
-class PipelineProfile:
-    """The stages of one chain."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()  # guards the two below, for a moment each
-        self._open: dict[StageCounters, None] = {}
-        self._places: dict[int, _PlaceCounts] = {}
-
-    def add(self, stage: StageCounters) -> None:
-        """Note a stage that begins."""
-        with self._lock:
-            if stage.place not in self._places:
-                self._places[stage.place] = _PlaceCounts(stage)
-            self._open[stage] = None
-
-    def end(self, stage: StageCounters) -> None:
-        """Note that a stage is not read any more; idempotent."""
-        with self._lock:
-            self._end(stage)
-
-    def statistics(self) -> Stages:
-        """Return a snapshot, from the sources on."""
-        with self._lock:
-            for stage in [each for each in self._open if each.iterator() is None]:
-                self._end(stage)  # it was forgotten rather than closed
-            now = {
-                place: StageStatistics(
-                    each.node.brief(),
-                    each.elements,
-                    each.seconds,
-                    each.node.waits,
-                    place=place,
-                    moved=each.moved,
-                    empty_files=each.empty_files,
-                )
-                for place, each in self._places.items()
-            }
-            for stage in self._open:
-                iterator = stage.iterator()
-                level, limit = (iterator.level() if iterator is not None else None) or (None, None)
-                here = StageStatistics(
-                    "",
-                    stage.elements,
-                    max(0.0, stage.seconds),
-                    level=level,
-                    limit=limit,
-                    moved=stage.moved,
-                    empty_files=stage.empty_files,
-                )
-                now[stage.place] = now[stage.place].plus(here)
-            return Stages(self._in_order(now, None, 0))
-
-    def _in_order(
-        self, now: dict[int, StageStatistics], above: int | None, depth: int
-    ) -> Iterator[StageStatistics]:
-        """Yield the stages that are read by one, each after its own inputs."""
-        inputs = [place for place, each in self._places.items() if each.above == above]
-        deeper = depth + (len(inputs) > 1)
-        for place in inputs:
-            yield from self._in_order(now, place, deeper)
-            yield replace(now[place], depth=deeper)
-
-    def _end(self, stage: StageCounters) -> None:
-        if stage in self._open:
-            del self._open[stage]
-            place = self._places[stage.place]
-            place.elements += stage.elements
-            place.seconds += stage.seconds
-            place.moved += stage.moved
-            place.empty_files += stage.empty_files
-
-
-class StageLog:
-    """The books of all chains that some threads read, by the kind of the chain."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()  # guards the dict, for a moment each
-        self._books: OrderedDict[str, PipelineProfile] = OrderedDict()
-
-    def book(self, node: Node) -> PipelineProfile:
-        """Return the book for a chain; parts of one dataset have the same."""
-        kind = _kind(node)
-        with self._lock:
-            book = self._books.setdefault(kind, PipelineProfile())
-            self._books.move_to_end(kind)
-            while len(self._books) > _MOST_CHAINS:
-                self._books.popitem(last=False)
-            return book
-
-    def statistics(self) -> dict[str, Stages]:
-        """Return a snapshot of all chains, by their kind."""
-        with self._lock:
-            books = dict(self._books)
-        return {kind: book.statistics() for kind, book in books.items()}
-
-
-def _kind(node: Node) -> str:
-    inputs = ",".join(map(_kind, node.inputs))
-    return f"{inputs}>{node.name}" if inputs else node.name
-
-
-_current: ContextVar[StageLog | None] = ContextVar("log of stages", default=None)
-
-
-def log_stages(log: StageLog | None) -> None:
-    """From now on, count what this thread begins to iterate over in a log; None for no more."""
-    _current.set(log)
-
-
-def book_for(node: Node) -> PipelineProfile:
-    """Return the book for an iteration that begins in this thread."""
-    log = _current.get()
-    return PipelineProfile() if log is None else log.book(node)
-
-
-# Context: what all parts of an iteration share, such as seeds and options. Pure.
-
-AUTOTUNE = -1
-"""In place of a number: psnb chooses it, and may change it."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How datasets run.
-
-    Parameters
-    ----------
-    deterministic : bool
-        Whether parallel maps keep the order of elements, by default.
-    threads : int or None
-        How many threads a parallel map with ``AUTOTUNE`` has; None: one per processor.
-    """
-
-    deterministic: bool = True
-    threads: int | None = None
-
-    def parallelism(self, asked: int) -> int:
-        """Return how many threads to use."""
-        return asked if asked != AUTOTUNE else self.threads or os.cpu_count() or 1
-
-
-@dataclass
-class Counters:
-    """The counts of an iteration.
-
-    Attributes
-    ----------
-    errors_ignored : dict of int to int
-        By place in the chain.
-    stages : PipelineProfile
-        What the stages have counted.
-    empty_files : list of str
-        Files without a record, as often as they were passed over.
-    any_records : bool
-        Whether any file had one.
-    partitions : list
-        What partitions it has read.
-    """
-
-    errors_ignored: dict[int, int] = field(default_factory=dict)
-    partitions: list[list[Any]] = field(default_factory=list)
-    stages: PipelineProfile = field(default_factory=PipelineProfile)
-    empty_files: list[str] = field(default_factory=list)
-    any_records: bool = False
-    _lock: Lock = field(default_factory=Lock)  # guards the list of files, for a moment
-
-    def add_empty(self, file: str) -> int:
-        """Note a file without a record; return how many there are now."""
-        with self._lock:
-            self.empty_files.append(file)
-            return len(self.empty_files)
-
-    def check_files(self) -> None:
-        """Raise `DatasetError` if files were read, and none has a record."""
-        if self.empty_files and not self.any_records:
-            raise nothing_in(self.empty_files)
-
-
-def nothing_in(files: Sequence[str]) -> DatasetError:
-    """Return the error that none of some files has a record."""
-    if len(files) == 1:
-        return DatasetError(f"{files[0]} is empty: it has no record")
-    return DatasetError(f"all {len(files)} files are empty, from {files[0]} on: none has a record")
-
-
-@dataclass(frozen=True)
-class Context:
-    """Passed from each part of a chain to its inputs.
-
-    Attributes
-    ----------
-    seed : int
-        For shuffles without their own seed. It differs between iterations, between places in the
-        chain and, for datasets in datasets, between elements.
-    place : int
-        Differs between places in the chain, and depends on nothing else.
-    epoch : int
-        0 the first time that a dataset is read; another number each time it is repeated.
-    options : Options
-        The options of the nearest `Dataset.with_options`.
-    counters : Counters
-        The iteration's own.
-    stage : StageCounters or None
-        What reads the part that gets this.
-    """
-
-    seed: int
-    place: int = 0
-    epoch: int = 0
-    options: Options = Options()
-    counters: Counters = field(default_factory=Counters)
-    stage: StageCounters | None = None
-
-    def note_empty(self, file: str) -> None:
-        """Count a file without a record; say so of the first, as one may have been cut short."""
-        if self.stage is not None:
-            self.stage.empty_files += 1
-        if self.counters.add_empty(file) == 1:
-            _logger.warning(
-                "%s is empty and passed over, further ones silently: stages() counts them", file
-            )
-
-    def child(self, index: int) -> Context:
-        """Return the context for an input."""
-        return replace(self, seed=mixed(self.seed, index), place=mixed(self.place, index))
-
-    def read_by(self, stage: StageCounters) -> Context:
-        """Return the context for what a stage reads."""
-        return replace(self, stage=stage)
-
-    def element(self, number: int) -> Context:
-        """Return the context for the dataset that is made from an element."""
-        epoch = mixed(self.epoch, number) if number else self.epoch
-        return replace(self, seed=mixed(self.seed, number), epoch=epoch)
-
-    def repeated(self, epoch: int) -> Context:
-        """Return the context for another epoch; epoch 0 is like the first reading."""
-        return replace(self, epoch=mixed(self.epoch, epoch)) if epoch else self
-
 
 State = Any
 """With JSON's types only, and small: it has no data that can be read again."""
@@ -341,6 +74,25 @@ class Indexed(ABC):
         """Return consecutive elements, as views where possible."""
 
 
+class InOrder(NodeIterator):
+    """Goes through them; the state is the number of the next one."""
+
+    def __init__(self, elements: Indexed, state: State = None) -> None:
+        self._elements, self._next = elements, 0 if state is None else int(state)
+
+    def next_block(self, limit: int) -> Block | None:
+        """Return the next elements."""
+        start, stop = self._next, min(self._next + limit, self._elements.count)
+        if start >= stop:
+            return None
+        self._next = stop
+        return self._elements.part(start, stop)
+
+    def state(self) -> State:
+        """Return the number of the next element."""
+        return self._next
+
+
 class Node(ABC):
     """A part of a dataset's description: a frozen dataclass, fully described by its fields."""
 
@@ -353,9 +105,14 @@ class Node(ABC):
     one_to_one: ClassVar[bool] = False
     """Whether it makes one element of each of its input."""
 
-    @abstractmethod
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
         """Begin at the first element, or where a state was taken."""
+        indexed = self.indexed()
+        return self.begin(context, state) if indexed is None else InOrder(indexed, state)
+
+    def begin(self, context: Context, state: State) -> NodeIterator:
+        """Begin, where there is no random access."""
+        raise NotImplementedError
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -470,64 +227,6 @@ def short(value: Any) -> str:
     else:
         text = f"<{type(value).__qualname__}>"
     return text if len(text) <= 80 else text[:79] + "…"
-
-
-# StageCounters: counts what an iterator of a chain gives, and what it takes.
-#
-# Reading a node begins a stage. The counts are taken block by block, so they cost little. The
-# time of a stage is its own: what its inputs take in the same thread is taken off.
-#
-# Threads: a stage belongs to the thread that reads its iterator. Any thread may take a snapshot,
-# whose numbers are those of a moment ago. A stage does not hold its iterator.
-
-
-class StageCounters:
-    """Counts for one iterator.
-
-    Parameters
-    ----------
-    node : Node
-        What is iterated over.
-    place : int
-        The node's place in the chain.
-    above : StageCounters or None
-        The stage that reads this one.
-    apart : bool
-        Whether a thread of its own reads it: then its time is none of the stage above.
-    """
-
-    __slots__ = (
-        "_apart",
-        "_inside",
-        "above",
-        "elements",
-        "empty_files",
-        "iterator",
-        "moved",
-        "node",
-        "place",
-        "seconds",
-    )
-
-    def __init__(self, node: Node, place: int, above: StageCounters | None, apart: bool) -> None:
-        self.node, self.place, self.above, self._apart = node.counted, place, above, apart
-        self.elements, self.seconds, self.moved, self.empty_files = 0, 0.0, 0, 0
-        self._inside = 0.0  # the time of its inputs
-        self.iterator: weakref.ref[NodeIterator]
-
-    def next_block(self, source: NodeIterator, limit: int) -> Block | None:
-        """Return the next elements of its iterator; see `NodeIterator.next_block`."""
-        inside, begin = self._inside, perf_counter()
-        try:
-            block = source.next_block(limit)
-        finally:
-            seconds = perf_counter() - begin
-            self.seconds += seconds - (self._inside - inside)
-            if not self._apart and self.above is not None:
-                self.above._inside += seconds
-        if block is not None:
-            self.elements += block.count
-        return block
 
 
 def begin_stage(

@@ -15,8 +15,6 @@ from numba import njit
 from psnb._src.utils.arrays import array_of, concatenated, joint_dtype, untracked
 from psnb.errors import DatasetError
 
-# Copying rows of differing length together, compiled by numba. Pure.
-
 
 @njit(cache=True, nogil=True)
 def copy_rows(data, starts, ends, out):  # type: ignore[no-untyped-def]

@@ -15,21 +15,17 @@ from xxhash import xxh3_64
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.formats.files import size_of
 from psnb._src.data.node import Node, short
-from psnb._src.data.nodes.batching import Batch, Buckets, PaddedBatch, RaggedBatch, Unbatch
-from psnb._src.data.nodes.combine import FlatMap, Interleave, Sample
-from psnb._src.data.nodes.parallel import Prefetch
+from psnb._src.data.nodes.batching import Batch, PaddedBatch, RaggedBatch
+from psnb._src.data.nodes.buckets import Buckets
+from psnb._src.data.nodes.combine import Sample
+from psnb._src.data.nodes.files import FileNames, FileRange, Files, FileShares
+from psnb._src.data.nodes.functions import Filter, Map
+from psnb._src.data.nodes.interleave import FlatMap, Interleave
 from psnb._src.data.nodes.partitions import Partitions
+from psnb._src.data.nodes.prefetch import Prefetch
+from psnb._src.data.nodes.selection import EveryNth, IgnoreErrors, Skip, Take, WithOptions
 from psnb._src.data.nodes.shuffle import Shuffle
-from psnb._src.data.nodes.sources import FileNames, FileRange, Files, FileShares
-from psnb._src.data.nodes.transforms import (
-    EveryNth,
-    Filter,
-    IgnoreErrors,
-    Map,
-    Skip,
-    Take,
-    WithOptions,
-)
+from psnb._src.data.nodes.windows import Unbatch
 from psnb._src.utils.text import truncate
 from psnb.errors import ConfigurationError, DatasetError
 
@@ -271,16 +267,16 @@ def _uncuttable(node: Node) -> ConfigurationError:
     )
 
 
-# identity: a text that differs between different datasets, also between long lists of files. Pure.
-#
-# The content of files and arrays and the code of functions are not compared, only their names.
-
 _LENGTH = 200
 """Characters that show people what the chain is."""
 
 
 def identity(splits: Sequence[Dataset]) -> str:
-    """Return a text for a dataset that is cut into splits: a checksum, and the chain in short."""
+    """Return a text for a dataset that is cut into splits: a checksum, and the chain in short.
+
+    It differs between different datasets, also between long lists of files. The content of files
+    and arrays and the code of functions are not compared, only their names.
+    """
     digest = xxh3_64()
     for each in splits:
         for part in _parts(each.node):

@@ -9,7 +9,8 @@ from psnb._src.coordinator.coordinator import ClusterCoordinator
 from psnb._src.coordinator.epoch import Epochs, LeasedIterator
 from psnb._src.coordinator.partitioned import PartitionedDataset
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.in_memory import InMemoryDataset, QueueDataset
+from psnb._src.data.memory.in_memory import InMemoryDataset
+from psnb._src.data.queue_dataset import QueueDataset
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 

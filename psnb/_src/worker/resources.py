@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import psutil
 
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.memory import Memory
-from psnb._src.data.random import ShufflePlan
-from psnb._src.data.reader import DatasetIterator
+from psnb._src.data.iterator import DatasetIterator
+from psnb._src.data.memory.memory import Memory
+from psnb._src.data.memory.shuffle_plan import ShufflePlan
 from psnb._src.data.splits import ends_with_prefetch
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.ownership import owned

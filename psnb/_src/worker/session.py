@@ -24,7 +24,7 @@ from distributed import Worker
 
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.dask_compat import Comm, be_worker, threads_of
-from psnb._src.data.node import StageLog, log_stages
+from psnb._src.data.stages import StageLog, log_stages
 from psnb._src.protocol.messages import (
     Assignment,
     CancelClosures,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from psnb._src.data.formats.chunks import Chunk
+from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
-from psnb._src.data.formats.files import Chunk
+from psnb._src.data.formats.fixed_length import FixedLengthRecords
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.parquet import Parquet
-from psnb._src.data.formats.text import Criteo, FixedLengthRecords, TextLines
-from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example
+from psnb._src.data.formats.text import TextLines
+from psnb._src.data.formats.tf_example import (
+    Columns,
+    Feature,
+    FixedLen,
+    VarLen,
+    check_features,
+    encode_example,
+    parse_parts,
+)
 from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter
 from psnb._src.data.ragged import Ragged
+from psnb.errors import DatasetError
 
 ROWS = 9000
 """More than two chunks."""
@@ -137,3 +149,15 @@ def open_files() -> set[str]:
         with suppress(FileNotFoundError):  # the one that lists them, and those of other threads
             found.add(str(descriptor.readlink()))
     return found
+
+
+def parse_examples(records: Ragged, features: Mapping[str, Feature]) -> Columns:
+    """Parse ``tf.train.Example`` messages; raise what is wrong with the first bad one."""
+    check_features(features)
+    values = np.ascontiguousarray(records.values, np.uint8)
+    columns, good, problem = parse_parts(
+        values, records.offsets[:-1], records.offsets[1:], features
+    )
+    if problem is not None:
+        raise DatasetError(f"record {good}: {problem}") from problem
+    return columns

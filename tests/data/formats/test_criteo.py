@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.data.formats.text import MISSING_CATEGORY, Criteo
+from psnb._src.data.formats.criteo import MISSING_CATEGORY, Criteo
 from psnb.errors import DatasetError
 from tests.data.formats.samples import records, write
 

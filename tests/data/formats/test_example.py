@@ -11,12 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example, parse_examples
+from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example
 from psnb._src.data.ragged import Ragged
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats import protobuf
 from tests.data.formats.protobuf import bytes_list, example, float_list, int64_list, part
-from tests.data.formats.samples import plain
+from tests.data.formats.samples import parse_examples, plain
 from tests.utils.id_forms import FORMS
 
 INT = {"x": FixedLen((), "int64")}

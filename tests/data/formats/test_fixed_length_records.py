@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.data.formats.text import FixedLengthRecords
+from psnb._src.data.formats.fixed_length import FixedLengthRecords
 from psnb.errors import ConfigurationError, DatasetError
 from tests.data.formats.samples import records, write
 

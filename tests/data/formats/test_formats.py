@@ -20,8 +20,8 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import fsspec
 import pytest
 
+from psnb._src.data.formats.chunks import CHUNK_BYTES
 from psnb._src.data.formats.csv import Csv
-from psnb._src.data.formats.files import CHUNK_BYTES
 from psnb._src.data.formats.parquet import Parquet
 from psnb._src.data.formats.text import TextLines
 from psnb._src.data.formats.tfrecord import TFRecords

@@ -19,11 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from psnb._src.data.formats.crc import masked_crc
+from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
-from psnb._src.data.formats.parquet import CheckedFile, ColumnChunk, Parquet
-from psnb._src.data.formats.protobuf import masked_crc
-from psnb._src.data.formats.text import Criteo, TextLines
+from psnb._src.data.formats.parquet import Parquet
+from psnb._src.data.formats.parquet_footer import ColumnChunk
+from psnb._src.data.formats.parquet_pages import CheckedFile
+from psnb._src.data.formats.text import TextLines
 from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example
 from psnb._src.data.formats.tfrecord import TFRecords
 from psnb.data import InMemoryDataset, QueueDataset

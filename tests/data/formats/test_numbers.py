@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from psnb._src.data.formats.csv import (
+from psnb._src.data.formats.numbers import (
     JUNK,
     NEGATIVE,
     OK,

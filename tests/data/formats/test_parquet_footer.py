@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.data.formats.parquet import ColumnChunk, Parquet, find_columns, read_footer
+from psnb._src.data.formats.parquet import Parquet
+from psnb._src.data.formats.parquet_footer import ColumnChunk, find_columns, read_footer
 from psnb.errors import DatasetError
 from tests.data.formats.growth import growth
 from tests.data.formats.samples import write

@@ -14,7 +14,8 @@ import psutil
 import pytest
 import torch
 
-from psnb._src.data.formats.multi_slot import MultiSlot, MultiSlotDataGenerator, Slot
+from psnb._src.data.formats.multi_slot import MultiSlot, Slot
+from psnb._src.data.formats.multi_slot_generator import MultiSlotDataGenerator
 from psnb.errors import DatasetError
 from tests.conftest import wait_until
 from tests.data.formats.samples import open_files, records, write

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.data.formats.protobuf import masked_crc
+from psnb._src.data.formats.crc import masked_crc
 from psnb._src.data.formats.tf_example import FixedLen, encode_example
 from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter
 from psnb.errors import DatasetError

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from psnb._src.data.block import Block
-from psnb._src.data.memory import Memory
-from psnb._src.data.random import ShufflePlan
+from psnb._src.data.memory.memory import Memory
+from psnb._src.data.memory.shuffle_plan import ShufflePlan
 from psnb.data import Dataset, Ragged, splits
 from psnb.errors import ConfigurationError, DatasetError
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.data.random import ShufflePlan, numbered
+from psnb._src.data.memory.shuffle_plan import ShufflePlan, numbered
 
 PARTITIONS = 6
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.data.in_memory import Call, Stores, by_owner
-from psnb._src.data.memory import Memory, StoreContents
+from psnb._src.data.memory.memory import Memory, StoreContents
+from psnb._src.data.memory.stores import Call, Stores, by_owner
 from psnb.errors import InternalError, WorkerLostError
 from tests.data.memory.test_memory import COUNT, LAYOUT, PARTITIONS, Post, held, memory
 

@@ -13,7 +13,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.data.memory import Memory
+from psnb._src.data.memory.memory import Memory
 from psnb.data import Dataset, InMemoryDataset
 from psnb.errors import DatasetError
 from tests.conftest import DEADLINE, wait_until

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import operator
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TextIO
 
 import numpy as np
 from numba import njit
 
-from psnb._src.data.formats.csv import (
+from psnb._src.data.formats.chunks import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    MAX_RECORD_BYTES,
+    Chunk,
+    FilePosition,
+    byte_strings,
+    check_reading,
+)
+from psnb._src.data.formats.files import INFER
+from psnb._src.data.formats.numbers import (
     JUNK,
     NEGATIVE,
     OK,
@@ -24,26 +31,15 @@ from psnb._src.data.formats.csv import (
     read_float,
     read_unsigned,
 )
-from psnb._src.data.formats.files import (
-    CHUNK_BYTES,
-    CHUNK_RECORDS,
-    INFER,
-    MAX_RECORD_BYTES,
-    ByteWindow,
-    Chunk,
-    FilePosition,
-    check_reading,
-    piped,
-    window_on,
-)
-from psnb._src.data.formats.protobuf import WORD, short_float, short_unsigned, word_at
+from psnb._src.data.formats.pipes import piped
+from psnb._src.data.formats.short_numbers import short_float, short_unsigned
 from psnb._src.data.formats.text import Lines, line_splits, lines_of
+from psnb._src.data.formats.windows import ByteWindow, window_on
+from psnb._src.data.formats.words import WORD, word_at
 from psnb._src.data.ragged import Ragged
 from psnb._src.utils.checks import choice
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError
-
-# Parsing Paddle's MultiSlot text, compiled by numba.
 
 _ZERO, _NINE = np.uint64(48), np.uint64(9)
 
@@ -366,15 +362,6 @@ def _rows(table: np.ndarray) -> Iterator[list[int]]:
         yield from table[begin : begin + CHUNK_RECORDS].tolist()
 
 
-def _words(data: np.ndarray, spans: np.ndarray) -> np.ndarray:
-    """Return the words whose begin and end the kernel has put into one number each."""
-    begins, ends = (spans >> np.uint64(32)).tolist(), (spans & _END).tolist()
-    words = np.empty(len(spans), object)
-    view = data.data
-    words[:] = [bytes(view[begin:end]) for begin, end in zip(begins, ends, strict=True)]
-    return words
-
-
 class _Parser:
     """Parses lines into columns; keeps memory for it from one time to the next."""
 
@@ -457,7 +444,8 @@ class _Parser:
                 continue
             values = (floats if self._is_float[i] else numbers)[ends[i] - totals[i] : ends[i]]
             if self._is_text[i]:
-                values = _words(data, values)
+                spans = numbers[ends[i] - totals[i] : ends[i]]
+                values = byte_strings(data, spans >> np.uint64(32), spans & _END)
             if slot.varies:
                 starts = offsets[rows[i]] if rows[i] >= 0 else ones
                 if slot.rest:
@@ -486,110 +474,3 @@ class _Parser:
             OVERFLOW: f"{token} is above 2**64 - 1",
         }[wrong]
         return lines.error(line, position, f"slot {slot.name!r}: {problem}")
-
-
-# Writing a command that turns lines of any kind into MultiSlot text.
-
-Sample = Sequence[tuple[str, Sequence[int | float | str]]]
-
-
-class MultiSlotDataGenerator:
-    """Turns lines into MultiSlot text, as Paddle's class of this name.
-
-    Derive from it, write `generate_sample`, and let a script, which is then the ``pipe_command``
-    of a dataset, call `run_from_stdin`.
-
-    Examples
-    --------
-    ::
-
-        class Clicks(MultiSlotDataGenerator):
-            def generate_sample(self, line):
-                label, *ids = line.split(",")
-                yield [("ids", [int(i) for i in ids]), ("label", [float(label)])]
-
-        if __name__ == "__main__":
-            Clicks().run_from_stdin()
-    """
-
-    def generate_sample(
-        self, line: str
-    ) -> Iterable[Sample | None] | Callable[[], Iterable[Sample | None]]:
-        """Return the examples that a line becomes, none or several.
-
-        Parameters
-        ----------
-        line : str
-            The line, with what ends it.
-
-        Returns
-        -------
-        iterable, or function that returns one
-            Per example a list of (slot, values), with the same slots in the same order each time;
-            None is left out. Values are numbers, or texts without spaces, which are written as they
-            are.
-        """
-        raise NotImplementedError("write generate_sample: it returns the examples of a line")
-
-    def run_from_stdin(self) -> None:
-        """Turn each line of the standard input into lines of the standard output.
-
-        Raises
-        ------
-        DatasetError
-            If a sample is not as `generate_sample` should give it; it names the line.
-        """
-        self.run(sys.stdin, sys.stdout)
-
-    def run(self, lines: Iterable[str], out: TextIO) -> None:
-        """Turn lines into MultiSlot text, as `run_from_stdin` does.
-
-        Raises
-        ------
-        DatasetError
-            If a sample is not as `generate_sample` should give it; it names the line.
-        """
-        names: list[str] | None = None
-        for number, line in enumerate(lines, 1):
-            samples = self.generate_sample(line)
-            for sample in samples() if callable(samples) else samples:
-                if sample is None:
-                    continue
-                found = [name for name, _ in sample]
-                if names is None:
-                    names = found
-                elif found != names:
-                    raise DatasetError(f"line {number}: its slots are {found}, not {names}")
-                try:
-                    out.write(" ".join(_slot(values) for _, values in sample) + "\n")
-                except (TypeError, ValueError) as error:
-                    raise DatasetError(f"line {number}: {sample}: {error}") from error
-        out.flush()
-
-
-def _slot(values: Sequence[Any]) -> str:
-    if isinstance(values, (str, bytes)):
-        raise TypeError(f"the values of a slot are a list, found {values!r:.60}")
-    return " ".join([str(len(values)), *map(_text, values)])
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, (str, bytes)):
-        return _word(value if isinstance(value, str) else value.decode())
-    if isinstance(value, bool):
-        return repr(float(value))
-    try:
-        number = operator.index(value)  # unlike int(), it cuts no fractions of a tensor
-    except TypeError:
-        # The shortest text that is this float again.
-        return repr(float(value))
-    if not 0 <= number < 2**64:
-        raise ValueError(f"{number} is not an unsigned 64-bit integer")
-    return str(number)
-
-
-def _word(text: str) -> str:
-    """Return a number that is text already, or a word, as it is: its digits are not rounded."""
-    if text.split() != [text]:
-        raise ValueError(f"{text!r:.60} is not one word: MultiSlot text has spaces between values")
-    return text

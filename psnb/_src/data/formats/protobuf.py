@@ -14,221 +14,10 @@ in, so no bytes lead out of the buffer or round in circles.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
 from numba import njit
-from numba.extending import intrinsic
 
-# Bytes eight at a time, as 64-bit integers, compiled by numba.
-
-WORD = 8
-"""The bytes of a word."""
-
-
-@njit(cache=True, nogil=True, inline="always")
-def word_at(data, at):  # type: ignore[no-untyped-def]
-    """Return eight bytes, the first as the lowest; the compiler makes one load of it."""
-    at = np.uint64(at)
-    return (
-        np.uint64(data[at])
-        | np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
-        | np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
-        | np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
-        | np.uint64(data[at + np.uint64(4)]) << np.uint64(32)
-        | np.uint64(data[at + np.uint64(5)]) << np.uint64(40)
-        | np.uint64(data[at + np.uint64(6)]) << np.uint64(48)
-        | np.uint64(data[at + np.uint64(7)]) << np.uint64(56)
-    )
-
-
-@njit(cache=True, nogil=True, inline="always")
-def bytes_above(word, most):  # type: ignore[no-untyped-def]
-    """Return the highest bit of each byte that is above ``most``, a number below 128."""
-    ones = np.uint64(0x0101010101010101)
-    low = word & (ones * np.uint64(127))
-    return (word | (low + ones * np.uint64(127 - most))) & (ones * np.uint64(128))
-
-
-def _count_zeros(_context: Any, word: Any) -> Any:
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return word(word), generate
-
-
-zeros_below: Any = intrinsic(_count_zeros)
-"""How many bits of a word lie below the lowest that is set: one instruction."""
-
-
-# Reading short numbers as the bytes of 64-bit integers, compiled by numba.
-#
-# Nearly all numbers in a text have few digits. Those are read without a branch on the number of
-# digits, by arithmetic on all bytes at once. Longer or unusual ones are left to `parse_numbers`.
-# (Lemire: *Number Parsing at a Gigabyte per Second*, Software: Practice and Experience 51, 2021.)
-
-_EIGHT, _NONE = np.uint64(8), np.uint64(0)
-_ZEROS = np.uint64(0x3030303030303030)
-_MINUS, _SPACE, _TAB, _POINT = (np.uint64(byte ^ 48) for byte in b"- \t.")
-_TENS = np.array([10**power for power in range(9)], np.uint64)
-_FLOAT_TENS = np.array([10.0**power for power in range(9)])
-_SIGNS = np.array([1, -1], np.float32)
-_LOW_BITS, _MIDDLE = np.uint64((1 << 29) - 1), np.uint64(1 << 28)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _bits(others):  # type: ignore[no-untyped-def]
-    """Return the highest bits of the bytes as eight bits."""
-    return ((others >> np.uint64(7)) * np.uint64(0x0102040810204080)) >> np.uint64(56)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _byte(word, at):  # type: ignore[no-untyped-def]
-    return (word >> (_EIGHT * at)) & np.uint64(255)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _is_space(byte):  # type: ignore[no-untyped-def]
-    return (byte == _SPACE) | (byte == _TAB)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _leading(word, many):  # type: ignore[no-untyped-def]
-    """Return the number of the first digits, fewer than eight."""
-    # As if zeros came before, and nothing after; in two steps, as no shift is by 64.
-    return _all_eight((word << (_EIGHT * (np.uint64(7) - many))) << _EIGHT)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _all_eight(word):  # type: ignore[no-untyped-def]
-    """Return the number of eight digits: two become one, then four, then eight."""
-    word = word * np.uint64(10) + (word >> _EIGHT)
-    even = np.uint64(0x000000FF000000FF)
-    return (
-        (word & even) * np.uint64(100 + (1000000 << 32))
-        + ((word >> np.uint64(16)) & even) * np.uint64(1 + (10000 << 32))
-    ) >> np.uint64(32)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def short_unsigned(low, high):  # type: ignore[no-untyped-def]
-    """Read an integer of up to 15 digits with a space after it, at the begin of two words.
-
-    Returns the number and how many bytes it takes, 0 if there is no such number.
-    """
-    # The byte of a digit is then what it is worth.
-    low, high = low ^ _ZEROS, high ^ _ZEROS
-    others = bytes_above(low, 9)
-    if others:
-        many = zeros_below(others) >> np.uint64(3)
-        if not many or not _is_space(_byte(low, many)):
-            return _NONE, 0
-        return _leading(low, many), np.int64(many)
-    others = bytes_above(high, 9)
-    many = zeros_below(others) >> np.uint64(3)
-    if not others or not _is_space(_byte(high, many)):
-        return _NONE, 0
-    return _all_eight(low) * _TENS[many] + _leading(high, many), 8 + np.int64(many)
-
-
-@njit(cache=True, nogil=True, inline="always", error_model="numpy")
-def short_float(low, high):  # type: ignore[no-untyped-def]
-    """Read a float32 with a space after it, at the begin of two words.
-
-    It is one with up to seven bytes before a point and eight digits after it, or without one.
-    Returns the number and how many bytes it takes, 0 if there is no such number.
-    """
-    low, high = low ^ _ZEROS, high ^ _ZEROS
-    others = _bits(bytes_above(low, 9)) | (_bits(bytes_above(high, 9)) << _EIGHT)
-    negative = np.uint64((low & np.uint64(255)) == _MINUS)
-    others &= ~negative
-    low &= ~(np.uint64(255) * negative)
-    point = zeros_below(others)
-    if not others or point > np.uint64(7):
-        return np.float32(0), 0
-    digits = _leading(low, point)
-    byte = _byte(low, point)
-    if _is_space(byte) and point > negative:
-        return np.float32(digits) * _SIGNS[negative], np.int64(point)
-    others &= others - np.uint64(1)
-    end = zeros_below(others)
-    after = end - point - np.uint64(1)
-    if byte != _POINT or not others or after - np.uint64(1) > np.uint64(7):
-        return np.float32(0), 0
-    rest = ((low >> (_EIGHT * point)) >> _EIGHT) | (high << (np.uint64(56) - _EIGHT * point))
-    last = _byte(high, end - _EIGHT) if end >= _EIGHT else _byte(low, end)
-    if not _is_space(last):
-        return np.float32(0), 0
-    digits = digits * _TENS[after] + _all_eight(rest << (_EIGHT * (_EIGHT - after)))
-    # Both are exact in float64, the quotient is the nearest one to the number.
-    value = np.float64(np.int64(digits)) / _FLOAT_TENS[after]
-    if np.float64(value).view(np.uint64) & _LOW_BITS == _MIDDLE:
-        # In the middle of two float32: where was it before?
-        return np.float32(0), 0
-    return np.float32(value) * _SIGNS[negative], np.int64(end)
-
-
-# CRC-32C, as TFRecord files have it.
-#
-# Polynomial 0x1EDC6F41 (Castagnoli), eight bytes at a step (Kounavis and Berry: *A Systematic
-# Approach to Building High Performance Software-Based CRC Generators*, ISCC 2005). The mask is
-# TensorFlow's, so that the sum of data that hold sums is as good as any.
-
-_REFLECTED = 0x82F63B78
-
-
-def _tables() -> np.ndarray:
-    tables = np.zeros((8, 256), np.uint64)
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = (value >> 1) ^ (_REFLECTED if value & 1 else 0)
-        tables[0, byte] = value
-    for step in range(1, 8):
-        before = tables[step - 1]
-        tables[step] = (before >> np.uint64(8)) ^ tables[0][before & np.uint64(0xFF)]
-    return tables.reshape(-1)
-
-
-_TABLES = _tables()
-_BYTE, _ONES, _MASK = np.uint64(0xFF), np.uint64(0xFFFFFFFF), np.uint64(0xA282EAD8)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def half_word(data, at):  # type: ignore[no-untyped-def]
-    """Return the four bytes at a position as a little-endian number."""
-    value = np.uint64(data[np.uint64(at)])
-    value |= np.uint64(data[np.uint64(at + 1)]) << np.uint64(8)
-    value |= np.uint64(data[np.uint64(at + 2)]) << np.uint64(16)
-    value |= np.uint64(data[np.uint64(at + 3)]) << np.uint64(24)
-    return value
-
-
-@njit(cache=True, nogil=True)
-def masked_crc(data, start, stop):  # type: ignore[no-untyped-def]
-    """Return the masked CRC-32C of ``data[start:stop]`` (uint8, in bounds) as a uint64."""
-    crc = _ONES
-    at = start
-    while at + 8 <= stop:
-        x = word_at(data, at) ^ crc
-        crc = (
-            _TABLES[np.uint64(1792) + (x & _BYTE)]
-            ^ _TABLES[np.uint64(1536) + ((x >> np.uint64(8)) & _BYTE)]
-            ^ _TABLES[np.uint64(1280) + ((x >> np.uint64(16)) & _BYTE)]
-            ^ _TABLES[np.uint64(1024) + ((x >> np.uint64(24)) & _BYTE)]
-            ^ _TABLES[np.uint64(768) + ((x >> np.uint64(32)) & _BYTE)]
-            ^ _TABLES[np.uint64(512) + ((x >> np.uint64(40)) & _BYTE)]
-            ^ _TABLES[np.uint64(256) + ((x >> np.uint64(48)) & _BYTE)]
-            ^ _TABLES[x >> np.uint64(56)]
-        )
-        at += 8
-    while at < stop:
-        crc = (crc >> np.uint64(8)) ^ _TABLES[(crc ^ np.uint64(data[np.uint64(at)])) & _BYTE]
-        at += 1
-    crc ^= _ONES
-    return (((crc >> np.uint64(15)) | (crc << np.uint64(17))) + _MASK) & _ONES
-
+from psnb._src.data.formats.words import WORD, half_word, word_at, zeros_below
 
 BYTES, FLOATS, INTEGERS = 1, 2, 3
 """The kinds of lists, by their field in a ``Feature``; 0 where there is none."""
@@ -437,12 +226,6 @@ def varints(values, out):  # type: ignore[no-untyped-def]
     return at
 
 
-# Parsing many ``tf.train.Example`` messages at once, compiled by numba.
-#
-# One pass over each message: the values of features of fixed size are written where they belong as
-# they are met; of the others it is noted where they are, and they are read when it is known how
-# many there are.
-
 MISSING = -2
 """In place of a number of values: there is no such feature, or it holds nothing."""
 
@@ -468,7 +251,11 @@ def _is_name(data, start, stop, names, offsets, feature):  # type: ignore[no-unt
 def parse_messages(  # type: ignore[no-untyped-def]
     data, starts, ends, names, offsets, kinds, sizes, places, optional, outputs, missing, spots
 ):
-    """Parse messages, up to the first that is not in order.
+    """Parse many messages at once, up to the first that is not in order.
+
+    In one pass over each: the values of features of fixed size are written where they belong as
+    they are met; of the others it is noted where they are, and they are read when it is known how
+    many there are.
 
     Parameters
     ----------

@@ -17,8 +17,6 @@ from psnb._src.data.ragged import Ragged
 from psnb._src.utils.text import shown, truncate, with_article
 from psnb.errors import ConfigurationError, DatasetError
 
-# pyarrow is imported when it is needed.
-
 
 def pyarrow(module: str = "pyarrow") -> Any:
     """Return pyarrow, or a module of it.

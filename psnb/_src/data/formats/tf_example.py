@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from psnb._src.data.formats import protobuf as kernels
-from psnb._src.data.formats.files import CHUNK_RECORDS
-from psnb._src.data.formats.protobuf import BYTES, FLOATS, INTEGERS, MALFORMED, WORD, varints
+from psnb._src.data.formats.chunks import byte_strings
+from psnb._src.data.formats.protobuf import BYTES, FLOATS, INTEGERS, MALFORMED, varints
+from psnb._src.data.formats.words import WORD
+from psnb._src.data.nesting import as_array, is_text
 from psnb._src.data.ragged import Ragged
-from psnb._src.data.spec import as_array, is_text
 from psnb._src.utils.arrays import bits_of, integers_of
+from psnb._src.utils.ownership import read_only
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError
-
-# Descriptions of the features of ``tf.train.Example`` messages.
 
 _DTYPES = {BYTES: np.dtype(object), FLOATS: np.dtype(np.float32), INTEGERS: np.dtype(np.int64)}
 
@@ -148,38 +148,6 @@ def check_features(features: Mapping[str, Feature]) -> None:
 Columns = dict[str, np.ndarray | Ragged]
 
 
-def parse_examples(records: Ragged, features: Mapping[str, Feature]) -> Columns:
-    """Parse ``tf.train.Example`` messages, as TensorFlow's ``parse_example`` does.
-
-    Parameters
-    ----------
-    records : Ragged of uint8
-        A message each.
-    features : dict of str to FixedLen or VarLen
-        What to look for; other features are left out.
-
-    Returns
-    -------
-    dict of str to array or Ragged
-        The column of each feature.
-
-    Raises
-    ------
-    DatasetError
-        If a record is not an ``Example``, or a feature is missing, of another kind or size.
-    ConfigurationError
-        If the features are not features.
-    """
-    check_features(features)
-    values = np.ascontiguousarray(records.values, np.uint8)
-    columns, good, problem = parse_parts(
-        values, records.offsets[:-1], records.offsets[1:], features
-    )
-    if problem is not None:
-        raise DatasetError(f"record {good}: {problem}") from problem
-    return columns
-
-
 def parse_parts(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, features: Mapping[str, Feature]
 ) -> tuple[Columns, int, DatasetError | None]:
@@ -191,7 +159,7 @@ def parse_parts(
     layout = ColumnLayout(features)
     count = len(starts)
     # As read-only ones, whatever they are, so that numba compiles for one kind of arguments.
-    data, starts, ends = (_read_only(array) for array in (data, starts, ends))
+    data, starts, ends = (read_only(array) for array in (data, starts, ends))
     outputs = _outputs(*(count * layout.widths[kind] for kind in (INTEGERS, FLOATS, BYTES)))
     missing = np.zeros((layout.optionals, count), np.uint8)
     spots = np.empty((layout.varying, count, 2), np.int64)
@@ -218,12 +186,6 @@ def parse_parts(
     if problem is not None:
         columns = {name: column[:good] for name, column in columns.items()}
     return columns, good, problem
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 class ColumnLayout:
@@ -273,13 +235,7 @@ def _values(data: np.ndarray, outputs: Outputs, kind: int, begin: int, end: int)
         return numbers[begin:end]
     if kind == FLOATS:
         return bits[begin:end].view(np.float32)
-    values = np.empty(end - begin, object)
-    view = data.data
-    # Some at a time: as Python's own numbers, the spans take ten times the memory.
-    for at in range(begin, end, CHUNK_RECORDS):
-        some = spans[at : min(at + CHUNK_RECORDS, end)].tolist()
-        values[at - begin : at - begin + len(some)] = [bytes(view[i:j]) for i, j in some]
-    return values
+    return byte_strings(data, *spans[begin:end].T)
 
 
 def _problem(features: Mapping[str, Feature], bad: int, found: int) -> DatasetError:

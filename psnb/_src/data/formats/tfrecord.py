@@ -1,4 +1,8 @@
-"""TFRecord files."""
+"""TFRecord files.
+
+A record is its length (8 bytes, little-endian), the masked CRC of these, the data, and the masked
+CRC of the data (4 bytes each).
+"""
 
 from __future__ import annotations
 
@@ -13,27 +17,24 @@ import numpy as np
 from fsspec.core import OpenFile
 from numba import njit
 
-from psnb._src.data.formats.files import (
+from psnb._src.data.formats.chunks import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
-    INFER,
     MAX_RECORD_BYTES,
-    ByteWindow,
     Chunk,
     FilePosition,
+    byte_strings,
     check_reading,
-    compression_of,
     too_long,
-    window_on,
     within,
-    writing,
 )
-from psnb._src.data.formats.protobuf import half_word, masked_crc, word_at
+from psnb._src.data.formats.crc import masked_crc
+from psnb._src.data.formats.files import INFER, compression_of, writing
 from psnb._src.data.formats.tf_example import Feature, FixedLen, check_features, parse_parts
+from psnb._src.data.formats.windows import ByteWindow, window_on
+from psnb._src.data.formats.words import half_word, word_at
 from psnb._src.utils.files import filesystem_of
 from psnb.errors import DatasetError
-
-# Writing TFRecord files.
 
 _NUMBER = np.dtype("<u4")
 
@@ -122,11 +123,6 @@ def _crc(data: bytes) -> bytes:
     buffer = np.frombuffer(data, np.uint8)
     return int(masked_crc(buffer, 0, buffer.size)).to_bytes(4, "little")
 
-
-# Finding the records of a TFRecord file, compiled by numba.
-#
-# A record is its length (8 bytes, little-endian), the masked CRC of these, the data, and the masked
-# CRC of the data (4 bytes each).
 
 HEADER, FOOTER = 12, 4
 
@@ -258,13 +254,7 @@ class TFRecords:
         """Return the columns of the records before the first bad one, their number, the error."""
         if self.features is not None:
             return parse_parts(data, starts, ends, self.features)
-        records = np.empty(len(starts), object)
-        view = data.data
-        records[:] = [
-            bytes(view[start:end])
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
-        return records, len(starts), None
+        return byte_strings(data, starts, ends), len(starts), None
 
 
 def _corrupt(window: ByteWindow, place: FilePosition, number: int, why: int) -> DatasetError:

@@ -16,12 +16,15 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from xxhash import xxh3_64
 
-from psnb._src.data.block import Block, Stacker, block_of, read_only
+from psnb._src.data.block import Block, block_of, read_only
+from psnb._src.data.context import Context
 from psnb._src.data.formats.tables import columns_of, is_table
-from psnb._src.data.node import UNKNOWN, Context, Node, NodeIterator, State
+from psnb._src.data.nesting import is_text
+from psnb._src.data.node import UNKNOWN, Node, NodeIterator, State
 from psnb._src.data.nodes.base import first_spec
 from psnb._src.data.ragged import Ragged
-from psnb._src.data.spec import Spec, is_text
+from psnb._src.data.spec import Spec
+from psnb._src.data.stacker import Stacker
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError
 

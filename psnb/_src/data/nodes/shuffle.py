@@ -1,4 +1,13 @@
-"""Elements in random order, drawn from a buffer of the next ones."""
+"""Elements in random order, drawn from a buffer of the next ones.
+
+Elements are in the rows of a store; when an element is drawn, its row is reused for the next one.
+Only a list of row numbers is shuffled, as indices would be; whole blocks are then copied out of
+the store and into it at once.
+
+The state contains no elements. The content of the buffer follows from the key and from how many
+were drawn and read. To resume, these elements are read again, from the input's position before
+the oldest of them.
+"""
 
 from __future__ import annotations
 
@@ -10,137 +19,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from psnb._src.data.block import (
-    BLOCK,
-    Block,
-    Column,
-    Origin,
-    concatenate,
-    different_dtypes,
-    leaf_dtype,
-    stack,
-    take,
-)
-from psnb._src.data.node import Context, Indexed, Node, NodeIterator, State
-from psnb._src.data.nodes.batching import RaggedRows
-from psnb._src.data.ragged import Ragged
+from psnb._src.data.block import BLOCK, Block
+from psnb._src.data.context import Context
+from psnb._src.data.node import Indexed, Node, NodeIterator, State
+from psnb._src.data.nodes.shuffle_store import RowStore, grown
 from psnb._src.data.random import draw, draw_again, mixed
 from psnb._src.data.reader import Reader
-from psnb._src.data.spec import is_text
 from psnb.errors import DatasetError
-
-# A shuffle buffer over a stream of elements.
-#
-# Elements are in the rows of a store; when an element is drawn, its row is reused for the next one.
-# Only a list of row numbers is shuffled, as indices would be; whole blocks are then copied out of
-# the store and into it at once.
-#
-# The state contains no elements. The content of the buffer follows from the key and from how many
-# were drawn and read. To resume, these elements are read again, from the input's position before
-# the oldest of them.
 
 logger = logging.getLogger("psnb")
 
 _ENDLESS = 1 << 62
 _ENTERING = 1 << 61  # more than there are rows
-
-
-class _Store:
-    """Rows that can be overwritten; grows only as needed."""
-
-    def __init__(self) -> None:
-        self._like: Block | None = None
-        self._columns: list[np.ndarray | RaggedRows] = []
-        self._capacity = 0
-
-    def put(self, rows: np.ndarray, block: Block) -> None:
-        """Overwrite some rows."""
-        if not len(rows):
-            return
-        if self._like is not None and (self._like.origin is None) != (block.origin is None):
-            block = block._replace(origin=self._like.origin and _unknown(block.count))
-        columns = _columns(block)
-        if self._like is None:
-            self._like = block.part(0, 0)._replace(count=0)
-            self._columns = [_empty(column) for column in columns]
-        elif block.nesting != self._like.nesting:
-            # The leaves may be in another order; if the form differs, this raises.
-            block = concatenate([self._like, block])
-            columns = _columns(block)
-        if block.loose and not self._like.loose:
-            self._like = self._like._replace(loose=True)
-        self._reserve(int(rows.max()) + 1)
-        for index, (column, new) in enumerate(zip(self._columns, columns, strict=True)):
-            if isinstance(column, RaggedRows):
-                if isinstance(new, Ragged) and column.fits(new):
-                    column.put(rows, new)
-                    continue
-            elif (column.dtype, column.shape[1:]) == (new.dtype, new.shape[1:]):
-                column[rows] = new
-                continue
-            if column.dtype != object and leaf_dtype(new) != column.dtype:
-                raise different_dtypes("shuffle", (column.dtype, leaf_dtype(new)))
-            # Each element's leaf on its own: their shapes differ.
-            if isinstance(column, RaggedRows) or column.dtype != object or column.ndim > 1:
-                column = self._columns[index] = _as_objects(column)
-            for row, leaf in zip(rows.tolist(), new, strict=True):
-                column[row] = leaf
-
-    def get(self, rows: np.ndarray) -> Block:
-        """Return some rows."""
-        assert self._like is not None  # nothing is taken before something was put
-        found = [
-            column.take(rows) if isinstance(column, RaggedRows) else _filled(take(column, rows))
-            for column in self._columns
-        ]
-        origin = self._like.origin and Origin(*found[-2:])  # type: ignore[arg-type]
-        columns = found[:-2] if origin else found
-        return Block(self._like.nesting, tuple(columns), len(rows), origin, self._like.loose)
-
-    def _reserve(self, rows: int) -> None:
-        if rows > self._capacity:
-            self._capacity = max(rows, 2 * self._capacity, 256)
-            for index, column in enumerate(self._columns):
-                if isinstance(column, RaggedRows):
-                    column.grow(self._capacity)
-                else:
-                    self._columns[index] = _grown(column, self._capacity)
-
-
-def _columns(block: Block) -> list[Column]:
-    return [*block.columns, *(block.origin or ())]
-
-
-def _unknown(count: int) -> Origin:
-    return Origin(np.full(count, "not from a file", object), np.arange(count))
-
-
-def _empty(column: Column) -> np.ndarray | RaggedRows:
-    if isinstance(column, Ragged):
-        return RaggedRows(column)
-    if column.dtype.kind in "SU":
-        return np.empty(0, object)
-    return np.empty((0, *column.shape[1:]), column.dtype)
-
-
-def _grown(column: np.ndarray, rows: int) -> np.ndarray:
-    grown = np.empty((rows, *column.shape[1:]), column.dtype)
-    grown[: len(column)] = column
-    return grown
-
-
-def _as_objects(column: np.ndarray | RaggedRows) -> np.ndarray:
-    objects = np.empty(len(column), object)
-    rows = column.take(np.arange(len(column))) if isinstance(column, RaggedRows) else column
-    for index, row in enumerate(rows):
-        objects[index] = row.copy()
-    return objects
-
-
-def _filled(column: np.ndarray) -> Column:
-    if column.dtype != object or column.ndim > 1 or is_text(column[0]):
-        return column
-    return stack(list(column))
 
 
 def _translated(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -208,7 +98,7 @@ class BufferIterator(NodeIterator):
         self._read: int
         self._ended: bool
         self._drawn, self._read, self._ended, base, now = state or (0, 0, False, None, None)
-        self._store = _Store()
+        self._store = RowStore()
         self._rows = np.empty(0, np.int64)  # where in the store each slot's element is
         self._positions = np.empty(0, np.int64)  # of each row's element
         self._free = np.empty(0, np.int64)  # rows whose elements were drawn
@@ -276,7 +166,7 @@ class BufferIterator(NodeIterator):
         """Fill the next slots; ``first`` is the number of the first element, or those of all."""
         rows, stop = self._put(block, first), self._size + block.count
         if stop > len(self._rows):
-            self._rows = _grown(self._rows, min(self._size_limit, max(2 * len(self._rows), stop)))
+            self._rows = grown(self._rows, min(self._size_limit, max(2 * len(self._rows), stop)))
         self._rows[self._size : stop] = rows
         self._size = stop
 
@@ -287,7 +177,7 @@ class BufferIterator(NodeIterator):
             made = np.arange(self._made, self._made + missing)
             self._free, self._made = np.concatenate([self._free, made]), self._made + missing
             if self._made > len(self._positions):
-                self._positions = _grown(self._positions, 2 * self._made)
+                self._positions = grown(self._positions, 2 * self._made)
         rows, self._free = self._free[: block.count], self._free[block.count :]
         self._store.put(rows, block)
         self._positions[rows] = (

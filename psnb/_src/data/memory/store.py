@@ -1,4 +1,8 @@
-"""MemoryStore: the partitions in one process, in memory or in files, within a limit of memory."""
+"""MemoryStore: the partitions in one process, in memory or in files, within a limit of memory.
+
+Partitions belong to a generation. A shuffle makes the next generation; the old one stays unchanged
+until the shuffle has succeeded everywhere. Thread-safe.
+"""
 
 from __future__ import annotations
 
@@ -6,116 +10,17 @@ import contextlib
 import os
 import pickle
 import shutil
-import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import cloudpickle
-import numpy as np
 
-from psnb._src.data.block import Block, Column, concatenate, take
-from psnb._src.data.ragged import Ragged
-from psnb._src.data.random import ShufflePlan, SlotShuffle
-from psnb._src.data.spec import paths
-from psnb._src.utils.text import shown
+from psnb._src.data.memory.examples import NumberedExamples, joined
+from psnb._src.data.memory.shuffle_plan import ShufflePlan
 from psnb.errors import DatasetError
-
-
-class NumberedExamples(NamedTuple):
-    """Examples of one partition.
-
-    Attributes
-    ----------
-    numbers : numpy.ndarray
-        See `numbered`; uint64 ``(n,)``.
-    block : Block
-        The examples.
-    """
-
-    numbers: np.ndarray
-    block: Block
-
-    @property
-    def nbytes(self) -> int:
-        """Approximate bytes of memory."""
-        return int(self.numbers.nbytes + sum(map(_bytes_of, self.block.columns)))
-
-    def take(self, places: np.ndarray) -> NumberedExamples:
-        """Copy some examples together."""
-        return NumberedExamples(self.numbers[places], self.block.take(places))
-
-    def exchanged(self, exchange: SlotShuffle) -> NumberedExamples:
-        """Return these examples with some columns' values exchanged.
-
-        Raises
-        ------
-        DatasetError
-            If they are not dicts with such columns, or there is one example only.
-        """
-        nesting = self.block.nesting
-        keys = nesting.keys if nesting is not None and nesting.kind is dict else ()
-        missing = [name for name in exchange.slots if name not in keys]
-        if nesting is None or missing:
-            raise DatasetError(
-                f"slots_shuffle: there is no slot {shown(missing[0])}; there are "
-                f"{shown(list(keys))}"
-            )
-        if len(self.numbers) == 1:
-            raise DatasetError(
-                "slots_shuffle: a partition of the dataset has one example only, which has none to "
-                "exchange values with: use more examples, or fewer partitions (splits=)"
-            )
-        donors = exchange.donors(self.numbers)
-        owners = [
-            key for key, child in zip(keys, nesting.children, strict=True) for _ in paths(child)
-        ]
-        columns = tuple(
-            take(column, donors) if owner in exchange.slots else column
-            for owner, column in zip(owners, self.block.columns, strict=True)
-        )
-        return NumberedExamples(self.numbers, self.block._replace(columns=columns))
-
-    def part(self, start: int, stop: int) -> NumberedExamples:
-        """Return consecutive examples, as views."""
-        return NumberedExamples(self.numbers[start:stop], self.block.part(start, stop))
-
-
-def joined(chunks: Sequence[NumberedExamples]) -> NumberedExamples:
-    """Return the examples of all chunks, in order; there must be at least one chunk."""
-    if len(chunks) == 1:
-        return chunks[0]
-    numbers = np.concatenate([chunk.numbers for chunk in chunks])
-    return NumberedExamples(numbers, concatenate([chunk.block for chunk in chunks]))
-
-
-def packed(generation: int, parcels: Sequence[tuple[int, NumberedExamples]]) -> bytes:
-    """Return chunks of a generation, each with its partition, as bytes."""
-    # Elements may be of a class that a notebook defines.
-    data: bytes = cloudpickle.dumps((generation, parcels), protocol=5)
-    return data
-
-
-def unpacked(data: bytes) -> tuple[int, list[tuple[int, NumberedExamples]]]:
-    """Return the arguments of `packed`."""
-    found: tuple[int, list[tuple[int, NumberedExamples]]] = pickle.loads(data)
-    return found
-
-
-def _bytes_of(column: Column) -> int:
-    if isinstance(column, Ragged):
-        return _bytes_of(column.values) + column.offsets.nbytes
-    if column.dtype == object:
-        return column.nbytes + sum(
-            getattr(leaf, "nbytes", 0) or sys.getsizeof(leaf) for leaf in column.ravel().tolist()
-        )
-    return column.nbytes
-
-
-# Partition: the examples of one partition, in memory or in a file. Thread-safe.
 
 
 def over() -> DatasetError:
@@ -241,12 +146,6 @@ class Partition:
                 f"{self._path}, where a dataset keeps what is beyond its memory_limit, cannot be "
                 f"read any more: {error}. Load the dataset again"
             ) from error
-
-
-# MemoryStore: the partitions in one process, within a limit of memory. Thread-safe.
-#
-# Partitions belong to a generation. A shuffle makes the next generation; the old one stays
-# unchanged until the shuffle has succeeded everywhere.
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
@@ -18,24 +17,15 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 import numpy as np
 
 from psnb._src.data.block import Block, read_only
+from psnb._src.data.context import Context, Counters
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.memory_store import (
-    MemoryStatistics,
-    MemoryStore,
-    NumberedExamples,
-    joined,
-    over,
-    packed,
-    unpacked,
-)
-from psnb._src.data.node import Context, Counters, Node, NodeIterator, State
-from psnb._src.data.nodes.partitions import KnownPartitions
-from psnb._src.data.random import ShufflePlan, numbered
+from psnb._src.data.memory.examples import NumberedExamples, joined, packed, unpacked
+from psnb._src.data.memory.shuffle_plan import ShufflePlan, numbered
+from psnb._src.data.memory.store import MemoryStatistics, MemoryStore, over
+from psnb._src.data.node import Node, NodeIterator, State
 from psnb._src.data.reader import Reader
 from psnb._src.data.spec import Spec, element_spec
 from psnb.errors import ConfigurationError, WorkerLostError
-
-# Elements in the memory of this process, partition by partition.
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,62 +379,3 @@ def _split(
     for partition, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True):
         # Copies, because a view would keep the whole chunk alive.
         yield partition, chunk.take(order[begin:end])
-
-
-# Loading: the threads that read the partitions of a dataset into the memory of this process.
-
-
-class Loading:
-    """Reads all partitions of a generation, in threads that share a queue of the remaining ones."""
-
-    def __init__(self, memory: Memory, generation: int, threads: int) -> None:
-        self.generation = generation
-        self._left = deque(range(memory.partitions))  # each operation on it is atomic
-        self._errors: list[BaseException] = []
-        self._read: list[list[Any]] = []
-        arguments = memory, generation, self._left, self._errors, self._read
-        self._threads = [
-            threading.Thread(target=_load, args=arguments, name=f"psnb-load-{n}", daemon=True)
-            for n in range(min(threads, max(1, memory.partitions)))
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def wait(self) -> None:
-        """Wait for the end; raise the first error."""
-        self._join()
-        if self._errors:
-            raise self._errors[0]
-        KnownPartitions().add(self._read)
-
-    def stop(self) -> None:
-        """Begin no more partitions."""
-        self._left.clear()
-
-    def end(self) -> None:
-        """Begin no more partitions, and wait for those that are being read."""
-        self.stop()
-        self._join()
-
-    def _join(self) -> None:
-        for thread in self._threads:
-            thread.join()
-
-
-def _load(
-    memory: Memory,
-    generation: int,
-    left: deque[int],
-    errors: list[BaseException],
-    read: list[list[Any]],
-) -> None:
-    try:
-        while True:
-            try:
-                number = left.popleft()
-            except IndexError:
-                return
-            read += memory.load(generation, number).read
-    except BaseException as error:  # `wait` raises it
-        errors.append(error)
-        left.clear()

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from psnb._src.data.block import Block, block_of
-from psnb._src.data.memory_store import MemoryStore, NumberedExamples
-from psnb._src.data.random import ShufflePlan, numbered
+from psnb._src.data.memory.examples import NumberedExamples
+from psnb._src.data.memory.shuffle_plan import ShufflePlan, numbered
+from psnb._src.data.memory.store import MemoryStore
 from psnb.data import Ragged
 from psnb.errors import DatasetError
 

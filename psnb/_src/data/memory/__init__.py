@@ -1,0 +1,1 @@
+"""Datasets in memory, of one process or spread over several."""

@@ -1,0 +1,227 @@
+"""Files: their names, and the records in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from psnb._src.data.block import Block, Origin
+from psnb._src.data.context import Context
+from psnb._src.data.nesting import flatten
+from psnb._src.data.node import UNKNOWN, Indexed, Node, NodeIterator, State
+from psnb._src.data.nodes.base import first_spec
+from psnb._src.data.nodes.indexed import SelectedRows
+from psnb._src.data.nodes.sources import Slices
+from psnb._src.data.ragged import Ragged
+from psnb._src.data.spec import Spec
+from psnb.errors import DatasetError
+
+
+@dataclass(frozen=True, eq=False)
+class FileNames(Slices):
+    """Paths, found when the dataset was made."""
+
+    name: ClassVar[str] = "list_files"
+
+    partial: bool = field(default=False, repr=False)
+
+    @property
+    def names(self) -> list[str]:
+        """The paths."""
+        return list(self.block.columns[0])
+
+    def over(self, names: Sequence[str], *, partial: bool = False) -> Node:
+        """Return the same of other paths."""
+        return file_names(names, partial=partial)
+
+
+def file_names(names: Sequence[str], *, partial: bool = False) -> FileNames:
+    """Return the node of some paths."""
+    return FileNames(Block(None, (_texts(names),), len(names)), partial)
+
+
+@dataclass(frozen=True, eq=False)
+class FileShares(Node):
+    """Paths, dealt to several readers: an element is all that one of them reads."""
+
+    name: ClassVar[str] = "files"
+
+    names: tuple[str, ...]
+    readers: int
+    partial: bool = field(default=False, repr=False)
+
+    def indexed(self) -> Indexed:
+        """Return the shares, none of which is empty."""
+        count = min(self.readers, len(self.names))
+        shares = [_texts(self.names[reader :: self.readers]) for reader in range(count)]
+        return SelectedRows(Block(None, (Ragged.from_rows(shares, object),), count))
+
+    def over(self, names: Sequence[str], *, partial: bool = False) -> Node:
+        """Return the same of other paths."""
+        return replace(self, names=tuple(names), partial=partial)
+
+
+def _texts(names: Sequence[str]) -> np.ndarray:
+    column = np.empty(len(names), object)
+    column[:] = names
+    return column
+
+
+class FileRange(NamedTuple):
+    """The part of a file to read.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    offset, end : int
+        The records that begin in this range; ``end`` is None for the rest of the file.
+    """
+
+    path: str
+    offset: int = 0
+    end: int | None = None
+
+
+class RecordChunk(Protocol):
+    """Consecutive records of a file, with a leading axis of ``count``."""
+
+    @property
+    def columns(self) -> Any:
+        """Return an array or `Ragged`, or a structure of them."""
+
+    @property
+    def count(self) -> int:
+        """Return how many."""
+
+    @property
+    def first(self) -> int:
+        """Return the number of the first one."""
+
+    @property
+    def next_offset(self) -> int:
+        """Return the offset at which reading can go on after them."""
+
+
+class Format(Protocol):
+    """A reader of one file format."""
+
+    def read(self, path: str, offset: int, first: int, end: int | None) -> Iterator[RecordChunk]:
+        """Yield the records that begin in ``[offset, end)``; ``first`` numbers the first one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Files(Node):
+    """The records of some files, one file after another."""
+
+    name: ClassVar[str] = "files"
+
+    format: Format
+    files: tuple[FileRange, ...]
+    partial: bool = field(default=False, repr=False)
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin; files are opened when they are read."""
+        return _FilesIterator(self, context, state)
+
+    def spec(self, run: bool) -> Spec:
+        """Return what the first record says."""
+        return first_spec(self) if run else None
+
+    def cardinality(self) -> int:
+        """Return how many records there are, if the format's files say so."""
+        counts = getattr(self.format, "cardinality", None)
+        return UNKNOWN if counts is None else sum(counts(*each) for each in self.files)
+
+    def brief(self) -> str:
+        """Return the format's name: files differ from part to part of a dataset."""
+        return f"{self.name}({type(self.format).__name__})"
+
+
+class _FilesIterator(NodeIterator):
+    """The state: file, where its chunk begins, the number of its first record, how many to skip."""
+
+    def __init__(self, node: Files, context: Context, state: State) -> None:
+        self._node, self._context = node, context
+        self._file: int
+        self._offset: int | None
+        self._first: int
+        self._skip: int
+        self._file, self._offset, self._first, self._skip = state or (0, None, 0, 0)
+        self._chunks: Iterator[RecordChunk] | None = None
+        self._chunk: Block | None = None
+        self._used = 0
+        self._next = self._offset, self._first  # where the chunk after this one begins
+
+    def next_block(self, limit: int) -> Block | None:
+        while self._chunk is None or self._used == self._chunk.count:
+            if not self._read():
+                return None
+        start, stop = self._used, min(self._used + limit, self._chunk.count)
+        self._used = stop
+        return self._chunk.part(start, stop)
+
+    def state(self) -> State:
+        if self._chunk is not None and self._used == self._chunk.count:
+            return [self._file, *self._next, 0]
+        used = self._skip if self._chunk is None else self._used
+        return [self._file, self._offset, self._first, used]
+
+    def close(self) -> None:
+        close = getattr(self._chunks, "close", None)
+        if close is not None:
+            close()
+        self._chunks = None
+
+    def _read(self) -> bool:
+        """Make the next chunk the current one; return whether there is one."""
+        files = self._node.files
+        while self._file < len(files):
+            path, begin, end = files[self._file]
+            if self._chunk is not None:
+                self._offset, self._first = self._next
+                self._chunk = None
+            if self._chunks is None:
+                offset = begin if self._offset is None else self._offset
+                self._chunks = iter(self._node.format.read(path, offset, self._first, end))
+            try:
+                records = next(self._chunks, None)
+            except Exception as error:  # a user's own format may raise anything
+                self._next_file()
+                if isinstance(error, DatasetError) and path in str(error):
+                    raise
+                raise DatasetError(f"{path}: {type(error).__name__}: {error}") from error
+            if records is None:
+                if self._offset is None and begin == 0:
+                    self._context.note_empty(path)
+                self._next_file()
+                continue
+            self._context.counters.any_records = True
+            leaves, nesting = flatten(records.columns)
+            numbers = np.arange(records.first, records.first + records.count)
+            origin = Origin(np.full(records.count, path, object), numbers)
+            loose = getattr(records, "loose", False)  # a format of the user's has no such thing
+            self._chunk = Block(nesting, tuple(leaves), records.count, origin, loose)
+            self._used, self._skip = self._skip, 0
+            self._next = records.next_offset, records.first + records.count
+            if self._used < records.count:
+                return True
+        return False
+
+    def _next_file(self) -> None:
+        self.close()
+        self._file, self._offset, self._first, self._skip = self._file + 1, None, 0, 0
+        self._chunk, self._next = None, (None, 0)
+
+
+def file_ranges(files: Any) -> tuple[FileRange, ...]:
+    """Return the ranges for paths or ranges of files."""
+    single = isinstance(files, (str, os.PathLike, FileRange))
+    several: Sequence[Any] = [files] if single else list(files)
+    return tuple(
+        each if isinstance(each, FileRange) else FileRange(os.fspath(each)) for each in several
+    )

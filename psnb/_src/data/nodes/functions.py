@@ -1,0 +1,292 @@
+"""Elements that a user's function makes, or decides about."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from psnb._src.data.block import Block, block_of, copied, made_of
+from psnb._src.data.context import Context
+from psnb._src.data.nesting import as_leaf, flatten, flatten_like, paths, unflatten
+from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.nodes.base import SingleInputIterator, call, failure, first_spec, take_each
+from psnb._src.data.nodes.parallel import ParallelMapIterator
+from psnb._src.data.spec import Spec
+from psnb._src.data.stacker import Stacker
+from psnb.errors import DatasetError
+
+
+@dataclass(frozen=True, eq=False)
+class Scan(Node):
+    """Calls ``function(memory, element)``, which returns the next memory and an element."""
+
+    name: ClassVar[str] = "scan"
+    one_to_one: ClassVar[bool] = True
+    ahead: ClassVar[int] = 1  # the function may have side effects, or be slow
+
+    source: Node
+    initial_state: Any
+    function: Callable[..., Any]
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        return _ScanIterator(self, context, state)
+
+    def spec(self, run: bool) -> Spec:
+        """Return what the first element says."""
+        return first_spec(self) if run else None
+
+
+class _ScanIterator(SingleInputIterator[Scan]):
+    """The state: the arrays in the memory, and the reader's."""
+
+    def __init__(self, node: Scan, context: Context, state: State) -> None:
+        leaves, self._nesting = flatten(node.initial_state)
+        names = paths(self._nesting)
+        self._memory = [as_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+        inner = None
+        if state is not None:
+            memory, inner = state
+            self._memory = [_decoded(each) for each in memory]
+        super().__init__(node, context, inner)
+        self._stacker = Stacker()
+
+    def next_block(self, limit: int) -> Block | None:
+        block = take_each(self._node, self._reader, limit, self._step)
+        return None if block is None else self._stacker.block(block.origin)
+
+    def state(self) -> State:
+        return [[_encoded(leaf) for leaf in self._memory], self._reader.state()]
+
+    def _step(self, element: Any) -> None:
+        # The function may change the arrays that it gets, and refill those that it returns.
+        given = [copied(leaf) for leaf in self._memory]
+        memory = unflatten(self._nesting, iter(given))
+        result = self._node.function(memory, element)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise DatasetError("the function must return a pair: the next state, and an element")
+        leaves = next_state(self._nesting, self._memory, result[0], element)
+        self._stacker.add(result[1])
+        # What it was given is its own already.
+        pairs = zip(leaves, given, strict=True)
+        self._memory = [leaf if leaf is mine else copied(leaf) for leaf, mine in pairs]
+
+
+def next_state(nesting: Any, before: list[Any], returned: Any, element: Any) -> list[Any]:
+    """Return the leaves of the state that a function has returned for an element.
+
+    Raises
+    ------
+    DatasetError
+        If it is nested differently, or NumPy has rounded integers of it: int64 and uint64 together
+        are float64.
+    """
+    leaves = [as_leaf(leaf) for leaf in flatten_like(nesting, returned)]
+    for old, new in zip(before, leaves, strict=True):
+        if _kind(old) in "iu" and _kind(new) == "f":
+            # Other integers that become floats are the function's own wish, such as a division.
+            for each in flatten(element)[0]:
+                if _kind(each) in "iu" and np.result_type(old.dtype, each.dtype).kind == "f":
+                    raise DatasetError(
+                        f"a state of {old.dtype} and an element of {each.dtype} have become "
+                        f"{new.dtype}, which rounds from 2**53 on: begin with "
+                        f"np.{each.dtype}(0), or with 0.0 if that may be"
+                    )
+    return leaves
+
+
+def _kind(leaf: Any) -> str:
+    return leaf.dtype.kind if isinstance(leaf, (np.ndarray, np.generic)) else " "
+
+
+def _encoded(leaf: Any) -> Any:
+    if isinstance(leaf, str):
+        return leaf
+    if isinstance(leaf, bytes):
+        return ["bytes", [], base64.b64encode(leaf).decode()]
+    array = np.asarray(leaf)
+    if array.dtype.hasobject:
+        raise DatasetError("scan: a state of objects cannot be saved; use numbers, str or bytes")
+    return [array.dtype.str, list(array.shape), base64.b64encode(array.tobytes()).decode()]
+
+
+def _decoded(encoded: Any) -> Any:
+    if isinstance(encoded, str):
+        return encoded
+    dtype, shape, text = encoded
+    data = base64.b64decode(text)
+    return data if dtype == "bytes" else np.frombuffer(data, dtype).reshape(shape).copy()[()]
+
+
+@dataclass(frozen=True, eq=False)
+class Map(Node):
+    """Applies a function to each element, or to many at once."""
+
+    name: ClassVar[str] = "map"
+    one_to_one: ClassVar[bool] = True
+
+    source: Node
+    function: Callable[..., Any]
+    num_parallel_calls: int | None = None
+    deterministic: bool | None = None
+    batched: bool = False
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin; with threads if there are to be parallel calls."""
+        if self.num_parallel_calls is None:
+            kind = _BatchedMapIterator if self.batched else _MapIterator
+            return kind(self, context, state)
+        chosen = self.deterministic
+        return ParallelMapIterator(
+            self,
+            self.source,
+            self.apply_batched if self.batched else self.apply,
+            self.source.ahead if self.batched else 1,
+            context.options.parallelism(self.num_parallel_calls),
+            context.options.deterministic if chosen is None else chosen,
+            context,
+            state,
+        )
+
+    def apply(self, block: Block, position: int) -> Block:
+        """Return the function's result for a block of one element."""
+        stacker = Stacker()
+        try:
+            stacker.add(call(self.function, block.element(0)))
+        except Exception as error:  # the user's function may raise anything
+            raise failure(self, position, error, block, 0) from error
+        return stacker.block(block.origin)
+
+    def apply_batched(self, block: Block, position: int) -> Block:
+        """Return the function's result for a whole block."""
+        try:
+            made = block_of(call(self.function, block.whole()))
+            if made.count != block.count:
+                raise DatasetError(
+                    f"the function was given {block.count} elements and returned {made.count}; "
+                    "with batched=True it must return as many"
+                )
+        except Exception as error:  # the user's function may raise anything
+            raise failure(self, position, error, block, 0) from error
+        # A function of whole blocks may return one array again and again, too.
+        return made_of(block, made)
+
+    def spec(self, run: bool) -> Spec:
+        """Return what the first element says."""
+        return first_spec(self) if run else None
+
+    @property
+    def ahead(self) -> int:
+        """Return 1: the function may have side effects, or be slow."""
+        return self.source.ahead if self.batched else 1
+
+
+class _MapIterator(SingleInputIterator[Map]):
+    def __init__(self, node: Map, context: Context, state: State) -> None:
+        super().__init__(node, context, state)
+        self._stacker = Stacker()
+
+    def next_block(self, limit: int) -> Block | None:
+        add, function = self._stacker.add, self._node.function
+        block = take_each(
+            self._node, self._reader, limit, lambda element: add(call(function, element))
+        )
+        return None if block is None else self._stacker.block(block.origin)
+
+
+class _BatchedMapIterator(SingleInputIterator[Map]):
+    def next_block(self, limit: int) -> Block | None:
+        block = self._reader.take(limit)
+        if block is None:
+            return None
+        return self._node.apply_batched(block, self._reader.position - block.count)
+
+
+@dataclass(frozen=True, eq=False)
+class Filter(Node):
+    """Leaves out the elements for which the predicate is false."""
+
+    name: ClassVar[str] = "filter"
+
+    source: Node
+    predicate: Callable[..., Any]
+    batched: bool = False
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        return _FilterIterator(self, context, state)
+
+    @property
+    def ahead(self) -> int:
+        """Return 1: the predicate may have side effects, or be slow."""
+        return self.source.ahead if self.batched else 1
+
+
+class _FilterIterator(SingleInputIterator[Filter]):
+    def next_block(self, limit: int) -> Block | None:
+        while True:
+            block, mask = self._mask(limit) if self._node.batched else self._one_by_one(limit)
+            if block is None or mask.all():
+                return block
+            if mask.any():
+                return block.take(np.flatnonzero(mask))
+
+    def _mask(self, limit: int) -> tuple[Block | None, np.ndarray]:
+        block, mask = self._reader.take(limit), np.empty(0, np.bool_)
+        if block is None:
+            return None, mask
+        try:
+            mask = np.asarray(call(self._node.predicate, block.whole()))
+            if mask.shape != (block.count,) or mask.dtype != np.bool_:
+                raise DatasetError(
+                    f"the predicate was given {block.count} elements and returned "
+                    f"{mask.dtype} {mask.shape}; with batched=True it must return a bool for each"
+                )
+        except Exception as error:  # the user's function may raise anything
+            position = self._reader.position - block.count
+            raise failure(self._node, position, error, block, 0) from error
+        return block, mask
+
+    def _one_by_one(self, limit: int) -> tuple[Block | None, np.ndarray]:
+        found: list[bool] = []
+
+        def decide(element: Any) -> None:
+            found.append(bool(call(self._node.predicate, element)))
+
+        block = take_each(self._node, self._reader, limit, decide)
+        return block, np.array(found, np.bool_)
+
+
+@dataclass(frozen=True, eq=False)
+class TakeWhile(Node):
+    """Ends at the first element for which the predicate is false."""
+
+    name: ClassVar[str] = "take_while"
+    ahead: ClassVar[int] = 1  # the predicate may have side effects, or be slow
+
+    source: Node
+    predicate: Callable[..., Any]
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        """Begin."""
+        return _TakeWhileIterator(self, context, state)
+
+
+class _TakeWhileIterator(SingleInputIterator[TakeWhile]):
+    """The state: the reader's, before the element that ends this, which is asked about again."""
+
+    def __init__(self, node: TakeWhile, context: Context, state: State) -> None:
+        super().__init__(node, context, state)
+        self._ended = False
+
+    def next_block(self, limit: int) -> Block | None:
+        block = None if self._ended else take_each(self._node, self._reader, limit, self._goes_on)
+        return block if block is not None and block.count else None
+
+    def _goes_on(self, element: Any) -> bool:
+        self._ended = not call(self._node.predicate, element)
+        return not self._ended
