@@ -19,8 +19,8 @@ import numpy as np
 from psnb._src.client.local.dry_run import writing_nothing
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.iterator import DatasetIterator
+from psnb._src.data.nesting import flatten
 from psnb._src.data.ragged import Ragged
-from psnb._src.data.spec import flatten
 from psnb._src.metrics.metric import MetricState
 from psnb._src.monitor.history import EXAMPLES, NO_METRICS
 from psnb._src.training.prediction_files import PredictionFiles
