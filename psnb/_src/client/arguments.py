@@ -52,9 +52,9 @@ def checked_array(value: ArrayLike, dtype: np.dtype, what: str) -> np.ndarray:
 
 
 def unchanging(array: np.ndarray) -> np.ndarray:
-    """Return an array, or a copy if it cannot be written, but what it is a view of can.
+    """Return an array, or a copy if it is a read-only view of a writable one.
 
-    What cannot be written is not copied any more until it is sent.
+    Read-only arrays are not copied again until they are sent.
     """
     return array if array.flags.writeable or not may_change(array) else array.copy()
 
@@ -68,7 +68,7 @@ def checked_ids(ids: ArrayLike, name: str, rows: int | None) -> np.ndarray:
     """Return the ids as contiguous uint64 of the same shape."""
     array = integers_of(ids, f"ids for embedding {name!r}")
     found = bits_of(array)
-    # Those below 0 are very large here, so one look is enough: there are 50 arrays a batch.
+    # Ids below 0 are very large here, so one comparison is enough: there are 50 arrays a batch.
     most = 2**63 if array.dtype.kind == "i" else 2**64
     if rows is not None and found.size and int(found.max()) >= min(rows, most):
         bad = _outside(array, rows)
@@ -155,7 +155,7 @@ def check_optimizer(optimizer: Optimizer | None, dtype: np.dtype, name: str) -> 
 
 
 def check_by_element(optimizer: Optimizer | None, what: str) -> None:
-    """Raise ConfigurationError if an optimizer must see the whole of what has several parts."""
+    """Raise ConfigurationError if an optimizer must see the whole of a divided parameter."""
     if optimizer is not None and not optimizer.by_element:
         raise ConfigurationError(
             f"{what} cannot have {optimizer!r}: it does not work by element, but by a norm or "

@@ -74,7 +74,7 @@ class Bags:
     factors: np.ndarray
 
     def combine(self, rows: np.ndarray) -> np.ndarray:
-        """Return the row of each bag, ``(count, dim)``, from those of ``ids``."""
+        """Return the row of each bag, ``(count, dim)``, from the rows of ``ids``."""
         out = np.zeros((self.count, rows.shape[1]), rows.dtype)
         if self.combiner is Combiner.MAX:
             winners = self._winners(rows)
@@ -85,7 +85,7 @@ class Bags:
         return out
 
     def spread(self, gradients: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-        """Return the gradient of each of ``ids``, ``(m, dim)``, from those of the bags.
+        """Return the gradient of each of ``ids``, ``(m, dim)``, from the bags' gradients.
 
         ``rows`` are the rows of ``ids``; only the combiner ``max`` needs them.
         """

@@ -60,7 +60,7 @@ def commit_now(
 ) -> None:
     """Have shards make writes, all of them or none, under a number of this process.
 
-    An interrupt ends the waiting only. The commit goes on, so that every server gets its part and
+    An interrupt ends the waiting only. The commit continues, so that every server gets its part and
     every number ends.
 
     Raises

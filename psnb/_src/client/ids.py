@@ -45,7 +45,7 @@ class Ids:
         self._take(checked_ids(given, name, rows), padding_idx)
 
     def _take(self, ids: np.ndarray, padding_idx: int | None) -> None:
-        # A view: who gave them may write to them.
+        # A view: the caller may write to the ids.
         self.shape, self.flat = ids.shape, ids.reshape(-1)
         self.real: np.ndarray | None = None
         if padding_idx is not None:
@@ -72,7 +72,7 @@ class Ids:
         return often_repeated(self.flat)
 
     def spread(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of all ids, ``shape + (dim,)``, from those of ``asked``."""
+        """Return the rows of all ids, ``shape + (dim,)``, from the rows of ``asked``."""
         if self._repeated:
             out = aligned((self.flat.size, *rows.shape[1:]), rows.dtype)
             _, position = self.distinct

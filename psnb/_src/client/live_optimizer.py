@@ -22,13 +22,13 @@ from psnb.errors import ConfigurationError, PsnbError
 
 
 class LiveOptimizer:
-    """Hyperparameters that can be read and set while training goes on.
+    """Hyperparameters that can be read and set during training.
 
     ``table.optimizer.learning_rate = 0.01`` applies from the next update on, on every shard. So
     does every other hyperparameter of the optimizer (and a schedule in place of a number), except
     those that need other optimizer state, such as ``centered``. Setting returns when all servers
-    have the value. In a closure it happens at once, not at the end, and again if the closure runs
-    again. Restoring a checkpoint does not change hyperparameters.
+    have the value. In a closure it happens immediately, not at the end, and again if the closure
+    runs again. Restoring a checkpoint does not change hyperparameters.
 
     An embedding over several servers takes a ``clipnorm`` only if it was made with one: to know the
     norm of a push, its gradients must be summed by id before they are sent, which takes half as
@@ -106,8 +106,8 @@ class LiveOptimizer:
     def iterations(self) -> int:
         """How many updates were applied: one for each push, or round in mode `Sync`; read-only.
 
-        Of a parameter over several servers, on the one with the most: a push to an embedding is an
-        update only where some of its rows are. Checkpoints restore it.
+        For a parameter over several servers the highest count: a push to an embedding is an update
+        only where some of its rows are. Checkpoints restore it.
 
         Raises
         ------

@@ -81,7 +81,7 @@ class ParameterShards:
 
     @property
     def key(self) -> object:
-        """The same for all handles of one parameter, also for those that have travelled."""
+        """The same for all handles of one parameter, also in other processes."""
         return self.tables
 
     @property

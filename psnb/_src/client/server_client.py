@@ -1,8 +1,8 @@
 """ServerClient: how parameters reach the servers.
 
-Each Dask worker has one, and parameters that are unpickled in its process use it: in a closure
-that of the closure's worker, since workers of a cluster without processes share one. The
-parameters in the notebook use the strategy's client.
+Each Dask worker has one, and parameters that are unpickled in its process use it: in a closure the
+one of its worker, since workers of a cluster without processes share a process. The parameters in
+the notebook use the strategy's client.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def add_process_client(server_client: ServerClient) -> None:
 
 
 def remove_process_client(server_client: ServerClient) -> None:
-    """Use it no more, since its worker leaves."""
+    """Stop using it: its worker leaves."""
     _of_workers.remove(server_client)
 
 

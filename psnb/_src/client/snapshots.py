@@ -27,15 +27,15 @@ from psnb._src.server.operations import (
 from psnb._src.utils.files import WrittenFile
 from psnb.errors import CheckpointError, PsnbError, ServerLostError
 
-# Servers are asked, and do not answer only when all is written: views show how far they are, an
-# answer shows that a server lives and goes on, and a question that the notebook is still there. An
-# answer that was held back would need a timer in the server for each of these.
+# Servers are polled, rather than answering once all is written: views show their progress, an
+# answer shows that a server lives and makes progress, and a question that the notebook is still
+# there. An answer that is held back would need a timer in the server for each of these.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.2
 """Seconds between two questions how far servers are."""
 
 _LONGEST_PREPARATION = 2.0
-"""Seconds to wait for memory, of which servers get a gigabyte ready in about half a second: one
-that was asked to end has little time to save. They go on with that meanwhile."""
+"""Seconds to wait for memory, of which servers make a gigabyte ready in about half a second: a
+server that was asked to end has little time to save. They continue with it meanwhile."""
 
 
 def prepare_snapshots(server_client: ServerClient, servers: Iterable[ServerAddress]) -> None:
@@ -53,7 +53,7 @@ def prepare_snapshots(server_client: ServerClient, servers: Iterable[ServerAddre
 
 
 class TableSnapshots:
-    """Snapshots of all shards of some parameters; taken when it is made, all at once.
+    """Snapshots of all shards of some parameters; taken when it is made, all at one moment.
 
     One thread's.
 
@@ -66,8 +66,8 @@ class TableSnapshots:
     servers : callable
         Returns all servers.
     since : mapping of tuple to str, optional
-        By name and number of a shard, the mark of an earlier snapshot: what changed since then is
-        wanted, if that is known. Servers take note of what changes from the first time on.
+        By name and number of a shard, the mark of an earlier snapshot: only changes since then are
+        wanted, if they are known. Servers track changes from the first time on.
     longest_stop : float
         Seconds in which some server must have written something.
 
@@ -112,7 +112,7 @@ class TableSnapshots:
         files: Mapping[tuple[str, int], str],
         on_progress: Callable[[float], object],
     ) -> dict[str, WrittenFile]:
-        """Let the servers write all of them, each what it has, and wait for that.
+        """Let the servers write all of them, each its own, and wait for that.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class TableSnapshots:
         ServerLostError
             If a server is gone.
         """
-        # The servers release what they have written, and soon also what is not used.
+        # The servers release written snapshots, and soon also unused ones.
         parts = self._parts({files[each]: header for each, header in self._open.items()})
         headers, self._open = self._open, {}
         there = dict.fromkeys(parts)
@@ -159,7 +159,7 @@ class TableSnapshots:
         )
 
     def _parts(self, headers: Mapping[str, SnapshotHeader]) -> dict[ServerAddress, dict[str, str]]:
-        """Return the server of each snapshot, which need not be that of its shard any more."""
+        """Return the server of each snapshot; its shard may have moved since."""
         servers = {each.key: each for each in self._servers()}
         parts: dict[ServerAddress, dict[str, str]] = {}
         for file, header in headers.items():
@@ -175,7 +175,7 @@ class TableSnapshots:
         there: dict[ServerAddress, None],
         on_progress: Callable[[int], object],
     ) -> dict[str, WrittenFile]:
-        """Ask until all have written; forget those that are gone."""
+        """Ask until all have written; forget servers that are gone."""
         done: dict[str, WrittenFile] = {}
         nbytes = dict.fromkeys(there, 0)
         asked, pause, changed = list(there), _FIRST_PAUSE, time.monotonic()
@@ -203,7 +203,7 @@ class TableSnapshots:
     def _ask(
         self, operations: Mapping[ServerAddress, HostOperation], there: dict[ServerAddress, None]
     ) -> dict[ServerAddress, Any]:
-        """Return the answers of servers, or raise what one answers; forget those that are gone."""
+        """Return the answers of servers, or raise an error of one; forget those that are gone."""
         requests = [Request(server, operation) for server, operation in operations.items()]
         answers = dict(zip(operations, self._client.attempt(requests), strict=True))
         for server, answer in answers.items():

@@ -51,7 +51,7 @@ class Round:
     Attributes
     ----------
     strategy : str
-        The strategy whose parameters it is for: pushes to those of another one are not kept for the
+        The strategy whose parameters it is for: pushes to another strategy's are not kept for the
         round.
     number : int
         Which round.
@@ -159,7 +159,6 @@ class Updates:
         )
 
     def parts(self) -> dict[ShardId, Part]:
-        """Return the part of each shard."""
         return {
             shard: Part(
                 writes,
@@ -240,7 +239,7 @@ def weigh(weight: Any) -> None:
 
 
 def client_of(server_client: ServerClient | None) -> ServerClient:
-    """Return a parameter's client; else that of this thread's closure; else the process's own."""
+    """Return a parameter's client; else this thread's closure's; else the process's own."""
     if server_client is not None:
         return server_client
     updates = current_updates()

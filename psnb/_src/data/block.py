@@ -29,7 +29,7 @@ from psnb._src.utils import ownership
 from psnb.errors import DatasetError
 
 BLOCK = 1024
-"""How many elements flow at once, unless fewer are asked for."""
+"""How many elements are in a block, unless fewer are asked for."""
 
 Column = np.ndarray | Ragged
 
@@ -127,7 +127,7 @@ def _read_only(column: Column) -> Column:
 def made_of(given: Block, block: Block) -> Block:
     """Return what a function has made of a block, as a block that nothing else can write to.
 
-    It has copies of all columns but those whose memory the function was given.
+    It has copies of all columns except where the memory was the function's argument.
     """
     ours = [_memory(column) for column in given.columns]
     columns = tuple(
@@ -243,7 +243,7 @@ def column_bytes(column: Column) -> int:
 
 
 def leaf_dtype(column: Column) -> Any:
-    """Return the dtype of the leaves in a column that has some: what they are, if not arrays."""
+    """Return the dtype of the leaves of a column, which has some; or their type if not arrays."""
     if isinstance(column, np.ndarray) and column.dtype == object and column.ndim == 1:
         return kind_of(column[0]).dtype
     return np.dtype(object) if column.dtype.kind in "SU" else column.dtype

@@ -1,4 +1,4 @@
-"""Context: what all parts of an iteration share, such as seeds and options."""
+"""Context: the state that all parts of an iteration share, such as seeds and options."""
 
 from __future__ import annotations
 

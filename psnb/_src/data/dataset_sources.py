@@ -1,4 +1,4 @@
-"""The methods of `Dataset` that make one of what is in memory, or of other datasets."""
+"""The methods of `Dataset` that make one from values in memory, or from other datasets."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class DatasetSources(FileSources):
         """Return the rows of a table in memory, as dicts by column.
 
         The table is not copied where its columns have dtypes of NumPy; do not change it. The rules
-        are those of `csv` and `parquet`: missing floats are NaN, missing times NaT, missing texts
+        are as for `csv` and `parquet`: missing floats are NaN, missing times NaT, missing texts
         None; categories become their values. Workers get the table once.
 
         Parameters
@@ -107,8 +107,9 @@ class DatasetSources(FileSources):
         On a cluster, pass it to ``create_per_worker_dataset(..., sharding="dynamic")``: workers
         read the partitions that they hold, and another's only while that one is busy; how many
         bytes that moves is in ``coordinator.stages()``. A collection that is not persisted is
-        computed by Dask once an epoch, a few partitions ahead, on workers rather than servers. What
-        is lost with its worker is computed again by Dask: it must have the same rows then.
+        computed by Dask once an epoch, a few partitions ahead, on workers rather than servers.
+        Partitions that are lost with their worker are computed again by Dask: they must have the
+        same rows then.
 
         Parameters
         ----------
@@ -227,7 +228,7 @@ class DatasetSources(FileSources):
         seed : int, optional
             Makes the draws the same each time.
         stop_on_empty_dataset : bool
-            End when the first dataset ends; by default the others go on.
+            End when the first dataset ends; by default the others continue.
         """
         chosen = [1.0] * len(datasets) if weights is None else [float(each) for each in weights]
         if not datasets or len(chosen) != len(datasets):

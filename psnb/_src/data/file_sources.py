@@ -25,7 +25,7 @@ from psnb._src.utils.checks import integer
 from psnb.errors import ConfigurationError
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""Paths or addresses, with patterns; what fsspec opens: local, ``s3://``, ``http://``, …"""
+"""Paths or addresses, with patterns, that fsspec opens: local, ``s3://``, ``http://``, …"""
 
 
 class FileSources:
@@ -206,8 +206,8 @@ class FileSources:
         columns : sequence of str, optional
             Which; all by default.
         max_record_bytes : int
-            What the rows read at a time may take, at most 2**30 bytes. What unpacks to more than
-            this, and to more than 256 times its size in the file, is refused.
+            How many bytes the rows read at a time may take, at most 2**30. Data that unpacks to
+            more than this, and to more than 256 times its size in the file, is refused.
         """
         return cls.from_files(Parquet(columns, max_record_bytes), list_files(files))
 
@@ -283,7 +283,7 @@ class FileSources:
         if threads == 1:
             batches: Any = cls.from_files(form, paths).ragged_batch(batch_size)  # type: ignore[attr-defined]
             return batches if queue_size is None else batches.prefetch(queue_size)
-        # Each thread reads its share of the files, so a batch goes on with the next one of them.
+        # Each thread reads its share of the files, so a batch continues into the next one of them.
         one = partial(_read_ahead, cls, form, batch_size, queue_size or 2)
         shares: Any = cls(FileShares(tuple(paths), threads))
         return shares.interleave(one, cycle_length=threads)

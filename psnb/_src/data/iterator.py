@@ -37,7 +37,7 @@ class DatasetIterator(SaysWhatToUse, Iterator[Any]):
     Raises
     ------
     DatasetError
-        If the state is invalid, or is that of another chain or of a later version of psnb.
+        If the state is invalid, or is of another chain or a later version of psnb.
     """
 
     def __init__(self, node: Node, state: dict[str, Any] | None = None) -> None:
@@ -79,7 +79,7 @@ class DatasetIterator(SaysWhatToUse, Iterator[Any]):
     def stages(self) -> Stages:
         """Return what each part of the chain has given so far, and what it took; any thread.
 
-        Printed, it is a table, from the sources on: what takes most of the time is what to make
+        Printed, it is a table, from the sources on: make the stage that takes most of the time
         faster, or parallel. In a closure, it counts all iterations of the worker over such a chain.
 
         Returns

@@ -52,7 +52,7 @@ def rows_of(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.n
         return found
     out = np.empty((total, *values.shape[1:]), values.dtype)
     size = out[:1].nbytes if total else 0
-    # As read-only bytes, whatever they are, so that numba compiles for one kind of arguments.
+    # As read-only bytes in any case, so that numba compiles for one kind of arguments.
     data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     data.flags.writeable = False
     begins = starts * size
@@ -114,8 +114,9 @@ class Ragged:
         rows : sequence of array_like
             Each with at least one axis.
         dtype : dtype, optional
-            The dtype of the values. By default NumPy chooses it for what there is in the rows, or
-            float64 if there is nothing; but integers stay integers, also signed beside unsigned.
+            The dtype of the values. By default NumPy chooses it for the values in the rows, or
+            float64 if there are none; but integers stay integers, even signed and unsigned ones
+            together.
         """
         try:
             if dtype is None:
@@ -219,7 +220,7 @@ class Ragged:
         Raises
         ------
         DatasetError
-            If a row is longer than ``length``. By default ``length`` is that of the longest row.
+            If a row is longer than ``length``. By default ``length`` is the longest row's.
         """
         lengths = self.lengths
         longest = int(lengths.max(initial=0))
@@ -246,7 +247,7 @@ class Ragged:
     __hash__ = None  # type: ignore[assignment]
 
     def __psnb_arrays__(self, of_array: Callable[[np.ndarray], np.ndarray]) -> Ragged:
-        """Return one of what a function makes of its arrays; see `psnb._src.utils.ownership`."""
+        """Return one with a function applied to its arrays; see `psnb._src.utils.ownership`."""
         return Ragged._trusted(of_array(self._values), of_array(self._offsets))
 
     def __reduce__(self) -> tuple[Any, ...]:

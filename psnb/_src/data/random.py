@@ -1,7 +1,7 @@
 """Random numbers that are computed from seeds, and what is drawn with them. Pure.
 
-Random numbers are counter-based: the n-th is computed from a key and n. The mixing function is that
-of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). So the
+Random numbers are counter-based: the n-th is computed from a key and n. The mixing function is
+SplitMix64's (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). So the
 state of a shuffle is two integers.
 """
 

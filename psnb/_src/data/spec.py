@@ -22,7 +22,7 @@ class ArraySpec:
     dtype : dtype
         ``object`` for str and bytes.
     ragged : bool
-        Whether it is a `Ragged`; ``shape`` is then that of `Ragged.shape`.
+        Whether it is a `Ragged`; ``shape`` is then as in `Ragged.shape`.
     """
 
     describes_leaf: ClassVar[bool] = True
@@ -101,7 +101,6 @@ class Kind(NamedTuple):
 
 
 def kind_of(leaf: Any) -> Kind:
-    """Return the kind of a leaf."""
     if is_text(leaf):
         return Kind(np.dtype(object), 0, type(leaf))
     if isinstance(leaf, Ragged):

@@ -56,7 +56,7 @@ def splits(dataset: Dataset, count: int) -> list[Dataset]:
     """Cut a dataset into parts; each is the same chain over a part of the source.
 
     Together they have all elements. Shuffles mix only within a part, and the last batch of each
-    part may be smaller. Of files, a part is several, one after another, or a piece of one: parts
+    part may be smaller. A part of files is several, one after another, or a piece of one: parts
     have about as many bytes.
 
     Parameters
@@ -169,7 +169,7 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
     if isinstance(node, Batch | RaggedBatch | PaddedBatch):
         quantum *= node.batch_size
     if isinstance(node, Interleave | Unbatch):
-        quantum = 1  # batches are of what comes of an element
+        quantum = 1  # batches are of the results for an element
     if isinstance(node, _LOCAL):
         parts = _cut(node.source, count, quantum)
         return [dataclasses.replace(node, source=part) for part in parts]
@@ -191,7 +191,7 @@ def _cut(node: Node, count: int, quantum: int) -> list[Node]:
 
 
 def _ranges(node: Files, count: int) -> list[tuple[FileRange, ...]]:
-    """Return the files of each part: neighbours, and pieces of those that are large."""
+    """Return the files of each part: neighbours, and pieces of large ones."""
     sizes = _sizes([each.path for each in node.files], count)
     share = max(1, sum(sizes) // count)
     # Where there are enough files, one is cut only if it would hold up the others.
@@ -229,8 +229,8 @@ def _sizes(paths: Sequence[str], count: int) -> list[int]:
 def balanced(weights: Sequence[float], count: int) -> np.ndarray:
     """Return the group of each of some things in a row, of ``count`` groups of about one weight.
 
-    Each group is of neighbours; what weighs nothing goes with them. Numbers rise, and some may be
-    missing. One thing that outweighs a group has it, mostly, to itself.
+    Each group is of neighbours; items without weight go with them. Numbers rise, and some may be
+    missing. An item that outweighs a group is mostly alone in it.
     """
     heavy = np.asarray(weights, np.float64)
     if np.count_nonzero(heavy) <= count:

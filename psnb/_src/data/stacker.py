@@ -138,7 +138,7 @@ class _Arrays:
         self._shape: Any = None  # of the last leaf among the values; None if there is none
         self._length = 0  # its first axis
         self._values = np.empty(0)
-        self._used = 0  # of the values; those of the column before, until the first leaf comes
+        self._used = 0  # of the values; the previous column's, until the first leaf comes
         self._ends: list[int] = []  # where leaves end there
         self._even = True  # whether all have one shape
         self._copies: list[Any] = []

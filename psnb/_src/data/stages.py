@@ -1,10 +1,10 @@
-"""The stages of iterations over chains: what each part has given, and how long that took.
+"""The stages of iterations over chains: how many elements each part has given, and its time.
 
 Reading a node begins a stage. The counts are taken block by block, so they cost little. The time of
-a stage is its own: what its inputs take in the same thread is taken off.
+a stage is its own: the time of its inputs in the same thread is subtracted.
 
 Threads: a stage belongs to the thread that reads its iterator. Any thread may take a snapshot,
-whose numbers are those of a moment ago. A stage does not hold its iterator.
+whose numbers are a moment old. A stage does not hold its iterator.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class StageCounters:
 
 
 class PipelineProfile:
-    """The stages of one chain, and what those that have ended have counted. Thread-safe."""
+    """The stages of one chain, with the counts of ended ones. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()  # guards all below, for a moment each
@@ -193,7 +193,7 @@ _current: ContextVar[StageLog | None] = ContextVar("log of stages", default=None
 
 
 def log_stages(log: StageLog | None) -> None:
-    """From now on, count what this thread begins to iterate over in a log; None for no more."""
+    """From now on, count iterations that this thread begins in a log; None ends that."""
     _current.set(log)
 
 

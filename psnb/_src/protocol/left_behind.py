@@ -1,8 +1,7 @@
 """What stays in the process that it is in: closures that have captured it get what raises there.
 
-A model is distributed, and the object that it was made of is still at hand; what a closure
-captures of it would be a copy that nothing learns of. Its use is refused, not
-the capture: an object that holds both captures both.
+When a model is distributed, the original object is still at hand; a closure that captures it would
+train a copy, to no effect. Its use is refused, not the capture: an object may hold both.
 
 Threads: any may call.
 """

@@ -23,8 +23,8 @@ class Async(Mode):
     """The updates of a closure are applied when it ends, whatever the others do; the default.
 
     Each closure that returns counts exactly once: all its writes, on all servers, are applied from
-    one of its attempts. Of a closure that raises, nothing is applied. By the time a closure's
-    writes are applied, what it has read may be out of date by any number of updates;
+    one of its attempts. Nothing is applied of a closure that raises. By the time a closure's writes
+    are applied, the values that it has read may be out of date by any number of updates;
     ``coordinator.statistics().staleness`` measures how many. No worker waits for another.
 
     As TensorFlow's ``ParameterServerStrategyV2`` and Paddle's ``a_sync``; Dean et al., *Large Scale
@@ -51,7 +51,8 @@ class Sync(Mode):
     The result is the same to the last digit each time, whichever worker
     is faster or dies. `ClusterCoordinator.run_epoch`, and a `Trainer` with `Hogwild`, also put the
     same batches of a leased dataset into each round, if its shuffles have a seed: its splits belong
-    to as many slots as a round has closures, and a worker keeps an iterator for each that it reads.
+    to as many slots as a round has closures, and a worker keeps an iterator for each slot that it
+    reads.
 
     The cost: a round takes as long as its slowest closure plus one round trip, and servers keep the
     pushes in memory until the round is applied.

@@ -1,12 +1,11 @@
 """Classes of a notebook that JAX knows as nodes of trees: they are that on workers, too.
 
-A class that no module has travels by value: cloudpickle makes an empty class, and sets what it
-had. What its decorator or its metaclass has registered with JAX is lost, or registered while the
-class is still empty: so its instances would be leaves on a worker, or have none. Such a class
-brings along how JAX takes it apart and puts it together, and is made with the fields that it
-declares. (Equinox's metaclass, and ``__init_subclass__`` of Flax's ``PyTreeNode``, register what
-they find declared, and keep notes of their own: to make such a class without them would leave
-these out.)
+A class that is in no module travels by value: cloudpickle makes an empty class, and then sets its
+attributes. What its decorator or metaclass has registered with JAX is lost, or registered while the
+class is still empty: its instances would be leaves on a worker, or have no leaves. So the class
+brings its registration along, and is made with the fields that it declares. (Equinox's metaclass,
+and ``__init_subclass__`` of Flax's ``PyTreeNode``, register the declared fields, and keep notes of
+their own, which a class made without them would lack.)
 
 Imports no JAX where there are no such classes. Threads: several may unpickle a class; one at a
 time registers it.
@@ -50,11 +49,11 @@ class Declared(NamedTuple):
     Attributes
     ----------
     annotations : dict
-        Those of the class itself, as far as they distinguish fields from what is none.
+        The class's own, as far as they distinguish fields from other attributes.
     fields : dict
-        For each field of it the arguments of `dataclasses.field`.
+        For each of its fields the arguments of `dataclasses.field`.
     values : dict
-        What it gives to names that are not fields, such as those of a ``ClassVar``.
+        The values of names that are not fields, such as a ``ClassVar``.
     own_init : bool
         Whether it has an ``__init__`` of its own.
     """
@@ -110,8 +109,8 @@ def _registration(cls: type) -> Registration | None:
     if "flatten_with_keys" in apart:
         arguments = apart["flatten_with_keys"], entry.from_iter
         return Registration("register_pytree_with_keys", arguments)
-    # Where keys were given beside a function without, JAX does not say them: children have numbers
-    # in paths.
+    # JAX does not tell the keys when a function without keys was registered as well: children have
+    # numbers in paths.
     return Registration("register_pytree_node", tuple(entry))
 
 
@@ -132,7 +131,7 @@ def _declared(cls: type) -> Declared | None:
     own_init = "__init__" in vars(cls) and not cls.__dataclass_params__.init  # type: ignore[attr-defined]
     values = {n: vars(cls)[n] for n in annotations if n not in known and n in vars(cls)}
     fields = {name: _options(each) for name, each in known.items()}
-    # What is text is looked up in the class's module, which may not be there where it arrives.
+    # JAX looks up annotations that are text in the class's module, which the worker may not have.
     evaluated = {
         name: Any if isinstance(each, str) else each
         for name, each in annotations.items()
@@ -153,7 +152,8 @@ def _options(field: dataclasses.Field[Any]) -> dict[str, Any]:
 def _made(make: Any, arguments: tuple[Any, ...], declared: Declared | None) -> type:
     """Return the class, empty; or as it is, if it has come before or is from here."""
     kind, name, bases, namespace, tracked, *more = arguments
-    # cloudpickle makes a class first and looks then: what a metaclass registers would never go.
+    # cloudpickle makes a class before it looks for a known one: the metaclass's registration would
+    # stay for ever.
     known = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {}).get(tracked)
     if known is not None:
         found: type = known

@@ -2,7 +2,7 @@
 
 The hash is SplitMix64 (Steele, Lea, Flood: *Fast Splittable Pseudorandom Number Generators*,
 OOPSLA 2014), used as a counter-based generator too, so that a row's initial values depend on the
-table's seed and the id alone: not on the number of servers nor on who asked first. As in
+table's seed and the id alone: not on the number of servers nor on which request came first. As in
 `psnb._src.server.kernels`, numba caches the machine code.
 """
 

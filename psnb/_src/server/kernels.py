@@ -1,9 +1,9 @@
 """Loops that numpy has no vectorised function for, compiled by numba.
 
-They release the GIL, work in place, and are compiled once: numba caches the machine code beside
+They release the GIL, work in place, and are compiled once: numba caches the machine code next to
 this file. Rows of a table are numbered densely from 0; an id is any 64-bit pattern.
 
-Those over ids are in `psnb._src.server.hashing`.
+Loops over ids are in `psnb._src.server.hashing`.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def divide(ids, shards, count, rows):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def set_bits(bits, rows):  # type: ignore[no-untyped-def]
-    """Set the bits (in uint8, the lowest first) of rows, but for those that have none."""
+    """Set the bits (in uint8, the lowest first) of rows; rows without one are left out."""
     for i in range(rows.size):
         byte = rows[i] >> 3
         if 0 <= byte < bits.size:

@@ -1,10 +1,10 @@
-"""The memory that grows with what a server holds and is asked for: all of it is got here. Pure.
+"""The memory that grows with a server's data and requests: all of it is allocated here. Pure.
 
-A server changes a table in two steps: it gets all memory that the change needs, and then it makes
-the change, in loops that only write into memory that is there. So a server without memory refuses a
-change, and nothing of it is made. (To undo a change that failed in the middle was rejected: a copy
-of what it overwrites takes memory and time, with each push.) Objects of a few hundred bytes are
-not counted: a process that cannot get them ends, as one ends that the system kills for its memory.
+A server changes a table in two steps: it gets all memory that the change needs, and then makes the
+change, in loops that only write into memory that they have. So a server without memory refuses a
+change as a whole. (To undo a change that failed in the middle was rejected: a copy of the
+overwritten values takes memory and time, with each push.) Objects of a few hundred bytes are not
+counted: a process that cannot get them ends, like one that the system kills for its memory.
 
 Tests replace `allocate`, and let one call after the other fail.
 """
@@ -87,9 +87,9 @@ def scratch(shape: Shape | int, dtype: Any) -> np.ndarray:
 
 
 RESERVE, _MESSAGE = 4, 1 << 20
-"""How many messages of Dask, and of how many bytes each, still have memory beside what a server
-keeps: a worker without memory for its heartbeat (msgpack takes a megabyte for any message) is
-closed by Dask in the middle of its work, and the server on it never answers again."""
+"""For how many of Dask's messages, and of how many bytes each, a server leaves memory: a worker
+without memory for its heartbeat (msgpack takes a megabyte for any message) is closed by Dask in the
+middle of its work, and the server on it never answers again."""
 
 
 def lasting(shape: Shape, dtype: Any) -> np.ndarray:
@@ -117,7 +117,7 @@ def require_room(nbytes: int) -> None:
 
 
 def _leave_reserve(wanted: Any, dtype: Any) -> None:
-    # By trying: only the system knows its limits, and only the heap what it has free.
+    # By trying: only the system knows its limits, and only the heap its free memory.
     [np.empty(_MESSAGE, np.uint8) for _ in range(RESERVE)]
 
 
@@ -144,7 +144,7 @@ def refusal(error: MemoryError, what: str, where: str) -> ServerMemoryError:
         return error
     nbytes = _wanted(error)
     wanted = "more memory" if nbytes is None else f"{nbytes:,} bytes more"
-    # Its frames have what was got before, which others need now.
+    # Its frames hold memory that others need now.
     error.__traceback__ = error.__cause__ = None
     return ServerMemoryError(
         f"{where} has no memory for {what}: that needs {wanted}, and {_limit()}. Nothing was "

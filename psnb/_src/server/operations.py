@@ -27,7 +27,7 @@ from psnb._src.utils.range_set import Bounds
 _ALWAYS = Always()
 
 APART = "apart"
-"""The answer to `CommitParts` if the shards cannot all be changed at once here."""
+"""The answer to `CommitParts` if the shards cannot all be changed in one step here."""
 
 
 # Of shards.
@@ -95,7 +95,7 @@ class GiveUpCommit(ShardOperation, frozen=True):
 
 
 class CommitPart(ShardOperation, frozen=True):
-    """Prepares and applies a part at once."""
+    """Prepares and applies a part in one step."""
 
     commit: Commit
     part: Part
@@ -110,7 +110,7 @@ class FenceCommits(ShardOperation, frozen=True):
 
 
 class EndWriter(ShardOperation, frozen=True):
-    """Refuses all further commits of a writer, and forgets those that are here."""
+    """Refuses all further commits of a writer, and forgets the present ones."""
 
     writer: str
 
@@ -183,11 +183,11 @@ class FinishReplica(ShardOperation, frozen=True):
     ended: EndRound | None
 
 
-# Of the server that a shard is on, and so not of its copies.
+# Of the server that a shard is on, and so not of its replicas.
 
 
 class CommitParts(ShardOperation, frozen=True):
-    """Makes a commit on several shards of a server, by their numbers, if that can be done at once.
+    """Makes a commit on several shards of a server, if that can be done in one step.
 
     It goes to one of them.
     """
@@ -199,8 +199,8 @@ class CommitParts(ShardOperation, frozen=True):
 class TakeSnapshot(ShardOperation, frozen=True):
     """Begins to read a table as it is now; the answer is a `SnapshotHeader`.
 
-    With the mark of an earlier one, only what has changed since then, if that is known; "" gives
-    all. From the first such question on, the table takes note of what changes.
+    With the mark of an earlier one, only changes since then, if they are known; "" gives all. From
+    the first such question on, the table tracks changes.
     """
 
     table: str
@@ -268,7 +268,7 @@ class OnShard(HostOperation, frozen=True):
     operation: ShardOperation
 
     def __str__(self) -> str:
-        """Return the name of what is done, for messages."""
+        """Return the operation's name, for messages."""
         return str(self.operation)
 
 
@@ -286,8 +286,8 @@ class HostShards(HostOperation, frozen=True):
 class FollowPlacements(HostOperation, frozen=True):
     """Takes on the roles that the newest layout says.
 
-    ``places`` are those of the shards that should be here, ``versions`` of the places of all
-    shards: what is here, but not in ``places``, is dropped, unless its place is newer.
+    ``places`` are of the shards that should be here, ``versions`` of the places of all shards: a
+    shard that is here, but not in ``places``, is dropped, unless its place is newer.
     """
 
     places: Mapping[int, ShardPlacement]

@@ -2,8 +2,8 @@
 
 The system provides a page of memory when it is first written, which takes five times as long as
 to copy a page into it. So one of the server's `StandbyThreads` writes to all pages ahead, while
-requests go on, until there is as much room as is wanted. A chunk that was taken is its taker's;
-it goes back to the system with its last reference.
+requests go on, until there is enough room. A chunk that was taken belongs to its taker; it goes
+back to the system with its last reference.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PreallocatedPages:
     def want(self, chunks: int) -> bool:
         """Have ``chunks`` chunks made; return whether they are there. Call it again to see.
 
-        If there is no memory for all of them, those that there are do.
+        If there is no memory for all of them, fewer do.
         """
         self._ticks = 0
         with self._lock:

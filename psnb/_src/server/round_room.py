@@ -1,7 +1,7 @@
 """RoundRoom: the memory in which what closures pushed in a round is averaged. Pure.
 
-It is got with each push: the end of a round cannot fail any more, as other servers end it too.
-What was reserved for pushes that do not count in the end is not used.
+Reserved with each push: the end of a round cannot fail any more, as other servers end it too.
+Reservations for pushes that do not count in the end are not used.
 
 Not thread-safe; the server's one thread is its only user.
 """
@@ -129,7 +129,7 @@ class _BlendRoom(RoundRoom):
 
     def reserve(self, push: Averaged) -> Reservation:
         assert isinstance(push, BlendValues)
-        self._table.reserve(push)  # checks it; what that gets is not kept
+        self._table.reserve(push)  # a check; the memory is not kept
         if not self._got:
             shape, dtype = push.terms.shape, push.terms.dtype
             self._got = [scratch(shape, dtype) for _ in range(5)] + [scratch(shape, np.bool_)]

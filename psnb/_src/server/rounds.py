@@ -1,4 +1,4 @@
-"""Rounds: what closures pushed in rounds of synchronous updates, until it is applied. Pure.
+"""Rounds: the pushes of closures in rounds of synchronous updates, until they are applied. Pure.
 
 Pushes are kept by closure, not summed as they come. So only closures that have completed count, and
 the sum is taken in the order in which the notebook names them: it is the same each time to the last
@@ -40,7 +40,7 @@ class Rounds:
 
     def __init__(self) -> None:
         self._writers: dict[str, _RoundWriter] = {}
-        # Those of the latest round are kept: to get new memory costs as much as to fill it.
+        # The latest round's are kept: to get new memory costs as much as to fill it.
         self._rooms: dict[tuple[Table, bool], RoundRoom] = {}  # of a table's pushes, or blends
         self._averaged: set[RoundRoom] = set()  # in this round
 
@@ -112,11 +112,11 @@ class Rounds:
             The commit numbers of the closures that count, in the order in which their pushes are
             summed; each gradient is divided by their number, unless they have weights.
         tables : mapping of str to Table
-            Those that it is about; what was written to others is left out.
+            The tables that the round changes; writes to others are left out.
         norms : mapping of str to float, optional
             The norms of whole gradients, by table, where they are known.
         weights : RoundWeights, optional
-            What each of the closures counts.
+            The weight of each closure.
         """
         if weights is None:
             weights = RoundWeights([1.0] * len(closures), float(len(closures)))

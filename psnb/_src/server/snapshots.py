@@ -1,9 +1,9 @@
 """Snapshot: a table as it was at one moment, read in chunks while the table changes. Pure.
 
-Copy on write: what changes before it was read is copied first. So a snapshot takes the memory of
-those rows, at most that of the table, and no operation waits for more than a chunk and for the rows
-that it changes itself. (The removal of rows copies all that was not read, and so does the update of
-a variable as a whole: into `PreallocatedPages`, if that was wanted ahead.)
+Copy on write: rows that change before they were read are copied first. So a snapshot takes the
+memory of these rows, at most as much as the table, and no operation waits for more than a chunk and
+for the rows that it changes itself. (The removal of rows copies all unread rows, and so does the
+update of a variable as a whole: into `PreallocatedPages`, if they were asked for in advance.)
 
 It is read in one of two ways: in segments of rows, of which the last may be asked for once more; or
 array by array, as files have them.
@@ -59,7 +59,7 @@ class Snapshot(Watcher):
     _lapsed = False
 
     def lapse(self) -> None:
-        """End: what changes could not be copied first."""
+        """End: changing rows could not be copied first."""
         self._lapsed = True
         self.close()
 
@@ -72,7 +72,7 @@ class Snapshot(Watcher):
             )
 
     def header(self, name: str, mark: str = "", *, whole: bool = True) -> SnapshotHeader:
-        """Return what a reader must know, who knows the snapshot by this name."""
+        """Return the description for a reader that uses this name for the snapshot."""
         row = row_nbytes(self.form)
         return SnapshotHeader(name, self.rows, row, self.form, self.tail, mark, whole)
 
@@ -126,7 +126,7 @@ class _WholeSnapshot(Snapshot):
         self.shapes = dict.fromkeys(self.form, table.shape)
         self._last: tuple[int, Segment] = (-1, {})
         self._read_to = dict.fromkeys(self.form, 0)
-        # Of each array the parts that were copied, by their numbers.
+        # For each array the copied parts, by their numbers.
         self._kept: dict[str, dict[int, np.ndarray]] = {name: {} for name in self.form}
         table.watchers.append(self)
 
@@ -198,7 +198,7 @@ class _RowSnapshot(Snapshot):
         self._place = np.zeros(self.rows, np.int32)
         self._kept: Segment = {}
         self._count = 0
-        self._use: Segment = {}  # of all rows, once that of all has changed
+        self._use: Segment = {}  # of all rows, once the whole has changed
         table.watchers.append(self)
 
     def changing(self, rows: np.ndarray | None) -> None:
@@ -251,7 +251,7 @@ class _RowSnapshot(Snapshot):
         self._kept = self._use = {}
 
     def _own(self, rows: np.ndarray) -> np.ndarray:
-        """Return those that it has of rows of the table, if they were not read."""
+        """Return the copies of unread rows of the table."""
         if self._only is not None:
             at = np.searchsorted(self._only, rows)
             at[at == self.rows] = 0

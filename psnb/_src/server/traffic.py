@@ -31,7 +31,6 @@ class Traffic:
         self.pulls = self.pushes = self.updates = self.staleness = 0
 
     def count(self, operation: ShardOperation, result: Any) -> None:
-        """Count one operation on a shard."""
         match operation:
             case OnTable(_, inner):
                 self.pulls += isinstance(inner, _PULLS)

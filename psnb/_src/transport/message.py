@@ -4,9 +4,9 @@ Messages travel as plain tuples of a name and fields, which pickle in a tenth of
 looks up each class where it is defined, in each message. Both ends have the same classes.
 
 (Encoded by msgspec, with a type for each field, a push takes a quarter of the time, 5 us instead
-of 22, and fails where a field is wrong. But most of what servers answer, errors, optimizers and
-the states of iterators must be pickled all the same, and msgspec does not know of what: it makes
-a dict of a dataclass, and a list of a named tuple. So there would be two encodings.)
+of 22, and fails where a field is wrong. But most answers of servers, errors, optimizers and the
+states of iterators must be pickled all the same, and msgspec loses types: it makes a dict of a
+dataclass, and a list of a named tuple. So there would be two encodings.)
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def made(name: str, *fields: Any) -> Message:
 # All of an array is multiplied by one power of two, so that its largest number is just below 2**15,
 # and rounded to float16. So numbers of any size travel, gradients of a mean over many examples too:
 # each arrives with a relative error of at most 2**-11, or with an absolute error of at most 2**-39
-# of the largest one. What is rounded once is not changed by the next rounding, as when a server
-# passes a push on to a copy. (Torchrec and Horovod send float16 without a common power; there small
-# gradients become zero.)
+# of the largest one. A second rounding changes nothing, as when a server forwards a push to a
+# replica. (Torchrec and Horovod send float16 without a common power; there small gradients become
+# zero.)
 
 _TOP, _MOST = 15, 127
 """Numbers are below two to the power of the first (float16 goes up to 65504), and multiplied by two
@@ -94,7 +94,7 @@ def halved(array: np.ndarray) -> Float16Message:
 
 
 class InHalves:
-    """An array of float32 that arrives as what it is, and is `halved` on its way."""
+    """An array of float32 that arrives as float32, and is `halved` on its way."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array

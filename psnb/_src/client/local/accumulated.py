@@ -1,7 +1,7 @@
 """Accumulated: the writes of several steps, with one sum for the gradients of each table. Pure.
 
-`accumulating` makes it the buffer of a closure for a while. What it holds at the end becomes part
-of the closure's own writes, so it is committed with them or not at all.
+`accumulating` makes it the buffer of a closure for a while. Its content at the end becomes part of
+the closure's own writes, so it is committed with them or not at all.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Accumulated(Updates):
         self._rows: dict[tuple[ShardId, str], list[PushRows]] = {}
 
     def add(self, writes: Iterable[ShardWrite]) -> None:
-        """Add writes; gradients to what is there of their table.
+        """Add writes; gradients are added to their table's.
 
-        Their norm, by which optimizers may clip, is not that of the sum, and left out.
+        Their norms, by which optimizers may clip, do not give the sum's norm, and are left out.
         """
         for shard, write in writes:
             key, operation = (shard, write.table), write.operation
@@ -80,7 +80,7 @@ class Accumulated(Updates):
 
 
 def _added(held: PushGradient, push: PushGradient) -> PushGradient:
-    """Return the sum of two gradients, of what one of both has; in the memory of the first one."""
+    """Return the sum of two gradients over the ranges of either; in the memory of the first one."""
     ranges = union(held.ranges, push.ranges)
     if ranges is held.ranges:
         add_to(held.gradient, push.gradient, None if ranges is not None else push.ranges)

@@ -81,12 +81,12 @@ class PulledVariables:
             answers = dict(zip(others, found, strict=True))
             self._keep({key: answers[at] for at in others if (key := keys[at])}, versions)
         if seen is not None:
-            # Of a copy and what was fetched now, the older one counts.
+            # The older of a copy and a freshly fetched one counts.
             for (shard, _), copy in copies.items():
                 seen[shard] = min(copy.version, seen.get(shard, copy.version))
             for shard, version in versions.items():
                 seen.setdefault(shard, version)
-        # Copied: what is returned belongs to the caller.
+        # Copied: the result belongs to the caller.
         return [
             np.array(copies[key].value) if key in copies else answers[at]
             for at, key in enumerate(keys)
@@ -104,7 +104,6 @@ class PulledVariables:
         """Return None: gradients are added up in this process."""
 
     def server_name(self, shard: ShardId) -> str:
-        """Return the name of the server that has a shard."""
         return self._client.server_name(shard)
 
     @property

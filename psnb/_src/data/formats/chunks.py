@@ -22,7 +22,7 @@ CHUNK_RECORDS = 4096
 class Chunk:
     """Some consecutive records of a file.
 
-    What becomes one chunk depends on the file from its first record on, and on nothing else: when
+    The division into chunks depends on the file from its first record on, and on nothing else: when
     reading resumes where a chunk began, the same chunk comes again.
 
     Parameters
@@ -36,8 +36,8 @@ class Chunk:
         The number of the first one, from 0: in the file or, if reading began in the middle of it
         without a number, from there.
     next_offset : int
-        Where the record after the last begins. Given to ``read`` as ``offset``, reading goes on
-        there. In uncompressed bytes from the start of the file; of Parquet, in rows.
+        Where the record after the last begins. Given to ``read`` as ``offset``, reading continues
+        there. In uncompressed bytes from the start of the file; for Parquet, in rows.
     loose : bool
         Whether arrays that have one shape here may have another in other chunks.
     """

@@ -17,7 +17,7 @@ DENSE, SPARSE = 13, 26
 COLUMNS = 1 + DENSE + SPARSE
 
 OK, FEW, LABEL, INTEGER, CATEGORY, TRAILING = 0, 1, 2, 3, 4, 5
-"""What is wrong with a line: it ends before a column; what is in one is not of its kind; something
+"""The errors of a line: it ends before a column; a value is not of its column's kind; something
 follows the last."""
 
 _TAB, _MINUS = 9, 45
@@ -130,8 +130,8 @@ class Criteo:
         Raises
         ------
         DatasetError
-            If the file cannot be read, or at a line that is not as above; those before
-            it are yielded.
+            If the file cannot be read, or at a line that is not as above; the ones before it are
+            yielded.
         """
         for lines in read_lines(path, self.compression, self.max_record_bytes, offset, first, end):
             label = np.empty(len(lines), np.float32)

@@ -118,14 +118,14 @@ class Csv:
     columns : sequence of str, optional
         The columns wanted, in this order; all by default.
     dtypes : dict of str to dtype, optional
-        The dtypes of columns; str for strings. Those not given are as the file's first records
-        look: give them where later ones look otherwise.
+        The dtypes of columns; str for strings. The others follow from the file's first records:
+        give them where later records differ.
     header : bool
         Whether the first record names the columns.
     names : sequence of str, optional
         The names of all columns, instead of those in the header; without either they are f0, f1…
     delimiter : str
-        What stands between fields, one ASCII character.
+        The character between fields, ASCII.
     compression : str or None
         "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
     max_columns : int
@@ -166,8 +166,8 @@ class Csv:
         ------
         DatasetError
             If the file cannot be read, lacks a column, or at a record that has not as
-            many fields as there are columns or one that is not of its column's dtype; those before
-            it are yielded.
+            many fields as there are columns or one that is not of its column's dtype; the ones
+            before it are yielded.
         """
         place = FilePosition(path, offset, first)
         limit = self.max_record_bytes
@@ -186,8 +186,8 @@ class Csv:
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
         """Return ranges of about ``size`` bytes that begin where records do.
 
-        Of a compressed file there is only one. Another one is read once, some two seconds a GB:
-        what is quoted is known from its start only.
+        A compressed file has only one. An uncompressed one is read once, some two seconds a GB:
+        whether text is quoted is known from its start only.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class Csv:
         place, cuts = FilePosition(path, 0, 0), [0]
         with (
             window_on(path, self.compression, 0, self.max_record_bytes) as window,
-            contextlib.suppress(DatasetError),  # of a record: who reads it says so
+            contextlib.suppress(DatasetError),  # of a record: reading it raises that
         ):
             if window.data[: len(_MARK)].tobytes() == _MARK:
                 window.skip(len(_MARK))

@@ -178,9 +178,9 @@ def parse_lines(  # type: ignore[no-untyped-def]
 def spread(counts, is_float, begins, rows, numbers, floats, slot_numbers, slot_floats, offsets):  # type: ignore[no-untyped-def]
     """Put the values of each slot one after the other.
 
-    ``begins`` says where each slot's begin in ``slot_numbers`` or ``slot_floats``; it is moved to
-    where they end. Where those of each line begin goes into the row of ``offsets`` (int64,
-    (…, lines + 1)) that ``rows`` says, if it is not negative.
+    ``begins`` says where each slot's values begin in ``slot_numbers`` or ``slot_floats``; it is
+    moved to where they end. The begin of each line's values goes into the row of ``offsets``
+    (int64, (…, lines + 1)) that ``rows`` says, if it is not negative.
     """
     number, real = 0, 0
     lines, slots = counts.shape
@@ -327,13 +327,13 @@ class MultiSlot:
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
     ) -> Iterator[Chunk]:
-        """Yield the lines that begin in ``[offset, end)``, of what the command writes if any.
+        """Yield the lines that begin in ``[offset, end)``, of the command's output if there is one.
 
         Raises
         ------
         DatasetError
             If the file cannot be read, the command fails, or at a line that is not as
-            the slots say; those before it are yielded.
+            the slots say; the ones before it are yielded.
         """
         parser = _Parser(self.slots)
         with self._window(path, offset) as window:

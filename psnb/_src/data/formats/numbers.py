@@ -3,8 +3,8 @@
 A float of up to 19 digits is a 64-bit integer times a power of ten, computed in float64 with a
 relative error below 2**-51. Rounding that to float32 gives the nearest neighbour, unless it is
 that close to the middle between two. For such numbers, for extreme ones, and for words like
-``nan``, the kernel returns `UNKNOWN`, and `nearest_float32` decides in exact arithmetic. (The
-idea is that of Clinger: *How to Read Floating Point Numbers Accurately*, PLDI 1990.)
+``nan``, the kernel returns `UNKNOWN`, and `nearest_float32` decides in exact arithmetic. (After
+Clinger: *How to Read Floating Point Numbers Accurately*, PLDI 1990.)
 """
 
 from __future__ import annotations

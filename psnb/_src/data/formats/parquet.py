@@ -51,7 +51,7 @@ class Parquet:
         Raises
         ------
         DatasetError
-            If the file cannot be read, lacks a column, or at a row that misses an integer; those
+            If the file cannot be read, lacks a column, or at a row that misses an integer; the ones
             before it are yielded.
         """
         with _opened(path, self.max_record_bytes) as found:

@@ -3,9 +3,9 @@
 pyarrow opens and reads corrupt files safely, but to ask it about a row group or a column of one may
 end the process: an error in C++ that nothing catches.
 
-The footer is in Thrift's compact protocol. What is not wanted is passed over. Where a field is
-there twice, the last one counts, as for Thrift's own reader. What that reader may understand
-otherwise is not valid here.
+The footer is in Thrift's compact protocol. Unneeded fields are skipped. Where a field is there
+twice, the last one counts, as for Thrift's own reader. Anything that this reader may understand
+otherwise is invalid here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from psnb.errors import DatasetError
 
 _DEEPEST = 32
 
-# What a structure or a list is.
+# The types of Thrift's structures and lists.
 _OTHER, _FILE, _GROUPS, _GROUP, _CHUNKS, _CHUNK, _COLUMN = range(7)
 
 SIZE, ROWS, FIRST_COLUMN, END_COLUMN = range(4)
@@ -200,7 +200,6 @@ class RowGroup:
     columns: NDArray[np.int64]
 
     def chunks(self) -> list[ColumnChunk]:
-        """Return its columns."""
         return [ColumnChunk(*each) for each in self.columns.tolist()]
 
 

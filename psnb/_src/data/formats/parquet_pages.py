@@ -86,7 +86,7 @@ class _Page:
 
 
 class CheckedFile(io.RawIOBase):
-    """A Parquet file for pyarrow, which reads each column of a row group at once.
+    """A Parquet file for pyarrow, which reads each column of a row group in one piece.
 
     Parameters
     ----------

@@ -52,7 +52,8 @@ def varint(data, at, stop):  # type: ignore[no-untyped-def]
 def short_varint(word):  # type: ignore[no-untyped-def]
     """Return the number (int64) at the begin of a word, and how many bytes it takes; 9 if more."""
     ends = ~word & np.uint64(0x8080808080808080)
-    # What is behind it goes, as do the highest bits; then seven bits each move together.
+    # The bytes behind it are cleared, as are the highest bits; then groups of seven bits move
+    # together.
     word &= ((ends & (~ends + _ONE)) << _ONE) - _ONE
     word = (word & np.uint64(0x007F007F007F007F)) | ((word & np.uint64(0x7F007F007F007F00)) >> _ONE)
     word = (word & np.uint64(0x00003FFF00003FFF)) | (
@@ -110,7 +111,7 @@ def list_of(data, at, stop):  # type: ignore[no-untyped-def]
         if at < 0:
             return 0, MALFORMED
         if wire == LENGTH and BYTES <= number <= INTEGERS and number != kind:
-            # Of several lists the last counts; it begins where the kind changed last.
+            # The last of several lists counts; it begins where the kind changed last.
             kind, begin = number, start
     return begin, kind
 
@@ -251,7 +252,7 @@ def _is_name(data, start, stop, names, offsets, feature):  # type: ignore[no-unt
 def parse_messages(  # type: ignore[no-untyped-def]
     data, starts, ends, names, offsets, kinds, sizes, places, optional, outputs, missing, spots
 ):
-    """Parse many messages at once, up to the first that is not in order.
+    """Parse many messages in one call, up to the first invalid one.
 
     In one pass over each: the values of features of fixed size are written where they belong as
     they are met; of the others it is noted where they are, and they are read when it is known how
@@ -267,8 +268,8 @@ def parse_messages(  # type: ignore[no-untyped-def]
     kinds, sizes : arrays of int64
         The features' kinds, and how many values they must have; -1 if any number.
     places : array of int64
-        Of a feature of fixed size, where in the output of its kind its values begin, those of one
-        message after those of another. Of others, their row in ``spots``.
+        For a feature of fixed size, where in the output of its kind its values begin, message after
+        message. For others, their row in ``spots``.
     optional : array of int64
         The row in ``missing`` of a feature of fixed size that may be missing; -1 if it must not.
     outputs : tuple of arrays
@@ -288,8 +289,8 @@ def parse_messages(  # type: ignore[no-untyped-def]
     numbers, bits, spans = outputs
     features = kinds.size
     found = np.empty(features, np.int64)
-    # Messages of one file mostly have the same fields in the same order: what came next after the
-    # fields before is looked for first.
+    # Messages of one file mostly have the same fields in the same order: the field that came next
+    # in the previous message is tried first.
     guesses = np.zeros(features + 1, np.int64)
     last = data.size - 18  # of positions where all words of such an entry are in the data
     for i in range(starts.size):

@@ -1,9 +1,9 @@
 """Short numbers in text, read as the bytes of 64-bit integers, compiled by numba.
 
-Nearly all numbers in a text have few digits. Those are read without a branch on the number of
-digits, by arithmetic on all bytes at once. Longer or unusual ones are left to
-`psnb._src.data.formats.numbers`.
-(Lemire: *Number Parsing at a Gigabyte per Second*, Software: Practice and Experience 51, 2021.)
+Nearly all numbers in a text have few digits. These are read without a branch on the number of
+digits, by arithmetic on all bytes together. Longer or unusual ones are left to
+`psnb._src.data.formats.numbers`. (Lemire: *Number Parsing at a Gigabyte per Second*, Software:
+Practice and Experience 51, 2021.)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _is_space(byte):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, inline="always")
 def _leading(word, many):  # type: ignore[no-untyped-def]
     """Return the number of the first digits, fewer than eight."""
-    # As if zeros came before, and nothing after; in two steps, as no shift is by 64.
+    # As if zeros came before, and nothing after; in two steps, as a shift by 64 is not possible.
     return _all_eight((word << (_EIGHT * (np.uint64(7) - many))) << _EIGHT)
 
 

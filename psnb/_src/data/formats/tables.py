@@ -275,7 +275,7 @@ def _is_whole(kind: Any) -> bool:
 def _column(name: str, column: Any) -> np.ndarray | Ragged:
     pa = pyarrow()
     if isinstance(column, pa.ChunkedArray):
-        # Of a single chunk, too, `combine_chunks` makes a copy.
+        # `combine_chunks` makes a copy even of a single chunk.
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         if isinstance(column, pa.ChunkedArray):
             column = pa.concat_arrays(column.chunks)

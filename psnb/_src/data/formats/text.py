@@ -40,7 +40,7 @@ def _no_newline(data, at):  # type: ignore[no-untyped-def]
     b = word_at(data, at + WORD) ^ _NEWLINES
     c = word_at(data, at + 2 * WORD) ^ _NEWLINES
     d = word_at(data, at + 3 * WORD) ^ _NEWLINES
-    # A bit of these is one if a byte is zero. (Mycroft's test; only that some is zero is sure.)
+    # Some bit is one if a byte is zero. (Mycroft's test; it does not say which byte.)
     a, b, c, d = ~a & (a - _ONES), ~b & (b - _ONES), ~c & (c - _ONES), ~d & (d - _ONES)
     return (a | b | c | d) & _ALL == 0
 
@@ -49,8 +49,8 @@ def _no_newline(data, at):  # type: ignore[no-untyped-def]
 def cut_lines(data, limit, starts, ends):  # type: ignore[no-untyped-def]
     r"""Find lines that begin before ``limit``, as many as fit into ``starts`` and ``ends``.
 
-    Those get where each begins and ends, without ``\n`` or ``\r\n``. What comes after the last
-    newline is not a line.
+    They get the begin and end of each line, without ``\n`` or ``\r\n``. Text after the last newline
+    is not a line.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def cut_lines(data, limit, starts, ends):  # type: ignore[no-untyped-def]
         if at == data.size:
             break
         if at + WORD <= data.size:
-            # Of bytes that differ from a newline in no bit, the highest bit is left.
+            # The highest bit remains set in bytes that equal a newline.
             marks = bytes_above(word_at(data, at) ^ _NEWLINES, 0) ^ _ALL
             width = WORD
         else:
@@ -142,7 +142,7 @@ def lines_of(window: ByteWindow, place: FilePosition, end: int | None = None) ->
     Raises
     ------
     DatasetError
-        If the file cannot be read, or at a line that is longer than the window's limit; those
+        If the file cannot be read, or at a line that is longer than the window's limit; the ones
         before it are yielded.
     """
     first = place.first
@@ -190,7 +190,7 @@ def read_lines(
 def line_splits(path: str, compression: str | None, size: int) -> list[tuple[int, int | None]]:
     """Return ranges of about ``size`` bytes that begin where lines do.
 
-    Of a compressed file there is only one. Reads a little of the file at each cut.
+    A compressed file has only one. Reads a little of the file at each cut.
 
     Raises
     ------
@@ -262,8 +262,8 @@ class TextLines:
         Raises
         ------
         DatasetError
-            If the file cannot be read, or at a line that is not in the encoding; those
-            before it are yielded.
+            If the file cannot be read, or at a line that is not in the encoding; the ones before it
+            are yielded.
         """
         for lines in read_lines(path, self.compression, self.max_record_bytes, offset, first, end):
             good, problem = len(lines), None

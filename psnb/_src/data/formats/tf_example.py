@@ -1,6 +1,6 @@
 """``tf.train.Example`` messages to columns and back, without TensorFlow or protobuf.
 
-A whole chunk of messages is parsed at once: one pass finds where each feature's list is in each
+A whole chunk of messages is parsed together: one pass finds where each feature's list is in each
 message, then each feature's lists are read into its column.
 """
 
@@ -158,7 +158,7 @@ def parse_parts(
     """
     layout = ColumnLayout(features)
     count = len(starts)
-    # As read-only ones, whatever they are, so that numba compiles for one kind of arguments.
+    # As read-only arrays in any case, so that numba compiles for one kind of arguments.
     data, starts, ends = (read_only(array) for array in (data, starts, ends))
     outputs = _outputs(*(count * layout.widths[kind] for kind in (INTEGERS, FLOATS, BYTES)))
     missing = np.zeros((layout.optionals, count), np.uint8)
@@ -192,7 +192,7 @@ class ColumnLayout:
     """Features as arrays, as the kernels want them.
 
     ``widths`` says how many values one message has in the output of each kind, ``places`` where
-    therein a feature's are; the rest is as in `kernels.parse_messages`.
+    among them a feature's are; the rest is as in `parse_messages`.
     """
 
     def __init__(self, features: Mapping[str, Feature]):
@@ -295,7 +295,7 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
     Raises
     ------
     ConfigurationError
-        If values are nothing of these.
+        If values are of none of these kinds.
     """
     entries = []
     for name, values in features.items():

@@ -33,7 +33,7 @@ class ByteWindow:
     Attributes
     ----------
     data : array of uint8
-        A view of what is read and not yet skipped; valid until the next `more`.
+        A view of the bytes that are read and not yet skipped; valid until the next `more`.
     offset : int
         Where in the file ``data`` begins.
     limit : int
@@ -97,7 +97,7 @@ class ByteWindow:
         view = buffer.data
         with reading(self.path):
             while filled < len(view):
-                # What decompresses does so into a buffer of its own, of as many bytes.
+                # Decompression needs a buffer of its own, of as many bytes.
                 count = self._file.readinto(view[filled : filled + CHUNK_BYTES])
                 if not count:
                     break

@@ -1,4 +1,4 @@
-"""DatasetInMemory: what is the same for datasets in the memory of one process and of workers.
+"""DatasetInMemory: the common part of datasets in the memory of one process and of workers.
 
 Only it knows generation and layout; it sends them with every call. A shuffle fills the next
 generation, which becomes the dataset when everything has arrived: one that fails changes nothing.
@@ -35,7 +35,7 @@ class Load(Protocol):
         """Wait for the end; raise the first error."""
 
     def end(self) -> None:
-        """Begin no more partitions, and wait for those that are being read."""
+        """Begin no further partitions, and wait for the ones that are being read."""
 
 
 class DatasetInMemory(FixedAttributes, ABC):
@@ -75,7 +75,7 @@ class DatasetInMemory(FixedAttributes, ABC):
         ------
         DatasetError
             If something cannot be read; the error names file and record. Or if all files are empty.
-            What was in memory stays.
+            The content of the memory stays.
         WorkerLostError
             On a cluster, if there are no workers, or too many were lost.
         ClosureCancelledError
@@ -85,7 +85,7 @@ class DatasetInMemory(FixedAttributes, ABC):
         self.wait_preload_done()
 
     def preload_into_memory(self) -> None:
-        """Begin to read everything, and return at once; does nothing if it has begun already.
+        """Begin to read everything, and return immediately; does nothing if it has begun already.
 
         Workers read when nothing else is queued: for example the next dataset during training.
         """
@@ -108,7 +108,7 @@ class DatasetInMemory(FixedAttributes, ABC):
         try:
             loading.wait()
             self._check_any(loading.generation)
-        except BaseException:  # whatever ends it, an interrupt too: what was loaded is forgotten
+        except BaseException:  # whatever ends it, an interrupt too: loaded partitions are dropped
             loading.end()
             self._stores.call_all(Memory.forget, loading.generation, self._generation)
             raise
@@ -143,8 +143,8 @@ class DatasetInMemory(FixedAttributes, ABC):
     def global_shuffle(self, seed: int | None = None) -> None:
         """Shuffle all examples among each other.
 
-        On a cluster, the partitions are spread evenly over the workers that are there. It needs
-        memory for the examples twice while it runs; what exceeds ``memory_limit`` goes to files.
+        On a cluster, the partitions are spread evenly over the present workers. It needs memory for
+        the examples twice while it runs; examples beyond ``memory_limit`` go to files.
 
         Parameters
         ----------
@@ -221,7 +221,7 @@ class DatasetInMemory(FixedAttributes, ABC):
                 return
 
     def _restored(self) -> dict[int, str]:
-        """Ask who has which partition, have lost ones made again; return the owners."""
+        """Ask which process has which partition, have lost ones made again; return the owners."""
         self._check_loaded()
         return self._stores.restore(self._generation, self._layout)
 

@@ -227,7 +227,7 @@ class InMemoryDataset(DatasetInMemory):
         return files_of(self.source.node)
 
     def _free(self, generation: int) -> None:
-        self._store = None  # an iteration that has begun keeps what it reads, and goes on
+        self._store = None  # an iteration that has begun keeps its partitions, and continues
 
 
 class Loading:
@@ -253,11 +253,11 @@ class Loading:
         KnownPartitions().add(self._read)
 
     def stop(self) -> None:
-        """Begin no more partitions."""
+        """Begin no further partitions."""
         self._left.clear()
 
     def end(self) -> None:
-        """Begin no more partitions, and wait for those that are being read."""
+        """Begin no further partitions, and wait for the ones that are being read."""
         self.stop()
         self._join()
 

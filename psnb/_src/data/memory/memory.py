@@ -281,7 +281,7 @@ class Memory:
             self._store.put(generation, number, chunk)
 
     def examples(self, generation: int, layout: ShufflePlan, numbers: Iterable[int]) -> Dataset:
-        """Return the examples of partitions, in batches; those that are not here are made again."""
+        """Return the examples of partitions, in batches; missing partitions are made again."""
         held = InMemoryPartitions(self, generation, layout, tuple(numbers), layout.fingerprint)
         return Dataset(held).ragged_batch(self._batch_size)
 

@@ -118,7 +118,8 @@ class ShufflePlan:
         Raises
         ------
         ConfigurationError
-            If the examples were not shuffled globally: those of a partition are neighbours then.
+            If the examples were not shuffled globally: the examples of a partition are neighbours
+            then.
         """
         names = tuple(slots)
         if names and self.partitions > 1 and not any(len(each.groups) == 1 for each in self.stages):

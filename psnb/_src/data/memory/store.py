@@ -48,7 +48,6 @@ class Partition:
         self.examples = self.bytes_in_memory = self.bytes_on_disk = 0
 
     def add(self, chunk: NumberedExamples) -> None:
-        """Add some examples."""
         with self._lock:
             self._chunks.append(chunk)
             self._ordered = False
@@ -239,13 +238,12 @@ class MemoryStore:
                 self.drop(other, number)
 
     def forget(self, generation: int) -> None:
-        """Forget a generation."""
         for other, number in list(self._partitions):
             if other == generation:
                 self.drop(other, number)
 
     def statistics(self, generation: int) -> MemoryStatistics:
-        """Return the statistics of a generation; the bytes are those of all generations."""
+        """Return the statistics of a generation; the bytes are of all generations."""
         with self._lock:
             all_ = list(self._partitions.values())
             mine = {n: each for (g, n), each in self._partitions.items() if g == generation}

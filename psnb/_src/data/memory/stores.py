@@ -20,8 +20,8 @@ Call = tuple[str, Callable[..., StoreContents], tuple[Any, ...]]
 class Stores(ABC):
     """A `Memory` in each of some processes; for one thread at a time.
 
-    They are asked anew before each operation: processes may die, and come back without partitions.
-    A partition that none has any more is made again.
+    They are asked before each operation: processes may die, and come back without partitions. A
+    partition that no process has any more is made again.
 
     Attributes
     ----------

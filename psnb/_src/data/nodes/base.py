@@ -71,8 +71,8 @@ def take_each(
 ) -> Block | None:
     """Take elements and call a function with each, up to the first for which it fails.
 
-    What comes before that one is returned, and it comes again; if it is the very first, its error
-    is raised. False ends this before an element, too; there may be none then.
+    The elements before that one are returned, and it comes again; if it is the very first, its
+    error is raised. False ends this before an element, too; there may be none then.
     """
     block = reader.take(limit)
     if block is None:

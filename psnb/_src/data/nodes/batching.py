@@ -30,7 +30,7 @@ from psnb.errors import DatasetError
 
 @dataclass(frozen=True, eq=False)
 class Batching(Node):
-    """Base of what makes one element of ``batch_size``; the last may be of fewer."""
+    """Base of nodes that make one element of ``batch_size``; the last may be of fewer."""
 
     ahead: ClassVar[int] = 1
 
@@ -60,7 +60,7 @@ class Batching(Node):
         """
 
     def spec(self, run: bool) -> Spec:
-        """Return that of the input with one more axis."""
+        """Return the input's spec with one more axis."""
         spec = self.source.spec(run)
         if not of_arrays(spec):
             return None
@@ -96,7 +96,7 @@ class Batch(Batching):
 
 @dataclass(frozen=True, eq=False)
 class RaggedBatch(Batching):
-    """Makes a `Ragged` of what is not known to be of one shape."""
+    """Makes a `Ragged` of leaves that are not known to be of one shape."""
 
     name: ClassVar[str] = "ragged_batch"
 
@@ -110,7 +110,7 @@ class RaggedBatch(Batching):
         return as_rows(column)
 
     def spec(self, run: bool) -> Spec:
-        """Return that of the input with one more axis; if it is not known, what a batch says."""
+        """Return the input's spec with one more axis; if it is not known, the first batch's."""
         size = self.batch_size if self.drop_remainder else None
         if self._shapes is None:
             return map_leaves(lambda leaf: _of_any(leaf, size), first_spec(self)) if run else None
@@ -145,7 +145,7 @@ def _is_text(column: np.ndarray, block: Block, index: int) -> bool:
 
 
 def _of_any(leaf: ArraySpec, size: int | None) -> ArraySpec:
-    """Return the spec of any batch, given that of one."""
+    """Return the spec of any batch, from one batch's."""
     rest = (None, *leaf.shape[2:]) if leaf.ragged else leaf.shape[1:]
     return ArraySpec((size, *rest), leaf.dtype, leaf.ragged)
 
@@ -229,7 +229,7 @@ class PaddedBatch(Batching):
         return out
 
     def spec(self, run: bool) -> Spec:
-        """Return that of the input with one more axis, and the shapes that were given."""
+        """Return the input's spec with one more axis, and the given shapes."""
         spec = super().spec(run)
         if spec is None or self.padded_shapes is None:
             return spec
@@ -271,7 +271,7 @@ class PaddedBatch(Batching):
 
 
 def filled(structure: Any, size: int) -> Any:
-    """Return padded shapes with a size in place of those that are not given."""
+    """Return padded shapes, with a size where none is given."""
 
     def of(shape: Any) -> Any:
         if shape is None:

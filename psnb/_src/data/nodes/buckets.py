@@ -1,7 +1,7 @@
 """Elements of similar length as batches: tf.data's ``bucket_by_sequence_length``.
 
-The state has no elements. Those in buckets are the last ones of each bucket that were read: to
-resume, what was read since the oldest of them is read again, and its lengths are computed again.
+The state has no elements. Buckets hold the latest elements that were read for them: to resume,
+everything since the oldest of these is read again, and its lengths are computed again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Buckets(Node):
         return PaddedBatch(self.source, size, self.drop_remainder, shapes, self.padding_values)
 
     def spec(self, run: bool) -> Spec:
-        """Return that of the input, padded, with one more axis."""
+        """Return the input's spec, padded, with one more axis."""
         if self.no_padding:
             spec = self.source.spec(run)
             return map_leaves(lambda leaf: leaf.batched(None), spec) if of_arrays(spec) else None
@@ -94,7 +94,7 @@ class _BucketsIterator(NodeIterator):
         self._node = node
         buckets = len(node.bucket_batch_sizes)
         self._held: list[list[Block]] = [[] for _ in range(buckets)]
-        self._positions: list[list[int]] = [[] for _ in range(buckets)]  # of what is held
+        self._positions: list[list[int]] = [[] for _ in range(buckets)]  # of the held elements
         self._bases: list[tuple[int, State]] = []  # the reader's state at some positions, sorted
         now: Any
         self._batches: int

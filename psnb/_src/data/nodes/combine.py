@@ -38,12 +38,12 @@ class Zip(Node):
         return None if several is None else Zipped(self.nesting, several)
 
     def spec(self, run: bool) -> Spec:
-        """Return those of the inputs, nested."""
+        """Return the specs of the inputs, nested."""
         specs = [each.spec(run) for each in self.sources]
         return None if None in specs else unflatten(self.nesting, iter(specs))
 
     def cardinality(self) -> int:
-        """Return that of the shortest."""
+        """Return the length of the shortest."""
         counts = [each.cardinality() for each in self.sources]
         finite = [count for count in counts if count >= 0]
         if UNKNOWN in counts:
@@ -79,7 +79,7 @@ class _ZipIterator(_SeveralInputsIterator):
             try:
                 block = None if self._ended else reader.take(limit)
             except DatasetError as error:
-                failed, limit = error, 1  # its element is lost, and those that belong to it
+                failed, limit = error, 1  # its element is lost, and the others' elements for it
                 continue
             if block is None:
                 self._ended = True
@@ -98,7 +98,7 @@ class _ZipIterator(_SeveralInputsIterator):
 
 @dataclass(frozen=True, eq=False)
 class Concatenate(Node):
-    """The elements of the first dataset, then those of the second."""
+    """The elements of the first dataset, then of the second."""
 
     name: ClassVar[str] = "concatenate"
 

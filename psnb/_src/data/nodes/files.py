@@ -104,7 +104,7 @@ class RecordChunk(Protocol):
 
     @property
     def next_offset(self) -> int:
-        """Return the offset at which reading can go on after them."""
+        """Return the offset at which reading can continue after them."""
 
 
 class Format(Protocol):

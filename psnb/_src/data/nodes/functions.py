@@ -63,7 +63,7 @@ class _ScanIterator(SingleInputIterator[Scan]):
         return [[_encoded(leaf) for leaf in self._memory], self._reader.state()]
 
     def _step(self, element: Any) -> None:
-        # The function may change the arrays that it gets, and refill those that it returns.
+        # The function may change the arrays that it gets, and refill the ones that it returns.
         given = [copied(leaf) for leaf in self._memory]
         memory = unflatten(self._nesting, iter(given))
         result = self._node.function(memory, element)
@@ -71,7 +71,7 @@ class _ScanIterator(SingleInputIterator[Scan]):
             raise DatasetError("the function must return a pair: the next state, and an element")
         leaves = next_state(self._nesting, self._memory, result[0], element)
         self._stacker.add(result[1])
-        # What it was given is its own already.
+        # Its arguments are its own already.
         pairs = zip(leaves, given, strict=True)
         self._memory = [leaf if leaf is mine else copied(leaf) for leaf, mine in pairs]
 
@@ -124,7 +124,7 @@ def _decoded(encoded: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Map(Node):
-    """Applies a function to each element, or to many at once."""
+    """Applies a function to each element, or to many together."""
 
     name: ClassVar[str] = "map"
     one_to_one: ClassVar[bool] = True

@@ -54,7 +54,7 @@ class _OpenDataset:
 
 
 class _InterleaveIterator(NodeIterator):
-    """As TensorFlow's `InterleaveDataset`: a slot whose dataset ended stays empty for its turn."""
+    """As in TensorFlow: a slot whose dataset ended stays empty for its turn."""
 
     def __init__(self, node: Interleave, context: Context, state: State) -> None:
         self._node, self._context = node, context

@@ -85,7 +85,7 @@ class _Groups(NamedTuple):
     Attributes
     ----------
     order : numpy.ndarray
-        The elements that are kept, those of one group one after another.
+        The kept elements, group after group.
     starts : numpy.ndarray
         Where in ``order`` each group begins.
     group : numpy.ndarray
@@ -178,7 +178,7 @@ def _joined(column: Column, groups: _Groups, erase_duplicates: bool) -> Column:
         again[pairs[1:]] = (values[pairs[1:]] == values[pairs[:-1]]) & (
             group[pairs[1:]] == group[pairs[:-1]]
         )
-        # What was alone is not a merged instance, and stays as it is.
+        # An element without others is not a merged instance, and stays as it is.
         again &= (np.bincount(groups.group) > 1)[group]
         values, group = values[~again], group[~again]
     offsets = np.zeros(len(groups.starts) + 1, np.int64)

@@ -1,9 +1,9 @@
 """Partitions that another library holds or computes, such as Dask; read one after another.
 
 The library is behind `PartitionSource`: this room does not know it. A partition may be computed
-again where its worker was lost, or another part of it is read. So what is known of partitions is
-kept, in states and with an epoch over several parts (`KnownPartitions`): going on in one that has
-other rows is refused.
+again where its worker was lost, or another part of it is read. So their sizes are kept, in states
+and with an epoch over several parts (`KnownPartitions`): to continue in a partition that has other
+rows is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PartitionSource(Protocol):
         """
 
     def spec(self) -> Spec:
-        """Return that of its rows as far as it is known without reading; None if it is not."""
+        """Return the spec of its rows as far as it is known without reading; None if it is not."""
 
 
 PartitionsOf = Callable[[Any, Sequence[str] | None], "Partitions"]
@@ -216,7 +216,7 @@ class _PartitionsIterator(NodeIterator):
 
 
 def rows_of_partition(value: Any, columns: list[str] | None = None) -> Block:
-    """Return the rows of what a partition is: a table, an array, or an iterable of elements.
+    """Return the rows of a partition: a table, an array, or an iterable of elements.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """The folder that `Dataset.save` writes: parts, and ``dataset.json`` that lists them.
 
-It is written beside its place and renamed into it when it is complete.
+It is written next to its place, and renamed into it when complete.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ _READ_AT_ONCE = 4096
 
 @dataclass(frozen=True, eq=False)
 class Slice(Node):
-    """Base of those that are a slice of their input, as Python's slices are of a list."""
+    """Base of nodes that are a slice of their input, as Python's slices are of a list."""
 
     source: Node
 

@@ -1,8 +1,8 @@
 """Elements in random order, drawn from a buffer of the next ones.
 
 Elements are in the rows of a store; when an element is drawn, its row is reused for the next one.
-Only a list of row numbers is shuffled, as indices would be; whole blocks are then copied out of
-the store and into it at once.
+Only a list of row numbers is shuffled, as indices would be; whole blocks are then copied out of the
+store and into it.
 
 The state contains no elements. The content of the buffer follows from the key and from how many
 were drawn and read. To resume, these elements are read again, from the input's position before
@@ -56,7 +56,7 @@ class _Patience:
     def report(self, count: int, size: int) -> int:
         """Log a warning if it is time, and return how many elements to read before the next call.
 
-        As many as take a moment: elements may be slow, and a buffer smaller than a block.
+        As many as come within a moment: elements may be slow, and a buffer smaller than a block.
         """
         now = time.monotonic()
         if self._began is None:
@@ -163,7 +163,7 @@ class BufferIterator(NodeIterator):
                 self._bases.popleft()
 
     def _append(self, block: Block, first: int | np.ndarray) -> None:
-        """Fill the next slots; ``first`` is the number of the first element, or those of all."""
+        """Fill the next slots; ``first`` is the first element's number, or the numbers of all."""
         rows, stop = self._put(block, first), self._size + block.count
         if stop > len(self._rows):
             self._rows = grown(self._rows, min(self._size_limit, max(2 * len(self._rows), stop)))

@@ -19,7 +19,7 @@ from psnb._src.data.ragged import Ragged, rows_of
 
 
 class RaggedRows:
-    """Rows in one buffer: new ones go to its end; when that is full, those in use are moved.
+    """Rows in one buffer: new ones go to its end; when that is full, rows in use are moved.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class RaggedRows:
     def __init__(self, like: Ragged) -> None:
         self._values = np.empty((0, *like.values.shape[1:]), like.dtype)
         self._starts = self._lengths = np.empty(0, np.int64)
-        self._end = 0  # of what is written in the buffer
+        self._end = 0  # of the written part of the buffer
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -41,7 +41,7 @@ class RaggedRows:
         return self._values.dtype
 
     def fits(self, rows: Ragged) -> bool:
-        """Return whether rows are of the dtype and trailing axes of these."""
+        """Return whether rows have this buffer's dtype and trailing axes."""
         return rows.dtype == self.dtype and rows.shape[2:] == self._values.shape[1:]
 
     def grow(self, count: int) -> None:
@@ -87,7 +87,6 @@ class RowStore:
         self._capacity = 0
 
     def put(self, rows: np.ndarray, block: Block) -> None:
-        """Overwrite some rows."""
         if not len(rows):
             return
         if self._like is not None and (self._like.origin is None) != (block.origin is None):
@@ -120,7 +119,6 @@ class RowStore:
                 column[row] = leaf
 
     def get(self, rows: np.ndarray) -> Block:
-        """Return some rows."""
         assert self._like is not None  # nothing is taken before something was put
         found = [
             column.take(rows) if isinstance(column, RaggedRows) else _filled(take(column, rows))

@@ -36,7 +36,7 @@ class Range(Node):
         return _Numbers(range(self.start, self.stop, self.step))
 
     def spec(self, run: bool) -> Spec:
-        """Return that of an int64."""
+        """Return the spec of an int64."""
         return ArraySpec((), np.dtype(np.int64))
 
     def cardinality(self) -> int:
@@ -69,7 +69,7 @@ class Slices(Node):
         return SelectedRows(self.block)
 
     def spec(self, run: bool) -> Spec:
-        """Return that of a row."""
+        """Return the spec of a row."""
         spec = block_spec(self.block)
         if spec is None and self.block.count:
             spec = element_spec(self.block.element(0))
@@ -184,7 +184,7 @@ class Npy(Node):
         return Zipped(self.nesting, leaves)
 
     def spec(self, run: bool) -> Spec:
-        """Return that of a row; opens the files."""
+        """Return the spec of a row; opens the files."""
         specs = [column_spec(arrays[0]) for arrays in self._arrays()]
         return unflatten(self.nesting, iter(specs))
 

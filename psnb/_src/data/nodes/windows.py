@@ -31,7 +31,7 @@ class Unbatch(Node):
         return _UnbatchIterator(self, context, state)
 
     def spec(self, run: bool) -> Spec:
-        """Return that of the input with an axis less."""
+        """Return the input's spec with an axis less."""
         spec = self.source.spec(run)
         if not of_arrays(spec):
             return None
@@ -105,7 +105,7 @@ class Window(Node):
         return None if spec is None else map_leaves(DatasetSpec, spec)
 
     def parameters(self) -> list[str]:
-        """Return those that the user gave."""
+        """Return the lengths that the user gave."""
         return [text for text in super().parameters() if "=" in text]
 
 

@@ -1,1 +1,1 @@
-"""The tables of parameters: what shards hold, and how it is checked."""
+"""The tables of parameters: the content of shards, and its checks."""

@@ -1,12 +1,12 @@
-"""ChangedRows: what of a table has changed since some moment. Pure.
+"""ChangedRows: which rows of a table have changed since some moment. Pure.
 
 Deltas of checkpoints and transfers to replicas ask for it, any number of them.
 
 Each row has the number of the period in which it changed last, two bytes; the rows that change in
 the present one have a bit each, which stay in the processor's caches. A question ends a period,
-and is answered with a mark, which the next question passes. Nothing is kept of consumers: one
-that could not use an answer asks with its old mark again, and several never meet. What cannot be
-known since a mark (rows were renumbered, it is another table) is answered with all rows.
+and is answered with a mark, which the next question passes. Nothing is kept for consumers: one that
+could not use an answer asks with its old mark again, and several do not interfere. If the changes
+since a mark cannot be known (rows were renumbered, it is another table), the answer is all rows.
 
 Not thread-safe; the server's one thread is its only user.
 """
@@ -27,8 +27,8 @@ from psnb._src.server.tables.growing_array import GrowingArray
 class Watcher(ABC):
     """Hears of it before rows of a table change.
 
-    It may need memory for that. If there is none, the change goes on, and `lapse` is called: a
-    checkpoint or a copy of a server can be made again, what a closure has learned cannot.
+    It may need memory for that. If there is none, the change is made, and `lapse` is called: a
+    checkpoint or a replica can be made again, a closure's updates cannot.
     """
 
     @abstractmethod
@@ -86,7 +86,7 @@ class ChangedRows(Watcher):
         self._begin()
 
     def changing(self, rows: np.ndarray | None) -> None:
-        """Note rows that change in this period; an empty array is a change beside the rows."""
+        """Note rows that change in this period; an empty array is a change of something else."""
         self._anything = self._period
         if rows is None:
             self._all = self._period

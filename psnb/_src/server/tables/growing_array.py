@@ -83,8 +83,8 @@ class GrowingArray:
     def keep(self, which: np.ndarray, room: int) -> None:
         """Drop the rows that are not marked in ``which`` (bool); the others move up.
 
-        What is not needed for ``room`` rows goes back to the system, if there is memory for a copy
-        of what stays.
+        Memory that ``room`` rows do not need goes back to the system, if there is memory for a copy
+        of the rest.
         """
         count = int(np.count_nonzero(which))
         other = GrowingArray(self._room.shape[1], self._room.dtype, self._most)

@@ -1,10 +1,10 @@
 """Which numbers of a variable a push has gradients for, and how many updates each has had. Pure.
 
-No gradient is not a gradient of zeros: by one of zeros, moments decay, momentum moves on, weights
-decay and the count of updates grows. Many parameters of a model lie in one variable, and a step may
-use a few of them. So a push may name the *ranges* that it has gradients for, int64 ``(n, 2)``,
-ascending, each with its start and stop; its gradient has their numbers alone, one after the other.
-What lies outside stays as it is, with its state. None stands for the whole variable.
+No gradient is not a gradient of zeros: with zeros, moments decay, momentum moves on, weights decay
+and the count of updates grows. Many parameters of a model lie in one variable, and a step may use a
+few of them. So a push may name the *ranges* that it has gradients for, int64 ``(n, 2)``, ascending,
+each with its start and stop; its gradient has their numbers alone, one after the other. All numbers
+outside stay as they are, with their state. None stands for the whole variable.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class UpdateCounts(NamedTuple):
 
     @classmethod
     def even(cls, extent: int, count: int) -> UpdateCounts:
-        """Return those of numbers that have had equally many."""
+        """Return runs of numbers with equal counts."""
         return cls(np.array([extent], np.int64), np.array([count], np.int64))
 
     @classmethod
@@ -172,7 +172,7 @@ class UpdateCounts(NamedTuple):
         return _simplified(stops, np.maximum(*both))
 
     def part(self, start: int, stop: int) -> UpdateCounts:
-        """Return those of a part of the numbers."""
+        """Return the counts of a part of the numbers."""
         stops = np.clip(self.stops, start, stop)
         kept = np.diff(stops, prepend=start) > 0
         return UpdateCounts(stops[kept] - start, self.counts[kept])
@@ -197,10 +197,10 @@ def _simplified(stops: np.ndarray, counts: np.ndarray) -> UpdateCounts:
 def counts_together(
     parts: Sequence[tuple[int, UpdateCounts | None, int]],
 ) -> UpdateCounts | None:
-    """Return the counts of a whole from those of its parts; None if all numbers have had as many.
+    """Return the counts of a whole from its parts' counts; None if all numbers have had as many.
 
-    Of each part how many numbers it has, its counts if they differ, and how many updates it has had
-    in all.
+    For each part how many numbers it has, its counts if they differ, and how many updates it has
+    had in all.
     """
     if all(counts is None for _, counts, _ in parts) and len({step for *_, step in parts}) <= 1:
         return None

@@ -32,7 +32,7 @@ _ALL_MAY = np.empty(0, np.bool_)
 
 
 class RowRequest:
-    """Ids that are to get rows, and memory for the numbers of these.
+    """Ids that will get rows, and memory for their numbers.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class RowIndex(Protocol):
         """
 
     def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
-        """Return the row of each id: both at once."""
+        """Return the row of each id: both in one pass."""
 
     def find(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of each id, -1 for ids without a row."""

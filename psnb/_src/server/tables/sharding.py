@@ -69,8 +69,9 @@ class FixedShards:
 class MinSize:
     """Split a variable into as many shards as possible, each of a minimum size.
 
-    After TensorFlow's ``MinSizePartitioner``, with its defaults. As there, the last byte counts: a
-    variable of two and a half times ``min_shard_bytes`` becomes three shards, a little below it.
+    After TensorFlow's ``MinSizePartitioner``, with its defaults. As in TensorFlow, the last byte
+    counts: a variable of two and a half times ``min_shard_bytes`` becomes three shards, a little
+    below it.
 
     Parameters
     ----------

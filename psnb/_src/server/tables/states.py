@@ -74,7 +74,7 @@ class Expected:
 
     @property
     def optional(self) -> frozenset[str]:
-        """The names of the arrays that a tail may have besides."""
+        """The names of the arrays that a tail may also have."""
         return frozenset({COUNTS})
 
     def check_names(self, found: Mapping[str, Form]) -> None:
