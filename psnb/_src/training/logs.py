@@ -199,8 +199,6 @@ class TensorBoard(Callback):
             self._writer = None
 
 
-# Files of lines, some of which may have been cut: their process was killed, or had no room.
-
 _CHUNK = 1 << 18
 
 

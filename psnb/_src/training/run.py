@@ -72,8 +72,7 @@ class TrainingPlan:
     fetch: FetchLines
     callbacks: Sequence[object]
     checkpoint: CheckpointManager | None
-    save_every: float | None
-    save_steps: int | None
+    schedule: SaveSchedule
     metadata: Mapping[str, Any]
     debug: bool
     validate: Callable[[], Mapping[str, float]] | None
@@ -120,7 +119,6 @@ class TrainingRun:
         self._clock = TrainingClock(plan.epochs)
         self._stopped = self._reason = ""
         self._last_on_batch = time.monotonic()
-        self._schedule = SaveSchedule(plan.save_every, plan.save_steps, self._last_on_batch)
         self._unsaved = True
 
     def stop(self, reason: str) -> None:
@@ -216,7 +214,7 @@ class TrainingRun:
         self._current = current = EpochProgress(
             epoch, iterator, figures, time.monotonic(), self._part["seconds"]
         )
-        self._schedule.count_from(self._step)  # what is resumed was saved
+        self._plan.schedule.count_from(self._step)  # what is resumed was saved
         epoch_shown(self._coordinator, self._clock, epoch, iterator.count, figures.earlier)
         plan.worker.train(self._coordinator, plan.step, iterator, self._watch)
         current.end()
@@ -238,7 +236,7 @@ class TrainingRun:
         if self._plan.callbacks and now - self._last_on_batch >= _ON_BATCH_EVERY:
             self._last_on_batch = now
             self._notify("on_batch", current.snapshot())
-        if self._schedule.due(now, self._step):
+        if self._plan.schedule.due(now, self._step):
             self._save()
 
     def _check(self) -> None:
@@ -303,11 +301,11 @@ class TrainingRun:
         path = (
             manager.save()
             if last
-            else saved_automatically(self._coordinator, manager, self._schedule, self._step)
+            else saved_automatically(self._coordinator, manager, self._plan.schedule, self._step)
         )
         self._unsaved = path is None
         if path is not None:
-            self._schedule.saved(time.monotonic(), self._step)  # what ended meanwhile is in it
+            self._plan.schedule.saved(time.monotonic(), self._step)  # what ended meanwhile is in it
             self._notify("on_checkpoint", path)
 
     @property

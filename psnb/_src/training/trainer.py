@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
-from psnb._src.checkpoint.manager import latest_full
+from psnb._src.checkpoint.manager import SaveSchedule, latest_full
 from psnb._src.checkpoint.store import checked_metadata
 from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from, map_whole_splits
 from psnb._src.coordinator.dask_source import DaskPartitions, frame_beside
@@ -288,8 +289,11 @@ class Trainer(FixedAttributes):
             FetchLines(fetch, fetch_every),
             all_callbacks,
             checkpoint,
-            None if save_every is None else period("save_every", save_every),
-            None if save_steps is None else integer("save_steps", save_steps, 1),
+            SaveSchedule(
+                None if save_every is None else period("save_every", save_every),
+                None if save_steps is None else integer("save_steps", save_steps, 1),
+                time.monotonic(),
+            ),
             {} if metadata is None else metadata,
             debug,
             None if validated is None else self._evaluator(validated),
