@@ -4,9 +4,10 @@ Not imported with ``psnb``; it needs PyTorch: ``pip install psnb[torch]``.
 """
 
 try:
-    from psnb._src.models.torch.distributed import DistributedModel, ModuleStage, distribute, stage
-    from psnb._src.models.torch.model_pass import TensorBags, as_torch
+    from psnb._src.models.torch.distributed import DistributedModel, distribute
+    from psnb._src.models.torch.pipeline import ModuleStage, stage
     from psnb._src.models.torch.tables import HashedEmbedding as Embedding
+    from psnb._src.models.torch.tensors import TensorBags, as_torch
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.models.shared import table_source
+from psnb._src.models.table_rows import table_source
 from psnb._src.server.optimizers import SGD
 from psnb._src.server.tables import operations
 from psnb._src.server.tables.row_use import CtrAccessor

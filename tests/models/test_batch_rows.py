@@ -10,7 +10,7 @@ import pytest
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import shards_of
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.models.shared import BatchRows
+from psnb._src.models.batch_rows import BatchRows
 from psnb._src.server.optimizers import SGD
 from psnb.errors import IdOutOfRangeError, InvalidArrayError
 from tests.models.placing import InProcessStrategy

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from psnb._src.models.shared import batch_summary
+from psnb._src.models.batch_rows import batch_summary
 from psnb._src.worker.context import WorkerContext, entered
 from psnb._src.worker.leasing import LeaseRequests
 from psnb._src.worker.resources import SharedIterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psnb._src.models.shared import FlatVariables, place_flat
+from psnb._src.models.flat_variables import FlatVariables, place_flat
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb.errors import ConfigurationError, InvalidArrayError

@@ -17,13 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import structs
+from xxhash import xxh3_64_hexdigest
 
 from psnb._src.client.arguments import as_initializer
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import shards_of
 from psnb._src.client.model_records import Arrays, ModelRecord, ModelRecords
 from psnb._src.client.variable import Variable
-from psnb._src.models.shared import (
+from psnb._src.models.flat_variables import (
     ArrayLocation,
     FlatVariables,
     OptimizerChoice,
@@ -32,8 +33,8 @@ from psnb._src.models.shared import (
     optimizer_for,
     place_flat,
     place_state,
-    write_rows,
 )
+from psnb._src.models.table_rows import write_rows
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.initializers import Initializer
 from psnb._src.utils.text import NAME, counted, truncate
@@ -221,6 +222,12 @@ def _adopted(
     taken = found.taken(wanted)
     _say(name, taken, optimizers)
     return taken
+
+
+def local_value(dtype: object, shape: Sequence[int], value: np.ndarray) -> str:
+    """Return what identifies a value that stays with a model, such as a frozen embedding."""
+    digest = xxh3_64_hexdigest(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    return f"{dtype} of shape {tuple(shape)} with checksum {digest}, on no server"
 
 
 def note_local(models: ModelRecords, name: str, local: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ from distributed import Client
 
 import psnb
 import psnb.keras
-from psnb._src.models.keras.fit import Passes
+from psnb._src.models.keras.passes import Passes
 from tests.models.keras import nets
 
 pytestmark = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from psnb._src.models.export.writing import check_nested, leaves_of, nested
+from psnb._src.models.export.nested import check_nested, leaves_of, nested
 
 Pair = namedtuple("Pair", "first second")
 Renamed = namedtuple("Renamed", "class x", rename=True)  # type: ignore[misc]

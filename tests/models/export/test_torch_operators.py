@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import psnb
 import psnb.torch
-from psnb._src.models.export.torch_program import ALLOWED
+from psnb._src.models.export.torch_operators import ALLOWED
 from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError, ExportError
 from tests.models.export.rows_model import Model

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import psnb.jax
-from psnb._src.models.jax.program import pure
+from psnb._src.models.jax.purity import pure
 from psnb._src.server.optimizers import SGD
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy

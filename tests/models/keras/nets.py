@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from psnb._src.models.keras.distributed import CompiledModel
+from psnb._src.models.keras.compiled import CompiledModel
 from psnb._src.models.keras.split import split
 from tests.models.placing import InProcessStrategy
 

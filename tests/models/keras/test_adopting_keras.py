@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from psnb._src.models.keras.distributed import CompiledModel
-from psnb._src.models.keras.network import name_there
+from psnb._src.models.keras.compiled import CompiledModel
+from psnb._src.models.keras.layer_names import name_there
 from psnb._src.models.keras.split import split
 from psnb.errors import ConfigurationError
 from tests.models.keras import nets

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.models.keras.fit import as_batches
+from psnb._src.models.keras.data import as_batches
 
 A, B, Y = np.arange(12.0).reshape(6, 2), np.arange(6.0).reshape(6, 1), np.arange(6)
 

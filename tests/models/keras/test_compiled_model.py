@@ -13,9 +13,9 @@ import keras
 import numpy as np
 import pytest
 
-import psnb._src.models.keras.split as splitting
 from psnb import Adagrad
-from psnb._src.models.keras.distributed import CompiledModel, program
+from psnb._src.models import keras_backend
+from psnb._src.models.keras.compiled import CompiledModel, program
 from psnb._src.models.keras.split import plain_copy, split
 from psnb._src.worker.context import WorkerContext, entered
 from psnb.errors import (
@@ -150,7 +150,7 @@ def test_a_process_that_has_keras_with_another_backend_says_so(
     with pytest.raises(
         ConfigurationError, match=r"imported Keras with 'tensorflow'.*KERAS_BACKEND"
     ):
-        splitting.unpickled(keras.backend.backend(), "another name", pickled)
+        keras_backend.unpickled(keras.backend.backend(), "another name", pickled)
 
 
 def test_ids_out_of_range_fractions_and_what_is_missing_are_named() -> None:
@@ -325,7 +325,7 @@ def of_local_classes() -> list[Any]:
 def test_layers_of_ones_own_travel(made: Callable[[], list[Any]]) -> None:
     model = keras.Sequential([keras.Input((3,), name="x"), *made(), keras.layers.Dense(1)])
     found = nets.compiled(model, loss="mse")
-    splitting._known.clear()
+    keras_backend._known.clear()
     loaded = pickle.loads(cloudpickle.dumps(found.program))
     assert loaded is not found.program
     values, x = found.program.network.own_values(), np.ones((2, 3), np.float32)

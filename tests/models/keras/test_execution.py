@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import pytest
 
-from psnb._src.models.keras.distributed import check_execution
+from psnb._src.models.keras.compiled import check_execution
 from psnb.errors import ConfigurationError
 from tests.models.keras import nets
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.models.keras.distributed import CompiledModel
+from psnb._src.models.keras.compiled import CompiledModel
 from psnb._src.models.keras.split import split
 from psnb.errors import ConfigurationError
 from tests.models.export.followed import manager_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.models.keras.split import as_optimizer
+from psnb._src.models.keras.optimizers import as_optimizer
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from psnb._src.models.keras.distributed import LayerView
+from psnb._src.models.keras.layer_view import LayerView
 from psnb.errors import ConfigurationError
 from tests.models.keras import nets
 

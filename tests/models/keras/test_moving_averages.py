@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from psnb._src.client.updates import Updates, buffered
-from psnb._src.models.keras.distributed import CompiledModel
+from psnb._src.models.keras.compiled import CompiledModel
 from psnb._src.server.commit_log import Commit
 from tests.models.keras import nets
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from psnb import Adam
-from psnb._src.models.keras.distributed import compile_plain
+from psnb._src.models.keras.compiled import compile_plain
 from tests.models.keras import nets
 
 pytestmark = [

@@ -12,7 +12,7 @@ import pytest
 
 import psnb.keras
 from psnb import SGD, ExponentialDecay
-from psnb._src.models.keras.fit import ClassWeights
+from psnb._src.models.keras.data import ClassWeights
 from psnb._src.models.keras.split import split
 from psnb.data import Ragged
 from psnb.errors import ConfigurationError, InvalidArrayError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from psnb._src.models.torch.model_pass import _packed, _unpacked, from_device, to_device
+from psnb._src.models.torch.tensors import _packed, _unpacked, from_device, to_device
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
 from tests.models.torch.wide_deep import (

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from psnb._src.models.torch.replica import WorkerState
+from psnb._src.models.torch.worker_state import WorkerState
 from psnb.errors import ConfigurationError
 from tests.models.torch.wide_deep import distributed
 

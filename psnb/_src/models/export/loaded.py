@@ -6,218 +6,40 @@ also while another thread puts a newer one in its place.
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
 import time
 import uuid
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from psnb._src.checkpoint.manager import SaveSchedule
-from psnb._src.checkpoint.reader import NewerCheckpoint, WantedParameter, newer_checkpoint
 from psnb._src.data.formats.tables import columns_of
+from psnb._src.models.export.feeds import Fetch, ModelFeed
+from psnb._src.models.export.following import Following
 from psnb._src.models.export.manifest import (
     DENSE,
-    Computation,
-    Fetch,
-    ModelFeed,
     ModelManifest,
     TableEntry,
     check_file,
     read_model_manifest,
 )
-from psnb._src.models.export.tables import StoredRows, StoredTable, check_index, mapped, place_dtype
-from psnb._src.models.export.writing import nested
+from psnb._src.models.export.model_state import ModelState, ModelVersion, newer_state
+from psnb._src.models.export.nested import nested
+from psnb._src.models.export.row_files import check_index, mapped, place_dtype
+from psnb._src.models.export.tables import StoredRows, StoredTable
 from psnb._src.utils.arrays import concatenated
 from psnb._src.utils.checks import integer, path_text, period
-from psnb._src.utils.files import AnyPath, as_path
+from psnb._src.utils.files import as_path
 from psnb._src.utils.text import shown, truncate
-from psnb._src.utils.threads import Lock, uninterrupted
+from psnb._src.utils.threads import Lock
 from psnb.errors import ConfigurationError, ExportError
-
-# ModelState: all that a prediction uses, of one export or of one checkpoint. Pure.
-
-
-@dataclass(frozen=True)
-class ModelVersion:
-    """What a loaded model predicts with.
-
-    Attributes
-    ----------
-    path : str
-        The checkpoint; or the model's folder, before there was a newer one.
-    number : int
-        Of the checkpoint; of the model, that of the newest one before its export.
-    closures : int or None
-        How many closures had ended, if the checkpoint says so.
-    metadata : mapping
-        What the checkpoint was saved with, or the model exported with.
-    since : float
-        Since when it predicts with it, in seconds since the epoch.
-    """
-
-    path: str
-    number: int
-    closures: int | None
-    metadata: Mapping[str, Any]
-    since: float
-
-
-@dataclass(frozen=True)
-class ModelState:
-    """What predictions use; never changed.
-
-    Attributes
-    ----------
-    computation : Computation
-        What computes.
-    tables : mapping of str to StoredTable
-        Its rows.
-    version : ModelVersion
-        Where both are from.
-    checkpoint : NewerCheckpoint or None
-        The checkpoint, which must be there as long as they are used.
-    """
-
-    computation: Computation
-    tables: Mapping[str, StoredTable]
-    version: ModelVersion
-    checkpoint: NewerCheckpoint | None = None
-
-
-def newer_state(
-    manifest: ModelManifest, dense: Mapping[str, np.ndarray], now: ModelState, directory: AnyPath
-) -> ModelState | None:
-    """Return the state of the newest checkpoint in a directory; None if it is none newer than now.
-
-    Parameters
-    ----------
-    manifest : ModelManifest
-        The model's.
-    dense : mapping of str to numpy.ndarray
-        The dense parameters that were exported.
-    now : ModelState
-        What is used now.
-    directory : Path or RemotePath
-        Where the checkpoints are.
-
-    Raises
-    ------
-    CheckpointError
-        If it is damaged, cannot be read, or is none of this model.
-    """
-    after, before = now.version.number, now.checkpoint
-    found = newer_checkpoint(directory, after, _wanted(manifest), before)
-    if found is None:
-        return None
-    path, content = str(found.reader.path), found.reader.manifest
-    version = ModelVersion(
-        path, found.number, content.run.get("closures"), content.metadata, time.time()
-    )
-    computation = now.computation.with_dense(manifest.sources.taken(found.values, dense))
-    tables = {
-        each.name: StoredTable(**each.table().known(), content=found.values[each.name])
-        for each in manifest.tables
-    }
-    return ModelState(computation, tables, version, found)
-
-
-def _wanted(manifest: ModelManifest) -> dict[str, WantedParameter]:
-    """Return what a checkpoint must have; the seed of a table is of its name."""
-    variables = {
-        name: WantedParameter({"kind": "variable", "shape": [size], "dtype": dtype}, {})
-        for name, (size, dtype) in manifest.sources.variables.items()
-    }
-    tables = {}
-    for each in manifest.tables:
-        own = {"dim": each.dim, "rows": each.rows, "dtype": each.dtype}
-        recipe = {"initializer": each.initializer, "padding_idx": each.padding_idx}
-        if each.rows is None:
-            recipe["admission"] = each.admission
-        tables[each.name] = WantedParameter({"kind": "embedding", **own}, recipe)
-    return variables | tables
-
-
-# Following: a thread that looks for newer checkpoints for a model, until it is ended. Pure.
-#
-# The thread ``psnb-following`` keeps the model only while it refreshes it. So it ends with the
-# model, too: when that is collected, and when Python ends.
-
-logger = logging.getLogger("psnb")
-
-_AT_THE_END = 5.0
-"""Seconds to wait for the thread when Python ends: it may be reading from a network."""
-
-
-class Refreshed(Protocol):
-    """What is refreshed."""
-
-    def refresh(self) -> bool:
-        """Do so; raise if that fails."""
-
-
-class Following:
-    """Refreshes a model again and again.
-
-    Parameters
-    ----------
-    model : Refreshed
-        The model.
-    every : float
-        Seconds between two times. After a failure it is tried again after 1 s, then after growing
-        pauses of at most 5 minutes.
-    """
-
-    def __init__(self, model: Refreshed, every: float) -> None:
-        self._ended = threading.Event()
-        given = weakref.ref(model), self._ended, every
-        self._thread = threading.Thread(
-            target=_refresh, args=given, name="psnb-following", daemon=True
-        )
-        with uninterrupted:
-            self._thread.start()
-        weakref.finalize(model, _end, self._ended, self._thread)
-
-    def end(self) -> None:
-        """End it, and wait for what it is reading; idempotent."""
-        self._ended.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-
-
-def _end(ended: threading.Event, thread: threading.Thread) -> None:
-    ended.set()
-    if threading.current_thread() is not thread:
-        thread.join(_AT_THE_END)
-
-
-def _refresh(found: weakref.ref[Refreshed], ended: threading.Event, every: float) -> None:
-    rhythm, pause = SaveSchedule(every, None, time.monotonic()), 0.0
-    while not ended.wait(pause) and (model := found()) is not None:
-        try:
-            model.refresh()
-        except Exception as error:  # the thread must go on, whatever a store raises
-            pause = rhythm.failed(time.monotonic())
-            if rhythm.failures == 1:
-                reason = truncate(str(error)) or type(error).__name__
-                logger.warning("%r goes on with what it has, and tries again: %s", model, reason)
-        else:
-            if rhythm.failures:
-                logger.info("%r follows again", model)
-            rhythm.saved(time.monotonic(), 0)
-            pause = every
-        del model
-
 
 _NOWHERE = (
     "there is nothing to follow: give psnb.export(follow=manager), or the directory of checkpoints"

@@ -6,182 +6,24 @@ compiled programs and the sizes that they were compiled for.
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import inspect
 import itertools
-import math
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import cached_property, partial
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from psnb._src.client.embedding import Embedding
-from psnb._src.models.jax.batch import (
-    BatchForm,
-    BatchFunction,
-    GroupForm,
-    RowLayout,
-    batch_text,
-    form_of,
-)
-from psnb._src.models.jax.state import kept_state, merged_by_copies
-from psnb._src.models.shared import BatchRows
-from psnb._src.protocol.packing import dumps
-from psnb._src.utils.text import with_article
+from psnb._src.models.batch_rows import BatchRows
+from psnb._src.models.jax.batch import BatchFunction, batch_text
+from psnb._src.models.jax.batch_form import BatchForm, form_of
+from psnb._src.models.jax.purity import kept_state, merged_by_copies, pure
+from psnb._src.models.jax.row_layout import GroupForm, RowLayout
+from psnb._src.models.jax.transfer import PackedTransfer, device_called, together
 from psnb._src.worker.context import current_context
-from psnb.errors import ConfigurationError, SerializationError
-
-# Steps that came to this process: equal ones are one, with the programs that it has compiled.
-#
-# So a step that is an argument of a closure, and arrives with each, is compiled once a worker.
-# Steps are equal if their pickles are: functions by their code and what they refer to.
-#
-# Threads: any may load a step.
-
-KEPT = 16
-"""How many steps a process keeps; one that comes when there are more pushes out the one that was
-not used for longest, which is compiled again if it returns."""
-
-_lock = threading.Lock()  # guards what is kept, for a moment each
-_kept: OrderedDict[bytes, Any] = OrderedDict()
-
-
-def travelling(kind: Callable[..., Any], *made_of: Any) -> tuple[Any, ...]:
-    """Return what the ``__reduce__`` of a step returns that is ``kind(*made_of)``."""
-    try:
-        packed = dumps(made_of, with_article(kind.__qualname__))
-    except SerializationError as error:
-        # As it was: the pickler of the step names the culprit, by where it is in the closure.
-        raise error.__cause__ or error from None
-    return _arrived, (hashlib.blake2b(packed, digest_size=16).digest(), kind, *made_of)
-
-
-def _arrived(digest: bytes, kind: Callable[..., Any], *made_of: Any) -> Any:
-    if current_context() is not None:
-        # A closure waits for its step: another thread would only cost the way there and back.
-        # It has no effect, and does no harm, if JAX has computed before.
-        jax.config.update("jax_cpu_enable_async_dispatch", False)
-    with _lock:
-        if digest not in _kept:
-            _kept[digest] = kind(*made_of)
-        _kept.move_to_end(digest)
-        found = _kept[digest]
-        while len(_kept) > KEPT:
-            _kept.popitem(last=False)
-    return found
-
-
-# PackedTransfer: brings many arrays to a device in one copy for each dtype, and takes them apart
-# there.
-#
-# A copy to an accelerator costs about as much for a few numbers as for a thousand.
-
-
-class PackedTransfer(NamedTuple):
-    """How arrays of a tree lie one after another; equal ones need one program.
-
-    Attributes
-    ----------
-    tree : PyTreeDef
-        The tree.
-    shapes : tuple
-        Dtype and shape of each leaf.
-    """
-
-    tree: Any
-    shapes: tuple[tuple[str, tuple[int, ...]], ...]
-
-    def apart(self, flat: Sequence[Any]) -> Any:
-        """Return the tree from the arrays that `together` has made, in a program."""
-        whole = dict(zip(dict.fromkeys(dtype for dtype, _ in self.shapes), flat, strict=True))
-        starts = dict.fromkeys(whole, 0)
-        leaves = []
-        for dtype, shape in self.shapes:
-            start = starts[dtype]
-            starts[dtype] += math.prod(shape)
-            leaves.append(whole[dtype][start : starts[dtype]].reshape(shape))
-        return jax.tree.unflatten(self.tree, leaves)
-
-
-def together(given: Any) -> tuple[PackedTransfer, list[np.ndarray]]:
-    """Return the arrays of a tree as one for each dtype, and how to take them apart."""
-    leaves, tree = jax.tree.flatten(given)
-    arrays = [np.asarray(leaf) for leaf in leaves]
-    parts: dict[str, list[np.ndarray]] = {}
-    for each in arrays:
-        parts.setdefault(each.dtype.name, []).append(each.reshape(-1))
-    form = PackedTransfer(tree, tuple((each.dtype.name, each.shape) for each in arrays))
-    return form, [np.concatenate(several) for several in parts.values()]
-
-
-def device_called(name: str) -> jax.Device:
-    """Return a device of this process, or raise ConfigurationError if there is none."""
-    platform, _, number = name.partition(":")
-    try:
-        return jax.local_devices(backend=platform)[int(number or 0)]
-    except (RuntimeError, IndexError, ValueError) as error:
-        here = ", ".join(f"{each.platform}:{each.id}" for each in jax.local_devices())
-        raise ConfigurationError(
-            f"device={name!r} is not there in this process, where JAX has {here} "
-            f"({type(error).__name__}: {error}). Workers on machines with an accelerator need the "
-            "JAX that is made for it, such as jax[cuda12]"
-        ) from error
-
-
-# Finds functions that change what they refer to: state that would be that of one worker. Pure.
-#
-# A compiled function runs in Python only while it is traced, so a counter that it keeps counts
-# programs, and another one on each worker. What it draws from `random` or reads from a clock cannot
-# be noticed: it is traced into the program as a constant.
-
-
-@contextmanager
-def pure(function: Callable[..., Any]) -> Iterator[None]:
-    """Raise ConfigurationError at the end if a name of the function has another value, or content.
-
-    Of its own globals and closure cells, and of the items of lists, sets and dicts.
-    """
-    before = _referred(function)
-    yield
-    after = _referred(function)
-    changed = [name for name, (ids, _) in after.items() if ids != before.get(name, ([], []))[0]]
-    if changed:
-        name = getattr(function, "__qualname__", function)
-        raise ConfigurationError(
-            f"the function {name!r} changes {', '.join(map(repr, changed))}: that would be "
-            "the state of one worker, changed only when a program is compiled. Return it "
-            "(has_aux=True), or keep it in params or in a variable of the strategy"
-        )
-
-
-def _referred(function: Any) -> dict[str, tuple[list[int], list[Any]]]:
-    """Return for each name the ids of its value and of its items; and these, to keep them alive."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    if not isinstance(function, FunctionType):
-        return {}
-    try:
-        names = inspect.getclosurevars(function)
-    except ValueError:  # one of its names has no value yet
-        return {}
-    found = {}
-    for name, value in {**names.globals, **names.nonlocals}.items():
-        parts = [value]
-        if isinstance(value, dict):
-            parts += [*value, *value.values()]
-        elif isinstance(value, list | set):
-            parts += value
-        found[name] = [*map(id, parts)], parts
-    return found
-
+from psnb.errors import ConfigurationError
 
 Inside = Callable[[Callable[[dict[str, Any], list[Any]], Any], dict[str, Any], list[Any]], Any]
 """What is done in the program: takes the function, the parameters by name and the groups' rows."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -19,101 +18,20 @@ from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import Handle
 from psnb._src.client.local.dry_run import writes_nothing
 from psnb._src.client.variable import Variable
-from psnb._src.models.export.manifest import Exported
+from psnb._src.models.batch_rows import Pushed, batch_summary
 from psnb._src.models.jax.batch import BatchFunction, batch_function
-from psnb._src.models.jax.export import exported
-from psnb._src.models.jax.program import Program, travelling
+from psnb._src.models.jax.program import Program
+from psnb._src.models.jax.travel import travelling
 from psnb._src.models.jax.variables import TreeVariables
-from psnb._src.models.shared import (
-    Pushed,
+from psnb._src.models.step_description import (
     StepDescription,
     StepOperation,
     array_text,
-    batch_summary,
     pulling,
     pushing,
 )
 from psnb._src.worker.context import report
 from psnb.errors import ConfigurationError, InvalidArrayError
-
-
-class ForwardPass:
-    """A function of a model for one batch; made by `psnb.jax.forward`.
-
-    Works in the notebook and in closures. It trains nothing and leaves no trace in tables.
-
-    Parameters
-    ----------
-    of : BatchFunction
-        The function, with what it is applied to.
-    """
-
-    def __init__(self, of: BatchFunction) -> None:
-        self._of = of
-        self.__wrapped__, self.__qualname__ = of.function, f"forward pass of {of.name}"
-        self._program = Program(of, inside=_as_it_is, training=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return travelling(ForwardPass, self._of)
-
-    @property
-    def programs(self) -> int:
-        """How many programs were compiled in this process."""
-        return self._program.compiled
-
-    def to_export(self, example: Any) -> Exported:
-        """Return what `psnb.export` writes of it."""
-        return exported(self._of, example)
-
-    def __call__(self, batch: Any) -> Any:
-        """Return what the function returns for a batch, with numpy arrays.
-
-        Raises
-        ------
-        ConfigurationError
-            If the batch lacks a feature, or the device is not there.
-        InvalidArrayError, IdOutOfRangeError
-            If ids are not integers, or outside their table.
-        ServerLostError
-            If a server is gone.
-        """
-        return self._program(batch)[0]
-
-
-def forward(
-    function: Callable[..., Any],
-    *,
-    params: TreeVariables | None = None,
-    tables: Mapping[str, Embedding] | None = None,
-    ids: Callable[[Any], Mapping[str, Any]] | None = None,
-    combiner: str | Mapping[str, str] = "mean",
-    seed: int | None = None,
-    device: Any = None,
-) -> ForwardPass:
-    """Make a function of batches from one of parameters, rows and a batch.
-
-    Parameters
-    ----------
-    function : callable
-        ``function(params, rows, batch)`` returns a tree of arrays; see `psnb.jax.step`.
-    params, tables, ids, combiner, seed, device
-        As in `psnb.jax.step`.
-
-    Returns
-    -------
-    ForwardPass
-        Takes a batch; a closure like any other.
-
-    Raises
-    ------
-    ConfigurationError
-        If an argument is of the wrong kind.
-    """
-    return ForwardPass(batch_function(function, params, tables, ids, combiner, seed, device))
-
-
-def _as_it_is(function: Any, leaves: dict[str, Any], matrices: list[Any]) -> Any:
-    return function(leaves, matrices)
 
 
 def described_step(
@@ -180,14 +98,14 @@ class TrainStep:
         The loss, with what it is applied to.
     has_aux : bool
         As `step` takes it.
+    draws : bool
+        As `Program` takes it.
     """
 
-    def __init__(self, of: BatchFunction, has_aux: bool) -> None:
+    def __init__(self, of: BatchFunction, has_aux: bool, draws: bool = True) -> None:
         self._of, self._has_aux = of, has_aux
         # So psnb names its closures, and notices when what the loss refers to has changed.
         self.__wrapped__, self.__qualname__ = of.function, f"step of {of.name}"
-        # A stage that is computed again draws what it has drawn.
-        draws = not isinstance(of.function, _Recomputed)
         self._program = Program(of, self._gradients, training=True, draws=draws)
         self._losses = Program(of, self._found, training=False)  # for evaluation
         # What gets gradients, by variable.
@@ -424,148 +342,3 @@ def _named(metrics: Any) -> dict[str, float]:
             f"name, found {type(metrics).__name__}"
         )
     return {str(name): np.asarray(value).item() for name, value in metrics.items()}
-
-
-# PipelinePart: a part of a JAX model, for a pipeline of several.
-#
-# Threads: those of all closures on a worker may share one.
-
-
-class PipelinePart:
-    """A part of a model; made by `psnb.jax.stage`, used by `psnb.Section`.
-
-    `backward` and `train` compute the stage once more from its inputs, so nothing has to stay on
-    the worker that computed it first.
-    """
-
-    def __init__(self, of: BatchFunction) -> None:
-        self._of = of
-        self.__wrapped__, self.__qualname__ = of.function, f"stage of {of.name}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return travelling(PipelinePart, self._of)
-
-    def __repr__(self) -> str:
-        return f"<psnb.jax {self.__qualname__}>"
-
-    def forward(self, inputs: Any) -> Any:
-        """Return the stage's outputs, with numpy arrays."""
-        return self._forward(inputs)[0]
-
-    def backward(self, inputs: Any, gradient: list[np.ndarray], scale: float) -> list[np.ndarray]:
-        """Push the gradients of the parameters, and return that of the inputs.
-
-        Parameters
-        ----------
-        inputs : pytree
-            As `forward` had them.
-        gradient : list of numpy.ndarray
-            That of the outputs: of each array of floats, in the order of the tree.
-        scale : float
-            By what the gradients of the parameters are multiplied.
-
-        Returns
-        -------
-        list of numpy.ndarray
-            That of the inputs, likewise.
-        """
-        batch = {"inputs": inputs, "gradient": gradient, "scale": np.float32(scale)}
-        _, (_, back), _ = self._backward.trained(batch)
-        return list(back)
-
-    def train(self, inputs: Any, scale: float) -> tuple[float, int, list[np.ndarray]]:
-        """Do what `backward` does where the stage is the last, and returns the loss.
-
-        Returns
-        -------
-        tuple
-            The loss; how many examples there were; the gradient of the inputs.
-        """
-        batch = {"inputs": inputs, "scale": np.float32(scale)}
-        _, (loss, back), examples = self._backward.trained(batch)
-        return float(loss), examples, list(back)
-
-    @cached_property
-    def _forward(self) -> Program:
-        return Program(self._of, _as_it_is, training=True)
-
-    @cached_property
-    def _backward(self) -> TrainStep:
-        of = self._of
-        return TrainStep(
-            replace(of, function=_Recomputed(of.function), ids=_inputs_ids(of)), has_aux=True
-        )
-
-
-class _Recomputed:
-    """A number whose gradients by the parameters are those of a stage."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.__wrapped__, self._function = function, function
-        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
-
-    def __call__(self, params: Any, rows: Any, batch: Any) -> Any:
-        leaves, tree = jax.tree.flatten(batch["inputs"])
-        at = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
-
-        def number(floats: list[Any]) -> Any:
-            given = list(leaves)
-            for i, each in zip(at, floats, strict=True):
-                given[i] = each
-            outputs = self._function(params, rows, jax.tree.unflatten(tree, given))
-            if "gradient" not in batch:
-                return outputs  # the loss
-            return sum(
-                jnp.vdot(each, gradient)
-                for each, gradient in zip(floats_of(outputs), batch["gradient"], strict=True)
-            )
-
-        value, back = jax.value_and_grad(number)([leaves[i] for i in at])
-        return value * batch["scale"], jax.lax.stop_gradient((value, back))
-
-
-def stage(
-    function: Callable[..., Any],
-    *,
-    params: TreeVariables | None = None,
-    tables: Mapping[str, Embedding] | None = None,
-    ids: Callable[[Any], Mapping[str, Any]] | None = None,
-    combiner: str | Mapping[str, str] = "mean",
-    device: Any = None,
-) -> PipelinePart:
-    """Make a part of a model, for a pipeline: ``psnb.Section([first, second, last])``.
-
-    Parameters
-    ----------
-    function : callable
-        ``function(params, rows, inputs)``, pure. ``inputs`` is the batch in the first stage, and
-        what the stage before has returned in the others: any tree of arrays. Gradients go back
-        through arrays of floats; others, such as labels, pass along. The last stage returns the
-        loss, a number.
-    params, tables, ids, combiner, device
-        As `step` takes them; ``ids`` gets the inputs.
-
-    Returns
-    -------
-    PipelinePart
-        For `psnb.Section`.
-
-    Raises
-    ------
-    ConfigurationError
-        If an argument is of the wrong kind.
-    """
-    return PipelinePart(batch_function(function, params, tables, ids, combiner, None, device))
-
-
-def floats_of(tree: Any) -> list[Any]:
-    """Return the arrays of floats of a tree, in its order."""
-    return [leaf for leaf in jax.tree.leaves(tree) if _is_float(leaf)]
-
-
-def _is_float(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
-
-
-def _inputs_ids(of: BatchFunction) -> Callable[[Any], Mapping[str, Any]]:
-    return lambda batch: of.ids_of(batch["inputs"])

@@ -11,15 +11,15 @@ import numpy as np
 
 from psnb._src.client.variable import Variable
 from psnb._src.models.adopting import LEARNING, WantedModel, place_model
-from psnb._src.models.export.manifest import DenseSources
-from psnb._src.models.jax.optimizer import as_optimizer
-from psnb._src.models.shared import (
+from psnb._src.models.export.sources import DenseSources
+from psnb._src.models.flat_variables import (
     FlatVariables,
     Members,
     OptimizerChoice,
     Strategy,
     check_strategy,
 )
+from psnb._src.models.jax.optimizer import as_optimizer
 from psnb._src.server.optimizer import Optimizer
 from psnb.errors import ConfigurationError
 

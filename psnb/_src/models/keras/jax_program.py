@@ -10,15 +10,18 @@ import numpy as np
 
 from psnb._src.client.dense_shards import Blend
 from psnb._src.client.variable import Variable
-from psnb._src.models.export.manifest import Exported
+from psnb._src.models.export.exported import Exported
 from psnb._src.models.jax.batch import batch_function
 from psnb._src.models.jax.export import exported
-from psnb._src.models.jax.step import forward, step
+from psnb._src.models.jax.forward import forward
+from psnb._src.models.jax.step import step
 from psnb._src.models.jax.variables import by_name
-from psnb._src.models.keras.network import Blended, Computed, KerasNetwork, PlacedValues
+from psnb._src.models.keras.inputs import whole
+from psnb._src.models.keras.layers import looking_up
+from psnb._src.models.keras.moving_averages import Blended
+from psnb._src.models.keras.network import Computed, KerasNetwork, PlacedValues
 from psnb._src.models.keras.program import KerasProgram
-from psnb._src.models.keras.split import looking_up, whole
-from psnb._src.models.shared import StepDescription
+from psnb._src.models.step_description import StepDescription
 from psnb._src.utils.arrays import concatenated
 
 _Found = tuple[Any, dict[str, Blended], Any]

@@ -6,123 +6,42 @@ variables keep their own values, as all values come from outside.
 
 from __future__ import annotations
 
-import inspect
 import math
 import pickle
-import re
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import cloudpickle
 import keras
 import numpy as np
 from keras.src.backend import get_keras_mask
-from msgspec import structs
 
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.model_records import ModelRecord, ModelRecords
-from psnb._src.models.adopting import LEARNING, MOVED, WantedModel, WantedTable, place_model
+from psnb._src.models.adopting import (
+    LEARNING,
+    MOVED,
+    WantedModel,
+    WantedTable,
+    local_value,
+    place_model,
+)
+from psnb._src.models.flat_variables import FlatVariables, OptimizerChoice, Strategy
+from psnb._src.models.keras.custom_objects import custom_objects
+from psnb._src.models.keras.inputs import ModelInputs
+from psnb._src.models.keras.layer_names import named_alike, numbered_kinds
+from psnb._src.models.keras.moving_averages import Blended, MovingAverages, follow
 from psnb._src.models.keras.split import (
-    ModelInputs,
     SplitKeras,
     adapted,
     as_array,
-    custom_objects,
     every_layer,
     finish,
     layers_of,
 )
-from psnb._src.models.shared import (
-    FlatVariables,
-    OptimizerChoice,
-    Strategy,
-    local_value,
-    read_rows,
-    write_rows,
-)
+from psnb._src.models.table_rows import read_rows, write_rows
 from psnb.errors import ConfigurationError, InvalidArrayError, PsnbError, SerializationError
-
-# MovingAverages: what calls of `BatchNormalization` blend into their moving averages.
-#
-# As `psnb._src.models.torch.split`: a call that begins with zeros for averages gives its
-# share of them to the last digit. Threads: each notes what it computes itself.
-
-_local = threading.local()
-
-Blended = tuple[Any, Any]
-"""A share and a term; see `psnb._src.client.variable.Blend`."""
-
-
-class MovingAverages:
-    """What calls in one thread have blended into averages, within `noted`."""
-
-    def __init__(self) -> None:
-        # By the variable's id: share and term, and the value that the last call has left.
-        self._blends: dict[int, tuple[Blended, Any]] = {}
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Note what the layers that are followed do."""
-        before, _local.averages = getattr(_local, "averages", None), self
-        try:
-            yield
-        finally:
-            _local.averages = before
-
-    def blend(self, variable: Any, before: Any, now: Any) -> Blended:
-        """Return what a step has blended into a variable that it has written to.
-
-        What cannot be blended is set to what the step has computed: a late change would make of it
-        what no step has.
-        """
-        blend, left = self._blends.get(id(variable), ((0.0, None), None))
-        if left is not None and left is now:
-            return blend
-        ops = keras.ops
-        changed = ops.not_equal(now, before)
-        # All of it, or elements would be of several steps; but what stays infinite could not be
-        # pushed.
-        stays = ops.logical_and(ops.isinf(now), ops.logical_not(changed))
-        moved = ops.logical_and(ops.any(changed), ops.logical_not(stays))
-        return ops.cast(moved, now.dtype), ops.where(moved, now, ops.zeros_like(now))
-
-    def call(self, layer: Any, function: Any) -> Any:
-        """Call a layer that moves its averages."""
-        averages = layer.moving_mean, layer.moving_variance
-        before = [each.value for each in averages]
-        for each, value in zip(averages, before, strict=True):
-            each.assign(keras.ops.zeros_like(value))
-        found = function()
-        kept = layer.momentum
-        for each, value in zip(averages, before, strict=True):
-            term = each.value
-            each.assign(kept * value + term)
-            (share, total), left = self._blends.get(id(each), ((0.0, 0.0), value))
-            if left is value:
-                blend = 1 - kept + kept * share, kept * total + term
-                self._blends[id(each)] = blend, each.value
-        return found
-
-
-def follow(layer: Any) -> None:
-    """Have `MovingAverages` note what a layer does from now on, if it is known to move averages."""
-    if type(layer) is not keras.layers.BatchNormalization or layer.renorm:
-        return  # with renorm, what a call computes depends on the averages
-    plain, signature = layer.call, inspect.signature(layer.call)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        averages: MovingAverages | None = getattr(_local, "averages", None)
-        training = signature.bind(*args, **kwargs).arguments.get("training")
-        if averages is None or not training or not layer.trainable:
-            return plain(*args, **kwargs)
-        return averages.call(layer, lambda: plain(*args, **kwargs))
-
-    layer.call = call
 
 
 class _Scope(keras.StatelessScope):
@@ -456,157 +375,6 @@ def _rebuilt(model: bytes, custom: bytes, compiled: bytes) -> KerasNetwork:
         variable.assign(value)
     finish(tail)
     return network
-
-
-# Names that Keras gives to layers: they depend on what was built before in the process. Pure.
-#
-# A layer without a name is called by its class and a number: ``dense``, ``dense_1``. The same
-# model, built once more, has other numbers; but in the same order.
-
-_NUMBERED = re.compile(r"(.*?)(?:_(\d+))?", re.ASCII)
-
-
-def numbered_kinds(model: Any) -> set[str]:
-    """Return what Keras calls the layers of a model that have no name, without numbers.
-
-    Those of ``Embedding`` are among them: a split model has lookups in their places.
-    """
-    kinds = {type(each) for each in every_layer(model)}
-    return {_snake(kind.__name__) for kind in (*kinds, keras.layers.Embedding)}
-
-
-def name_there(model: Any, models: ModelRecords) -> str:
-    """Return what a model is called on the servers: as from before, if its name has no meaning."""
-    kind = _snake(type(model).__name__)
-
-    def numbered(name: str) -> bool:
-        return next(_parts(name))[0] == kind
-
-    if not numbered(model.name) or model.name in models.all():
-        return str(model.name)
-    there = [name for name in models.waiting() if numbered(name)]
-    return there[0] if len(there) == 1 else str(model.name)
-
-
-def named_alike(kinds: Collection[str], record: ModelRecord, wanted: WantedModel) -> ModelRecord:
-    """Return what was placed with the names that a model has, if they differ by numbers alone.
-
-    Parameters
-    ----------
-    kinds : collection of str
-        From `numbered_kinds` of the model.
-    record : ModelRecord
-        What was placed.
-    wanted : WantedModel
-        What the model needs.
-
-    Returns
-    -------
-    ModelRecord
-        As given, unless all names fit, and have the order in which the arrays lie there.
-
-    Raises
-    ------
-    ConfigurationError
-        If the names are the same, but those that Keras may have given are in another order.
-    """
-    here = _names(wanted)
-    there = [
-        *(name for arrays in record.variables.values() for name, _ in arrays),
-        *record.tables,
-        *record.local,
-    ]
-    position = {name: number for number, name in enumerate(here)}
-    if set(here) == set(there):
-        numbered = {n for n in here if any(kind in kinds for kind, _ in _parts(n))}
-        for names in _orders(record):
-            _check_order([name for name in names if name in numbered], position)
-        return record
-    own = dict(zip(_renumbered(here, kinds), here, strict=True))
-    called = {
-        name: own.get(plain, "")
-        for name, plain in zip(there, _renumbered(there, kinds), strict=True)
-    }
-    if sorted(called.values()) != sorted(here):
-        return record
-    for names in _orders(record):
-        places = [position[called[name]] for name in names]
-        if places != sorted(places):
-            return record
-    return structs.replace(
-        record,
-        arrays={
-            kind: {
-                variable: tuple((called[name], shape) for name, shape in arrays)
-                for variable, arrays in variables.items()
-            }
-            for kind, variables in record.arrays.items()
-        },
-        tables={called[name]: table for name, table in record.tables.items()},
-        local={called[name]: value for name, value in record.local.items()},
-    )
-
-
-def _orders(record: ModelRecord) -> Iterator[list[str]]:
-    """Yield names that were placed in the order of the model.
-
-    Those in each variable, the first ones of variables, and tables. Weights that are clipped each
-    by itself have variables called like them, which come after all others.
-    """
-    for variables in record.arrays.values():
-        first: dict[bool, list[str]] = {}
-        for variable, arrays in variables.items():
-            names = [name for name, _ in arrays]
-            yield names
-            first.setdefault(variable.endswith(f".{names[0]}"), []).append(names[0])
-        yield from first.values()
-    yield [*record.tables]
-
-
-def _check_order(names: list[str], position: Mapping[str, int]) -> None:
-    """Raise ConfigurationError if names that Keras may have given are in another order now."""
-    for name, after in pairwise(names):
-        if position[name] > position[after]:
-            raise ConfigurationError(
-                f"{name!r} and {after!r} have changed places since the model was placed, and Keras "
-                "numbers layers as they are made: it cannot be known which of them is which. Make "
-                "them in the order from before"
-            )
-
-
-def _names(wanted: WantedModel) -> list[str]:
-    arrays = (name for several in wanted.arrays.values() for name in several)
-    return [*arrays, *wanted.tables, *wanted.local]
-
-
-def _renumbered(names: Iterable[str], kinds: Collection[str]) -> list[str]:
-    """Return names with numbers that begin at 0, for each kind, in their order."""
-    paths = [list(_parts(name)) for name in names]
-    numbers: dict[str, set[int]] = {}
-    for path in paths:
-        for kind, number in path:
-            numbers.setdefault(kind, set()).add(number)
-    ranks = {kind: sorted(several) for kind, several in numbers.items()}
-    return [
-        "/".join(
-            f"{kind}_{ranks[kind].index(number) if kind in kinds else number}"
-            for kind, number in path
-        )
-        for path in paths
-    ]
-
-
-def _parts(name: str) -> Iterator[tuple[str, int]]:
-    for part in name.split("/"):
-        match = _NUMBERED.fullmatch(part)
-        assert match is not None
-        yield match[1], -1 if match[2] is None else int(match[2])
-
-
-def _snake(name: str) -> str:
-    """Return the name of a class as Keras writes it: ``BatchNormalization`` is two words."""
-    words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
-    return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import keras
 import numpy as np
 
 from psnb._src.client.variable import Variable
-from psnb._src.models.export.manifest import Exported
+from psnb._src.models.export.exported import Exported
 from psnb._src.models.keras.network import KerasNetwork, PlacedValues
-from psnb._src.models.keras.split import unpickled
-from psnb._src.models.shared import StepDescription
+from psnb._src.models.keras_backend import unpickled
+from psnb._src.models.step_description import StepDescription
 from psnb._src.utils.text import with_article
 from psnb._src.worker.context import current_context, report
 from psnb.errors import ConfigurationError, InvalidArrayError

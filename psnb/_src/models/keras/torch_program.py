@@ -13,14 +13,19 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from psnb._src.client.handles import Handle
-from psnb._src.models.export.manifest import DenseSources, Exported
+from psnb._src.models.batch_rows import Pushed
+from psnb._src.models.export.exported import Exported
+from psnb._src.models.export.sources import DenseSources
+from psnb._src.models.keras.inputs import whole
+from psnb._src.models.keras.layers import looking_up
 from psnb._src.models.keras.network import Computed, KerasNetwork, PlacedValues
 from psnb._src.models.keras.program import KerasProgram
-from psnb._src.models.keras.split import looking_up, whole
-from psnb._src.models.shared import Pushed, StepDescription
-from psnb._src.models.torch.distributed import OperationRecorder, described_call
+from psnb._src.models.step_description import StepDescription
+from psnb._src.models.torch.description import OperationRecorder, described_call
 from psnb._src.models.torch.export import TracedEmbedding, exported
-from psnb._src.models.torch.model_pass import ModelPass, PlannedIds, from_device, tensor_of
+from psnb._src.models.torch.id_plan import PlannedIds
+from psnb._src.models.torch.model_pass import ModelPass
+from psnb._src.models.torch.tensors import array_of, from_device, tensor_of
 from psnb.errors import InvalidArrayError
 
 
@@ -57,24 +62,24 @@ class TorchProgram(KerasProgram):
         rows = current.gradients()
         gradients.update({table: each.cpu().numpy() for table, each in rows.items()})
         shares = {
-            name: _array(share) if isinstance(share, Tensor) else share
+            name: array_of(share) if isinstance(share, Tensor) else share
             for name, (share, _) in found.moved.items()
         }
-        terms = {name: _array(term) for name, (_, term) in found.moved.items()}
+        terms = {name: array_of(term) for name, (_, term) in found.moved.items()}
         gradients.update(self._values.state.blends(shares, terms).items())
         loss = found.loss.item()
         try:
-            current.push(gradients, loss, _array(found.weight).item())
+            current.push(gradients, loss, array_of(found.weight).item())
         except InvalidArrayError as error:
             raise InvalidArrayError(f"the loss is {loss}; {current.summary()}. {error}") from error
-        return loss, [_array(each) for each in found.metrics]
+        return loss, [array_of(each) for each in found.metrics]
 
     def _score(self, given: dict[str, Any]) -> list[np.ndarray]:
-        return [_array(each) for each in self._computed(given, training=False)[-1].metrics]
+        return [array_of(each) for each in self._computed(given, training=False)[-1].metrics]
 
     def _predict(self, given: dict[str, Any]) -> Any:
         outputs = self._computed(given, training=False)[-1].outputs
-        return keras.tree.map_structure(_array, outputs)
+        return keras.tree.map_structure(array_of, outputs)
 
     def _run(self, function: Any, *given: Any) -> Any:
         with torch.no_grad():
@@ -147,8 +152,3 @@ def _seeded(given: dict[str, Any]) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(given["seeds"][0].sum()))
         yield
-
-
-def _array(each: Tensor) -> np.ndarray:
-    found: np.ndarray = each.detach().cpu().numpy()
-    return found

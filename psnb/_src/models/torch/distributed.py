@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,124 +16,30 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
-from xxhash import xxh3_64
 
 from psnb._src.client.embedding import Embedding
-from psnb._src.client.handles import Handle
 from psnb._src.client.variable import Variable
 from psnb._src.models.adopting import note_local
-from psnb._src.models.export.manifest import Exported
-from psnb._src.models.shared import (
-    OptimizerChoice,
+from psnb._src.models.export.exported import Exported
+from psnb._src.models.flat_variables import OptimizerChoice, Strategy, check_strategy
+from psnb._src.models.step_description import (
     StepDescription,
-    StepOperation,
-    Strategy,
-    array_text,
-    check_strategy,
-    pulling,
-    pushing,
 )
 from psnb._src.models.torch.buffers import not_finite
+from psnb._src.models.torch.checked_state import IncompatibleKeys
+from psnb._src.models.torch.description import OperationRecorder, described_call
 from psnb._src.models.torch.export import exported
-from psnb._src.models.torch.model_pass import (
-    ModelPass,
-    PlannedIds,
-    as_torch,
-    computing,
-    from_device,
-    tensor_of,
-)
-from psnb._src.models.torch.module_graph import IncompatibleKeys, keep_here
-from psnb._src.models.torch.optimizers import FollowedModule, TorchOptimizers, take_over, trained_by
+from psnb._src.models.torch.followed import FollowedModule
+from psnb._src.models.torch.id_plan import PlannedIds
+from psnb._src.models.torch.model_pass import ModelPass, computing
+from psnb._src.models.torch.module_graph import keep_here
+from psnb._src.models.torch.optimizers import TorchOptimizers, take_over, trained_by
+from psnb._src.models.torch.placed import PlacedModule, device_name, place_values
 from psnb._src.models.torch.replica import Frozen, Modes, Replica, Replicas
-from psnb._src.models.torch.split import PlacedModule, device_name, place_values, split
+from psnb._src.models.torch.split import split
+from psnb._src.models.torch.tensors import from_device
 from psnb._src.utils.text import hide_internal_frames
 from psnb.errors import ConfigurationError, InvalidArrayError
-
-# described_call: the operations of a model's call in PyTorch, with the pull and push around it.
-#
-# They are those that PyTorch carries out, noted as they come, so that any module can be described.
-
-_NOTHING = ("detach", "lift_fresh")
-"""What computes nothing: psnb makes tensors of arrays."""
-
-
-class OperationRecorder(TorchDispatchMode):
-    """Notes the operations that are carried out within it, and the modules that they are in.
-
-    Parameters
-    ----------
-    depth : int
-        At which it begins; what comes at -1 is not noted.
-
-    Attributes
-    ----------
-    operations : list of StepOperation
-        So far.
-    """
-
-    def __init__(self, depth: int = -1) -> None:
-        super().__init__()
-        self.operations: list[StepOperation] = []
-        self._depth = depth
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Carry an operation out, and note it."""
-        found = func(*args, **(kwargs or {}))
-        name = str(func.overloadpacket.__name__)
-        if self._depth >= 0 and name not in _NOTHING:  # what comes before is psnb's pull
-            self._note(name, (args, kwargs), found)
-        return found
-
-    @contextmanager
-    def following(self, modules: Iterable[tuple[str, nn.Module]]) -> Iterator[None]:
-        """Note what modules do from now on, and where they are; at no path is the whole one."""
-        with ExitStack() as hooks:
-            for path, each in modules:
-                self._follow(path, each, hooks)
-            yield
-
-    def _follow(self, path: str, module: nn.Module, hooks: ExitStack) -> None:
-        def begin(module: nn.Module, args: Any) -> None:
-            if path:
-                self._note(type(module).__name__, args, None, path)
-            self._depth += 1
-
-        def end(module: nn.Module, args: Any, result: Any) -> None:
-            self._depth -= 1
-
-        hooks.callback(module.register_forward_pre_hook(begin).remove)
-        hooks.callback(module.register_forward_hook(end, always_call=True).remove)
-
-    def _note(self, name: str, given: Any, found: Any, note: str = "") -> None:
-        operation = StepOperation(name, _texts(given), _texts(found), note, self._depth)
-        self.operations.append(operation)
-
-
-def _texts(values: Any) -> tuple[str, ...]:
-    return tuple(
-        array_text(str(each.dtype).removeprefix("torch."), each.shape)
-        for each in tree_leaves(values)
-        if isinstance(each, Tensor)
-    )
-
-
-def described_call(
-    recorder: OperationRecorder, tables: Iterable[Embedding], variables: Iterable[Variable]
-) -> StepDescription:
-    """Return what was recorded, with the pull before it, and backward and the push after it."""
-    handles: list[Handle] = [*tables, *variables]
-    known: list[tuple[Handle, int | None]] = [(each, None) for each in handles]
-    return StepDescription([*pulling(known), *recorder.operations, BACKWARD, *pushing(known)])
-
-
-BACKWARD = StepOperation("backward", note="autograd goes through these operations in reverse")
-"""What comes between a call and the push: what it does is decided by the loss."""
-
 
 _MOVING = {"to", "to_empty", "cpu", "cuda", "xpu", "mtia", "ipu"}
 """Methods of modules that move them to a device."""
@@ -674,130 +580,3 @@ def distribute(
     followed = FollowedModule(module, None if taken is None else taken.followed)
     placed = PlacedModule(parts.graph, values, where)
     return DistributedModel(placed, note_local=note, followed=followed)
-
-
-# ModuleStage: a part of a PyTorch model, for a pipeline of several.
-#
-# Threads: those of all closures on a worker may share one; each has its own module.
-
-
-class ModuleStage:
-    """A part of a model; made by `psnb.torch.stage`, used by `psnb.Section`.
-
-    `backward` and `train` compute the stage once more from its inputs, with the random numbers that
-    it had, so nothing has to stay on the worker that computed it first.
-    """
-
-    def __init__(self, model: DistributedModel) -> None:
-        self._model = model
-        self.__qualname__ = f"stage of {model!r}"
-
-    def __repr__(self) -> str:
-        return f"<psnb.torch {self.__qualname__}>"
-
-    def forward(self, inputs: Any) -> Any:
-        """Return the stage's outputs, with numpy arrays."""
-        with torch.no_grad(), _drawing_for(inputs):
-            outputs = self._model(as_torch(inputs))
-        return tree_map(lambda e: e.cpu().numpy() if isinstance(e, Tensor) else e, outputs)
-
-    def backward(self, inputs: Any, gradient: Sequence[np.ndarray], scale: float) -> Any:
-        """Push the gradients of the parameters, and return that of the inputs.
-
-        Parameters
-        ----------
-        inputs : object
-            As `forward` had them.
-        gradient : sequence of numpy.ndarray
-            That of the outputs: of each tensor of floats, in their order.
-        scale : float
-            By what the gradients of the parameters are multiplied.
-
-        Returns
-        -------
-        list of numpy.ndarray
-            That of the inputs, likewise.
-        """
-        return self._trained(inputs, gradient, scale)[1]
-
-    def train(self, inputs: Any, scale: float) -> tuple[float, int, list[np.ndarray]]:
-        """Do what `backward` does where the stage is the last, and returns the loss.
-
-        Returns
-        -------
-        tuple
-            The loss; how many examples there were; the gradient of the inputs.
-        """
-        loss, back = self._trained(inputs, [np.ones((), np.float32)], scale)
-        examples = next((len(each) for each in tree_leaves(inputs) if np.ndim(each)), 1)
-        return loss.item(), examples, back
-
-    def _trained(
-        self, inputs: Any, gradient: Sequence[np.ndarray], scale: float
-    ) -> tuple[Any, list[np.ndarray]]:
-        leaves: list[Tensor] = []
-
-        def leaf(each: Any) -> Any:
-            if not isinstance(each, np.ndarray) or each.dtype.kind != "f":
-                return each
-            leaves.append(tensor_of(each).requires_grad_())
-            return leaves[-1]
-
-        given = as_torch(tree_map(leaf, inputs))
-        with self._model.step():
-            with _drawing_for(inputs):
-                outputs = self._model(given)
-            tensors = [each for each in tree_leaves(outputs) if isinstance(each, Tensor)]
-            found = [each for each in tensors if each.is_floating_point()]
-            by = [
-                torch.as_tensor(each, dtype=of.dtype, device=of.device) * scale
-                for each, of in zip(gradient, found, strict=True)
-            ]
-            # What was made of no parameter and no float has no gradient to give.
-            learns = [number for number, each in enumerate(found) if each.requires_grad]
-            torch.autograd.backward([found[n] for n in learns], [by[n] for n in learns])
-        back = [torch.zeros_like(e) if e.grad is None else e.grad / scale for e in leaves]
-        return outputs, [each.numpy() for each in back]
-
-
-def stage(model: DistributedModel) -> ModuleStage:
-    """Make a part of a model, for a pipeline: ``psnb.Section([first, second, last])``.
-
-    Parameters
-    ----------
-    model : DistributedModel
-        `distribute` of the part's module, which has parameters. Its ``forward`` takes one argument:
-        the batch in the first stage, with tensors as `as_torch` makes them, and what the stage
-        before has returned in the others: tensors in dicts, lists and tuples. Gradients go back
-        through tensors of floats (``detach()`` in ``forward`` what a loss takes without one, such
-        as weights of examples); others, such as labels that are integers, pass along. The last
-        stage returns the loss, a number.
-
-    Returns
-    -------
-    ModuleStage
-        For `psnb.Section`.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is not a distributed model.
-    """
-    if not isinstance(model, DistributedModel):
-        raise ConfigurationError(
-            "psnb.torch.stage takes what psnb.torch.distribute(module, strategy, ...) returns, "
-            f"found {type(model).__name__}"
-        )
-    return ModuleStage(model)
-
-
-@contextmanager
-def _drawing_for(inputs: Any) -> Iterator[None]:
-    """Draw random numbers that are the same whenever these inputs are computed."""
-    digest = xxh3_64()
-    for each in tree_leaves(inputs):
-        if isinstance(each, np.ndarray) and each.dtype.kind in "biuf":
-            digest.update(np.ascontiguousarray(each).data)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(digest.intdigest())
-        yield

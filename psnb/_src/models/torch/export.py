@@ -20,12 +20,16 @@ from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from psnb._src.client.embedding import Embedding
-from psnb._src.models.export.manifest import DenseSources, Exported, ModelFeed
-from psnb._src.models.export.torch_program import OPERATORS, PROGRAM, is_allowed
-from psnb._src.models.shared import returned, table_source, tracing
-from psnb._src.models.torch.model_pass import TensorBags, as_torch
+from psnb._src.models.export.exported import Exported
+from psnb._src.models.export.feeds import ModelFeed
+from psnb._src.models.export.sources import DenseSources
+from psnb._src.models.export.torch_operators import is_allowed
+from psnb._src.models.export.torch_program import OPERATORS, PROGRAM
+from psnb._src.models.export.tracing import returned, tracing
+from psnb._src.models.table_rows import table_source
 from psnb._src.models.torch.module_graph import span_of
 from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
+from psnb._src.models.torch.tensors import TensorBags, as_torch
 from psnb.errors import ConfigurationError
 
 # Stands in a traced graph for the lookup of rows. By its tag, ids that are constants of the module

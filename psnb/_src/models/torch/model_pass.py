@@ -6,12 +6,10 @@ used; their gradients are pushed together with those of all other parameters.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -24,263 +22,20 @@ from torch.utils._pytree import tree_leaves
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import Handle
 from psnb._src.client.variable import Variable
-from psnb._src.data.ragged import Ragged
-from psnb._src.models.shared import BatchRows, Pushed, batch_summary
+from psnb._src.models.batch_rows import BatchRows, Pushed, batch_summary
+from psnb._src.models.torch.id_plan import (
+    Path,
+    PlannedIds,
+    examples_of,
+    inputs_of,
+    located,
+    planned,
+    same_memory,
+    shown,
+)
+from psnb._src.models.torch.tensors import to_device
 from psnb._src.utils.arrays import integers_of
 from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError
-
-# Elements of `psnb.data` as tensors, without a copy.
-
-_WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
-"""What holds the numbers of dtypes with which torch does next to nothing."""
-
-
-class TensorBags(NamedTuple):
-    """Bags of ids as ``nn.EmbeddingBag`` takes them: ``bag(*bags)``.
-
-    Attributes
-    ----------
-    input : torch.Tensor
-        The ids of all bags, one after another.
-    offsets : torch.Tensor
-        Where each bag begins.
-    """
-
-    input: Tensor
-    offsets: Tensor
-
-
-class _Features(dict[Any, Any]):
-    """What `as_torch` makes of a mapping: a dict that says what it has if it is asked for more."""
-
-    def __missing__(self, name: Any) -> Any:
-        error = KeyError(name)
-        text = f"the batch has no feature {name!r}: it has {sorted(map(str, self))}"
-        close = get_close_matches(str(name), map(str, self), 1)
-        error.add_note("".join([text, *(f". Is it {each!r}?" for each in close)]))
-        raise error
-
-
-class _Writable:
-    """Shows numpy an array's memory as writable: torch cannot say that memory is not."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-        self.__array_interface__ = {
-            **array.__array_interface__,
-            "data": (array.__array_interface__["data"][0], False),
-        }
-
-
-def as_torch(element: Any) -> Any:
-    """Return an element of a dataset with tensors in place of its arrays, without a copy.
-
-    In a closure: ``batch = psnb.torch.as_torch(next(iterator))``.
-
-    Parameters
-    ----------
-    element : array, Ragged or nested structure of them
-        As `psnb.data.Dataset` yields. Its memory becomes the tensors': do not write to them.
-
-    Returns
-    -------
-    object
-        The same structure. A mapping becomes a dict; asked for what it lacks, it raises a KeyError
-        that says what it has. `psnb.data.Ragged` becomes `TensorBags`; uint16 becomes int32, and
-        uint32 int64 (copies, with the same numbers); uint64 becomes int64 of the same bits, as
-        torch takes them for ids; what torch has no dtype for (str, bytes) stays.
-    """
-    match element:
-        case Tensor():
-            return element
-        case np.ndarray():
-            return tensor_of(element) if element.dtype.kind in "biufc" else element
-        case np.generic():
-            return as_torch(np.asarray(element))
-        case Ragged():
-            return TensorBags(tensor_of(element.values), tensor_of(element.offsets[:-1]))
-        case Mapping():
-            return _Features((name, as_torch(each)) for name, each in element.items())
-        case tuple() if hasattr(element, "_fields"):
-            return type(element)(*map(as_torch, element))
-        case tuple() | list():
-            return type(element)(map(as_torch, element))
-    if dataclasses.is_dataclass(element) and not isinstance(element, type):
-        fields = {each.name: getattr(element, each.name) for each in dataclasses.fields(element)}
-        return dataclasses.replace(element, **{name: as_torch(v) for name, v in fields.items()})
-    return element
-
-
-def tensor_of(array: np.ndarray) -> Tensor:
-    """Return a tensor with an array's memory; it must not be written to if the array must not."""
-    if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
-        array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-    if array.dtype == np.uint64:
-        array = array.view(np.int64)
-    elif array.dtype in _WIDER:
-        array = array.astype(_WIDER[array.dtype])
-    if not array.flags.writeable:
-        array = np.asarray(_Writable(array))
-    return torch.from_numpy(array)
-
-
-# Arrays to a device and back, many in one copy each way; no copy where the device is the CPU.
-
-_ALIGNED = 16
-"""Bytes, at multiples of which numbers of all kinds may begin."""
-
-
-def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
-    """Return arrays as tensors on a device: those of one buffer, which is copied there."""
-    tensors = [tensor_of(each) for each in arrays]
-    return tensors if device.type == "cpu" else _unpacked(_packed(tensors).to(device), tensors)
-
-
-def from_device(tensors: Sequence[Tensor]) -> list[np.ndarray]:
-    """Return tensors of one device as arrays."""
-    plain = [each.detach() for each in tensors]
-    if all(each.device.type == "cpu" for each in plain):
-        return [each.numpy() for each in plain]
-    return [each.numpy() for each in _unpacked(_packed(plain).cpu(), plain)]
-
-
-def _packed(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the bytes of tensors in one tensor, on their device."""
-    parts = []
-    for each in tensors:
-        found = each.contiguous().reshape(-1).view(torch.uint8)
-        parts += [found, found.new_zeros(-found.numel() % _ALIGNED)]
-    return torch.cat(parts)
-
-
-def _unpacked(whole: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors in a buffer, as parts of it."""
-    found, start = [], 0
-    for each in like:
-        size = each.numel() * each.element_size()
-        found.append(whole[start : start + size].view(each.dtype).view(each.shape))
-        start += size + -size % _ALIGNED
-    return found
-
-
-# IdPlan: where in the inputs of a model the ids of its tables are, as learned from a batch. Pure.
-#
-# A model is given a batch, and its layers take ids from it: a whole tensor, a column, a few
-# columns. From how they did it once, the ids of the next batch are known before the model runs, so
-# that the rows of all tables come in one round trip. What a layer computes first (``ids + offset``)
-# is not part of an input, and is asked for when it is there.
-
-Path = tuple[Any, ...]
-Index = tuple[int | tuple[int, int | None], ...] | None
-"""For each axis an index, or where a slice starts and stops."""
-
-
-class PlannedIds(NamedTuple):
-    """The ids of a table: which input, and which part of it; None for all of it."""
-
-    table: str
-    path: Path
-    part: Index
-
-
-def inputs_of(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
-    """Yield the tensors in a nested structure, and where they are."""
-    if isinstance(given, Tensor):
-        yield path, given
-    elif isinstance(given, Mapping):
-        for key, each in given.items():
-            yield from inputs_of(each, (*path, key))
-    elif isinstance(given, tuple | list):
-        for number, each in enumerate(given):
-            yield from inputs_of(each, (*path, number))
-
-
-def located(table: str, ids: Tensor, inputs: Mapping[Path, Tensor]) -> PlannedIds | None:
-    """Return where ids are in the inputs; None if they are not part of one."""
-    for path, given in inputs.items():
-        if ids.dtype != given.dtype or ids.device != given.device or not given.is_contiguous():
-            continue
-        if ids.untyped_storage().data_ptr() != given.untyped_storage().data_ptr():
-            continue
-        if ids.is_contiguous() and ids.numel() == given.numel():
-            if ids.data_ptr() == given.data_ptr():
-                return PlannedIds(table, path, None)
-            continue
-        index = _index(ids, given)
-        if index is not None and same_memory(_taken(given, index), ids):
-            return PlannedIds(table, path, index)
-    return None
-
-
-def examples_of(given: Any) -> int | None:
-    """Return how many examples inputs have: as many as the first tensor in them, or its bags."""
-    if isinstance(given, Tensor):
-        return len(given) if given.ndim else None
-    if isinstance(given, TensorBags):
-        return len(given.offsets)
-    inner = given.values() if isinstance(given, Mapping) else given
-    if not isinstance(inner, tuple | list) and not isinstance(given, Mapping):
-        return None
-    return next((found for each in inner if (found := examples_of(each)) is not None), None)
-
-
-def planned(entry: PlannedIds, inputs: Mapping[Path, Tensor]) -> Tensor | None:
-    """Return the ids of another batch; None if it does not have them there."""
-    given = inputs.get(entry.path)
-    if given is None or entry.part is None:
-        return given
-    if len(entry.part) != given.ndim:
-        return None
-    for part, size in zip(entry.part, given.shape, strict=True):
-        if (part >= size) if isinstance(part, int) else ((part[1] or 0) > size):
-            return None
-    return _taken(given, entry.part)
-
-
-def same_memory(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors are the same elements in the same order."""
-    if one.data_ptr() != other.data_ptr() or one.numel() != other.numel():
-        return False
-    if one.is_contiguous() and other.is_contiguous():
-        return True
-    return one.shape == other.shape and one.stride() == other.stride()
-
-
-def shown(part: Index) -> str:
-    """Return which part it is, as Python writes it."""
-    if part is None:
-        return ""
-    texts = (
-        str(each)
-        if isinstance(each, int)
-        else f"{each[0] or ''}:{'' if each[1] is None else each[1]}"
-        for each in part
-    )
-    return f"[{', '.join(texts)}]"
-
-
-def _taken(given: Tensor, index: Index) -> Tensor:
-    assert index is not None
-    return given[tuple(each if isinstance(each, int) else slice(*each) for each in index)]
-
-
-def _index(ids: Tensor, given: Tensor) -> Index:
-    """Return how ids could have been taken out of a contiguous tensor."""
-    left = int(ids.storage_offset()) - int(given.storage_offset())
-    if left < 0:
-        return None
-    index: list[int | tuple[int, int | None]] = []
-    kept = 0
-    for size, stride in zip(given.shape, given.stride(), strict=True):
-        start, left = divmod(left, stride)
-        if kept < ids.ndim and ids.stride(kept) == stride:
-            stop = start + ids.shape[kept]
-            index.append((0, None) if stop - start == size else (start, stop))
-            kept += 1
-        else:
-            index.append(start)
-    return tuple(index) if kept == ids.ndim and not left else None
-
 
 _local = threading.local()
 

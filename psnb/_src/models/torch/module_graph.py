@@ -12,194 +12,24 @@ import copy
 import io
 import pickle
 from bisect import bisect_left
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils import parametrize, prune
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 
-from psnb._src.models.shared import functions_of, leads_to, used_global
+from psnb._src.models.references import functions_of, leads_to, used_global
+from psnb._src.models.torch.computed_weights import is_parametrized, reduced
 from psnb._src.models.torch.tables import TableWeight
 from psnb._src.protocol.left_behind import leave_behind
-from psnb.errors import ConfigurationError, InvalidArrayError
-
-# CheckedState: what a state would write on the servers, checked before any of it is. Pure.
-
-_SHOWN = 4
-
-
-class IncompatibleKeys(NamedTuple):
-    """What ``load_state_dict`` returns, as that of torch.
-
-    Attributes
-    ----------
-    missing_keys : list of str
-        Keys of the model that the state lacks.
-    unexpected_keys : list of str
-        Keys of the state that the model lacks.
-    """
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
-
-
-@dataclass(frozen=True)
-class CheckedState:
-    """Values by name, with the shapes that they have on the servers.
-
-    Attributes
-    ----------
-    parameters, buffers : dict
-        What is in flat variables.
-    rows : dict
-        Ids and rows by table.
-    """
-
-    parameters: dict[str, np.ndarray]
-    buffers: dict[str, np.ndarray]
-    rows: dict[str, tuple[np.ndarray, np.ndarray]]
-
-
-def check_keys(
-    state: Mapping[str, Any], expected: Mapping[str, Any], *, strict: bool
-) -> IncompatibleKeys:
-    """Return the keys that only one of both has; raise InvalidArrayError if none may be missing."""
-    found = IncompatibleKeys(
-        [key for key in expected if key not in state],
-        [key for key in state if key not in expected],
-    )
-    if strict and any(found):
-        texts = [
-            f"{len(keys)} keys are {what}, such as {keys[:_SHOWN]}"
-            for what, keys in (("missing", found[0]), ("unexpected", found[1]))
-            if keys
-        ]
-        raise InvalidArrayError(
-            f"the state is of another model: {'; '.join(texts)}. strict=False loads what is in both"
-        )
-    return found
-
-
-def checked_array(key: str, value: Any, shape: tuple[int | None, ...]) -> np.ndarray:
-    """Return a value of a state as an array of this shape, in which None is any length."""
-    plain = _checked(key, value, shape, takes_complex=False)
-    # What numpy has no dtype for (bfloat16) fits into float32.
-    wide = plain.is_floating_point() and plain.element_size() < 4
-    return (plain.float() if wide else plain).numpy()
-
-
-def checked_buffer(key: str, value: Any, like: Tensor) -> Tensor:
-    """Return a value of a state with the shape and the dtype of a buffer."""
-    shape = tuple(like.shape)
-    return _checked(key, value, shape, takes_complex=like.is_complex()).to(like.dtype)
-
-
-def _checked(key: str, value: Any, shape: tuple[int | None, ...], *, takes_complex: bool) -> Tensor:
-    if not isinstance(value, Tensor):
-        raise InvalidArrayError(
-            f"{key!r} of the state is of type {type(value).__name__}: values of a state are tensors"
-        )
-    if value.is_complex() and not takes_complex:
-        raise InvalidArrayError(
-            f"{key!r} of the state is of {value.dtype}, and the model's is of no complex numbers"
-        )
-    sizes = tuple(value.shape)
-    if len(sizes) != len(shape) or any(
-        wanted not in (None, size) for size, wanted in zip(sizes, shape, strict=True)
-    ):
-        expected = str(shape).replace("None", "n")
-        raise InvalidArrayError(
-            f"{key!r} was made with shape {expected}, and the state has {sizes}: a model whose "
-            "layers changed is another model; place it again, under another name="
-        )
-    return value.detach().cpu()
-
-
-def checked_rows(
-    ids: tuple[str, Any] | None, rows: tuple[str, Any] | None, dim: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids and rows of a table of any id; each is given with its key."""
-    if ids is None or rows is None:
-        key, _ = ids or rows or ("", None)
-        raise InvalidArrayError(
-            f"the state has {key!r} alone: ids and rows of a table belong together"
-        )
-    key, _ = ids
-    numbers = checked_array(*ids, (None,))
-    if numbers.dtype.kind not in "iu":
-        raise InvalidArrayError(f"{key!r} of the state is of {numbers.dtype}: ids are integers")
-    values = checked_array(*rows, (len(numbers), dim))
-    found, counts = np.unique(numbers, return_counts=True)
-    if twice := found[counts > 1][:_SHOWN].tolist():
-        raise InvalidArrayError(f"{key!r} of the state has ids more than once, such as {twice}")
-    return numbers.astype(np.int64), values
-
-
-# Weights that torch computes of parameters: by parametrizations, and by hooks before a call.
-#
-# ``torch.nn.utils.parametrize`` gives each module a class of its own, whose property computes the
-# weight and whose objects refuse to be pickled. A copy gets another such class, made by the same
-# functions of torch: they are not public, but what they make is, and ``register_parametrization``
-# would compute the parameters again from a weight that is not there yet.
-
-
-def is_parametrized(value: object) -> bool:
-    """Return whether a value is a module with weights that parametrizations compute."""
-    return isinstance(value, nn.Module) and parametrize.is_parametrized(value)
-
-
-def reduced(module: nn.Module) -> tuple[Any, ...]:
-    """Return how a module with parametrizations is pickled, as ``__reduce_ex__`` does."""
-    kind = parametrize.type_before_parametrizations(module)
-    names = tuple(module.parametrizations)  # type: ignore[arg-type]
-    state = super(type(module), module).__getstate__()
-    return _made, (kind, names), state
-
-
-def computed_before_calls(module: nn.Module) -> Iterator[Tensor]:
-    """Yield the weights in attributes that hooks compute before each call."""
-    for each in module.modules():
-        for hook in each._forward_pre_hooks.values():
-            match hook:
-                case WeightNorm() | SpectralNorm():
-                    name = hook.name
-                case prune.BasePruningMethod():
-                    name = hook._tensor_name
-                case _:
-                    continue
-            if isinstance(found := vars(each).get(name), Tensor):
-                yield found
-
-
-def placeholder(value: Tensor) -> Tensor:
-    """Return a tensor of the same form that takes no memory."""
-    with torch.no_grad():
-        return value.new_zeros(()).expand(value.shape)
-
-
-def _made(kind: type[nn.Module], names: Sequence[str]) -> nn.Module:
-    """Return a module without state, whose weights of these names are computed."""
-    made = kind.__new__(kind)
-    parametrize._inject_new_class(made)
-    for name in names:
-        parametrize._inject_property(made, name)
-    type(made).__reduce_ex__ = _reduced  # type: ignore[method-assign, assignment]
-    return made
-
-
-def _reduced(self: nn.Module, protocol: object) -> tuple[Any, ...]:
-    return reduced(self)
-
+from psnb.errors import ConfigurationError
 
 Span = tuple[int, int]
 """Where in memory something begins and ends."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from psnb._src.client.handles import Handle
-from psnb._src.models.shared import OptimizerChoice, optimizer_for
-from psnb._src.models.torch.split import ModelValues, SplitModule
+from psnb._src.models.flat_variables import OptimizerChoice, optimizer_for
+from psnb._src.models.torch.followed import FollowedOptimizers
+from psnb._src.models.torch.split import SplitModule
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp
 from psnb.errors import ConfigurationError
@@ -20,7 +18,7 @@ from psnb.errors import ConfigurationError
 TorchOptimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 """One of torch's, or several that share a module's parameters."""
 
-_DOOR = "psnb.torch.distribute(optimizer=)"
+DOOR = "psnb.torch.distribute(optimizer=)"
 
 
 class _Taken(NamedTuple):
@@ -88,12 +86,12 @@ def take_over(
     several = list(_checked(given))
     for number, each in enumerate(several):
         for index, group in enumerate(each.param_groups):
-            made = _translated(each, group)._replace(number=number, group=index)
+            made = translated(each, group)._replace(number=number, group=index)
             for parameter in group["params"]:
                 name = _name(names, parameter, each, index)
                 if id(parameter) in taken:
                     raise ConfigurationError(
-                        f"{_DOOR}: {name!r} is in two optimizers; on servers a parameter has one"
+                        f"{DOOR}: {name!r} is in two optimizers; on servers a parameter has one"
                     )
                 taken[id(parameter)] = made
     # One that was frozen when it was placed may learn later, if torch's step would move it then.
@@ -106,7 +104,7 @@ def take_over(
     for name, found in of_others.items():
         if found is not None and found.kind == "SparseAdam":
             raise ConfigurationError(
-                f"{_DOOR}: SparseAdam has {name!r}, which is not a table, and in torch refuses its "
+                f"{DOOR}: SparseAdam has {name!r}, which is not a table, and in torch refuses its "
                 "gradients, too. Give it the weights of nn.Embedding alone, and the others to "
                 "another one: optimizer=[torch.optim.SparseAdam(...), torch.optim.Adam(...)]"
             )
@@ -148,11 +146,11 @@ def _checked(given: TorchOptimizers) -> Iterator[torch.optim.Optimizer]:
     for each in several:
         if not isinstance(each, torch.optim.Optimizer):
             raise ConfigurationError(
-                f"{_DOOR}: expected an optimizer of torch, such as "
+                f"{DOOR}: expected an optimizer of torch, such as "
                 f"torch.optim.Adagrad(module.parameters(), lr=0.1), or a list of them; found "
                 f"{each!r:.200}. Those of psnb go to sparse= and dense="
             )
-        what = f"{_DOOR}: {type(each).__name__}"
+        what = f"{DOOR}: {type(each).__name__}"
         if each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks:
             raise ConfigurationError(
                 f"{what} has hooks of its steps, which are taken on servers, where they would not "
@@ -175,7 +173,7 @@ def _name(
 ) -> str:
     if (name := names.get(id(parameter))) is None:
         raise ConfigurationError(
-            f"{_DOOR}: group {group} of {type(optimizer).__name__} has a parameter of shape "
+            f"{DOOR}: group {group} of {type(optimizer).__name__} has a parameter of shape "
             f"{tuple(parameter.shape)} that is none of the module's. It must be made of the "
             "parameters of the very module that is distributed, not of a copy, and what else "
             "learns must be a part of that module"
@@ -196,14 +194,14 @@ def _choice(
     missing = [name for name, taken in found.items() if taken is None]
     if missing and others is None:
         raise ConfigurationError(
-            f"{_DOOR}: {', '.join(map(repr, missing[:5]))} ({len(missing)} of {len(found)}) are in "
+            f"{DOOR}: {', '.join(map(repr, missing[:5]))} ({len(missing)} of {len(found)}) are in "
             "no optimizer of torch (a psnb.torch.Embedding has no parameter): give "
             f"{what}=psnb.Adam(1e-3) for them, or freeze what is not to learn: "
             "requires_grad_(False)"
         )
     if not missing and others is not None:
         raise ConfigurationError(
-            f"{_DOOR}: torch's optimizers have all that {what}= would be for: leave {what}= out, "
+            f"{DOOR}: torch's optimizers have all that {what}= would be for: leave {what}= out, "
             "or make torch's of the other parameters"
         )
     made = {
@@ -213,18 +211,18 @@ def _choice(
     return made.__getitem__
 
 
-def _translated(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> _Taken:
+def translated(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> _Taken:
     """Return psnb's optimizer for a group of parameters."""
     kind = type(optimizer).__name__
     if getattr(torch.optim, kind, None) is not type(optimizer) or kind not in _KINDS:
         raise ConfigurationError(
-            f"{_DOOR}: servers have no {type(optimizer).__module__}.{kind}; they apply "
+            f"{DOOR}: servers have no {type(optimizer).__module__}.{kind}; they apply "
             f"{', '.join(_KINDS)} of torch.optim. Take one of these, or one of psnb for sparse= "
             "and dense="
         )
     if group.get("differentiable"):
         raise ConfigurationError(
-            f"{_DOOR}: {kind} is differentiable=True, but nothing can be differentiated by steps "
+            f"{DOOR}: {kind} is differentiable=True, but nothing can be differentiated by steps "
             "that servers take: leave it out"
         )
     group = {**group, **_fresh(optimizer, group)}
@@ -235,7 +233,7 @@ def _translated(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> _
     try:
         return _Taken(_KINDS[kind](float(group["lr"]), group, common), kind)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{_DOOR}: torch.optim.{kind}: {error}") from error
+        raise ConfigurationError(f"{DOOR}: torch.optim.{kind}: {error}") from error
 
 
 def _fresh(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> dict[str, float]:
@@ -255,14 +253,14 @@ def _fresh(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> dict[s
             starts |= set(state["sum"].unique().tolist())
         elif names := [name for name, value in state.items() if value is not None]:
             raise ConfigurationError(
-                f"{_DOOR}: this {type(optimizer).__name__} has taken steps, or has loaded the "
+                f"{DOOR}: this {type(optimizer).__name__} has taken steps, or has loaded the "
                 f"state of one that has ({', '.join(names)}). On servers that state starts over: "
                 "make a new optimizer of the module's parameters, with the rate that it should "
                 "have now. From then on psnb's checkpoints have its state"
             )
     if len(starts) > 1:
         raise ConfigurationError(
-            f"{_DOOR}: the accumulators of this Adagrad were changed after it was made; on servers "
+            f"{DOOR}: the accumulators of this Adagrad were changed after it was made; on servers "
             "those of a group begin with one number: initial_accumulator_value="
         )
     return {"initial_accumulator_value": starts.pop()} if starts else {}
@@ -321,143 +319,3 @@ _KINDS: dict[str, Callable[[float, Mapping[str, Any], Mapping[str, Any]], Optimi
     "RMSprop": _rmsprop,
 }
 """How the optimizers of torch.optim are made of a rate, a group and what all have in common."""
-
-
-# FollowedOptimizers: what is set in optimizers of torch after they were taken over.
-#
-# In the notebook alone. A scheduler sets rates in them, and so may the user; servers apply what
-# they have. So whenever a closure is scheduled, what is new is set on the servers.
-
-
-class FollowedOptimizers:
-    """Sets on servers what is set in optimizers of torch.
-
-    Parameters
-    ----------
-    optimizers : sequence of torch.optim.Optimizer
-        They; not kept alive.
-    places : mapping of str to (int, int)
-        For each parameter which optimizer and which of its groups has it.
-    """
-
-    def __init__(
-        self,
-        optimizers: Sequence[torch.optim.Optimizer],
-        places: Mapping[str, tuple[int, int]],
-    ) -> None:
-        self._optimizers = [weakref.ref(each) for each in optimizers]
-        self._places = places
-        self._handles: dict[Handle, set[tuple[int, int]]] = {}
-        self._seen = self._settings()
-
-    def bind(self, values: ModelValues) -> None:
-        """Note where the parameters are on the servers."""
-        for name, place in self._places.items():
-            if name in values.tables:
-                handle: Handle = values.tables[name]
-            else:
-                flat = values.parameters
-                handle = flat.variables[flat.places[name].variable]
-            self._handles.setdefault(handle, set()).add(place)
-
-    def settle(self) -> None:
-        """Set on servers what has been set since the last call.
-
-        Raises
-        ------
-        ConfigurationError
-            If servers cannot have it so: groups whose parameters lie in one variable have become
-            different, an optimizer has taken steps of its own, or what is set needs other state.
-        """
-        now = self._settings()
-        changed = {place for place, each in now.items() if each != self._seen.get(place)}
-        if not changed:
-            return
-        if changed - self._seen.keys():
-            raise ConfigurationError(
-                f"{_DOOR}: a group was added to an optimizer after the module was distributed, "
-                "which servers know nothing of. Give the optimizer all parameters that learn now "
-                "or later before, and freeze those that learn later: requires_grad_(False)"
-            )
-        made = {place: self._made(place) for place in now}
-        before = {place: self._made(place, self._seen[place]) for place in now}
-        news: list[tuple[Handle, str, Any]] = []
-        for handle, places in self._handles.items():
-            if changed.isdisjoint(places):
-                continue
-            wanted = {made[place] for place in places if place in made}
-            if len(wanted) != 1:
-                raise ConfigurationError(
-                    f"{_DOOR}: groups {sorted(group for _, group in places)} of one optimizer had "
-                    f"the same settings, so their parameters lie in one variable, {handle.name!r}; "
-                    "now they have different ones. Give those groups an optimizer each, or set "
-                    "all of them alike"
-                )
-            (new,), old = wanted, before[next(iter(places & made.keys()))]
-            if type(new) is not type(old) or new.slots != old.slots:
-                raise ConfigurationError(
-                    f"{_DOOR}: what was set in an optimizer after the module was distributed needs "
-                    f"other state: {new!r} where servers have {old!r}. Distribute the module with "
-                    "it, under another name="
-                )
-            own = [(each.name, getattr(new, each.name)) for each in fields(new)]
-            news += [(handle, name, value) for name, value in own if value != getattr(old, name)]
-        for handle, name, value in news:
-            setattr(handle.optimizer, name, value)
-        self._seen = now
-
-    def _settings(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """Return the hyperparameters of each group of those that are still there."""
-        return {
-            (number, index): {
-                key: value.item() if isinstance(value, Tensor) else value
-                for key, value in group.items()
-                if key not in _NO_SETTINGS
-            }
-            for number, reference in enumerate(self._optimizers)
-            if (optimizer := reference()) is not None
-            for index, group in enumerate(optimizer.param_groups)
-        }
-
-    def _made(self, place: tuple[int, int], settings: Mapping[str, Any] | None = None) -> Optimizer:
-        number, index = place
-        optimizer = self._optimizers[number]()
-        assert optimizer is not None
-        group = optimizer.param_groups[index]
-        return _translated(optimizer, {**group, **(settings or {})}).optimizer
-
-
-_NO_SETTINGS = ("params", "param_names", "initial_lr")
-
-
-class FollowedModule:
-    """What the notebook may set of a module, and of its optimizers, after it was distributed.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module that was given; not kept alive.
-    optimizers : FollowedOptimizers or None
-        Those that were given.
-    """
-
-    def __init__(self, module: nn.Module, optimizers: FollowedOptimizers | None) -> None:
-        self._module, self._optimizers = weakref.ref(module), optimizers
-        self._frozen = _frozen_in(module)
-
-    def frozen(self, before: frozenset[str]) -> frozenset[str] | None:
-        """Return what does not learn, given what did not; None if nothing was set."""
-        module = self._module()
-        if module is None or (now := _frozen_in(module)) == self._frozen:
-            return None
-        thawed, self._frozen = self._frozen - now, now
-        return (before - thawed) | now
-
-    def settle(self) -> None:
-        """Set on servers what was set in optimizers; see `FollowedOptimizers.settle`."""
-        if self._optimizers is not None:
-            self._optimizers.settle()
-
-
-def _frozen_in(module: nn.Module) -> frozenset[str]:
-    return frozenset(name for name, each in module.named_parameters() if not each.requires_grad)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.models.shared import SizeBuckets, padded_size
+from psnb._src.models.jax.row_layout import SizeBuckets, padded_size
 
 
 @given(st.integers(0, 10**7))

@@ -1,0 +1,118 @@
+"""ModelState: all that a prediction uses, of one export or of one checkpoint. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from psnb._src.checkpoint.reader import NewerCheckpoint, WantedParameter, newer_checkpoint
+from psnb._src.models.export.exported import Computation
+from psnb._src.models.export.manifest import (
+    ModelManifest,
+)
+from psnb._src.models.export.tables import StoredTable
+from psnb._src.utils.files import AnyPath
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """What a loaded model predicts with.
+
+    Attributes
+    ----------
+    path : str
+        The checkpoint; or the model's folder, before there was a newer one.
+    number : int
+        Of the checkpoint; of the model, that of the newest one before its export.
+    closures : int or None
+        How many closures had ended, if the checkpoint says so.
+    metadata : mapping
+        What the checkpoint was saved with, or the model exported with.
+    since : float
+        Since when it predicts with it, in seconds since the epoch.
+    """
+
+    path: str
+    number: int
+    closures: int | None
+    metadata: Mapping[str, Any]
+    since: float
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """What predictions use; never changed.
+
+    Attributes
+    ----------
+    computation : Computation
+        What computes.
+    tables : mapping of str to StoredTable
+        Its rows.
+    version : ModelVersion
+        Where both are from.
+    checkpoint : NewerCheckpoint or None
+        The checkpoint, which must be there as long as they are used.
+    """
+
+    computation: Computation
+    tables: Mapping[str, StoredTable]
+    version: ModelVersion
+    checkpoint: NewerCheckpoint | None = None
+
+
+def newer_state(
+    manifest: ModelManifest, dense: Mapping[str, np.ndarray], now: ModelState, directory: AnyPath
+) -> ModelState | None:
+    """Return the state of the newest checkpoint in a directory; None if it is none newer than now.
+
+    Parameters
+    ----------
+    manifest : ModelManifest
+        The model's.
+    dense : mapping of str to numpy.ndarray
+        The dense parameters that were exported.
+    now : ModelState
+        What is used now.
+    directory : Path or RemotePath
+        Where the checkpoints are.
+
+    Raises
+    ------
+    CheckpointError
+        If it is damaged, cannot be read, or is none of this model.
+    """
+    after, before = now.version.number, now.checkpoint
+    found = newer_checkpoint(directory, after, _wanted(manifest), before)
+    if found is None:
+        return None
+    path, content = str(found.reader.path), found.reader.manifest
+    version = ModelVersion(
+        path, found.number, content.run.get("closures"), content.metadata, time.time()
+    )
+    computation = now.computation.with_dense(manifest.sources.taken(found.values, dense))
+    tables = {
+        each.name: StoredTable(**each.table().known(), content=found.values[each.name])
+        for each in manifest.tables
+    }
+    return ModelState(computation, tables, version, found)
+
+
+def _wanted(manifest: ModelManifest) -> dict[str, WantedParameter]:
+    """Return what a checkpoint must have; the seed of a table is of its name."""
+    variables = {
+        name: WantedParameter({"kind": "variable", "shape": [size], "dtype": dtype}, {})
+        for name, (size, dtype) in manifest.sources.variables.items()
+    }
+    tables = {}
+    for each in manifest.tables:
+        own = {"dim": each.dim, "rows": each.rows, "dtype": each.dtype}
+        recipe = {"initializer": each.initializer, "padding_idx": each.padding_idx}
+        if each.rows is None:
+            recipe["admission"] = each.admission
+        tables[each.name] = WantedParameter({"kind": "embedding", **own}, recipe)
+    return variables | tables

@@ -1,0 +1,97 @@
+"""StepDescription: the operations of a training step in their order, psnb's own too. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.handles import Handle, shards_of
+
+_SHORT = {"float": "f", "int": "i", "uint": "u", "bfloat": "bf", "complex": "c"}
+
+
+_TEXT = 60
+
+
+@dataclass(frozen=True, slots=True)
+class StepOperation:
+    """One operation of a step.
+
+    Attributes
+    ----------
+    name : str
+        ``"pull"`` and ``"push"`` are psnb's; all others are as the framework calls them.
+    inputs, outputs : tuple of str
+        The arrays that go in and come out: dtype and shape, such as ``"f32[512,16]"``.
+    note : str
+        Of a pull or push, the parameter and the servers that have it; of an operation that the
+        framework derived to compute gradients, ``"gradient"``; of a module, where it is.
+    depth : int
+        0; more for an operation within others.
+    """
+
+    name: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    note: str = ""
+    depth: int = 0
+
+
+class StepDescription(tuple[StepOperation, ...]):
+    """The operations of a step; printed, a line each. All that a tuple can."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        names = ["  " * each.depth + each.name for each in self]
+        width = max(map(len, names), default=0)
+        return "\n".join(
+            "  ".join((name.ljust(width), _arrays(each), each.note)).rstrip()
+            for name, each in zip(names, self, strict=True)
+        )
+
+
+def pulling(rows: Iterable[tuple[Handle, int | None]]) -> list[StepOperation]:
+    """Return the pull of parameters; of an embedding, of how many rows, if that is known."""
+    return [
+        StepOperation("pull", outputs=(_array(handle, count),), note=_where(handle))
+        for handle, count in rows
+    ]
+
+
+def pushing(rows: Iterable[tuple[Handle, int | None]]) -> list[StepOperation]:
+    """Return the push of the gradients of parameters, as `pulling`."""
+    return [
+        StepOperation("push", inputs=(_array(handle, count),), note=_where(handle))
+        for handle, count in rows
+    ]
+
+
+def array_text(dtype: str, shape: Iterable[object]) -> str:
+    """Return an array's dtype and shape in short: ``f32[512,16]``."""
+    kind = dtype.rstrip("0123456789")
+    return f"{_SHORT.get(kind, kind)}{dtype[len(kind) :]}[{','.join(map(str, shape))}]"
+
+
+def _array(handle: Handle, count: int | None) -> str:
+    if isinstance(handle, Embedding):
+        return array_text(handle.dtype.name, ("rows" if count is None else count, handle.dim))
+    return array_text(np.dtype(handle.dtype).name, handle.shape)
+
+
+def _where(handle: Handle) -> str:
+    kind = "embedding" if isinstance(handle, Embedding) else "variable"
+    shards = shards_of(handle)
+    return f"{kind} {handle.name!r} on {', '.join(shards.servers())}"
+
+
+def _arrays(operation: StepOperation) -> str:
+    sides = [_short(", ".join(each)) for each in (operation.inputs, operation.outputs) if each]
+    return " -> ".join(sides)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"

@@ -1,0 +1,62 @@
+"""All rows of a table: in parts, so that no server stands still for long.
+
+Exports fetch them while they write them, so memory does not depend on their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.handles import shards_of
+from psnb._src.models.export.exported import RowChunk, TableSource
+from psnb._src.server.tables.operations import rows_in_segment
+
+
+def table_source(table: Embedding) -> TableSource:
+    """Return a table as `psnb.export` takes it."""
+    spec = shards_of(table).spec
+    return TableSource(
+        spec.name,
+        spec.dim,
+        spec.rows,
+        spec.dtype,
+        spec.padding_idx,
+        spec.initializer,
+        spec.admission,
+        spec.seed,
+        spec.accessor is not None,
+        lambda: _fixed(table, spec.rows) if spec.rows is not None else _growing(table),
+    )
+
+
+def _fixed(table: Embedding, rows: int) -> Iterator[RowChunk]:
+    for part in _parts(table, rows):
+        ids = np.arange(part.start, part.stop, dtype=np.uint64)
+        yield RowChunk(ids, table.lookup(ids, training=False))
+
+
+def _growing(table: Embedding) -> Iterator[RowChunk]:
+    accessor = table.accessor
+    for segment in shards_of(table).segments():
+        scores = None if accessor is None else accessor.score(segment["show"], segment["click"])
+        yield RowChunk(segment["ids"], segment["values"], scores)
+
+
+def read_rows(table: Embedding) -> np.ndarray:
+    """Return all rows of a table that has a number of them."""
+    assert table.rows is not None
+    return np.concatenate([chunk.rows for chunk in _fixed(table, table.rows)])
+
+
+def write_rows(table: Embedding, ids: np.ndarray, rows: np.ndarray) -> None:
+    """Replace the rows of ids."""
+    for part in _parts(table, len(ids)):
+        table.assign(ids[part], np.ascontiguousarray(rows[part], table.dtype))
+
+
+def _parts(table: Embedding, count: int) -> Iterator[slice]:
+    step = rows_in_segment(table.dim * table.dtype.itemsize)
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
