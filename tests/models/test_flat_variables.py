@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from psnb._src.models.flat_variables import FlatVariables, place_flat
+from psnb._src.models.placing import WantedModel, place_model
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adagrad
 from psnb.errors import ConfigurationError, InvalidArrayError
@@ -72,7 +73,7 @@ def test_parameters_of_other_names_are_refused() -> None:
 def test_what_is_no_optimizer_is_refused(optimizer: object) -> None:
     strategy = InProcessStrategy()
     with pytest.raises(ConfigurationError, match=r"'w': expected an optimizer of psnb"):
-        place_flat(strategy, "m", ARRAYS, optimizer)  # type: ignore[arg-type]
+        place_model(strategy, "m", WantedModel(ARRAYS), sparse=None, dense=optimizer, adopt=None)  # type: ignore[arg-type]
     assert not strategy.parameters
 
 

@@ -108,11 +108,12 @@ class FlatVariables:
             for name, place in self.places.items()
         }
 
-    def grouped(self, arrays: Mapping[str, Any]) -> list[list[Any]]:
-        """Return the arrays of each variable, in the order in which they lie there."""
-        groups: list[list[Any]] = [[] for _ in self.variables]
+    @cached_property
+    def names(self) -> list[list[str]]:
+        """The names of the arrays of each variable, in the order in which they lie there."""
+        groups: list[list[str]] = [[] for _ in self.variables]
         for name, place in sorted(self.places.items(), key=lambda item: item[1].start):
-            groups[place.variable].append(arrays[name])
+            groups[place.variable].append(name)
         return groups
 
     def join(self, arrays: Mapping[str, np.ndarray | float]) -> list[np.ndarray | None]:
@@ -154,7 +155,7 @@ class FlatVariables:
         With ``empty``, variables that have none of them are there as well.
         """
         found: list[Members] = []
-        for variable, names in zip(self.variables, self._in_order, strict=True):
+        for variable, names in zip(self.variables, self.names, strict=True):
             there = [name for name in names if name in chosen]
             spans = [self.places[name].part for name in there]
             some = [(span.start, span.stop) for span in spans if span.start < span.stop]
@@ -164,10 +165,6 @@ class FlatVariables:
                 ranges = joined(np.array(some, np.int64).reshape(-1, 2))
                 found.append((variable, there, ranges))
         return found
-
-    @cached_property
-    def _in_order(self) -> list[list[str]]:
-        return self.grouped({name: name for name in self.places})
 
     def blends(
         self, shares: Mapping[str, np.ndarray | float], terms: Mapping[str, np.ndarray]
@@ -240,7 +237,7 @@ def place_flat(
     strategy: Strategy,
     name: str,
     arrays: Mapping[str, np.ndarray],
-    optimizer: OptimizerChoice,
+    optimizer: OptimizerChoice | None,
     apart: Callable[[str], object] = lambda name: None,
 ) -> FlatVariables:
     """Put arrays on the servers.
@@ -253,8 +250,8 @@ def place_flat(
         The variable's; if there are several, they are called ``name``, ``name.1``, ...
     arrays : mapping of str to numpy.ndarray
         The initial values, float32 or float64.
-    optimizer : Optimizer or callable
-        For all arrays, or by name.
+    optimizer : Optimizer, callable or None
+        For all arrays, or by name; None for arrays that steps move, see `FlatVariables.blends`.
     apart : callable, optional
         Says by name which arrays may lie in one variable: those of which it is equal.
 
@@ -264,24 +261,6 @@ def place_flat(
         If an array has another dtype, there is no optimizer for it, or one takes a norm of arrays
         of two dtypes; nothing was placed.
     """
-    return _placed(strategy, name, arrays, lambda each: optimizer_for(optimizer, each), apart)
-
-
-def place_state(strategy: Strategy, name: str, arrays: Mapping[str, np.ndarray]) -> FlatVariables:
-    """Put arrays on the servers that steps move beside what learns; see `FlatVariables.blends`.
-
-    Parameters are those of `place_flat`.
-    """
-    return _placed(strategy, name, arrays, lambda each: None)
-
-
-def _placed(
-    strategy: Strategy,
-    name: str,
-    arrays: Mapping[str, np.ndarray],
-    optimizer: Callable[[str], Optimizer | None],
-    apart: Callable[[str], object] = lambda name: None,
-) -> FlatVariables:
     groups: dict[tuple[np.dtype, Optimizer | None, object], list[str]] = {}
     for each, array in arrays.items():
         if array.dtype not in OPTIMIZABLE:
@@ -289,7 +268,8 @@ def _placed(
                 f"parameter {each!r} is of {array.dtype}; servers keep float32 and float64. Make "
                 "the parameters float32, and compute in half precision where it pays (autocast)"
             )
-        groups.setdefault((array.dtype, optimizer(each), apart(each)), []).append(each)
+        own = None if optimizer is None else optimizer_for(optimizer, each)
+        groups.setdefault((array.dtype, own, apart(each)), []).append(each)
     _check_norms([(dtype, choice) for dtype, choice, _ in groups])
     names = [name if not i else f"{name}.{i}" for i in range(len(groups))]
     check_free(strategy, names)

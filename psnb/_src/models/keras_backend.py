@@ -24,7 +24,9 @@ _known: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def unpickled(backend: str, name: str, payload: bytes) -> Any:
-    """Return what was pickled in a process whose Keras has a backend: of a name, once.
+    """Return what is made of what was pickled in a process whose Keras has a backend.
+
+    Of a name, once; what was pickled is a class and its arguments.
 
     Raises
     ------
@@ -43,5 +45,6 @@ def unpickled(backend: str, name: str, payload: bytes) -> Any:
             )
         found = _known.get(name)
         if found is None:
-            found = _known[name] = pickle.loads(payload)
+            kind, *parts = pickle.loads(payload)
+            found = _known[name] = kind(*parts)
         return found

@@ -35,8 +35,10 @@ def used_global(function: FunctionType, known: NameOf) -> tuple[str, str] | None
     """Return a global that a function itself uses and that is known, by its name and what it is."""
     for code in _codes(function.__code__):
         for name in code.co_names:  # attributes are among them
-            what = known(function.__globals__.get(name))
-            if what is not None and name in _globals(code):
+            if (what := known(function.__globals__.get(name))) is None:
+                continue
+            operations = dis.get_instructions(code)
+            if any("GLOBAL" in each.opname and each.argval == name for each in operations):
                 return name, what
     return None
 
@@ -72,7 +74,3 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
     for each in code.co_consts:
         if isinstance(each, CodeType):
             yield from _codes(each)
-
-
-def _globals(code: CodeType) -> set[str]:
-    return {each.argval for each in dis.get_instructions(code) if "GLOBAL" in each.opname}

@@ -54,20 +54,27 @@ class StepDescription(tuple[StepOperation, ...]):
         )
 
 
-def pulling(rows: Iterable[tuple[Handle, int | None]]) -> list[StepOperation]:
-    """Return the pull of parameters; of an embedding, of how many rows, if that is known."""
-    return [
-        StepOperation("pull", outputs=(_array(handle, count),), note=_where(handle))
-        for handle, count in rows
-    ]
+def described(
+    pulled: Iterable[tuple[Handle, int | None]],
+    operations: Iterable[StepOperation],
+    pushed: Iterable[tuple[Handle, int | None]],
+) -> StepDescription:
+    """Return operations with the pull that goes before them, and the push after them.
 
-
-def pushing(rows: Iterable[tuple[Handle, int | None]]) -> list[StepOperation]:
-    """Return the push of the gradients of parameters, as `pulling`."""
-    return [
-        StepOperation("push", inputs=(_array(handle, count),), note=_where(handle))
-        for handle, count in rows
-    ]
+    Parameters
+    ----------
+    pulled, pushed : iterable of (Handle, int or None)
+        The parameters; of an embedding how many rows, if that is known.
+    operations : iterable of StepOperation
+        What is computed.
+    """
+    return StepDescription(
+        [
+            *(StepOperation("pull", (), (_array(*each),), _where(each[0])) for each in pulled),
+            *operations,
+            *(StepOperation("push", (_array(*each),), (), _where(each[0])) for each in pushed),
+        ]
+    )
 
 
 def array_text(dtype: str, shape: Iterable[object]) -> str:
@@ -89,9 +96,5 @@ def _where(handle: Handle) -> str:
 
 
 def _arrays(operation: StepOperation) -> str:
-    sides = [_short(", ".join(each)) for each in (operation.inputs, operation.outputs) if each]
-    return " -> ".join(sides)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"
+    sides = [", ".join(each) for each in (operation.inputs, operation.outputs) if each]
+    return " -> ".join(e if len(e) <= _TEXT else f"{e[: _TEXT - 1]}…" for e in sides)

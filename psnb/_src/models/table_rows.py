@@ -60,3 +60,22 @@ def write_rows(table: Embedding, ids: np.ndarray, rows: np.ndarray) -> None:
 def _parts(table: Embedding, count: int) -> Iterator[slice]:
     step = rows_in_segment(table.dim * table.dtype.itemsize)
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
+def replace_rows(table: Embedding, ids: np.ndarray, rows: np.ndarray) -> None:
+    """Replace the rows of ids; of a table of any id, these are all then, and keep their use."""
+    if table.rows is None:
+        shards = shards_of(table)
+        states = shards.shard_states()
+        kept = [np.isin(state["ids"], ids.view(np.uint64)) for state in states]
+        if not all(each.all() for each in kept):
+            shards.load_states([_some(*each) for each in zip(states, kept, strict=True)])
+    write_rows(table, ids, rows)
+
+
+def _some(state: dict[str, np.ndarray], kept: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the state of a shard with some of its rows."""
+    return {
+        key: array if key == "step" or key.startswith("waiting.") else array[kept]
+        for key, array in state.items()
+    }

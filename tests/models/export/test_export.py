@@ -220,7 +220,7 @@ def test_rows_are_streamed_in_memory_that_does_not_grow_with_them(tmp_path: Path
     code = """
 import sys
 import numpy as np, psnb
-from psnb._src.models.export.manifest import RowChunk
+from psnb._src.models.export.exported import RowChunk
 from tests.models.export.rows_model import Model
 class Wide(Model):
     def __init__(self, count):

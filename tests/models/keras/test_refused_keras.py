@@ -244,7 +244,7 @@ def test_a_loss_or_metric_that_refers_to_the_model_is_refused_by_name() -> None:
         return sum(keras.ops.sum(each**2) for each in model.trainable_weights)
 
     for compiled, message in (
-        ({"loss": penalty}, f"loss= uses layer '{dense.name}' beside the model.*add_loss"),
+        ({"loss": penalty}, f"loss= uses layer '{dense.name}' besides the model.*add_loss"),
         ({"loss": "mse", "metrics": [of_all]}, "metrics= uses the model itself"),
         ({"loss": Regularized(model.weights[1:])}, "loss= uses weight 'dense"),
     ):

@@ -173,7 +173,7 @@ def test_buffers_that_are_no_part_of_the_state_stay_on_each_worker() -> None:
 def test_a_second_model_needs_another_name() -> None:
     strategy = InProcessStrategy()
     distributed(WideDeep(), strategy)
-    with pytest.raises(ConfigurationError, match="name= places another one beside it"):
+    with pytest.raises(ConfigurationError, match="name= places another one"):
         distributed(WideDeep(), strategy)
     distributed(WideDeep(), strategy, name="other")
     assert "other.ads.weight" in strategy.parameters

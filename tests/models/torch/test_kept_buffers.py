@@ -162,7 +162,7 @@ def test_a_flag_is_true_after_a_round_if_a_step_of_it_has_set_it() -> None:
     own = Moving(torch.tensor([False, False, True, True]), unset)
     strategy = InProcessStrategy(mode=psnb.Sync(2))
     model = distributed(own, strategy, sparse=None)
-    (variable,) = model._placed.values.buffers.variables
+    (variable,) = model._placed.values.state.variables
     steps = [moved(own.kept, torch.tensor(after)) for after in ROUND]
     share, term = (sum(each) / len(steps) for each in zip(*steps, strict=True))
     variable.assign(((1 - share) * as_kept(own.kept) + term).numpy())  # type: ignore[operator]

@@ -7,16 +7,19 @@ dense, tables)`` makes a `Computation` of what was written, or raises ValueError
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.feeds import Fetch, ModelFeed
+from psnb._src.models.export.nested import check_nested, leaves_of
 from psnb._src.models.export.sources import DenseSources
-from psnb._src.models.export.tables import ExportedTable, StoredTable
+from psnb._src.models.export.tables import ExportedTable
+from psnb._src.protocol.remote_traceback import RemoteTraceback
+from psnb.errors import ConfigurationError
 
 
 class RowChunk(NamedTuple):
@@ -93,13 +96,41 @@ class Exported:
     sources: DenseSources
 
 
-class Computation(Protocol):
-    """A computation that was loaded."""
+@contextmanager
+def tracing(what: str, hint: Callable[[Exception], str] = lambda error: "") -> Iterator[None]:
+    """Raise ConfigurationError where a framework cannot trace a model, by the user's own lines.
 
-    def __call__(
-        self, feeds: Mapping[str, np.ndarray | Ragged], tables: Mapping[str, StoredTable]
-    ) -> Sequence[np.ndarray]:
-        """Return the arrays of all fetches. Thread-safe."""
+    These are a note. The framework's own traceback, of up to 250 lines, is the error's
+    ``__context__``, which is not shown.
+    """
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except Exception as error:  # whatever the user's code raises when it is traced
+        message = str(error).partition("\n\n")[0]  # then come frameworks' advice and addresses
+        found = ConfigurationError(
+            f"psnb.export: {what} cannot be exported for batches of any size: "
+            f"{type(error).__name__}: {message[:600].rstrip('. ')}{hint(error)}"
+        )
+        if lines := RemoteTraceback.of(error).text():
+            found.add_note(lines)
+        raise found from None
 
-    def with_dense(self, dense: Mapping[str, np.ndarray]) -> Computation:
-        """Return the same with other dense parameters, of the same shapes and dtypes."""
+
+def returned(outputs: Any, forms: Iterable[tuple[str, Iterable[Any]]]) -> tuple[Any, list[Fetch]]:
+    """Return the form of what a model returns, and its arrays.
+
+    Parameters
+    ----------
+    outputs : object
+        The structure, with numbers in place of its arrays.
+    forms : iterable of (str, iterable)
+        For each number dtype and shape; what is not an int in a shape depends on the batch.
+    """
+    form = check_nested(outputs)
+    names = [name for _, name in sorted(leaves_of(form))]
+    return form, [
+        Fetch(name, dtype, tuple(size if isinstance(size, int) else None for size in shape))
+        for name, (dtype, shape) in zip(names, forms, strict=True)
+    ]

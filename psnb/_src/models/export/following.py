@@ -66,18 +66,18 @@ def _end(ended: threading.Event, thread: threading.Thread) -> None:
 
 
 def _refresh(found: weakref.ref[Refreshed], ended: threading.Event, every: float) -> None:
-    rhythm, pause = SaveSchedule(every, None, time.monotonic()), 0.0
+    schedule, pause = SaveSchedule(every, None, time.monotonic()), 0.0
     while not ended.wait(pause) and (model := found()) is not None:
         try:
             model.refresh()
         except Exception as error:  # the thread must go on, whatever a store raises
-            pause = rhythm.failed(time.monotonic())
-            if rhythm.failures == 1:
+            pause = schedule.failed(time.monotonic())
+            if schedule.failures == 1:
                 reason = truncate(str(error)) or type(error).__name__
                 logger.warning("%r goes on with what it has, and tries again: %s", model, reason)
         else:
-            if rhythm.failures:
+            if schedule.failures:
                 logger.info("%r follows again", model)
-            rhythm.saved(time.monotonic(), 0)
+            schedule.saved(time.monotonic(), 0)
             pause = every
         del model

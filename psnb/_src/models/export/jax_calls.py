@@ -1,4 +1,4 @@
-"""What an exported JAX program may call beside XLA's operations. Pure.
+"""What an exported JAX program may call besides XLA's operations. Pure.
 
 Of what `jax.export` says is stable, XLA turns some into operations of its own, and checks these.
 The routines of LAPACK and cuSOLVER get addresses, and take the sizes of their results from the

@@ -86,7 +86,7 @@ class TableEntry(Struct, frozen=True, forbid_unknown_fields=True):
             require(each < 1 << 64, f"table {self.name!r:.80}: seed or padding_idx is {each!r:.80}")
 
     def table(self) -> ExportedTable:
-        """Return what is known of the table beside its rows.
+        """Return what is known of the table besides its rows.
 
         Raises
         ------

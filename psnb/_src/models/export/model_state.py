@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from psnb._src.checkpoint.reader import NewerCheckpoint, WantedParameter, newer_checkpoint
-from psnb._src.models.export.exported import Computation
-from psnb._src.models.export.manifest import (
-    ModelManifest,
-)
+from psnb._src.data.ragged import Ragged
+from psnb._src.models.export.manifest import ModelManifest
 from psnb._src.models.export.tables import StoredTable
 from psnb._src.utils.files import AnyPath
 
@@ -41,6 +39,18 @@ class ModelVersion:
     closures: int | None
     metadata: Mapping[str, Any]
     since: float
+
+
+class Computation(Protocol):
+    """A computation that was loaded."""
+
+    def __call__(
+        self, feeds: Mapping[str, np.ndarray | Ragged], tables: Mapping[str, StoredTable]
+    ) -> Sequence[np.ndarray]:
+        """Return the arrays of all fetches. Thread-safe."""
+
+    def with_dense(self, dense: Mapping[str, np.ndarray]) -> Computation:
+        """Return the same with other dense parameters, of the same shapes and dtypes."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def score_files(
         its name; or, if it has several numbers a row, a list in JSON lines and Parquet, and the
         columns ``name.0``, ``name.1``, … in CSV.
     to : str or None
-        The file to write, by default standard output. It is written beside and renamed at the end.
+        The file to write, by default standard output; it appears when it is complete.
         JSON lines have null for NaN and infinite numbers; bfloat16 is written as float32. Without a
         row, CSV and Parquet have the columns only.
     form : {"csv", "jsonl", "parquet"} or None
@@ -63,11 +64,11 @@ def score_files(
         If the predictions cannot be written, or are not one for each row.
     """
     form = form or _READS.get(Path(to).suffix if to else "", "csv")
-    partial = None if to is None else Path(to).with_name(f".incomplete-{uuid.uuid4().hex}")
+    unfinished = None if to is None else Path(to).with_name(f".incomplete-{uuid.uuid4().hex}")
     try:
-        rows = write_rows(partial or sys.stdout, f".{form}", _scored(model, files, batch_size))
-        if partial is not None and to is not None:
-            partial.replace(to)
+        rows = write_rows(unfinished or sys.stdout, f".{form}", _scored(model, files, batch_size))
+        if unfinished is not None and to is not None:
+            unfinished.replace(to)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -75,8 +76,8 @@ def score_files(
             f"predictions cannot be written to {to or 'the output'}: {error}"
         ) from error
     finally:
-        if partial is not None:
-            partial.unlink(missing_ok=True)
+        if unfinished is not None:
+            unfinished.unlink(missing_ok=True)
     return rows or 0
 
 
@@ -88,7 +89,10 @@ def _scored(
     for batch in batches(model.feeds, files, batch_size):
         yield _columns(model, batch)
     if batch is None:
-        yield _no_rows(model)
+        yield {
+            fetch.name: np.empty((0, *(size or 1 for size in fetch.shape[1:])), fetch.dtype)
+            for fetch in model.fetches
+        }
 
 
 def batches(
@@ -107,8 +111,8 @@ def batches(
             names = [feed.name for feed in feeds]
             rows: Any = Dataset.parquet(file, columns=names)
         else:
-            rows = Dataset.text_lines(file).map(_Parsed(feeds, file))
-        yield from _of_one(rows).ragged_batch(batch_size).map(_Shaped(feeds))
+            rows = Dataset.text_lines(file).map(partial(_parsed, feeds, file))
+        yield from _of_one(rows).ragged_batch(batch_size).map(partial(_shaped, feeds))
 
 
 def _of_one(rows: Dataset) -> Dataset:
@@ -117,21 +121,15 @@ def _of_one(rows: Dataset) -> Dataset:
     return part
 
 
-class _Parsed:
-    """Takes the feeds out of a line of JSON."""
-
-    def __init__(self, feeds: tuple[ModelFeed, ...], file: str) -> None:
-        self._feeds, self._file = feeds, file
-
-    def __call__(self, line: str) -> dict[str, Any]:
-        try:
-            found = json.loads(line.removeprefix("\ufeff"))  # which may begin a file
-            return {feed.name: _row(feed, found[feed.name]) for feed in self._feeds}
-        except (ValueError, KeyError, TypeError) as error:
-            raise DatasetError(
-                f"{self._file}: a line is not a JSON object with {[f.name for f in self._feeds]}: "
-                f"{type(error).__name__}: {error}; the line begins {line[:60]!r}"
-            ) from error
+def _parsed(feeds: tuple[ModelFeed, ...], file: str, line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line.removeprefix("\ufeff"))  # which may begin a file
+        return {feed.name: _row(feed, found[feed.name]) for feed in feeds}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DatasetError(
+            f"{file}: a line is not a JSON object with {[feed.name for feed in feeds]}: "
+            f"{type(error).__name__}: {error}; the line begins {line[:60]!r}"
+        ) from error
 
 
 def _row(feed: ModelFeed, given: Any) -> np.ndarray:
@@ -141,26 +139,21 @@ def _row(feed: ModelFeed, given: Any) -> np.ndarray:
     return found.reshape(-1) if feed.holds == "examples" and found.ndim else found
 
 
-class _Shaped:
-    """Makes arrays of rows of one length."""
-
-    def __init__(self, feeds: tuple[ModelFeed, ...]) -> None:
-        self._feeds = feeds
-
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        found = {}
-        for feed in self._feeds:
-            given = batch[feed.name]
-            if isinstance(given, Ragged) and not feed.ragged:
-                width = int(np.prod([size or 1 for size in feed.shape[1:]]))
-                if (given.lengths != width).any():
-                    raise ConfigurationError(
-                        f"column {feed.name!r}: expected {width} numbers in each row, found "
-                        f"{int(given.lengths[given.lengths != width][0])}"
-                    )
-                given = given.values.reshape(len(given), *feed.shape[1:])
-            found[feed.name] = given
-        return found
+def _shaped(feeds: tuple[ModelFeed, ...], batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a batch with arrays of rows of one length."""
+    found = {}
+    for feed in feeds:
+        given = batch[feed.name]
+        if isinstance(given, Ragged) and not feed.ragged:
+            width = int(np.prod([size or 1 for size in feed.shape[1:]]))
+            if (given.lengths != width).any():
+                raise ConfigurationError(
+                    f"column {feed.name!r}: expected {width} numbers in each row, found "
+                    f"{int(given.lengths[given.lengths != width][0])}"
+                )
+            given = given.values.reshape(len(given), *feed.shape[1:])
+        found[feed.name] = given
+    return found
 
 
 def _csv_batches(
@@ -233,10 +226,3 @@ def _columns(model: LoadedModel, batch: Mapping[str, Any]) -> dict[str, np.ndarr
                 "one for each row is expected"
             )
     return {fetch.name: each for fetch, each in zip(model.fetches, found, strict=True)}
-
-
-def _no_rows(model: LoadedModel) -> dict[str, np.ndarray]:
-    return {
-        fetch.name: np.empty((0, *(size or 1 for size in fetch.shape[1:])), fetch.dtype)
-        for fetch in model.fetches
-    }

@@ -1,4 +1,4 @@
-"""Writing a model: into a folder beside its place, which is renamed last. Pure."""
+"""Writing a model: into a folder next to its place, which is renamed last. Pure."""
 
 from __future__ import annotations
 

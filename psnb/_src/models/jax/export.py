@@ -17,23 +17,19 @@ from jax import export as jax_export
 
 from psnb._src.client.embedding import Embedding
 from psnb._src.data.ragged import Ragged
-from psnb._src.models.export.exported import Exported
+from psnb._src.models.export.exported import Exported, returned, tracing
 from psnb._src.models.export.feeds import ModelFeed
 from psnb._src.models.export.jax_calls import foreign_calls
 from psnb._src.models.export.jax_program import IDS, PROGRAM, with_x64
-from psnb._src.models.export.tracing import returned, tracing
 from psnb._src.models.jax.batch import BatchFunction, as_ids, made_ids
-from psnb._src.models.jax.batch_form import BatchForm, form_of
+from psnb._src.models.jax.batch_form import form_of
 from psnb._src.models.table_rows import table_source
 from psnb.errors import ConfigurationError
 
 _PLATFORMS = ("cpu", "cuda")
 
 
-def exported(
-    of: BatchFunction,
-    example: Any,
-) -> Exported:
+def exported(of: BatchFunction, example: Any) -> Exported:
     """Return what is written of a function, by an example of its batches.
 
     Raises
@@ -171,7 +167,14 @@ class _Example:
         self, tables: Mapping[str, Embedding], ids: Callable[[Any], Mapping[str, Any]] | None
     ) -> _FeatureSources:
         """Return where ids come from: fields of the batch as they are, or what JAX traces."""
-        found, made = _FeatureSources(), self._ids(tables, ids)
+        found = _FeatureSources()
+        try:
+            made = self._example if ids is None else made_ids(ids, self._example)
+            made = {name: made[name] for name in tables}
+        except (KeyError, IndexError, TypeError) as error:
+            raise ConfigurationError(
+                f"the ids of example= could not be found ({type(error).__name__}: {error})"
+            ) from error
         owners = {id(leaf): name for name, leaf in self._leaves.items()}
         for name in tables:
             given = made[name]
@@ -192,17 +195,6 @@ class _Example:
             self._trace(found, ids, made)
         return found
 
-    def _ids(
-        self, tables: Mapping[str, Embedding], ids: Callable[[Any], Mapping[str, Any]] | None
-    ) -> Mapping[str, Any]:
-        try:
-            made = self._example if ids is None else made_ids(ids, self._example)
-            return {name: made[name] for name in tables}
-        except (KeyError, IndexError, TypeError) as error:
-            raise ConfigurationError(
-                f"the ids of example= could not be found ({type(error).__name__}: {error})"
-            ) from error
-
     def _trace(
         self,
         found: _FeatureSources,
@@ -210,7 +202,11 @@ class _Example:
         made: Mapping[str, Any],
     ) -> None:
         """Export what computes ids."""
-        form, arrays, names = self._wide()
+        with with_x64(True):  # with integers as wide as they are
+            form, plain = form_of(self._example)
+        behind = {at for at, _, _ in form.behind}
+        names = [name for at, name in enumerate(self.order) if at not in behind]
+        arrays = [np.asarray(each) for each in plain]
 
         def computed(_: Any, __: Any, fields: dict[str, Any]) -> list[Any]:
             given = ids(form.batch([fields[name] for name in names]))
@@ -242,14 +238,6 @@ class _Example:
         }
         found.program = {IDS: _serialized(program)}
 
-    def _wide(self) -> tuple[BatchForm, list[np.ndarray], list[str]]:
-        """Return form, arrays and names of the batch with integers as wide as they are."""
-        with with_x64(True):
-            form, arrays = form_of(self._example)
-        behind = {at for at, _, _ in form.behind}
-        names = [name for at, name in enumerate(self.order) if at not in behind]
-        return form, [np.asarray(each) for each in arrays], names
-
     def _any_size(self, shape: tuple[int, ...]) -> tuple[Any, ...]:
         return (self._size, *shape[1:]) if shape else ()
 
@@ -268,7 +256,8 @@ def _exported(
             given: dict[str, dict[str, Any]] = {"dense": {}, "rows": {}, "feed": {}}
             for (kind, name), form in forms.items():
                 # A place in the order; nothing depends on what is not chosen.
-                given[kind][name] = None if (kind, name) in chosen else _zeros(form)
+                known = (kind, name) in chosen
+                given[kind][name] = None if known else jax.numpy.zeros(form.shape, form.dtype)
             for (kind, name), array in zip(chosen, arrays, strict=True):
                 given[kind][name] = array
             return function(*given.values())
@@ -300,10 +289,6 @@ def _used(
             needed |= {id(each) for each in equation.invars}
     pairs = zip(forms, found.invars, strict=True)
     return [argument for argument, variable in pairs if id(variable) in needed]
-
-
-def _zeros(form: jax.ShapeDtypeStruct) -> Any:
-    return jax.numpy.zeros(form.shape, form.dtype)
 
 
 def _form(shape: Sequence[Any], dtype: Any) -> jax.ShapeDtypeStruct:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -201,12 +201,11 @@ def as_optimizer(given: Any) -> Any:
     return optimizer(given) if is_one else given
 
 
-def _on_servers(dtype: np.dtype) -> ExitStack:
-    """Return the settings in which servers compute."""
-    stack = ExitStack()
-    stack.enter_context(jax.default_device(jax.devices("cpu")[0]))
-    stack.enter_context(with_x64(dtype == np.float64))
-    return stack
+@contextmanager
+def _on_servers(dtype: np.dtype) -> Iterator[None]:
+    """Compute as servers do."""
+    with jax.default_device(jax.devices("cpu")[0]), with_x64(dtype == np.float64):
+        yield
 
 
 @lru_cache(maxsize=64)
@@ -269,10 +268,12 @@ def _arrays(transformation: Any, states: list[Any], values: np.ndarray) -> Itera
     """Yield the names of the arrays of a state."""
     for path, first in jax.tree_util.tree_leaves_with_path(states[0]):
         name = jax.tree_util.keystr(path)
-        history = [_at(path, state) for state in states]
+        history = [dict(jax.tree_util.tree_leaves_with_path(state))[path] for state in states]
+        whole = jax.numpy.issubdtype(history[0].dtype, np.integer)
+        counts = whole and [*map(int, history)] == [*range(len(history))]
         if np.shape(first) == values.shape and first.dtype == values.dtype:
             yield name
-        elif np.shape(first) or not _counts(history):
+        elif np.shape(first) or not counts:
             raise _refusal(
                 f"its state {name} ({first.dtype}, shape {np.shape(first)}) is neither an array "
                 "like the parameter, of its dtype, nor a count of updates; for rates use a "
@@ -303,22 +304,16 @@ def _starts(
             yield name, float(numbers[0])
 
 
-def _at(path: Any, state: Any) -> Any:
-    return dict(jax.tree_util.tree_leaves_with_path(state))[path]
-
-
-def _counts(history: list[Any]) -> bool:
-    whole = jax.numpy.issubdtype(history[0].dtype, np.integer)
-    return whole and [*map(int, history)] == [*range(len(history))]
-
-
 def _check_alike(transformation: Any, values: np.ndarray) -> None:
     """Raise ConfigurationError if parameters of a tree, or of other shapes, are distinguished."""
     tree = {"a": values[0, :12].reshape(3, 4), "b": values[0, 12:]}
     try:
         _, found = _run(transformation, tree)
         _, expected = _run(transformation, values)
-        alike = all(map(_close, found, expected))
+        alike = all(
+            np.allclose(one, other, rtol=1e-9, atol=1e-12 * float(np.abs(other).max()))
+            for one, other in zip(found, expected, strict=True)
+        )
     except Exception:  # as above: of a mask for another tree
         alike = False
     if not alike:
@@ -331,10 +326,6 @@ def _distinguishes() -> ConfigurationError:
         "and on servers many lie in one variable. Give groups of parameters transformations "
         "of their own: psnb.jax.variables(optimizer=lambda name: ...)"
     )
-
-
-def _close(found: np.ndarray, expected: np.ndarray) -> bool:
-    return np.allclose(found, expected, rtol=1e-9, atol=1e-12 * float(np.abs(expected).max()))
 
 
 def _works_by_element(transformation: Any, values: np.ndarray) -> bool:

@@ -84,7 +84,9 @@ class PipelinePart:
     @cached_property
     def _backward(self) -> TrainStep:
         of = self._of
-        again = replace(of, function=_Recomputed(of.function), ids=_inputs_ids(of))
+        again = replace(
+            of, function=_Recomputed(of.function), ids=lambda batch: of.ids_of(batch["inputs"])
+        )
         return TrainStep(again, has_aux=True, draws=False)  # it draws what it has drawn
 
 
@@ -106,10 +108,8 @@ class _Recomputed:
             outputs = self._function(params, rows, jax.tree.unflatten(tree, given))
             if "gradient" not in batch:
                 return outputs  # the loss
-            return sum(
-                jnp.vdot(each, gradient)
-                for each, gradient in zip(floats_of(outputs), batch["gradient"], strict=True)
-            )
+            found = [each for each in jax.tree.leaves(outputs) if _is_float(each)]
+            return sum(jnp.vdot(*both) for both in zip(found, batch["gradient"], strict=True))
 
         value, back = jax.value_and_grad(number)([leaves[i] for i in at])
         return value * batch["scale"], jax.lax.stop_gradient((value, back))
@@ -149,14 +149,5 @@ def stage(
     return PipelinePart(batch_function(function, params, tables, ids, combiner, None, device))
 
 
-def floats_of(tree: Any) -> list[Any]:
-    """Return the arrays of floats of a tree, in its order."""
-    return [leaf for leaf in jax.tree.leaves(tree) if _is_float(leaf)]
-
-
 def _is_float(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
-
-
-def _inputs_ids(of: BatchFunction) -> Callable[[Any], Mapping[str, Any]]:
-    return lambda batch: of.ids_of(batch["inputs"])

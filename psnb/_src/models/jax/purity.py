@@ -134,7 +134,6 @@ def merged_by_copies() -> Iterator[None]:
 
 
 def _watch() -> None:
-    """Replace the setters of the libraries that are imported by now."""
     with _lock:
         for module, kind, name, watching in _SETTERS:
             found: Any = getattr(sys.modules.get(module), kind, None)

@@ -136,7 +136,9 @@ class RowLayout:
         found: dict[str, LocatedIds] = {}
         for group in self._groups:
             for table, names in group.features.items():
-                positions = rows.locate(table, *(_flat(ids[name]) for name in names))
+                given = [ids[name] for name in names]
+                flat = [each.values if isinstance(each, Ragged) else each for each in given]
+                positions = rows.locate(table, *flat)
                 for name, each in zip(names, positions, strict=True):
                     found[name] = LocatedIds(ids[name], each)
         return found
@@ -214,10 +216,6 @@ class RowLayout:
         if not bags:
             return np.empty(0, np.int32), np.empty(0, np.float32)
         return np.concatenate(bags), np.concatenate(scales)
-
-
-def _flat(ids: Ids) -> np.ndarray:
-    return ids.values if isinstance(ids, Ragged) else ids
 
 
 def _joined(

@@ -23,30 +23,9 @@ from psnb._src.models.jax.batch import BatchFunction, batch_function
 from psnb._src.models.jax.program import Program
 from psnb._src.models.jax.travel import travelling
 from psnb._src.models.jax.variables import TreeVariables
-from psnb._src.models.step_description import (
-    StepDescription,
-    StepOperation,
-    array_text,
-    pulling,
-    pushing,
-)
+from psnb._src.models.step_description import StepDescription, StepOperation, array_text, described
 from psnb._src.worker.context import report
 from psnb.errors import ConfigurationError, InvalidArrayError
-
-
-def described_step(
-    program: Program,
-    variables: tuple[Variable, ...],
-    learning: tuple[Variable, ...],
-    batch: Any,
-) -> StepDescription:
-    """Return the operations of a step for a batch; nothing is fetched, computed or written."""
-    jaxpr, rows = program.traced(batch)
-    handles: list[list[tuple[Handle, int | None]]] = [
-        [*rows.items(), *((each, None) for each in several)] for several in (variables, learning)
-    ]
-    pulled, pushed = handles
-    return StepDescription([*pulling(pulled), *_operations(jaxpr, 0), *pushing(pushed)])
 
 
 def _operations(jaxpr: Any, depth: int) -> Iterator[StepOperation]:
@@ -148,16 +127,20 @@ class TrainStep:
 
     def train_on(self, batch: Any) -> float:
         """Train on a batch that is here, and return its loss; see the class."""
-        found = self._evaluated(batch) if writes_nothing() else self.trained(batch)
-        loss, metrics, examples = found
-        self._report(loss, metrics, examples)
+        if writes_nothing():
+            (number, metrics), pulled = self._losses(batch)
+            loss, examples = float(number), pulled.examples
+        else:
+            loss, metrics, examples = self.trained(batch)
+        reported = {"examples": float(examples)}
+        if self._reported != self.programs:
+            self._reported = self.programs
+            reported["programs"] = float(self._reported)
+        report(**{**reported, "loss": loss, **_named(metrics)})
         return loss
 
     def trained(
-        self,
-        batch: Any,
-        blends: Blends | None = None,
-        weight: Callable[[Any], float] | None = None,
+        self, batch: Any, blends: Blends | None = None, weight: Callable[[Any], float] | None = None
     ) -> tuple[float, Any, int]:
         """Train on a batch, and return its loss, metrics and examples without a report.
 
@@ -166,11 +149,11 @@ class TrainStep:
         """
         ((loss, metrics), (by_values, by_rows)), pulled = self._program(batch)
         moved = {} if blends is None else blends(metrics)
-        gradients: dict[Handle, Pushed] = {
-            variable: _pushed(np.asarray(gradient, variable.dtype), ranges)
-            for (variable, _, ranges), gradient in zip(self._learning, by_values, strict=True)
-            if variable not in moved
-        }
+        gradients: dict[Handle, Pushed] = {}
+        for (variable, _, ranges), by in zip(self._learning, by_values, strict=True):
+            if variable not in moved:
+                flat = np.asarray(by, variable.dtype)
+                gradients[variable] = flat if ranges is None else PartialGradient(flat, ranges)
         gradients.update((v, blend) for v, blend in moved.items() if blend is not None)
         gradients.update(self._program.layout.gradients(pulled.fetched, by_rows))
         value = float(loss)
@@ -185,10 +168,6 @@ class TrainStep:
                 f"examples: {_summary(batch)}. {error}"
             ) from error
         return value, metrics, pulled.examples
-
-    def _evaluated(self, batch: Any) -> tuple[float, Any, int]:
-        (loss, metrics), pulled = self._losses(batch)
-        return float(loss), metrics, pulled.examples
 
     def _found(self, function: Any, *given: Any) -> Any:
         """Return loss and metrics, in a program."""
@@ -228,15 +207,13 @@ class TrainStep:
         ConfigurationError, InvalidArrayError, IdOutOfRangeError
             As a call.
         """
-        variables = self._of.params.variables, tuple(each for each, *_ in self._learning)
-        return described_step(self._program, *variables, batch)
-
-    def _report(self, loss: float, metrics: Any, examples: int) -> None:
-        metrics_ = {"examples": float(examples)}
-        if self._reported != self.programs:
-            self._reported = self.programs
-            metrics_["programs"] = float(self._reported)
-        report(**{**metrics_, "loss": loss, **_named(metrics)})
+        jaxpr, rows = self._program.traced(batch)
+        learning = [variable for variable, *_ in self._learning]
+        return described(
+            [*rows.items(), *((each, None) for each in self._of.params.variables)],
+            _operations(jaxpr, 0),
+            [*rows.items(), *((each, None) for each in learning)],
+        )
 
 
 def step(
@@ -319,10 +296,6 @@ def step(
                 "strategy.embedding(..., optimizer=psnb.Adagrad(0.05))"
             )
     return TrainStep(of, bool(has_aux))
-
-
-def _pushed(gradient: np.ndarray, ranges: np.ndarray | None) -> Pushed:
-    return gradient if ranges is None else PartialGradient(gradient, ranges)
 
 
 def _summary(batch: Any) -> str:

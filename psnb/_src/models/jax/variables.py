@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from psnb._src.client.variable import Variable
-from psnb._src.models.adopting import LEARNING, WantedModel, place_model
 from psnb._src.models.export.sources import DenseSources
 from psnb._src.models.flat_variables import (
     FlatVariables,
@@ -20,6 +19,7 @@ from psnb._src.models.flat_variables import (
     check_strategy,
 )
 from psnb._src.models.jax.optimizer import as_optimizer
+from psnb._src.models.placing import WantedModel, place_model
 from psnb._src.server.optimizer import Optimizer
 from psnb.errors import ConfigurationError
 
@@ -194,9 +194,9 @@ def variables(
             "initial parameters are expected, such as those that its init function returns"
         )
     choice = None if optimizer is None else _as_choice(optimizer)
-    wanted = WantedModel({LEARNING: arrays})
+    wanted = WantedModel(arrays)
     found = place_model(strategy, name, wanted, sparse=None, dense=choice, adopt=adopt)
-    return TreeVariables(found.arrays[LEARNING], form)
+    return TreeVariables(found.parameters, form)
 
 
 def _as_choice(given: Any) -> OptimizerChoice:
@@ -245,9 +245,7 @@ def _parted(tree: Any) -> tuple[dict[str, np.ndarray], Any]:
         return jax.tree_util.tree_map_with_path(below, node)
 
     form = jax.tree_util.tree_map_with_path(
-        inner,
-        tree,
-        is_leaf=lambda e: _kind_of_nnx(e) is not None or _is_equinox(e) or _is_state(e),
+        inner, tree, is_leaf=lambda e: _kind_of_nnx(e) is not None or _is_equinox(e) or _is_state(e)
     )
     return arrays, form
 
@@ -298,7 +296,6 @@ def _is_state(node: Any) -> bool:
 
 
 def _check_equinox(name: str, node: Any) -> None:
-    """Raise ConfigurationError if there is state of Equinox in a node."""
     if any(map(_is_state, jax.tree.leaves(node, is_leaf=_is_state))):
         raise ConfigurationError(
             f"{name or 'the tree'!r} has state of Equinox, such as averages of BatchNorm, which "
@@ -311,11 +308,10 @@ def _check_equinox(name: str, node: Any) -> None:
 
 
 _COLLECTIONS = {"batch_stats", "cache", "intermediates"}
-"""What Flax's linen has beside ``"params"`` in the variables of a module."""
+"""What Flax's linen has besides ``"params"`` in the variables of a module."""
 
 
 def _check_linen(tree: Any) -> None:
-    """Raise ConfigurationError if state of a linen module is given together with parameters."""
     if isinstance(tree, Mapping) and "params" in tree and (state := _COLLECTIONS & tree.keys()):
         raise ConfigurationError(
             f"{', '.join(map(repr, sorted(state)))} of a Flax module would learn, or stay what "

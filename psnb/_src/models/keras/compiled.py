@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 
-from psnb._src.models.adopting import scratch
 from psnb._src.models.flat_variables import OptimizerChoice, Strategy
 from psnb._src.models.keras.custom_objects import custom_objects
 from psnb._src.models.keras.fit import CountedMetrics
-from psnb._src.models.keras.network import KerasNetwork, PlacedValues, place
+from psnb._src.models.keras.layer_names import named_alike, numbered_kinds
+from psnb._src.models.keras.network import KerasNetwork
 from psnb._src.models.keras.optimizers import SteeredOptimizer, as_optimizer
 from psnb._src.models.keras.program import KerasProgram
 from psnb._src.models.keras.split import SplitKeras, as_array
+from psnb._src.models.placing import ModelValues, WantedModel, WantedTable, place_model, scratch
 from psnb._src.server.optimizer import Optimizer
 from psnb.errors import ConfigurationError, InvalidArrayError
 
@@ -64,10 +66,19 @@ class CompiledModel:
         for what, each in compiled.items():
             parts.model.check(f"{what}=", each)
         network = KerasNetwork(parts.tail, compiled)
-        values = place(strategy, parts, network, sparse or own, dense or own, name, adopt)  # type: ignore[arg-type]
+        values = place_model(
+            strategy,
+            name,
+            wanted(parts, network),
+            sparse=sparse or own,
+            dense=dense or own,
+            adopt=adopt,
+            named=partial(named_alike, numbered_kinds(parts.tail)),
+            clips_each=True,  # as Keras does
+        )
         steered = [
             *(values.tables.values() if sparse is None else ()),
-            *(values.weights.variables if dense is None else ()),
+            *(values.parameters.variables if dense is None else ()),
         ]
         self.program, self.optimizer = program(network, values), SteeredOptimizer(steered)
         self._values = values
@@ -83,7 +94,7 @@ class CompiledModel:
         if not self._counted:
             self.program.build(batch)
         if what not in self._counted:
-            size = sum(int(np.prod(shape)) for shape in self.program.network.metric_shapes())
+            size = self.program.network.metrics_size
             variable = scratch(self._strategy, self._name, what, size)
             self._counted[what] = CountedMetrics(self.program, variable)
         return self._counted[what]
@@ -106,7 +117,7 @@ class CompiledModel:
             raise InvalidArrayError(
                 f"the model has {len(self._weights)} weights, found {len(weights)}"
             )
-        given = {}
+        given: dict[str, np.ndarray] = {}
         for each, value in zip(self._weights, weights, strict=True):
             if isinstance(each, str):
                 given[each] = np.asarray(value)
@@ -115,15 +126,38 @@ class CompiledModel:
                     f"weight {each.path!r} is frozen, and went to the workers as it was when the "
                     "model was distributed: distribute the model with the other value"
                 )
-        self._values.write(given)
+        rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for name, table in self._values.tables.items():
+            if given[name].shape != (table.rows, table.dim):
+                raise InvalidArrayError(
+                    f"embedding {name!r} has shape {(table.rows, table.dim)}, found "
+                    f"{given[name].shape}"
+                )
+            rows[name] = np.arange(len(given[name])), given[name]
+        self._values.write(given, rows)
+
+
+def wanted(parts: SplitKeras, network: KerasNetwork) -> WantedModel:
+    """Return what a model needs on the servers, to be placed or adopted."""
+
+    def table(layer: Any) -> WantedTable:
+        return WantedTable(
+            layer.output_dim,
+            layer.input_dim,
+            np.dtype(np.float32),
+            begins=lambda: (np.arange(layer.input_dim), as_array(layer.embeddings)),
+        )
+
+    return WantedModel(
+        {name: as_array(variable) for name, variable in network.weights.items()},
+        {name: as_array(variable) for name, variable in network.state.items()},
+        {name: table(layer) for name, layer in parts.tables.items()},
+        network.local_values(),
+    )
 
 
 def check_execution(
-    model: Any,
-    run_eagerly: Any,
-    steps_per_execution: Any,
-    jit_compile: Any,
-    auto_scale_loss: Any,
+    model: Any, run_eagerly: Any, steps_per_execution: Any, jit_compile: Any, auto_scale_loss: Any
 ) -> None:
     """Raise ConfigurationError if workers do not run a model as ``compile`` is to have it."""
     if run_eagerly:
@@ -187,7 +221,7 @@ def _copied(thing: Any) -> Any:
     return type(thing).from_config(thing.get_config()) if isinstance(thing, kinds) else thing
 
 
-def program(network: KerasNetwork, values: PlacedValues) -> KerasProgram:
+def program(network: KerasNetwork, values: ModelValues) -> KerasProgram:
     """Return the program of Keras's backend."""
     if keras.backend.backend() == "torch":
         from psnb._src.models.keras.torch_program import TorchProgram

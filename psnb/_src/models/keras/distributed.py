@@ -43,7 +43,7 @@ class DistributedKeras:
     so it does with datasets that cannot be cut into parts, such as generators.
     Metrics are added up over all workers, exactly: each batch counts once.
 
-    What a step changes beside weights is on the servers, too, and written by a rule that is right
+    What a step changes besides weights is on the servers, too, and written by a rule that is right
     however late it comes: servers move the averages that ``BatchNormalization`` has by then towards
     those of the batch, by its momentum; other state of layers (and averages with ``renorm``) is set
     to what the step has computed, and the last one counts. In mode `psnb.Sync` the results of a
@@ -440,7 +440,6 @@ class DistributedKeras:
 
 
 def _trainable(model: Any) -> frozenset[tuple[str, bool]]:
-    """Return of each weight whether it learns."""
     learning = {id(each) for each in model.trainable_variables}
     return frozenset((each.path, id(each) in learning) for each in model.weights)
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,7 +115,9 @@ class FitLoop:
         self, epochs: range, training: Pass, validation: Pass | None, each: Any, callbacks_: Any
     ) -> None:
         """Train; ``each`` says by an epoch's number whether there is a validation after it."""
-        step = self._training_step(training.metrics, ends_at_nan(callbacks_))
+        program, variable = self._program, training.metrics.variable
+        ends = ends_at_nan(callbacks_)
+        step = _step("step of fit", lambda batch: program.train(batch, variable, ends))
         hold = looks_at_batches(callbacks_)
         self._model.stop_training = False
         callbacks_.on_train_begin()
@@ -126,10 +127,15 @@ class FitLoop:
             for epoch in epochs:
                 self._taken = 0
                 callbacks_.on_epoch_begin(epoch)
-                epoch_shown(self._coordinator, clock, epoch + 1, partial(self._count, training))
+                epoch_shown(
+                    self._coordinator,
+                    clock,
+                    epoch + 1,
+                    lambda: EpochCount(self._taken, training.length),
+                )
                 training.metrics.begin()
                 begin = callbacks_.on_train_batch_begin
-                for number, found in self._numbered(step, training, begin, hold):
+                for number, found in _numbered(step, training, begin, hold):
                     self._taken = number + 1
                     callbacks_.on_train_batch_end(number, training.metrics.add(found))
                     if self._model.stop_training:
@@ -150,23 +156,15 @@ class FitLoop:
                     break
         callbacks_.on_train_end(logs)
 
-    def _count(self, training: Pass) -> EpochCount:
-        return EpochCount(self._taken, training.length)
-
     def evaluate(self, given: Pass, callbacks_: Any) -> Logs:
         """Return loss and metrics."""
         program, variable = self._program, given.metrics.variable
-
-        def score(iterator: Iterator[Any]) -> Trained | None:
-            batch = next(iterator, None)
-            return None if batch is None else program.score(batch, variable)
-
-        score.__qualname__ = "step of evaluate"
+        score = _step("step of evaluate", lambda batch: program.score(batch, variable))
         given.data.restart()  # as Keras does, whatever was left of the time before
         given.metrics.begin()
         self._model.stop_evaluating = False
         callbacks_.on_test_begin()
-        for number, _ in self._numbered(score, given, callbacks_.on_test_batch_begin):
+        for number, _ in _numbered(score, given, callbacks_.on_test_batch_begin):
             callbacks_.on_test_batch_end(number, {})
             if self._model.stop_evaluating:
                 break
@@ -175,23 +173,24 @@ class FitLoop:
         callbacks_.on_test_end(logs)
         return logs
 
-    def _training_step(self, metrics: CountedMetrics, ends: bool) -> Step:
-        program, variable = self._program, metrics.variable
 
-        def train(iterator: Iterator[Any]) -> Trained | None:
-            batch = next(iterator, None)
-            return None if batch is None else program.train(batch, variable, ends)
+def _step(name: str, function: Callable[[Any], Trained]) -> Step:
+    """Return what calls a function with the next batch; errors and the dashboard show its name."""
 
-        train.__qualname__ = "step of fit"  # what errors and the dashboard call it
-        return train
+    def step(iterator: Iterator[Any]) -> Trained | None:
+        batch = next(iterator, None)
+        return None if batch is None else function(batch)
 
-    @staticmethod
-    def _numbered(
-        step: Step, given: Pass, begin: Callable[[int], None], hold: bool = False
-    ) -> Iterator[tuple[int, Trained]]:
-        run = given.data.run(step, given.steps, begin, hold=hold)
-        with closing(run) as found:  # type: ignore[type-var]
-            yield from enumerate(found)
+    step.__qualname__ = name
+    return step
+
+
+def _numbered(
+    step: Step, given: Pass, begin: Callable[[int], None], hold: bool = False
+) -> Iterator[tuple[int, Trained]]:
+    run = given.data.run(step, given.steps, begin, hold=hold)
+    with closing(run) as found:  # type: ignore[type-var]
+        yield from enumerate(found)
 
 
 def validated_after(frequency: int | Collection[int]) -> Callable[[int], bool]:

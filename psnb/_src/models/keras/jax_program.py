@@ -19,8 +19,9 @@ from psnb._src.models.jax.variables import by_name
 from psnb._src.models.keras.inputs import whole
 from psnb._src.models.keras.layers import looking_up
 from psnb._src.models.keras.moving_averages import Blended
-from psnb._src.models.keras.network import Computed, KerasNetwork, PlacedValues
+from psnb._src.models.keras.network import Computed, KerasNetwork
 from psnb._src.models.keras.program import KerasProgram
+from psnb._src.models.placing import ModelValues
 from psnb._src.models.step_description import StepDescription
 from psnb._src.utils.arrays import concatenated
 
@@ -28,14 +29,10 @@ _Found = tuple[Any, dict[str, Blended], Any]
 """Metrics, what has moved, and what the batch counts."""
 
 
-def _weight(found: _Found) -> float:
-    return float(found[2])
-
-
 class JaxProgram(KerasProgram):
     """See `KerasProgram`."""
 
-    def __init__(self, network: KerasNetwork, values: PlacedValues) -> None:
+    def __init__(self, network: KerasNetwork, values: ModelValues) -> None:
         super().__init__(network, values)
         self._ids = _IdsOf(network, {name: each.dim for name, each in values.tables.items()})
         of: dict[str, Any] = {
@@ -59,7 +56,9 @@ class JaxProgram(KerasProgram):
         return exported(of, x)
 
     def _train(self, given: dict[str, Any]) -> tuple[float, list[np.ndarray]]:
-        loss, (metrics_, *_), _ = self._step.trained(given, self._blends, _weight)
+        loss, (metrics_, *_), _ = self._step.trained(
+            given, self._blends, lambda found: float(found[2])
+        )
         return loss, metrics_
 
     def _blends(self, found: _Found) -> dict[Variable, Blend | None]:
@@ -131,7 +130,11 @@ class _IdsOf:
         found = {}
         for name, sources in self._sources.items():
             parts = [_whole(name, next(computed) if each is None else x[each]) for each in sources]
-            found[name] = parts[0] if len(parts) == 1 else _end_to_end(parts)
+            if len(parts) > 1:
+                traced = any(isinstance(each, jax.core.Tracer) for each in parts)
+                join = jax.numpy.concatenate if traced else concatenated
+                parts = [join([each.reshape(-1) for each in parts])]
+            found[name] = parts[0]
         return found
 
     def _learned(self, x: dict[str, np.ndarray]) -> dict[str, list[str | None]]:
@@ -169,8 +172,3 @@ def _whole(table: str, ids: Any) -> Any:
         return ids if ids.dtype.kind in "iu" else ids.astype("int64")
     array = np.asarray(ids)
     return array if array.dtype.kind in "iu" else whole(f"embedding {table!r}", array)
-
-
-def _end_to_end(parts: list[Any]) -> Any:
-    traced = any(isinstance(each, jax.core.Tracer) for each in parts)
-    return (jax.numpy.concatenate if traced else concatenated)([e.reshape(-1) for e in parts])

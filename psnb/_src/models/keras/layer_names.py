@@ -15,10 +15,8 @@ import keras
 from msgspec import structs
 
 from psnb._src.client.model_records import ModelRecord, ModelRecords
-from psnb._src.models.adopting import WantedModel
-from psnb._src.models.keras.split import (
-    every_layer,
-)
+from psnb._src.models.keras.split import every_layer
+from psnb._src.models.placing import WantedModel
 from psnb.errors import ConfigurationError
 
 _NUMBERED = re.compile(r"(.*?)(?:_(\d+))?", re.ASCII)

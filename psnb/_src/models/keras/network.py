@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -18,30 +17,12 @@ import keras
 import numpy as np
 from keras.src.backend import get_keras_mask
 
-from psnb._src.client.embedding import Embedding
-from psnb._src.models.adopting import (
-    LEARNING,
-    MOVED,
-    WantedModel,
-    WantedTable,
-    local_value,
-    place_model,
-)
-from psnb._src.models.flat_variables import FlatVariables, OptimizerChoice, Strategy
 from psnb._src.models.keras.custom_objects import custom_objects
 from psnb._src.models.keras.inputs import ModelInputs
-from psnb._src.models.keras.layer_names import named_alike, numbered_kinds
 from psnb._src.models.keras.moving_averages import Blended, MovingAverages, follow
-from psnb._src.models.keras.split import (
-    SplitKeras,
-    adapted,
-    as_array,
-    every_layer,
-    finish,
-    layers_of,
-)
-from psnb._src.models.table_rows import read_rows, write_rows
-from psnb.errors import ConfigurationError, InvalidArrayError, PsnbError, SerializationError
+from psnb._src.models.keras.split import adapted, as_array, every_layer, finish, layers_of
+from psnb._src.models.placing import local_value
+from psnb.errors import ConfigurationError, PsnbError, SerializationError
 
 
 class _Scope(keras.StatelessScope):
@@ -101,16 +82,13 @@ class KerasNetwork:
     inputs : ModelInputs
         What it takes.
     weights, state : dict
-        The variables that learn, and those that a step changes beside them, by name.
+        The variables that learn, and those that a step changes besides them, by name.
     seeds : list
         The variables that random numbers are made of.
     """
 
     def __init__(
-        self,
-        tail: Any,
-        compiled: Mapping[str, Any],
-        named: tuple[Named, Named] | None = None,
+        self, tail: Any, compiled: Mapping[str, Any], named: tuple[Named, Named] | None = None
     ) -> None:
         self._tail, self._compiled = tail, dict(compiled)
         self.inputs = ModelInputs(tail)
@@ -181,10 +159,7 @@ class KerasNetwork:
         mapping += zip(variables, starts, strict=True)
         x, y, weights = _tensors([batch.get(name) for name in ("x", "y", "weights")])
         averages = MovingAverages()
-        with (
-            _Scope(mapping, collect_losses=True) as scope,
-            averages.noted(),
-        ):
+        with _Scope(mapping, collect_losses=True) as scope, averages.noted():
             before = {name: scope.get_current_value(each) for name, each in self.state.items()}
             outputs = tail.call(self.inputs.pack(x), training=training)
             loss = weight = None
@@ -302,9 +277,10 @@ class KerasNetwork:
         metrics_ = (local_value(each.dtype, each.shape, each) for each in values)
         return dict(zip(_named(self._local), metrics_, strict=True))
 
-    def metric_shapes(self) -> list[tuple[int, ...]]:
-        """Return the shapes of the metrics' variables."""
-        return [tuple(each.shape) for each in self._tail.metrics_variables]
+    @property
+    def metrics_size(self) -> int:
+        """How many numbers the metrics keep."""
+        return sum(math.prod(each.shape) for each in self._tail.metrics_variables)
 
     def results(self, value: np.ndarray) -> dict[str, Any]:
         """Return the metrics from what was added up, one after another."""
@@ -313,7 +289,10 @@ class KerasNetwork:
             size = int(np.prod(variable.shape))
             variable.assign(value[start : start + size].reshape(variable.shape))
             start += size
-        found = {name: _number(each) for name, each in self._tail.get_metrics_result().items()}
+        found = {}
+        for name, each in self._tail.get_metrics_result().items():
+            array = np.asarray(keras.ops.convert_to_numpy(each))
+            found[name] = float(array) if array.ndim == 0 else array
         self._tail.reset_metrics()
         return found
 
@@ -356,11 +335,6 @@ def _counted(output: Any) -> Any:
     return keras.ops.sum(keras.ops.cast(mask, "float32"))
 
 
-def _number(value: Any) -> Any:
-    array = np.asarray(keras.ops.convert_to_numpy(value))
-    return float(array) if array.ndim == 0 else array
-
-
 def _shapes(variables: Mapping[str, Any]) -> Named:
     return {name: tuple(each.shape) for name, each in variables.items()}
 
@@ -375,101 +349,3 @@ def _rebuilt(model: bytes, custom: bytes, compiled: bytes) -> KerasNetwork:
         variable.assign(value)
     finish(tail)
     return network
-
-
-@dataclass(frozen=True)
-class PlacedValues:
-    """The values of a model on the servers; travels with closures.
-
-    Attributes
-    ----------
-    weights, state : FlatVariables
-        The values of `KerasNetwork.weights` and `KerasNetwork.state`, by name.
-    tables : dict
-        The tables of embeddings, by name.
-    """
-
-    weights: FlatVariables
-    state: FlatVariables
-    tables: dict[str, Embedding]
-
-    @property
-    def flat(self) -> FlatVariables:
-        """Weights and state together."""
-        return FlatVariables.joined([self.weights, self.state])
-
-    def read(self, names: Collection[str]) -> dict[str, np.ndarray]:
-        """Read values, those of tables too, by name; what comes with them may be there as well."""
-        found: dict[str, np.ndarray] = {}
-        for flat in (self.weights, self.state):
-            if not flat.places.keys().isdisjoint(names):
-                found |= flat.read()
-        tables = self.tables.keys() & names
-        return found | {name: read_rows(self.tables[name]) for name in tables}
-
-    def write(self, values: Mapping[str, np.ndarray]) -> None:
-        """Replace all values; the state of optimizers stays as it is.
-
-        Raises
-        ------
-        InvalidArrayError
-            If a value has another shape; nothing was changed.
-        """
-        for name, table in self.tables.items():
-            if values[name].shape != (table.rows, table.dim):
-                raise InvalidArrayError(
-                    f"embedding {name!r} has shape {(table.rows, table.dim)}, found "
-                    f"{values[name].shape}"
-                )
-        for each in (self.weights, self.state):
-            each.check({name: values[name] for name in each.places})
-        for each in (self.weights, self.state):
-            each.assign({name: values[name] for name in each.places})
-        for name, table in self.tables.items():
-            write_rows(table, np.arange(len(values[name])), values[name])
-
-
-def place(
-    strategy: Strategy,
-    parts: SplitKeras,
-    network: KerasNetwork,
-    sparse: OptimizerChoice,
-    dense: OptimizerChoice,
-    name: str,
-    adopt: bool | None = None,
-) -> PlacedValues:
-    """Put the values of a model on the servers, or find them there.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no optimizer for one, a name is taken, or what is there does not fit; nothing
-        was placed.
-    """
-    wanted = WantedModel(
-        {
-            LEARNING: {each: as_array(variable) for each, variable in network.weights.items()},
-            MOVED: {each: as_array(variable) for each, variable in network.state.items()},
-        },
-        {each: _wanted(layer) for each, layer in parts.tables.items()},
-        network.local_values(),
-    )
-    found = place_model(
-        strategy,
-        name,
-        wanted,
-        sparse=sparse,
-        dense=dense,
-        adopt=adopt,
-        named=partial(named_alike, numbered_kinds(parts.tail)),
-        clips_each=True,  # as Keras does
-    )
-    return PlacedValues(found.arrays[LEARNING], found.arrays[MOVED], found.tables)
-
-
-def _wanted(layer: Any) -> WantedTable:
-    def begins() -> tuple[np.ndarray, np.ndarray]:
-        return np.arange(layer.input_dim), as_array(layer.embeddings)
-
-    form = layer.output_dim, layer.input_dim, np.dtype(np.float32)
-    return WantedTable(*form, begins=begins)

@@ -16,8 +16,9 @@ import numpy as np
 
 from psnb._src.client.variable import Variable
 from psnb._src.models.export.exported import Exported
-from psnb._src.models.keras.network import KerasNetwork, PlacedValues
+from psnb._src.models.keras.network import KerasNetwork
 from psnb._src.models.keras_backend import unpickled
+from psnb._src.models.placing import ModelValues
 from psnb._src.models.step_description import StepDescription
 from psnb._src.utils.text import with_article
 from psnb._src.worker.context import current_context, report
@@ -39,11 +40,11 @@ class KerasProgram(ABC):
     ----------
     network : KerasNetwork
         The model.
-    values : PlacedValues
+    values : ModelValues
         Where its values are.
     """
 
-    def __init__(self, network: KerasNetwork, values: PlacedValues) -> None:
+    def __init__(self, network: KerasNetwork, values: ModelValues) -> None:
         self.network, self._values = network, values
         self._name = uuid.uuid4().hex
         self._pickled: bytes | None = None
@@ -53,7 +54,7 @@ class KerasProgram(ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         # As bytes: Keras must not be imported before its backend is chosen.
         if self._pickled is None:
-            self._pickled = cloudpickle.dumps(_Made(type(self), self.network, self._values))
+            self._pickled = cloudpickle.dumps((type(self), self.network, self._values))
         return unpickled, (keras.backend.backend(), self._name, self._pickled)
 
     def train(self, batch: Any, metrics: Variable, ends_at_nan: bool) -> Trained:
@@ -197,18 +198,3 @@ class KerasProgram(ABC):
 
 def _joined(metrics_: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.asarray(each, np.float64).reshape(-1) for each in metrics_])
-
-
-def made(kind: type[KerasProgram], network: KerasNetwork, values: PlacedValues) -> KerasProgram:
-    """Make a program again."""
-    return kind(network, values)
-
-
-class _Made:
-    """Pickles as a program does that is made of its parts."""
-
-    def __init__(self, *parts: Any) -> None:
-        self._parts = parts
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return made, self._parts

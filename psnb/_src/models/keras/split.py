@@ -11,7 +11,7 @@ import numpy as np
 
 from psnb._src.models.keras.custom_objects import custom_objects
 from psnb._src.models.keras.layers import PickledLambda, TableLookup, lambda_shape
-from psnb._src.models.keras.model_parts import ModelParts
+from psnb._src.models.keras.references import ModelReferences
 from psnb.errors import ConfigurationError
 
 _OWN_STEPS = ("call", "train_step", "test_step", "predict_step", "compute_metrics")
@@ -25,7 +25,7 @@ class SplitKeras:
     ----------
     tail : keras.Model
         The model with lookups in place of embeddings; its other variables have its values.
-    model : ModelParts
+    model : ModelReferences
         The model that it was made of.
     tables : dict
         The embeddings, by the name of their table.
@@ -34,7 +34,7 @@ class SplitKeras:
     """
 
     tail: keras.Model
-    model: ModelParts
+    model: ModelReferences
     tables: dict[str, keras.layers.Embedding]
     weights: list[Any]
 
@@ -50,7 +50,7 @@ def split(model: Any) -> SplitKeras:
     """
     _check_kind(model)
     _check_alone(model)
-    parts = ModelParts(model, layers_of(model))
+    parts = ModelReferences(model, layers_of(model))
     for layer in layers_of(model):
         parts.check_layer(layer)
     tables: dict[str, keras.layers.Embedding] = {}
@@ -104,9 +104,7 @@ def plain_copy(model: Any, weights: Sequence[np.ndarray]) -> Any:
     """Return a copy of a model, which has values of its own."""
     with keras.saving.custom_object_scope(custom_objects(model)):
         found = keras.models.clone_model(
-            model,
-            clone_function=lambda layer: copied(layer, keras.layers.Lambda),
-            recursive=True,
+            model, clone_function=lambda layer: copied(layer, keras.layers.Lambda), recursive=True
         )
     found.set_weights(weights)
     finish(found)

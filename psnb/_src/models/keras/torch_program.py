@@ -18,8 +18,9 @@ from psnb._src.models.export.exported import Exported
 from psnb._src.models.export.sources import DenseSources
 from psnb._src.models.keras.inputs import whole
 from psnb._src.models.keras.layers import looking_up
-from psnb._src.models.keras.network import Computed, KerasNetwork, PlacedValues
+from psnb._src.models.keras.network import Computed, KerasNetwork
 from psnb._src.models.keras.program import KerasProgram
+from psnb._src.models.placing import ModelValues
 from psnb._src.models.step_description import StepDescription
 from psnb._src.models.torch.description import OperationRecorder, described_call
 from psnb._src.models.torch.export import TracedEmbedding, exported
@@ -32,7 +33,7 @@ from psnb.errors import InvalidArrayError
 class TorchProgram(KerasProgram):
     """See `KerasProgram`."""
 
-    def __init__(self, network: KerasNetwork, values: PlacedValues) -> None:
+    def __init__(self, network: KerasNetwork, values: ModelValues) -> None:
         super().__init__(network, values)
         self._device = torch.device(str(keras.ops.zeros(()).device))
         self._plan: tuple[PlannedIds, ...] = ()
@@ -57,7 +58,7 @@ class TorchProgram(KerasProgram):
         there = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
         by_name = dict(zip(there, from_device(list(there.values())), strict=True))
         # Keras leaves a weight without a gradient alone, and its optimizer counts on for all.
-        weights = self._values.weights.gradients(by_name, together=True)
+        weights = self._values.parameters.gradients(by_name, together=True)
         gradients: dict[Handle, Pushed] = dict(weights.items())
         rows = current.gradients()
         gradients.update({table: each.cpu().numpy() for table, each in rows.items()})
@@ -101,7 +102,7 @@ class TorchProgram(KerasProgram):
         flat = self._values.flat
         found = current.fetch(flat.variables)
         values = flat.split([found[each] for each in flat.variables])
-        leaves = {n: values[n].requires_grad_(training) for n in self._values.weights.places}
+        leaves = {n: values[n].requires_grad_(training) for n in self._values.parameters.places}
 
         def look_up(table: str, ids: Tensor) -> Tensor:
             if ids.is_floating_point():  # Keras takes floats for ids as well

@@ -1,9 +1,8 @@
-"""CheckedState: what a state would write on the servers, checked before any of it is. Pure."""
+"""Checks what a state would write on the servers, before any of it is written. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,30 +28,12 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
-@dataclass(frozen=True)
-class CheckedState:
-    """Values by name, with the shapes that they have on the servers.
-
-    Attributes
-    ----------
-    parameters, buffers : dict
-        What is in flat variables.
-    rows : dict
-        Ids and rows by table.
-    """
-
-    parameters: dict[str, np.ndarray]
-    buffers: dict[str, np.ndarray]
-    rows: dict[str, tuple[np.ndarray, np.ndarray]]
-
-
 def check_keys(
     state: Mapping[str, Any], expected: Mapping[str, Any], *, strict: bool
 ) -> IncompatibleKeys:
     """Return the keys that only one of both has; raise InvalidArrayError if none may be missing."""
     found = IncompatibleKeys(
-        [key for key in expected if key not in state],
-        [key for key in state if key not in expected],
+        [key for key in expected if key not in state], [key for key in state if key not in expected]
     )
     if strict and any(found):
         texts = [

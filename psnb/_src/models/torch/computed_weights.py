@@ -18,11 +18,6 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 
-def is_parametrized(value: object) -> bool:
-    """Return whether a value is a module with weights that parametrizations compute."""
-    return isinstance(value, nn.Module) and parametrize.is_parametrized(value)
-
-
 def reduced(module: nn.Module) -> tuple[Any, ...]:
     """Return how a module with parametrizations is pickled, as ``__reduce_ex__`` does."""
     kind = parametrize.type_before_parametrizations(module)
@@ -58,9 +53,5 @@ def _made(kind: type[nn.Module], names: Sequence[str]) -> nn.Module:
     parametrize._inject_new_class(made)
     for name in names:
         parametrize._inject_property(made, name)
-    type(made).__reduce_ex__ = _reduced  # type: ignore[method-assign, assignment]
+    type(made).__reduce_ex__ = lambda self, protocol: reduced(self)  # type: ignore[method-assign, arg-type]
     return made
-
-
-def _reduced(self: nn.Module, protocol: object) -> tuple[Any, ...]:
-    return reduced(self)

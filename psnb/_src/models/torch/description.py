@@ -16,13 +16,7 @@ from torch.utils._pytree import tree_leaves
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import Handle
 from psnb._src.client.variable import Variable
-from psnb._src.models.step_description import (
-    StepDescription,
-    StepOperation,
-    array_text,
-    pulling,
-    pushing,
-)
+from psnb._src.models.step_description import StepDescription, StepOperation, array_text, described
 
 _NOTHING = ("detach", "lift_fresh")
 """What computes nothing: psnb makes tensors of arrays."""
@@ -96,7 +90,7 @@ def described_call(
     """Return what was recorded, with the pull before it, and backward and the push after it."""
     handles: list[Handle] = [*tables, *variables]
     known: list[tuple[Handle, int | None]] = [(each, None) for each in handles]
-    return StepDescription([*pulling(known), *recorder.operations, BACKWARD, *pushing(known)])
+    return described(known, [*recorder.operations, BACKWARD], known)
 
 
 BACKWARD = StepOperation("backward", note="autograd goes through these operations in reverse")

@@ -19,25 +19,25 @@ from torch import Tensor, nn
 
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import Variable
-from psnb._src.models.adopting import note_local
 from psnb._src.models.export.exported import Exported
 from psnb._src.models.flat_variables import OptimizerChoice, Strategy, check_strategy
-from psnb._src.models.step_description import (
-    StepDescription,
-)
+from psnb._src.models.placing import note_local, place_model
+from psnb._src.models.step_description import StepDescription
 from psnb._src.models.torch.buffers import not_finite
 from psnb._src.models.torch.checked_state import IncompatibleKeys
 from psnb._src.models.torch.description import OperationRecorder, described_call
 from psnb._src.models.torch.export import exported
-from psnb._src.models.torch.followed import FollowedModule
+from psnb._src.models.torch.followed import FollowedModule, FollowedOptimizers
 from psnb._src.models.torch.id_plan import PlannedIds
 from psnb._src.models.torch.model_pass import ModelPass, computing
 from psnb._src.models.torch.module_graph import keep_here
+from psnb._src.models.torch.moving_averages import check_averages
 from psnb._src.models.torch.optimizers import TorchOptimizers, take_over, trained_by
-from psnb._src.models.torch.placed import PlacedModule, device_name, place_values
-from psnb._src.models.torch.replica import Frozen, Modes, Replica, Replicas
-from psnb._src.models.torch.split import split
+from psnb._src.models.torch.placed import PlacedModule, device_name
+from psnb._src.models.torch.replica import Flags, Replica, Replicas
+from psnb._src.models.torch.split import local_values, split
 from psnb._src.models.torch.tensors import from_device
+from psnb._src.protocol.modes import Sync
 from psnb._src.utils.text import hide_internal_frames
 from psnb.errors import ConfigurationError, InvalidArrayError
 
@@ -106,10 +106,8 @@ class DistributedModel:
         The module without values, where they are, and where workers compute.
     plan : tuple of PlannedIds
         Where in the inputs ids are, as far as that is known.
-    modes : dict, optional
-        The modes of the modules within it; by default those of ``placed``.
-    frozen : frozenset of str, optional
-        The same of what does not learn.
+    flags : Flags, optional
+        Its modes, and what does not learn; by default those of ``placed``.
     note_local : callable, optional
         Notes what identifies the values that are not on servers; stays in the notebook.
     followed : FollowedModule, optional
@@ -120,25 +118,23 @@ class DistributedModel:
         self,
         placed: PlacedModule,
         plan: tuple[PlannedIds, ...] = (),
-        modes: Modes | None = None,
-        frozen: Frozen | None = None,
+        flags: Flags | None = None,
         note_local: Callable[[Mapping[str, str]], object] | None = None,
         followed: FollowedModule | None = None,
     ) -> None:
         self._placed, self._plan = placed, plan
-        self._replicas = Replicas(placed, modes, frozen)
+        self._replicas = Replicas(placed, flags)
         self._note_local, self._followed = note_local, followed
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._follow()
-        state = self._replicas.modes(), self._replicas.frozen()
-        return DistributedModel, (self._placed, self._plan, *state)
+        return DistributedModel, (self._placed, self._plan, self._replicas.flags())
 
     def __psnb_referred__(self) -> tuple[object, ...]:
         """Return what may change of what travels: functions that capture it travel again then."""
         self._follow()
-        modes, frozen = self._replicas.modes(), self._replicas.frozen()
-        return self._placed.graph, *modes.values(), *sorted(frozen)
+        flags = self._replicas.flags()
+        return self._placed.graph, *flags.modes.values(), *sorted(flags.frozen)
 
     def __repr__(self) -> str:
         placed = self._placed
@@ -193,7 +189,7 @@ class DistributedModel:
     @property
     def training(self) -> bool:
         """Whether this thread's module is in training mode."""
-        return self._replicas.modes()[""]
+        return self._replicas.flags().modes[""]
 
     def train(self, mode: bool = True) -> DistributedModel:
         """Set training mode, as ``nn.Module.train``; for closures that are scheduled from now on.
@@ -216,7 +212,7 @@ class DistributedModel:
         self._follow()
         replica = self._replicas.get()
         replica.set_learning(requires_grad)
-        self._replicas.freeze(replica.frozen())
+        self._replicas.freeze(replica.flags().frozen)
         return self
 
     def parameters(self) -> Iterator[Tensor]:
@@ -270,17 +266,16 @@ class DistributedModel:
             If a server is gone.
         """
         self._placed, keys = self._placed.loaded(state_dict, strict=strict)
-        self._replicas = Replicas(self._placed, self._replicas.modes(), self._replicas.frozen())
+        self._replicas = Replicas(self._placed, self._replicas.flags())
         if self._note_local is not None:
-            self._note_local(self._placed.values.local(self._placed.template))
+            self._note_local(local_values(self._placed.template, self._placed.local))
         return keys
 
     def to_export(self, example: Any) -> Exported:
         """Return what `psnb.export` writes of it: its evaluation mode."""
         replica = Replica(replace(self._placed, device="cpu"))
         replica.load({each: torch.from_numpy(each.read()) for each in replica.variables})
-        sources = self._placed.values.sources()
-        return exported(replica.module, self.tables, example, sources)
+        return exported(replica.module, self.tables, example, self._placed.sources())
 
     @contextmanager
     def step(
@@ -379,14 +374,13 @@ class DistributedModel:
         IdOutOfRangeError, ServerLostError
             As a call.
         """
-        state = self._replicas.modes(), self._replicas.frozen()
-        other = DistributedModel(self._placed, self._plan, *state)
+        other = DistributedModel(self._placed, self._plan, self._replicas.flags())
         recorder = OperationRecorder()
         with torch.no_grad(), recorder.following(other.module.named_modules()), recorder:
             other(*args, **kwargs)
         values = self._placed.values
         of_rows = dict.fromkeys(values.tables.values())  # tables of several modules count once
-        return described_call(recorder, of_rows, (*self.variables, *values.buffers.variables))
+        return described_call(recorder, of_rows, values.flat.variables)
 
     def _pass(self, replica: Replica, *, training: bool, learns: bool) -> ModelPass:
         tables = self._placed.values.tables
@@ -395,7 +389,6 @@ class DistributedModel:
         )
 
     def _refresh(self, replica: Replica, current: ModelPass) -> None:
-        """Fetch what is missing for a call."""
         if current.has_values:
             current.fetch(())
         else:
@@ -404,7 +397,7 @@ class DistributedModel:
     def _follow(self) -> None:
         """Take over what the notebook has set of the module and the optimizers that were given."""
         if self._followed is not None:
-            if (frozen := self._followed.frozen(self._replicas.frozen())) is not None:
+            if (frozen := self._followed.frozen(self._replicas.flags().frozen)) is not None:
                 self._replicas.freeze(frozen)
             self._followed.settle()
 
@@ -571,12 +564,23 @@ def distribute(
         taken = take_over(optimizer, module, parts, sparse, dense)
         parts, sparse, dense = taken[:3]
     called = name or type(module).__name__
-    apart = {} if taken is None else {"apart": taken.apart}
-    values = place_values(strategy, parts, sparse, dense, called, adopt, **apart)
-    if taken is not None:
-        taken.followed.bind(values)
+    if not isinstance(strategy.mode, Sync):
+        check_averages(parts.graph.module)
+    values = place_model(
+        strategy,
+        called,
+        parts.wanted(),
+        sparse=sparse,
+        dense=dense,
+        adopt=adopt,
+        moved="buffers",
+        apart=(lambda name: None) if taken is None else taken.apart,
+    )
     keep_here(module, "the module that psnb.torch.distribute was given")
     note = partial(note_local, strategy.__psnb_models__, called)
-    followed = FollowedModule(module, None if taken is None else taken.followed)
-    placed = PlacedModule(parts.graph, values, where)
+    settings = None
+    if taken is not None:
+        settings = FollowedOptimizers(taken.optimizers, taken.places, values)
+    followed = FollowedModule(module, settings)
+    placed = PlacedModule(parts.graph, values, parts.fixed, parts.names, parts.local, where)
     return DistributedModel(placed, note_local=note, followed=followed)

@@ -11,7 +11,7 @@ import inspect
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from psnb._src.client.embedding import Embedding
-from psnb._src.models.export.exported import Exported
+from psnb._src.models.export.exported import Exported, returned, tracing
 from psnb._src.models.export.feeds import ModelFeed
 from psnb._src.models.export.sources import DenseSources
 from psnb._src.models.export.torch_operators import is_allowed
 from psnb._src.models.export.torch_program import OPERATORS, PROGRAM
-from psnb._src.models.export.tracing import returned, tracing
 from psnb._src.models.table_rows import table_source
 from psnb._src.models.torch.module_graph import span_of
 from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
@@ -126,9 +125,28 @@ class _Flat(nn.Module):
         self.module, self._given, self._results = module, given, results
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
-        args, kwargs = _replaced(self._given, tensors)
+        def filled(each: Any, _: str) -> Any:
+            if not isinstance(each, _Hole):
+                return each
+            first = tensors[each.first]
+            return TensorBags(first, tensors[each.first + 1]) if each.bags else first
+
         flat: list[Tensor] = []
-        self._results.append(_numbered(self.module(*args, **kwargs), flat))
+
+        def number(each: Any, _: str) -> Any:
+            """Return the number of a tensor, which is added to a list."""
+            if isinstance(each, Tensor):
+                flat.append(each)
+                return len(flat) - 1
+            if each is None:
+                return None
+            raise ConfigurationError(
+                f"psnb.export: forward returns {type(each).__name__}; tensors in dicts, lists and "
+                "tuples can be exported"
+            )
+
+        args, kwargs = _mapped(filled, self._given)
+        self._results.append(_mapped(number, self.module(*args, **kwargs)))
         return flat
 
 
@@ -171,7 +189,11 @@ def exported(
     given, places, tensors = _feeds(module, example)
     results: list[Any] = []  # no attribute: those are put back after the tracing
     flat = _Flat(module, given, results)
-    with tracing(type(module).__name__, _hint), warnings.catch_warnings():
+
+    def hint(error: Exception) -> str:
+        return _DECIDES if isinstance(error, GuardOnDataDependentSymNode) else ""
+
+    with tracing(type(module).__name__, hint), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of torch about itself
         program = torch.export.export(flat, tuple(tensors), dynamic_shapes=(_dims(places),))
         program = program.run_decompositions(_DECOMPOSED)
@@ -190,10 +212,6 @@ def exported(
         {"torch": torch.__version__},
         sources,
     )
-
-
-def _hint(error: Exception) -> str:
-    return _DECIDES if isinstance(error, GuardOnDataDependentSymNode) else ""
 
 
 def _traceable(module: nn.Module, tables: Mapping[str, Embedding]) -> nn.Module:
@@ -273,15 +291,38 @@ def _feeds(module: nn.Module, example: Any) -> tuple[Any, list[_FedTensors], lis
             "psnb.export of a PyTorch module needs example=, the arguments of forward: a tuple, or "
             "a dict by name"
         )
-    given = as_torch(example)
-    bound = _bound(inspect.signature(module.forward), given)
+    bound = _bound(inspect.signature(module.forward), as_torch(example))
     places: list[_FedTensors] = []
     tensors: list[Tensor] = []
+
+    def hole(value: Any, name: str) -> Any:
+        bags = isinstance(value, TensorBags)
+        if not bags and not isinstance(value, Tensor):
+            return value
+        first = len(tensors)
+        tensors.extend((value.input, value.offsets.long()) if bags else (value,))
+        dtype = str(tensors[first].dtype).removeprefix("torch.")
+        if bags:
+            feed = ModelFeed(name, dtype, (None,), "ragged")
+        else:
+            shape = (None, *value.shape[1:]) if value.ndim else ()
+            # As many as the first feed has, which are the examples.
+            like = tensors[1 if places and places[0].feed.ragged else 0]
+            alike = not value.ndim or len(value) == (len(like) if like.ndim else 0)
+            feed = ModelFeed(name, dtype, shape, "examples" if alike else "any")
+        places.append(_FedTensors(feed, first))
+        return _Hole(first, bags)
+
     sole = len(bound.arguments) == 1
     for name, value in bound.arguments.items():
         inner = sole and _has_names(value)
-        bound.arguments[name] = _with_holes(value, "" if inner else name, places, tensors)
-    return (bound.args, bound.kwargs), places, _long_enough(tensors)
+        bound.arguments[name] = _mapped(hole, value, "" if inner else name)
+    # Two elements at least: one is taken for a size that never changes.
+    long = [
+        each.repeat(2, *[1] * (each.ndim - 1)) if each.ndim and len(each) < 2 else each
+        for each in tensors
+    ]
+    return (bound.args, bound.kwargs), places, long
 
 
 def _bound(signature: inspect.Signature, given: Any) -> inspect.BoundArguments:
@@ -320,48 +361,22 @@ def _parts(value: Any) -> dict[Any, Any] | None:
     return None
 
 
-def _joined(value: Any, parts: dict[Any, Any]) -> Any:
-    """Return a structure of the same kind, of other parts."""
-    if isinstance(value, Mapping):
-        return parts
-    if hasattr(value, "_fields"):
-        return type(value)(*parts.values())
-    if isinstance(value, tuple | list):
-        return type(value)(parts.values())
-    return dataclasses.replace(value, **parts)
-
-
-def _with_holes(value: Any, name: str, places: list[_FedTensors], tensors: list[Tensor]) -> Any:
-    if isinstance(value, TensorBags):
-        dtype = str(value.input.dtype).removeprefix("torch.")
-        places.append(_FedTensors(ModelFeed(name, dtype, (None,), "ragged"), len(tensors)))
-        tensors += [value.input, value.offsets.long()]
-        return _Hole(len(tensors) - 2, True)
-    if isinstance(value, Tensor):
-        dtype, sizes = str(value.dtype).removeprefix("torch."), tuple(value.shape[1:])
-        first = tensors[places[0].first] if places else value
-        bags = bool(places) and places[0].feed.ragged
-        count = len(tensors[1]) if bags else len(first) if first.ndim else 0
-        holds = "examples" if not value.ndim or len(value) == count else "any"
-        shape = (None, *sizes) if value.ndim else ()
-        places.append(_FedTensors(ModelFeed(name, dtype, shape, holds), len(tensors)))
-        tensors.append(value)
-        return _Hole(len(tensors) - 1, False)
-    if (parts := _parts(value)) is None:
-        return value
-    held = {
-        key: _with_holes(each, f"{name}.{key}" if name else str(key), places, tensors)
+def _mapped(function: Callable[[Any, str], Any], value: Any, name: str = "") -> Any:
+    """Return the same structure of what a function makes of its leaves and of their names."""
+    parts = None if isinstance(value, TensorBags | _Hole) else _parts(value)
+    if parts is None:
+        return function(value, name)
+    made = {
+        key: _mapped(function, each, f"{name}.{key}" if name else str(key))
         for key, each in parts.items()
     }
-    return _joined(value, held)
-
-
-def _long_enough(tensors: list[Tensor]) -> list[Tensor]:
-    """Return tensors with two elements at least: one is taken for a size that never changes."""
-    return [
-        each.repeat(2, *[1] * (each.ndim - 1)) if each.ndim and len(each) < 2 else each
-        for each in tensors
-    ]
+    if isinstance(value, Mapping):
+        return made
+    if hasattr(value, "_fields"):
+        return type(value)(*made.values())
+    if isinstance(value, tuple | list):
+        return type(value)(made.values())
+    return dataclasses.replace(value, **made)
 
 
 def _dims(places: Sequence[_FedTensors]) -> tuple[Any, ...]:
@@ -376,33 +391,6 @@ def _dims(places: Sequence[_FedTensors]) -> tuple[Any, ...]:
         else:
             dims.append({})
     return tuple(dims)
-
-
-def _replaced(given: Any, tensors: Sequence[Tensor]) -> Any:
-    """Return arguments with tensors in their holes."""
-    if isinstance(given, _Hole):
-        if given.bags:
-            return TensorBags(tensors[given.first], tensors[given.first + 1])
-        return tensors[given.first]
-    if (parts := _parts(given)) is None:
-        return given
-    return _joined(given, {key: _replaced(each, tensors) for key, each in parts.items()})
-
-
-def _numbered(found: Any, flat: list[Tensor]) -> Any:
-    """Return a structure with numbers in place of its tensors, which are added to a list."""
-    if isinstance(found, Tensor):
-        flat.append(found)
-        return len(flat) - 1
-    if isinstance(found, Mapping | tuple | list):
-        parts = _parts(found) or {}
-        return _joined(found, {key: _numbered(each, flat) for key, each in parts.items()})
-    if found is None:
-        return None
-    raise ConfigurationError(
-        f"psnb.export: forward returns {type(found).__name__}; tensors in dicts, lists and tuples "
-        "can be exported"
-    )
 
 
 _Form = tuple[str, Sequence[Any]]
@@ -506,7 +494,7 @@ def _called(node: Any) -> tuple[str, list[Any]]:
         return name, list(node.args)
     raise ConfigurationError(
         f"psnb.export: the module calls {target}, which is not an operator of ATen that can be "
-        "exported: those are listed in psnb/_src/models/export/torch_program.py. Write what "
+        "exported: those are listed in psnb/_src/models/export/torch_operators.py. Write what "
         "it does with others, in forward; if you think that it belongs there (it changes nothing, "
         "and checks all of its arguments), report it"
     )

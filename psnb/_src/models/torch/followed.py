@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from psnb._src.client.handles import Handle
+from psnb._src.models.placing import ModelValues
 from psnb._src.models.torch.optimizers import DOOR, translated
-from psnb._src.models.torch.placed import ModelValues
+from psnb._src.models.torch.replica import frozen_in
 from psnb._src.server.optimizer import Optimizer
 from psnb.errors import ConfigurationError
 
@@ -30,21 +31,20 @@ class FollowedOptimizers:
         They; not kept alive.
     places : mapping of str to (int, int)
         For each parameter which optimizer and which of its groups has it.
+    values : ModelValues
+        Where the parameters are on the servers.
     """
 
     def __init__(
         self,
         optimizers: Sequence[torch.optim.Optimizer],
         places: Mapping[str, tuple[int, int]],
+        values: ModelValues,
     ) -> None:
         self._optimizers = [weakref.ref(each) for each in optimizers]
-        self._places = places
         self._handles: dict[Handle, set[tuple[int, int]]] = {}
         self._seen = self._settings()
-
-    def bind(self, values: ModelValues) -> None:
-        """Note where the parameters are on the servers."""
-        for name, place in self._places.items():
+        for name, place in places.items():
             if name in values.tables:
                 handle: Handle = values.tables[name]
             else:
@@ -135,12 +135,12 @@ class FollowedModule:
 
     def __init__(self, module: nn.Module, optimizers: FollowedOptimizers | None) -> None:
         self._module, self._optimizers = weakref.ref(module), optimizers
-        self._frozen = _frozen_in(module)
+        self._frozen = frozen_in(module)
 
     def frozen(self, before: frozenset[str]) -> frozenset[str] | None:
         """Return what does not learn, given what did not; None if nothing was set."""
         module = self._module()
-        if module is None or (now := _frozen_in(module)) == self._frozen:
+        if module is None or (now := frozen_in(module)) == self._frozen:
             return None
         thawed, self._frozen = self._frozen - now, now
         return (before - thawed) | now
@@ -149,7 +149,3 @@ class FollowedModule:
         """Set on servers what was set in optimizers; see `FollowedOptimizers.settle`."""
         if self._optimizers is not None:
             self._optimizers.settle()
-
-
-def _frozen_in(module: nn.Module) -> frozenset[str]:
-    return frozenset(name for name, each in module.named_parameters() if not each.requires_grad)

@@ -146,7 +146,11 @@ class ModelPass:
 
     def expect_ids(self, name: str, several: list[Tensor]) -> None:
         """Note ids of a table that will be asked for."""
-        arrays = [_as_array(name, each) for each in several]
+        arrays, what = [], f"the ids for {name!r}"
+        for each in several:
+            arrays.append(integers_of(each, what))
+            if not isinstance(each, Tensor):
+                raise InvalidArrayError(f"{what} are no tensor: psnb.torch.as_torch makes some")
         try:
             positions = self._rows.locate(self._tables[name], *arrays)
         except IdOutOfRangeError as error:
@@ -223,7 +227,8 @@ class ModelPass:
     def summary(self) -> str:
         """Return what the inputs are like, to find the batch that something was wrong with."""
         inputs = self._inputs.items()
-        fields = [(_joined(path), _plain(each).numpy()) for path, each in inputs]
+        plain = [(_joined(path), each.detach().cpu()) for path, each in inputs]
+        fields = [(n, (e.float() if e.dtype == torch.bfloat16 else e).numpy()) for n, e in plain]
         return f"the batch: {batch_summary(fields) or 'no tensors'}"
 
     def push(
@@ -274,13 +279,9 @@ class ModelPass:
         return f"; these ids are {' or '.join(texts)} of the model" if texts else ""
 
     def _weight(self, name: str) -> Tensor:
-        leaves = self._leaves.get(name)
-        if leaves is None:  # no id at all
-            return self._no_row(name)
-        return leaves[0] if len(leaves) == 1 else torch.cat(leaves)
-
-    def _no_row(self, name: str) -> Tensor:
-        """Return a row that no id has, through which autograd goes as through others."""
+        if leaves := self._leaves.get(name):
+            return leaves[0] if len(leaves) == 1 else torch.cat(leaves)
+        # No id at all: a row that none has, through which autograd goes as through others.
         if name not in self._no_rows:
             table = self._tables[name]
             row = to_device([np.zeros((1, table.dim), table.dtype)], self._device)[0]
@@ -288,21 +289,8 @@ class ModelPass:
         return self._no_rows[name]
 
 
-def _plain(each: Tensor) -> Tensor:
-    found = each.detach().cpu()
-    return found.float() if found.dtype == torch.bfloat16 else found
-
-
 def _joined(path: Path) -> str:
     return "".join(f"[{part!r}]" for part in path[1:])
-
-
-def _as_array(name: str, ids: Tensor) -> np.ndarray:
-    what = f"the ids for {name!r}"
-    found = integers_of(ids, what)
-    if not isinstance(ids, Tensor):
-        raise InvalidArrayError(f"{what} are no tensor: psnb.torch.as_torch makes some")
-    return found
 
 
 def _version(ids: Tensor) -> int:

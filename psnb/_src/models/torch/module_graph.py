@@ -1,7 +1,7 @@
 """ModuleGraph: a module, and what belongs to its parameters, as one graph of objects. Pure.
 
 Modules, parameters and buffers are referred to from anywhere: from functions and hooks that an
-attribute holds, lists beside the module, objects of the user. In a copy all of these references
+attribute holds, lists next to the module, objects of the user. In a copy all of these references
 lead to what the copy has. So a graph is copied by pickling it, where functions are followed;
 ``copy.deepcopy`` takes functions over as they are, with the module that they have captured.
 """
@@ -24,9 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
 
 from psnb._src.models.references import functions_of, leads_to, used_global
-from psnb._src.models.torch.computed_weights import is_parametrized, reduced
+from psnb._src.models.torch.computed_weights import reduced
 from psnb._src.models.torch.tables import TableWeight
 from psnb._src.protocol.left_behind import leave_behind
 from psnb.errors import ConfigurationError
@@ -127,11 +128,6 @@ class ModuleGraph:
 def hooks_of(parameter: Tensor) -> Hooks:
     """Return the hooks of a parameter."""
     return parameter._backward_hooks, parameter._post_accumulate_grad_hooks
-
-
-def set_hooks(parameter: Tensor, hooks: Hooks) -> None:
-    """Give a parameter hooks, with the dicts that handles remove them from."""
-    parameter._backward_hooks, parameter._post_accumulate_grad_hooks = hooks
 
 
 def check_part(module: nn.Module, instead: Mapping[int, object], value: object) -> None:
@@ -289,7 +285,9 @@ class _Pickler(cloudpickle.Pickler):
                 f"{obj.name}, a function of TorchScript, which cannot travel to workers: use the "
                 "function that it was made of"
             )
-        return reduced(obj) if is_parametrized(obj) else super().reducer_override(obj)
+        if isinstance(obj, nn.Module) and parametrize.is_parametrized(obj):
+            return reduced(obj)
+        return super().reducer_override(obj)
 
 
 class _Checking(_Pickler):

@@ -35,11 +35,11 @@ class MovingAverages:
     """
 
     def __init__(self, module: nn.Module, names: Container[str]) -> None:
-        self._layers = [
-            _Layer(each, averages)
-            for path, each in averaging(module)
-            if (averages := {n: a for n, a in _named(path) if n in names})
-        ]
+        self._layers = []
+        for path, each in averaging(module):
+            prefix = f"{path}." if path else ""
+            if averages := {prefix + a: a for a in _AVERAGES if prefix + a in names}:
+                self._layers.append(_Layer(each, averages))
 
     def begin(self, values: Mapping[str, Tensor]) -> None:
         """Forget what was noted: averages are what the servers have, which ``values`` are."""
@@ -166,8 +166,3 @@ class _Layer:
         # InstanceNorm does not count, and moves nothing then.
         count = self._module.num_batches_tracked
         return 1 / float(count) if count is not None and count > 0 else 0.0
-
-
-def _named(path: str) -> Iterator[tuple[str, str]]:
-    for attribute in _AVERAGES:
-        yield f"{path}.{attribute}" if path else attribute, attribute

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from psnb._src.models.flat_variables import OptimizerChoice, optimizer_for
-from psnb._src.models.torch.followed import FollowedOptimizers
 from psnb._src.models.torch.split import SplitModule
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp
@@ -19,6 +18,8 @@ TorchOptimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 """One of torch's, or several that share a module's parameters."""
 
 DOOR = "psnb.torch.distribute(optimizer=)"
+
+_KINDS = ("SGD", "Adagrad", "Adam", "AdamW", "SparseAdam", "RMSprop")
 
 
 class _Taken(NamedTuple):
@@ -44,15 +45,18 @@ class TakenOver(NamedTuple):
         By name, the optimizers of tables and of other parameters.
     apart : callable
         Tells parameters apart that must not lie in one variable.
-    followed : FollowedOptimizers
-        What is set in torch's later.
+    optimizers : list of torch.optim.Optimizer
+        Those of torch.
+    places : dict of str to (int, int)
+        For each parameter which optimizer and which of its groups has it.
     """
 
     parts: SplitModule
     sparse: OptimizerChoice
     dense: OptimizerChoice
     apart: Callable[[str], object]
-    followed: FollowedOptimizers
+    optimizers: list[torch.optim.Optimizer]
+    places: dict[str, tuple[int, int]]
 
 
 def take_over(
@@ -119,9 +123,8 @@ def take_over(
         _choice(of_tables, sparse, "sparse"),
         _choice(of_others, dense, "dense"),
         apart,
-        FollowedOptimizers(
-            several, {name: (each.number, each.group) for name, each in given_to.items()}
-        ),
+        several,
+        {name: (each.number, each.group) for name, each in given_to.items()},
     )
 
 
@@ -141,7 +144,6 @@ def trained_by(given: TorchOptimizers | None) -> set[int]:
 
 
 def _checked(given: TorchOptimizers) -> Iterator[torch.optim.Optimizer]:
-    """Yield optimizers that servers can stand in for."""
     several = list(given) if isinstance(given, list | tuple) else [given]
     for each in several:
         if not isinstance(each, torch.optim.Optimizer):
@@ -226,14 +228,42 @@ def translated(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> _T
             "that servers take: leave it out"
         )
     group = {**group, **_fresh(optimizer, group)}
-    common = {
+    try:
+        return _Taken(_made(kind, group), kind)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{DOOR}: torch.optim.{kind}: {error}") from error
+
+
+def _made(kind: str, group: Mapping[str, Any]) -> Optimizer:
+    rate = float(group["lr"])
+    common: dict[str, Any] = {
         "weight_decay": float(group.get("weight_decay", 0.0)),
         "maximize": bool(group.get("maximize", False)),
     }
-    try:
-        return _Taken(_KINDS[kind](float(group["lr"]), group, common), kind)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{DOOR}: torch.optim.{kind}: {error}") from error
+
+    def adam(**form: bool) -> Optimizer:
+        first, second = map(float, group["betas"])
+        options = {"amsgrad": group.get("amsgrad", False), **form, **common}
+        return Adam(rate, first, second, group["eps"], **options)
+
+    match kind:
+        case "SGD" if not group["momentum"]:
+            return SGD(rate, **common)
+        case "SGD":
+            momentum, dampening = float(group["momentum"]), float(group["dampening"])
+            return Momentum(rate, momentum, group["nesterov"], dampening, **common)
+        case "Adagrad":
+            start, decay = group["initial_accumulator_value"], group["lr_decay"]
+            return Adagrad(rate, start, group["eps"], learning_rate_decay=decay, **common)
+        case "Adam":
+            return adam(decoupled=group.get("decoupled_weight_decay", False))
+        case "AdamW":
+            return adam()
+        case "SparseAdam":
+            return adam(epsilon_hat=True)
+    alpha, momentum, epsilon = group["alpha"], group["momentum"], group["eps"]
+    options = {"centered": group["centered"], "epsilon_in_root": False, **common}
+    return RMSProp(rate, alpha, momentum, epsilon, **options)
 
 
 def _fresh(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> dict[str, float]:
@@ -264,58 +294,3 @@ def _fresh(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> dict[s
             "those of a group begin with one number: initial_accumulator_value="
         )
     return {"initial_accumulator_value": starts.pop()} if starts else {}
-
-
-def _sgd(rate: float, group: Mapping[str, Any], common: Mapping[str, Any]) -> Optimizer:
-    if not group["momentum"]:
-        return SGD(rate, **common)
-    dampening = float(group["dampening"])
-    return Momentum(rate, float(group["momentum"]), group["nesterov"], dampening, **common)
-
-
-def _adagrad(rate: float, group: Mapping[str, Any], common: Mapping[str, Any]) -> Optimizer:
-    start, epsilon = group["initial_accumulator_value"], group["eps"]
-    return Adagrad(rate, start, epsilon, learning_rate_decay=group["lr_decay"], **common)
-
-
-def _adam(
-    rate: float, group: Mapping[str, Any], common: Mapping[str, Any], **form: bool
-) -> Optimizer:
-    first, second = (float(each) for each in group["betas"])
-    amsgrad = group.get("amsgrad", False)
-    return Adam(rate, first, second, group["eps"], amsgrad=amsgrad, **form, **common)
-
-
-def _plain_adam(rate: float, group: Mapping[str, Any], common: Mapping[str, Any]) -> Optimizer:
-    return _adam(rate, group, common, decoupled=group.get("decoupled_weight_decay", False))
-
-
-def _adam_w(rate: float, group: Mapping[str, Any], common: Mapping[str, Any]) -> Optimizer:
-    return _adam(rate, group, common)
-
-
-def _sparse_adam(rate: float, group: Mapping[str, Any], common: Mapping[str, Any]) -> Optimizer:
-    return _adam(rate, group, common, epsilon_hat=True)
-
-
-def _rmsprop(rate: float, group: Mapping[str, Any], common: Mapping[str, Any]) -> Optimizer:
-    return RMSProp(
-        rate,
-        group["alpha"],
-        group["momentum"],
-        group["eps"],
-        group["centered"],
-        epsilon_in_root=False,
-        **common,
-    )
-
-
-_KINDS: dict[str, Callable[[float, Mapping[str, Any], Mapping[str, Any]], Optimizer]] = {
-    "SGD": _sgd,
-    "Adagrad": _adagrad,
-    "Adam": _plain_adam,
-    "AdamW": _adam_w,
-    "SparseAdam": _sparse_adam,
-    "RMSprop": _rmsprop,
-}
-"""How the optimizers of torch.optim are made of a rate, a group and what all have in common."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from psnb._src.client.variable import Variable
 from psnb._src.models.batch_rows import Pushed
 from psnb._src.models.torch.buffers import from_kept, moved
 from psnb._src.models.torch.model_pass import ModelPass
-from psnb._src.models.torch.module_graph import keep_here, set_hooks
+from psnb._src.models.torch.module_graph import keep_here
 from psnb._src.models.torch.moving_averages import MovingAverages
 from psnb._src.models.torch.placed import PlacedModule, tensor_at
 from psnb._src.models.torch.tables import HashedEmbedding, Owner, TableWeight
@@ -29,11 +29,29 @@ from psnb._src.models.torch.worker_state import WorkerState
 from psnb._src.worker.context import current_context
 from psnb.errors import ConfigurationError, InvalidArrayError
 
-Modes = dict[str, bool]
-"""Whether each module within a module is in training mode, by path."""
 
-Frozen = frozenset[str]
-"""The names of the parameters of a module that do not learn: that have no ``requires_grad``."""
+class Flags(NamedTuple):
+    """What of a module is set besides its values.
+
+    Attributes
+    ----------
+    modes : dict
+        Whether each module within it is in training mode, by path.
+    frozen : frozenset of str
+        The names of the parameters that do not learn: that have no ``requires_grad``.
+    """
+
+    modes: dict[str, bool]
+    frozen: frozenset[str]
+
+
+def frozen_in(module: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters of a module that do not learn."""
+    return frozenset(name for name, each in module.named_parameters() if not each.requires_grad)
+
+
+def _modes_of(module: nn.Module) -> dict[str, bool]:
+    return {path: each.training for path, each in module.named_modules()}
 
 
 class Replica:
@@ -71,9 +89,10 @@ class Replica:
         graph, self.device = placed.copied()
         self.module = graph.module
         self.current: ModelPass | None = None
-        self.state = WorkerState(placed.values.fixed, placed.values.buffers.places)
+        self.state = WorkerState(placed.fixed, placed.values.state.places)
         self.closure: object = None
-        self._values = values = placed.values
+        self._values, self._fixed = placed.values, placed.fixed
+        values = placed.values
         self._flat = [
             torch.from_numpy(np.zeros(variable.shape, variable.dtype)).to(self.device)
             for variable in values.parameters.variables
@@ -81,7 +100,9 @@ class Replica:
         parts = values.parameters.split(self._flat)
         self._kept = {name: _Kept(self.module, name, part) for name, part in parts.items()}
         for name, hooks in graph.hooks.items():
-            set_hooks(self._kept[name].parameter, hooks)
+            kept = self._kept[name].parameter
+            # The dicts that handles remove hooks from.
+            kept._backward_hooks, kept._post_accumulate_grad_hooks = hooks
         for view in graph.views:
             start = parts[view.of].storage_offset() + view.offset
             view.tensor.data = parts[view.of].as_strided(view.size, view.stride, start)
@@ -94,23 +115,23 @@ class Replica:
             if isinstance(each, TableWeight | HashedEmbedding):
                 each.owner = self.owner
         _look_up_uncompiled(self.module)
-        self._flags = dict(self.module.named_parameters())
+        self._named = dict(self.module.named_parameters())
         served = {*self._kept, *weights}
-        self._strays = {name: each for name, each in self._flags.items() if name not in served}
+        self._strays = {name: each for name, each in self._named.items() if name not in served}
         self._loaded = self._flat  # what the servers have, of which these are copies
         self._before: dict[str, Tensor] = {}
-        self._averages = MovingAverages(self.module, values.buffers.places)
-        self._buffers = {name: _KeptBuffer(self.module, name) for name in values.buffers.places}
+        self._averages = MovingAverages(self.module, values.state.places)
+        self._buffers = {name: _KeptBuffer(self.module, name) for name in values.state.places}
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """What it needs of the servers beside rows."""
-        return (*self._values.parameters.variables, *self._values.buffers.variables)
+        """What it needs of the servers besides rows."""
+        return (*self._values.parameters.variables, *self._values.state.variables)
 
     @torch.no_grad()
     def load(self, found: Mapping[Variable, Tensor]) -> None:
         """Take values from the servers."""
-        parameters, buffers = self._values.parameters, self._values.buffers
+        parameters, buffers = self._values.parameters, self._values.state
         self._loaded = [found[variable] for variable in parameters.variables]
         for flat, value in zip(self._flat, self._loaded, strict=True):
             flat.copy_(value)
@@ -191,23 +212,29 @@ class Replica:
         """Return whether anything of it does: parameters, or tables."""
         if self._hashed - self.owner.frozen:
             return True
-        return any(e.requires_grad for n, e in self._flags.items() if n not in self._strays)
+        return any(e.requires_grad for n, e in self._named.items() if n not in self._strays)
 
-    def frozen(self) -> Frozen:
-        """Return the parameters that do not learn at the moment."""
-        frozen = [name for name, each in self._flags.items() if not each.requires_grad]
-        return self.owner.frozen.union(frozen)
+    def flags(self) -> Flags:
+        """Return what is set at the moment."""
+        frozen = [name for name, each in self._named.items() if not each.requires_grad]
+        return Flags(_modes_of(self.module), self.owner.frozen.union(frozen))
 
-    def freeze(self, names: Frozen) -> None:
+    def set(self, flags: Flags) -> None:
+        """Set modes, and what does not learn."""
+        for path, each in self.module.named_modules():
+            each.training = flags.modes.get(path, each.training)
+        self.freeze(flags.frozen)
+
+    def freeze(self, names: frozenset[str]) -> None:
         """Let these parameters not learn, and all others."""
         self.owner.frozen = self._hashed & names
-        for name, each in self._flags.items():
+        for name, each in self._named.items():
             if each.requires_grad is (name in names):
                 each.requires_grad_(name not in names)
 
     def set_learning(self, learns: bool) -> None:
         """Freeze all of it, or let all learn that can."""
-        everything = self._hashed.union(self._flags)
+        everything = self._hashed.union(self._named)
         self.freeze(everything & self._strays.keys() if learns else everything)
 
     def gradients(self) -> dict[str, Tensor]:
@@ -221,7 +248,7 @@ class Replica:
         if strays := [name for name, each in self._strays.items() if each.grad is not None]:
             of_torch = (
                 ""
-                if set(strays) & set(self._values.fixed)  # an embedding, which is on no server
+                if set(strays) & set(self._fixed)  # an embedding, which is on no server
                 else "Give psnb.torch.distribute an optimizer of torch that has them, or "
             )
             way = (
@@ -262,7 +289,7 @@ class Replica:
         rewritten: Mapping[str, np.ndarray],
     ) -> dict[Handle, Pushed]:
         """Return what to push to variables; nothing for those without any."""
-        parameters, buffers = self._values.parameters, self._values.buffers
+        parameters, buffers = self._values.parameters, self._values.state
         found: dict[Handle, Pushed] = dict(parameters.gradients(gradients).items())
         for variable, blend in parameters.blends(dict.fromkeys(rewritten, 1.0), rewritten).items():
             found[variable] = [found[variable], blend] if variable in found else blend
@@ -371,19 +398,14 @@ class Replicas:
     ----------
     placed : PlacedModule
         The module.
-    modes : dict, optional
-        The modes that closures begin with, and what the notebook has set; by default those of
-        ``placed``.
-    frozen : frozenset of str, optional
-        The same of the parameters that do not learn.
+    flags : Flags, optional
+        What closures begin with, and what the notebook has set; by default that of ``placed``.
     """
 
-    def __init__(
-        self, placed: PlacedModule, modes: Modes | None = None, frozen: Frozen | None = None
-    ) -> None:
+    def __init__(self, placed: PlacedModule, flags: Flags | None = None) -> None:
         self.placed = placed
-        self._modes = _modes_of(placed.template) if modes is None else modes
-        self._frozen = _frozen_of(placed.template) if frozen is None else frozen
+        template = placed.template
+        self._flags = flags or Flags(_modes_of(template), frozen_in(template))
         self._local = threading.local()
 
     def get(self) -> Replica:
@@ -396,30 +418,24 @@ class Replicas:
         """
         if (found := self._found()) is None:
             self._local.replica = Replica(self.placed)
-            _set_modes(self._local.replica.module, self._modes)
-            self._local.replica.freeze(self._frozen)
+            self._local.replica.set(self._flags)
             if current_context() is None:
                 keep_here(self._local.replica.module, "the notebook's model.module")
             found = self._found()
             assert found is not None
         return found
 
-    def modes(self) -> Modes:
-        """Return the modes in this thread."""
+    def flags(self) -> Flags:
+        """Return what is set in this thread."""
         replica = self._found()
-        return self._modes if replica is None else _modes_of(replica.module)
+        return self._flags if replica is None else replica.flags()
 
-    def frozen(self) -> Frozen:
-        """Return the parameters that do not learn in this thread."""
-        replica = self._found()
-        return self._frozen if replica is None else replica.frozen()
-
-    def freeze(self, frozen: Frozen) -> None:
+    def freeze(self, frozen: frozenset[str]) -> None:
         """Set which parameters do not learn: as `train`."""
         if (replica := self.get() if current_context() is not None else self._found()) is not None:
             replica.freeze(frozen)
         if current_context() is None:
-            self._frozen = frozen
+            self._flags = self._flags._replace(frozen=frozen)
 
     def train(self, mode: bool) -> None:
         """Set the mode: in the notebook for closures too, in a closure for the rest of it."""
@@ -429,7 +445,7 @@ class Replicas:
         if (replica := self._found()) is not None:
             replica.module.train(mode)
         self.placed.template.train(mode)  # which may have a `train` of its own
-        self._modes = _modes_of(self.placed.template)
+        self._flags = self._flags._replace(modes=_modes_of(self.placed.template))
 
     def _found(self) -> Replica | None:
         found: Replica | None = getattr(self._local, "replica", None)
@@ -438,19 +454,5 @@ class Replicas:
             closure = context.closure, context.attempt
             if found.closure != closure:
                 found.closure = closure
-                _set_modes(found.module, self._modes)
-                found.freeze(self._frozen)
+                found.set(self._flags)
         return found
-
-
-def _frozen_of(module: nn.Module) -> Frozen:
-    return frozenset(name for name, each in module.named_parameters() if not each.requires_grad)
-
-
-def _modes_of(module: nn.Module) -> Modes:
-    return {path: each.training for path, each in module.named_modules()}
-
-
-def _set_modes(module: nn.Module, modes: Modes) -> None:
-    for path, each in module.named_modules():
-        each.training = modes.get(path, each.training)

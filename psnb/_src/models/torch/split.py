@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from psnb._src.models.placing import WantedModel, WantedTable, local_value
 from psnb._src.models.torch.buffers import as_kept, check_buffer, is_integer
 from psnb._src.models.torch.computed_weights import computed_before_calls, placeholder
 from psnb._src.models.torch.module_graph import (
@@ -21,7 +22,7 @@ from psnb._src.models.torch.module_graph import (
     check_references,
     hooks_of,
 )
-from psnb._src.models.torch.tables import HashedEmbedding, TableWeight
+from psnb._src.models.torch.tables import IDS, ROWS, HashedEmbedding, TableWeight
 from psnb._src.models.torch.tensors import array_of
 from psnb.errors import ConfigurationError, SerializationError
 
@@ -50,6 +51,23 @@ class TableForm:
     weight: Tensor | None
     hashed: HashedEmbedding | None = None
 
+    def wanted(self) -> WantedTable:
+        """Return what the table must be to be adopted, and what it begins with otherwise."""
+        weight, hashed = self.weight, self.hashed
+        if weight is not None:
+            rows = array_of(weight)
+            return WantedTable(
+                self.dim, len(rows), rows.dtype, begins=lambda: (np.arange(len(rows)), rows)
+            )
+        assert hashed is not None
+        return WantedTable(
+            self.dim,
+            None,
+            np.dtype(np.float32),
+            hashed.initializer,
+            lambda: (array_of(hashed.ids), array_of(hashed.rows)),
+        )
+
 
 @dataclass(frozen=True)
 class SplitModule:
@@ -73,6 +91,8 @@ class SplitModule:
     names : dict
         For each key of the module's state the name of what it is a value of; several keys may be of
         one parameter.
+    local : tuple of str
+        The keys of the state whose values are not on servers.
     """
 
     graph: ModuleGraph
@@ -82,12 +102,33 @@ class SplitModule:
     frozen: tuple[str, ...]
     fixed: tuple[str, ...]
     names: dict[str, str]
+    local: tuple[str, ...]
 
     def with_optimizers(self, names: Collection[str]) -> SplitModule:
         """Return the parts where these frozen parameters may learn later."""
         learning = {**self.parameters, **{name: self.buffers[name] for name in names}}
         buffers = {name: value for name, value in self.buffers.items() if name not in names}
         return replace(self, parameters=learning, buffers=buffers)
+
+    def wanted(self) -> WantedModel:
+        """Return what the module needs on the servers, to be placed or adopted."""
+        return WantedModel(
+            self.parameters,
+            self.buffers,
+            {form.name: form.wanted() for form in self.tables},
+            local_values(self.graph.module, self.local),
+        )
+
+
+def local_values(module: nn.Module, keys: Collection[str]) -> dict[str, str]:
+    """Return what identifies the values that stay in a module, by their keys in its state."""
+    state = module.state_dict(keep_vars=True)
+    found = {}
+    for key in keys:
+        if isinstance(value := state[key], Tensor):
+            whole = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            found[key] = local_value(value.dtype, value.shape, whole)
+    return found
 
 
 def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
@@ -160,8 +201,16 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
         if form.hashed is not None:
             instead |= {id(buffer): buffer[:0].clone() for buffer in form.hashed.buffers()}
     instead |= {id(weight): placeholder(weight) for weight in computed_before_calls(module)}
-    graph = _copied(module, instead, later)
-    _serve_hashed(module, graph.module, tables)
+    try:
+        graph = ModuleGraph.of(module, instead, later)
+    except ConfigurationError as error:
+        raise _not_followed(module, instead, error) from error
+    except Exception as error:  # reduction of the user's objects may raise anything
+        raise _cannot_travel(module, error) from error
+    tables_of = {id(form.hashed): form.name for form in tables if form.hashed is not None}
+    for path, each in module.named_modules():
+        if (table := tables_of.get(id(each))) is not None:
+            graph.module.get_submodule(path).table = table  # type: ignore[assignment]
     for name in parameters:
         value = graph.module.get_parameter(name)
         value.data = placeholder(value)
@@ -171,19 +220,27 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
         raise
     except Exception as error:  # of what is pickled, which has errors of its own
         raise _cannot_travel(graph.module, error) from error
+    for value in parameters.values():
+        if value.dtype not in _LEARNING_DTYPES:
+            raise ConfigurationError(
+                f"a parameter is of {value.dtype}; servers keep float32 and float64. Make the "
+                "module float32, and compute in half precision where it pays: with torch.autocast"
+            )
+    served = {*weights.values(), *parameters, *buffers}
+    served |= {f"{form.name}.{part}" for form in tables if form.hashed for part in (IDS, ROWS)}
     return SplitModule(
         graph,
         tables,
-        {name: _array(value) for name, value in parameters.items()},
+        {name: array_of(value) for name, value in parameters.items()},
         {name: array_of(as_kept(value.detach())) for name, value in buffers.items()},
         tuple(n for n, v in frozen.items() if n in buffers and v.dtype in _LEARNING_DTYPES),
         fixed,
         names,
+        tuple(key for key, name in names.items() if name not in served),
     )
 
 
 def _tables(module: nn.Module) -> Iterator[TableForm]:
-    """Yield the tables that a module needs, each once."""
     users: dict[int, list[tuple[nn.Module, str]]] = {}
     for path, each in module.named_modules():
         for name, parameter in each.named_parameters(recurse=False):
@@ -214,24 +271,6 @@ def _is_lookup(module: nn.Module) -> bool:
     )
 
 
-def _serve_hashed(module: nn.Module, copied: nn.Module, tables: list[TableForm]) -> None:
-    """Let the embeddings of any id in the copy of a module look up in their tables."""
-    names = {id(form.hashed): form.name for form in tables if form.hashed is not None}
-    for path, each in module.named_modules():
-        if (name := names.get(id(each))) is not None:
-            copied.get_submodule(path).table = name  # type: ignore[assignment]
-
-
-def _copied(module: nn.Module, instead: Mapping[int, Any], later: Container[int]) -> ModuleGraph:
-    """Copy a module, with other things in place of some tensors."""
-    try:
-        return ModuleGraph.of(module, instead, later)
-    except ConfigurationError as error:
-        raise _not_followed(module, instead, error) from error
-    except Exception as error:  # reduction of the user's objects may raise anything
-        raise _cannot_travel(module, error) from error
-
-
 def _not_followed(
     module: nn.Module, instead: Mapping[int, Any], error: ConfigurationError
 ) -> ConfigurationError:
@@ -247,7 +286,7 @@ def _not_followed(
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield what modules hold beside their parts, and the hooks of parameters, inner ones first."""
+    """Yield what modules hold besides their parts, inner ones first, and hooks of parameters."""
     for path, each in reversed(list(module.named_modules())):
         for name, value in vars(each).items():
             if name not in ("_parameters", "_buffers", "_modules"):
@@ -258,7 +297,6 @@ def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _check_embedding(name: str, module: nn.Embedding | nn.EmbeddingBag) -> None:
-    """Raise ConfigurationError if servers cannot do what an embedding does."""
     if module.max_norm is not None:
         raise ConfigurationError(
             f"{name!r} has max_norm={module.max_norm}, which shrinks rows whenever they are looked "
@@ -271,15 +309,6 @@ def _check_embedding(name: str, module: nn.Embedding | nn.EmbeddingBag) -> None:
             f"{name!r} is an EmbeddingBag with scale_grad_by_freq=True, of which PyTorch's own "
             "gradient is wrong on the CPU. Leave it out; an nn.Embedding may have it"
         )
-
-
-def _array(value: Tensor) -> np.ndarray:
-    if value.dtype not in _LEARNING_DTYPES:
-        raise ConfigurationError(
-            f"a parameter is of {value.dtype}; servers keep float32 and float64. Make the module "
-            "float32, and compute in half precision where it pays: with torch.autocast"
-        )
-    return array_of(value)
 
 
 def _cannot_travel(module: nn.Module, error: Exception) -> SerializationError:

@@ -6,7 +6,7 @@ and all else that computes with it gets all rows, which come when they are asked
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -100,7 +100,8 @@ class TableWeight(Tensor):
                 "torch.autograd.grad with respect to the weight of an embedding whose rows are on "
                 "servers: let the model return embedding(ids), and take the gradient of that"
             )
-        if (own := _OWN.get(func)) is not None and isinstance(args[own.weight], TableWeight):
+        own, weight = _OWN.get(func, (None, 0))
+        if own is not None and isinstance(args[weight], TableWeight):
             return own(*args, **given)
         return func(*tree_map(_whole, args), **tree_map(_whole, given))
 
@@ -137,24 +138,6 @@ def _whole(value: Any) -> Any:
         return value
     rows = _pass(value).whole(value.table)
     return rows if value.requires_grad else rows.detach()
-
-
-class _Own:
-    """What is done in place of a function of torch.
-
-    Parameters
-    ----------
-    function : callable
-        Does it.
-    weight : int
-        Which of its arguments is the weight.
-    """
-
-    def __init__(self, function: Any, weight: int = 0) -> None:
-        self._function, self.weight = function, weight
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
 
 
 def _looked_up(ids: Tensor, weight: TableWeight, **options: Any) -> Tensor:
@@ -222,19 +205,23 @@ def _refuse(weight: TableWeight, *args: Any, **kwargs: Any) -> Any:
     )
 
 
-_OWN = {
-    functional.embedding: _Own(_looked_up, 1),
-    functional.embedding_bag: _Own(_combined, 1),
-    Tensor.data.__get__: _Own(_data),  # type: ignore[attr-defined]
-    Tensor.data.__set__: _Own(_refuse),  # type: ignore[attr-defined]
-    Tensor.grad.__get__: _Own(_gradient),  # type: ignore[union-attr]
-    Tensor.grad.__set__: _Own(_forget_gradient),  # type: ignore[union-attr]
-    Tensor.requires_grad.__set__: _Own(_let_learn),  # type: ignore[attr-defined]
-    Tensor.requires_grad_: _Own(_let_learn),
-    Tensor.register_hook: _Own(_refuse),
-    Tensor.register_post_accumulate_grad_hook: _Own(_refuse),
-    Tensor.retain_grad: _Own(_refuse),
+_OWN: dict[Any, tuple[Callable[..., Any], int]] = {
+    functional.embedding: (_looked_up, 1),
+    functional.embedding_bag: (_combined, 1),
+    Tensor.data.__get__: (_data, 0),  # type: ignore[attr-defined]
+    Tensor.data.__set__: (_refuse, 0),  # type: ignore[attr-defined]
+    Tensor.grad.__get__: (_gradient, 0),  # type: ignore[union-attr]
+    Tensor.grad.__set__: (_forget_gradient, 0),  # type: ignore[union-attr]
+    Tensor.requires_grad.__set__: (_let_learn, 0),  # type: ignore[attr-defined]
+    Tensor.requires_grad_: (_let_learn, 0),
+    Tensor.register_hook: (_refuse, 0),
+    Tensor.register_post_accumulate_grad_hook: (_refuse, 0),
+    Tensor.retain_grad: (_refuse, 0),
 }
+"""What is done in place of a function of torch, and which of its arguments is the weight."""
+
+IDS, ROWS = "ids", "rows"
+"""What the state of a table of any id consists of."""
 
 
 class HashedEmbedding(nn.Module):
@@ -287,7 +274,7 @@ class HashedEmbedding(nn.Module):
         self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         # The number of rows is that of the state.
-        for name in ("ids", "rows"):
+        for name in (IDS, ROWS):
             if prefix + name in state_dict:
                 setattr(self, name, torch.empty_like(state_dict[prefix + name]))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -93,20 +93,17 @@ def _values_of(module: nn.Module, served: Collection[str]) -> dict[Attribute, An
     # What servers keep of these, and what does not move, is known: that lists refer to it is no
     # state of theirs.
     own = {id(each) for each in (*module.parameters(), *module.buffers())}
-    return {
-        (path, name): _comparable(value, _DEPTH, own)
-        for path, each in module.named_modules()
-        for name, value in (*vars(each).items(), *_new_buffers(path, each, served))
-        if name not in _OF_TORCH
-    }
-
-
-def _new_buffers(path: str, module: nn.Module, served: Collection[str]) -> Iterator[Any]:
-    """Yield the buffers of the state that calls have made, or may make, of none."""
-    for name, value in module._buffers.items():
-        known = f"{path}.{name}" if path else name
-        if known not in served and name not in module._non_persistent_buffers_set:
-            yield name, value
+    found = {}
+    for path, each in module.named_modules():
+        attributes = dict(vars(each))
+        for name, value in each._buffers.items():
+            # Of the state, those that calls have made, or may make, of none.
+            known = f"{path}.{name}" if path else name
+            if known not in served and name not in each._non_persistent_buffers_set:
+                attributes[name] = value
+        for name in attributes.keys() - _OF_TORCH:
+            found[path, name] = _comparable(attributes[name], _DEPTH, own)
+    return found
 
 
 def _comparable(value: Any, depth: int, own: Container[int]) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Adopting: a model takes up the parameters that a strategy has from before.
+"""Placing: puts the values of a model on the servers, or takes up what a strategy has of it.
 
 After `psnb.attach` and `psnb.resume` a strategy has the parameters of a model, but this process has
 no model. A model of the same name adopts them: they stay as they are, with the state of their
@@ -10,10 +10,10 @@ start over as well as those that were learned.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -32,18 +32,14 @@ from psnb._src.models.flat_variables import (
     check_free,
     optimizer_for,
     place_flat,
-    place_state,
 )
-from psnb._src.models.table_rows import write_rows
+from psnb._src.models.table_rows import read_rows, replace_rows, write_rows
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.initializers import Initializer
 from psnb._src.utils.text import NAME, counted, truncate
 from psnb.errors import ConfigurationError
 
 logger = logging.getLogger("psnb")
-
-LEARNING, MOVED = "parameters", "state"
-"""The kinds of arrays: those that optimizers move, and those that steps move beside them."""
 
 _MOST, _FEW = 10, 3
 """How many differences of a kind, and how many names in a line, are listed one by one."""
@@ -65,24 +61,78 @@ class WantedModel:
 
     Attributes
     ----------
-    arrays : mapping of str to mapping
-        For each kind its arrays by name.
+    parameters, state : mapping of str to numpy.ndarray
+        By name, the arrays that optimizers move, and those that steps change without a gradient;
+        state is None for a model that never has any.
     tables : mapping of str to WantedTable
         Its tables.
     local : mapping of str to str
         See `ModelRecord`.
     """
 
-    arrays: Mapping[str, Mapping[str, np.ndarray]]
+    parameters: Mapping[str, np.ndarray]
+    state: Mapping[str, np.ndarray] | None = None
     tables: Mapping[str, WantedTable] = field(default_factory=dict)
     local: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def arrays(self) -> dict[str, Mapping[str, np.ndarray]]:
+        """All arrays, by their kind in a `ModelRecord`."""
+        kinds = {"parameters": self.parameters}
+        return kinds if self.state is None else {**kinds, "state": self.state}
 
-class AdoptedModel(NamedTuple):
-    """What a model has taken up: arrays of each kind, and tables by its own names."""
 
-    arrays: dict[str, FlatVariables]
+@dataclass(frozen=True)
+class ModelValues:
+    """The values of a model on the servers; travels with closures.
+
+    Attributes
+    ----------
+    parameters, state : FlatVariables
+        By name, the arrays that optimizers move, and those that steps change without a gradient.
+    tables : dict
+        The tables, by what the model calls them.
+    """
+
+    parameters: FlatVariables
+    state: FlatVariables
     tables: dict[str, Embedding]
+
+    @property
+    def flat(self) -> FlatVariables:
+        """Parameters and state together."""
+        return FlatVariables.joined([self.parameters, self.state])
+
+    def read(self, names: Collection[str]) -> dict[str, np.ndarray]:
+        """Read values, those of tables too, by name; what comes with them may be there as well."""
+        found: dict[str, np.ndarray] = {}
+        for flat in (self.parameters, self.state):
+            if not flat.places.keys().isdisjoint(names):
+                found |= flat.read()
+        return found | {name: read_rows(self.tables[name]) for name in self.tables.keys() & names}
+
+    def write(
+        self, arrays: Mapping[str, np.ndarray], rows: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    ) -> None:
+        """Replace arrays, and the rows of tables, by name; the state of optimizers stays as it is.
+
+        Raises
+        ------
+        InvalidArrayError
+            If an array has another shape; nothing was changed.
+        """
+        whole = []
+        for flat in (self.parameters, self.state):
+            given = {name: arrays[name] for name in flat.places if name in arrays}
+            if given and len(given) < len(flat.places):
+                given = {**flat.read(), **given}
+            if given:
+                flat.check(given)
+                whole.append((flat, given))
+        for flat, given in whole:
+            flat.assign(given)
+        for name, (ids, values) in rows.items():
+            replace_rows(self.tables[name], ids, values)
 
 
 Difference = tuple[str, str]
@@ -110,7 +160,7 @@ def place_model(
     moved: str = "state",
     clips_each: bool = False,
     apart: Callable[[str], object] = lambda name: None,
-) -> AdoptedModel:
+) -> ModelValues:
     """Put what a model needs on the servers, or take up what is there of it.
 
     Parameters
@@ -141,15 +191,20 @@ def place_model(
         If it must not be adopted, or does not fit; or if there is no optimizer for a parameter, or
         a name is taken. Nothing was changed.
     """
-    found = _adopted(strategy, name, wanted, sparse, dense, adopt, named)
-    if found is not None:
-        return found
-    learning = wanted.arrays[LEARNING]
+    if adopt is not None and not isinstance(adopt, bool):
+        raise ConfigurationError(f"adopt must be True, False or None, found {adopt!r:.200}")
+    models = strategy.__psnb_models__
+    record = models.all().get(name)
+    if record is not None:
+        _check_wish(name, adopt, used=models.used(name))
+        return _adopted(strategy, name, named(record, wanted), wanted, sparse, dense)
+    _check_new(models.waiting(), list(models.all()), name, adopt)
+    learning = wanted.parameters
     optimizers = {each: optimizer_for(sparse, each) for each in wanted.tables}  # type: ignore[arg-type]
     own = {each: optimizer_for(dense, each) for each in learning}  # type: ignore[arg-type]
     names = {each: f"{name}.{each}" for each in wanted.tables}
-    moving = wanted.arrays.get(MOVED)
-    check_free(strategy, [name, *([] if moving is None else [f"{name}.{moved}"]), *names.values()])
+    moving = [] if wanted.state is None else [f"{name}.{moved}"]
+    check_free(strategy, [name, *moving, *names.values()])
     alone = {n for n, each in own.items() if clips_each and each.clipnorm is not None}
     groups = {name: [each for each in learning if each not in alone]}
     groups |= {f"{name}.{each}": [each] for each in learning if each in alone}
@@ -159,9 +214,9 @@ def place_model(
         )
         for called, group in groups.items()
     ]
-    arrays = {LEARNING: FlatVariables.joined(placed)}
-    if moving is not None:
-        arrays[MOVED] = place_state(strategy, f"{name}.{moved}", moving)
+    arrays = {"parameters": FlatVariables.joined(placed)}
+    if wanted.state is not None:
+        arrays["state"] = place_flat(strategy, f"{name}.{moved}", wanted.state, None)
     tables = {}
     for each, table in wanted.tables.items():
         tables[each] = strategy.embedding(
@@ -174,54 +229,65 @@ def place_model(
         )
         if table.begins is not None:
             write_rows(tables[each], *table.begins())
-    strategy.__psnb_models__.use(name)
-    record = ModelRecord(
-        {kind: _contents(flat) for kind, flat in arrays.items()},
-        {each: table.name for each, table in tables.items()},
-        dict(wanted.local),
-    )
-    strategy.__psnb_models__.add(name, record)
-    return AdoptedModel(arrays, tables)
+    models.use(name)
+    contents: dict[str, dict[str, Arrays]] = {}
+    for kind, flat in arrays.items():
+        contents[kind] = {
+            variable.name: tuple((each, flat.places[each].shape) for each in several)
+            for variable, several in zip(flat.variables, flat.names, strict=True)
+        }
+    called = {each: table.name for each, table in tables.items()}
+    models.add(name, ModelRecord(contents, called, dict(wanted.local)))
+    return ModelValues(**{"state": _NOTHING, **arrays}, tables=tables)
 
 
 def _adopted(
     strategy: Strategy,
     name: str,
+    record: ModelRecord,
     wanted: WantedModel,
     sparse: OptimizerChoice | None,
     dense: OptimizerChoice | None,
-    adopt: bool | None,
-    named: Callable[[ModelRecord, WantedModel], ModelRecord],
-) -> AdoptedModel | None:
-    """Return what a model takes up; None if it is to be placed."""
-    if adopt is not None and not isinstance(adopt, bool):
-        raise ConfigurationError(f"adopt must be True, False or None, found {adopt!r:.200}")
-    models = strategy.__psnb_models__
-    record = models.all().get(name)
-    if record is None:
-        _check_new(models.waiting(), list(models.all()), name, adopt)
-        return None
-    _check_wish(name, adopt, used=models.used(name))
-    found = _Found(strategy.parameters, named(record, wanted))
-    differences, optimizers = list(_differences(wanted, found)), []
+) -> ModelValues:
+    parameters: Mapping[str, Any] = strategy.parameters
+    arrays = {}
+    for kind, contents in record.arrays.items():
+        places = {}
+        for number, several in enumerate(contents.values()):
+            start = 0
+            for each, shape in several:
+                places[each] = ArrayLocation(number, start, shape)
+                start += prod(shape)
+        arrays[kind] = FlatVariables([parameters[each] for each in contents], places)
+    tables = {each: parameters[table] for each, table in record.tables.items()}
+    differences, optimizers = [*_differences(wanted, arrays, tables, record.local)], []
     if not differences:
-        optimizers = list(_optimizers(wanted, found, sparse, dense))
-        differences = list(_others(optimizers))
+        optimizers = [*_optimizers(wanted, arrays["parameters"], tables, sparse, dense)]
+        differences = [*_others(optimizers)]
     if differences:
         raise ConfigurationError(
             "\n".join(
                 [
                     f"model {name!r} does not fit what the strategy has of it:",
                     *_lines(differences),
-                    "nothing was changed. To go on, make the model as it was; for one beside it "
-                    "that begins untrained, give another name=",
+                    "nothing was changed. To go on, make the model as it was; for "
+                    "another one, which begins untrained, give another name=",
                 ]
             )
         )
-    models.use(name)
-    taken = found.taken(wanted)
-    _say(name, taken, optimizers)
-    return taken
+    strategy.__psnb_models__.use(name)
+    # In the order in which the model has them.
+    ordered = {}
+    for kind, own in wanted.arrays.items():
+        flat = arrays.get(kind, _NOTHING)
+        ordered[kind] = FlatVariables(flat.variables, {name: flat.places[name] for name in own})
+    own_tables = {each: tables[each] for each in wanted.tables}
+    found = ModelValues(**{"state": _NOTHING, **ordered}, tables=own_tables)
+    _say(name, found, optimizers)
+    return found
+
+
+_NOTHING = FlatVariables((), {})
 
 
 def local_value(dtype: object, shape: Sequence[int], value: np.ndarray) -> str:
@@ -267,13 +333,6 @@ def scratch(strategy: Strategy, name: str, what: str, size: int) -> Variable:
     return made
 
 
-def _contents(flat: FlatVariables) -> dict[str, Arrays]:
-    found: dict[str, list[tuple[str, tuple[int, ...]]]] = {e.name: [] for e in flat.variables}
-    for name, place in sorted(flat.places.items(), key=lambda item: item[1].start):
-        found[flat.variables[place.variable].name].append((name, place.shape))
-    return {name: tuple(each) for name, each in found.items()}
-
-
 def _check_new(waiting: Sequence[str], known: Sequence[str], name: str, adopt: bool | None) -> None:
     """Raise or warn if a model begins untrained where others wait to be taken up."""
     if adopt:
@@ -293,7 +352,6 @@ def _check_new(waiting: Sequence[str], known: Sequence[str], name: str, adopt: b
 
 
 def _check_wish(name: str, adopt: bool | None, *, used: bool) -> None:
-    """Raise if a model that is there must not be adopted."""
     if adopt is False:
         raise ConfigurationError(
             f"adopt=False: the strategy has a model called {name!r} already; give the new one "
@@ -303,72 +361,32 @@ def _check_wish(name: str, adopt: bool | None, *, used: bool) -> None:
         raise ConfigurationError(
             f"the strategy has a model called {name!r} already, which was distributed in this "
             "process. Say what is meant: adopt=True goes on with its parameters as they are now, "
-            "for all handles; name= places another one beside it, which begins untrained; a new "
+            "for all handles; name= places another one, which begins untrained; a new "
             "strategy begins with nothing"
         )
 
 
-class _Found:
-    """What the strategy has of a model."""
-
-    def __init__(self, parameters: Mapping[str, Variable | Embedding], record: ModelRecord) -> None:
-        self._parameters, self.record = parameters, record
-        self.variables = {
-            kind: [self._variable(each) for each in contents]
-            for kind, contents in record.arrays.items()
-        }
-        self.places: dict[str, dict[str, ArrayLocation]] = {kind: {} for kind in record.arrays}
-        for kind, contents in record.arrays.items():
-            for number, arrays in enumerate(contents.values()):
-                start = 0
-                for name, shape in arrays:
-                    self.places[kind][name] = ArrayLocation(number, start, shape)
-                    start += prod(shape)
-
-    def table(self, name: str) -> Embedding:
-        """Return a table by what the model calls it."""
-        found = self._parameters[self.record.tables[name]]
-        assert isinstance(found, Embedding)
-        return found
-
-    def arrays(self, kind: str) -> dict[str, str]:
-        """Return what the arrays of a kind are, by name."""
-        variables = self.variables.get(kind, [])
-        return {
-            name: _array(variables[place.variable].dtype, place.shape)
-            for name, place in self.places.get(kind, {}).items()
-        }
-
-    def tables(self) -> dict[str, str]:
-        """Return what the tables are, by what the model calls them."""
-        found = {}
-        for name in self.record.tables:
-            table = self.table(name)
-            initializer = shards_of(table).spec.initializer
-            found[name] = _table(WantedTable(table.dim, table.rows, table.dtype, initializer))
-        return found
-
-    def taken(self, wanted: WantedModel) -> AdoptedModel:
-        """Return all of it, in the order in which the model has it."""
-        arrays = {}
-        for kind, several in wanted.arrays.items():
-            places = {name: self.places[kind][name] for name in several}
-            arrays[kind] = FlatVariables(self.variables.get(kind, ()), places)
-        return AdoptedModel(arrays, {name: self.table(name) for name in wanted.tables})
-
-    def _variable(self, name: str) -> Variable:
-        found = self._parameters[name]
-        assert isinstance(found, Variable)
-        return found
-
-
-def _differences(wanted: WantedModel, found: _Found) -> Iterator[Difference]:
-    for kind, arrays in wanted.arrays.items():
-        needed = {name: _array(each.dtype, each.shape) for name, each in arrays.items()}
-        yield from _compared(needed, found.arrays(kind))
-    tables = {name: _table(each) for name, each in wanted.tables.items()}
-    yield from _compared(tables, found.tables())
-    yield from _compared(wanted.local, found.record.local)
+def _differences(
+    wanted: WantedModel,
+    arrays: Mapping[str, FlatVariables],
+    tables: Mapping[str, Embedding],
+    local: Mapping[str, str],
+) -> Iterator[Difference]:
+    for kind, several in wanted.arrays.items():
+        flat = arrays.get(kind, _NOTHING)
+        yield from _compared(
+            {name: _array(each.dtype, each.shape) for name, each in several.items()},
+            {
+                name: _array(flat.variables[place.variable].dtype, place.shape)
+                for name, place in flat.places.items()
+            },
+        )
+    there = {}
+    for name, each in tables.items():
+        initializer = shards_of(each).spec.initializer
+        there[name] = _table(WantedTable(each.dim, each.rows, each.dtype, initializer))
+    yield from _compared({name: _table(each) for name, each in wanted.tables.items()}, there)
+    yield from _compared(wanted.local, local)
 
 
 def _compared(needed: Mapping[str, str], has: Mapping[str, str]) -> Iterator[Difference]:
@@ -397,22 +415,21 @@ def _table(table: WantedTable) -> str:
 
 def _optimizers(
     wanted: WantedModel,
-    found: _Found,
+    flat: FlatVariables,
+    tables: Mapping[str, Embedding],
     sparse: OptimizerChoice | None,
     dense: OptimizerChoice | None,
 ) -> Iterator[_Optimizers]:
     """Yield the optimizers of parameters that the model was given some for, of equal ones once."""
     both: dict[tuple[str, Optimizer], tuple[Variable | Embedding, list[str]]] = {}
     if dense is not None:
-        for name in wanted.arrays[LEARNING]:
-            place = found.places[LEARNING][name]
-            variable = found.variables[LEARNING][place.variable]
+        for name in wanted.parameters:
+            variable = flat.variables[flat.places[name].variable]
             key = variable.name, optimizer_for(dense, name)
             both.setdefault(key, (variable, []))[1].append(name)
     if sparse is not None:
         for name in wanted.tables:
-            table = found.table(name)
-            both[table.name, optimizer_for(sparse, name)] = table, [name]
+            both[tables[name].name, optimizer_for(sparse, name)] = tables[name], [name]
     for (_, given), (parameter, names) in both.items():
         live = None if parameter.optimizer is None else parameter.optimizer.current()
         yield _Optimizers(_listed(names), parameter.name, live, given)
@@ -428,13 +445,12 @@ def _others(several: Sequence[_Optimizers]) -> Iterator[Difference]:
             yield "different", f"the state that the optimizer of {each.names} needs: {state}"
 
 
-def _say(name: str, taken: AdoptedModel, optimizers: Sequence[_Optimizers]) -> None:
-    count = sum(len(flat.variables) for flat in taken.arrays.values())
+def _say(name: str, taken: ModelValues, optimizers: Sequence[_Optimizers]) -> None:
     logger.warning(
         "model %r goes on with what the strategy has of it: %s, %s, and the state of their "
         "optimizers; the values that it was given here are not used",
         name,
-        counted(count, "variable"),
+        counted(len(taken.flat.variables), "variable"),
         counted(len(taken.tables), "table"),
     )
     for each in optimizers:

@@ -1,8 +1,9 @@
-"""ModelParts: finds other references to a model than its layers: on workers, these are copies."""
+"""ModelReferences: finds what refers to a model besides its layers: on workers, a copy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
@@ -12,7 +13,7 @@ from psnb._src.models.references import functions_of, leads_to, used_global
 from psnb.errors import ConfigurationError
 
 
-class ModelParts:
+class ModelReferences:
     """A model, its layers and its weights.
 
     Parameters
@@ -39,45 +40,43 @@ class ModelParts:
         thing : object
             A function; an object whose attributes are looked at; or nested structures of them.
         """
-        for each in _flat(thing):
-            if (itself := self._name(each)) is not None:
-                raise self._refused(what, itself)
-            functions = [each] if isinstance(each, FunctionType) else functions_of(type(each))
-            for function in functions:
-                if (used := used_global(function, self._name)) is not None:
-                    raise self._refused(what, used[1])
-            values = [each] if isinstance(each, FunctionType) else vars(each).values()
-            for value in values:
-                if (found := self._led_to(value)) is not None:
-                    raise self._refused(what, found)
+        for each in keras.tree.flatten(thing):
+            if isinstance(each, FunctionType):
+                found = self._found([each], [each])
+            elif hasattr(each, "__dict__"):
+                found = self._found(functions_of(type(each)), vars(each).values())
+            else:
+                continue
+            if (part := self._name(each) or found) is not None:
+                raise self._refused(what, part)
 
     def check_layer(self, layer: Any) -> None:
         """Raise ConfigurationError if what a layer runs leads to another part of the model."""
         what = f"layer {layer.name!r}"
         if isinstance(layer, keras.layers.Lambda):
             self.check(what, [layer.function, layer.arguments])
-        elif not type(layer).__module__.startswith("keras."):
-            for function in functions_of(type(layer)):
-                if (used := used_global(function, self._name)) is not None:
-                    raise self._refused(what, used[1])
+            return
+        own = not type(layer).__module__.startswith("keras.")
+        if own and (part := self._found(functions_of(type(layer)), ())) is not None:
+            raise self._refused(what, part)
 
     def _name(self, value: Any) -> str | None:
         return self._names.get(id(value))
 
-    def _led_to(self, value: Any) -> str | None:
-        try:
-            return leads_to(value, self._name)
-        except Exception:  # what cannot be pickled is refused where it travels
-            return None
+    def _found(self, functions: Iterable[FunctionType], values: Iterable[Any]) -> str | None:
+        """Return what some functions use, or some values lead to."""
+        for function in functions:
+            if (used := used_global(function, self._name)) is not None:
+                return used[1]
+        for value in values:
+            with suppress(Exception):  # what cannot be pickled is refused where it travels
+                if (part := leads_to(value, self._name)) is not None:
+                    return part
+        return None
 
     def _refused(self, what: str, part: str) -> ConfigurationError:
         return ConfigurationError(
-            f"{what} uses {part} beside the model, and on workers that would be a copy that does "
+            f"{what} uses {part} besides the model, and on workers that would be a copy that does "
             "not learn. Penalties belong to layers (kernel_regularizer=, add_loss in call), and "
             "what shares a weight into one layer that does both"
         )
-
-
-def _flat(thing: Any) -> list[Any]:
-    flat = keras.tree.flatten(thing)
-    return [each for each in flat if isinstance(each, FunctionType) or hasattr(each, "__dict__")]
