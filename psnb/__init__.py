@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from psnb._src.client.variable import Variable
     from psnb._src.cluster.links import connect
     from psnb._src.cluster.local import local_cluster
+    from psnb._src.coordinator.closures.completion import as_completed
+    from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
     from psnb._src.coordinator.coordinator import ClusterCoordinator
-    from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue, as_completed
+    from psnb._src.coordinator.datasets.values import PerWorkerValues
     from psnb._src.coordinator.resume import Attached, CheckpointManager, Resumed, attach, resume
-    from psnb._src.coordinator.values import PerWorkerValues
     from psnb._src.models.export.loaded import LoadedModel, load_model
     from psnb._src.models.export.writing import export
     from psnb._src.monitor.events import Event, EventKind
@@ -169,9 +170,10 @@ _PLACES = {
     "cluster.links": ("connect",),
     "cluster.local": ("local_cluster",),
     "coordinator.resume": ("Attached", "CheckpointManager", "Resumed", "attach", "resume"),
-    "coordinator.remote_value": ("ClosureStatus", "RemoteValue", "as_completed"),
+    "coordinator.closures.remote_value": ("ClosureStatus", "RemoteValue"),
+    "coordinator.closures.completion": ("as_completed",),
     "coordinator.coordinator": ("ClusterCoordinator",),
-    "coordinator.values": ("PerWorkerValues",),
+    "coordinator.datasets.values": ("PerWorkerValues",),
     "models.export.loaded": ("LoadedModel", "load_model"),
     "models.export.writing": ("export",),
     "protocol.modes": ("Async", "BoundedStaleness", "Geo", "Sync"),

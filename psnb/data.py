@@ -46,7 +46,7 @@ __all__ = [
 def _reader_of_dask() -> _partitions.PartitionsOf:
     # With the first collection: it takes a second, and most scripts that read files, such as a
     # `pipe_command`, need none of it.
-    from psnb._src.coordinator.dask_source import partitions_of
+    from psnb._src.coordinator.datasets.dask_source import partitions_of
 
     return partitions_of
 

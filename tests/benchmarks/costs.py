@@ -21,7 +21,7 @@ from rich.table import Table
 from scipy.optimize import nnls
 
 import psnb
-from psnb._src.coordinator.epoch import LeasedDataset
+from psnb._src.coordinator.datasets.leased import LeasedDataset
 from tests.benchmarks.profiling import cpu_seconds, roles
 
 DIM, ROWS = 16, 1_000_000

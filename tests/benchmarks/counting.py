@@ -92,10 +92,10 @@ def of_a_closure(*behind: int) -> float:
 
 def switch(on: bool) -> None:
     """Switch the clocks of closures on or off, in a worker's process."""
-    from psnb._src.worker import runner
+    from psnb._src.worker import attempt
 
     clock: Any = profiling.start_clock if on else StoppedClock
-    runner.start_clock = clock
+    attempt.start_clock = clock
 
 
 def of_a_step() -> tuple[float, float, float, str]:

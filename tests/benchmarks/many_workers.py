@@ -22,7 +22,7 @@ import psutil
 from distributed import Client, Scheduler, Worker
 
 import psnb
-from psnb._src.coordinator.epoch import LeasedDataset, LeasedIterator
+from psnb._src.coordinator.datasets.leased import LeasedDataset, LeasedIterator
 from tests.conftest import wait_until
 
 FEW, MANY = 2, 200

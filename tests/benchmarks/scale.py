@@ -22,7 +22,7 @@ from rich.table import Table
 from scipy.optimize import nnls
 
 import psnb
-from psnb._src.coordinator.epoch import LeasedDataset
+from psnb._src.coordinator.datasets.leased import LeasedDataset
 from psnb._src.protocol.messages import held_seconds
 from tests.benchmarks import costs
 from tests.benchmarks.many_workers import cluster, wait_for

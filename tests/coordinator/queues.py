@@ -12,19 +12,14 @@ from typing import Any
 
 from psnb import errors
 from psnb._src.coordinator import queue as product
-from psnb._src.coordinator.closures import (
-    NO_ARGUMENTS,
-    Call,
-    FunctionRegistry,
-    Pin,
-    ScheduleOptions,
-    Work,
-    pack_call,
-)
-from psnb._src.coordinator.in_flight import Gate
-from psnb._src.coordinator.leases import EpochLeases
-from psnb._src.coordinator.remote_value import RemoteValue
-from psnb._src.coordinator.scheduler import Scheduler
+from psnb._src.coordinator.closures.call import NO_ARGUMENTS, Call, pack_call
+from psnb._src.coordinator.closures.functions import FunctionRegistry
+from psnb._src.coordinator.closures.options import Pin, ScheduleOptions
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.scheduling.gates import Gate
+from psnb._src.coordinator.scheduling.leases import EpochLeases
+from psnb._src.coordinator.scheduling.scheduler import Scheduler
+from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import ClosureResult, Taken

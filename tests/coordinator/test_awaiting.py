@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from psnb import as_completed, errors
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.in_flight import RoundGate
-from psnb._src.coordinator.remote_value import RemoteValue
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.scheduling.gates import RoundGate
+from psnb._src.coordinator.scheduling.work import Work
 from psnb.errors import ClosureCancelledError
 from tests.coordinator.queues import (
     TIMEOUT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psnb._src.coordinator.membership import Backoff
+from psnb._src.coordinator.workers.absences import Backoff
 
 
 def test_an_address_that_never_failed_may_be_tried() -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from psnb._src.coordinator.in_flight import FlushGate, RoundGate, Step
+from psnb._src.coordinator.scheduling.gates import FlushGate, RoundGate, Step
 from psnb.errors import ServerUnresponsiveError
 from tests.conftest import wait_until
 from tests.coordinator.queues import (

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.in_flight import RoundGate, Step
-from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.coordinator.closures.remote_value import ClosureStatus
+from psnb._src.coordinator.scheduling.gates import RoundGate, Step
+from psnb._src.coordinator.scheduling.work import Work
 from tests.conftest import wait_until
 from tests.coordinator.queues import (
     TIMEOUT,

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from psnb import as_completed
-from psnb._src.coordinator import remote_value
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.epoch import WholeSplits, map_splits, run_in_order
-from psnb._src.coordinator.partitioned import _LoadInProgress
-from psnb._src.coordinator.queue import BroadcastCalls
-from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.broadcast import BroadcastCalls
+from psnb._src.coordinator.closures import completion, remote_value
+from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.datasets.epoch import run_in_order
+from psnb._src.coordinator.datasets.partitioned import _LoadInProgress
+from psnb._src.coordinator.datasets.whole_splits import WholeSplits, map_splits
+from psnb._src.coordinator.scheduling.work import Work
 from psnb.errors import ServerUnresponsiveError
 from tests.conftest import DEADLINE
 from tests.coordinator.queues import (
@@ -38,9 +39,10 @@ from tests.coordinator.queues import (
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_value, "_LOOK_AGAIN", 0.02)
-    monkeypatch.setattr("psnb._src.coordinator.queue._PATIENCE", 0.02)
-    monkeypatch.setattr("psnb._src.coordinator.epoch._LOOK_AGAIN", 0.02)
+    for module in (completion, remote_value):
+        monkeypatch.setattr(module, "_LOOK_AGAIN", 0.02)
+    monkeypatch.setattr("psnb._src.coordinator.broadcast._PATIENCE", 0.02)
+    monkeypatch.setattr("psnb._src.coordinator.datasets.epoch._LOOK_AGAIN", 0.02)
 
 
 class Services:

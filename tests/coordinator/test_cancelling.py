@@ -8,10 +8,10 @@ from weakref import WeakValueDictionary
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures import Execution, Work
-from psnb._src.coordinator.in_flight import RoundGate
-from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.coordinator.closures.remote_value import ClosureStatus
+from psnb._src.coordinator.scheduling.gates import RoundGate
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
+from psnb._src.coordinator.scheduling.work import Execution, Work
 from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import AskLease, Taken
 from tests.coordinator.queues import (

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.coordinator.closures import FunctionRegistry
-from psnb._src.coordinator.functions import changed_elsewhere
+from psnb._src.coordinator.closures.functions import FunctionRegistry
+from psnb._src.coordinator.closures.lost_changes import changed_elsewhere
 
 seen: list[int] = []
 total = 0

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures import FunctionRegistry
-from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue, check_transition
-from psnb._src.coordinator.values import (
+from psnb._src.coordinator.closures.functions import FunctionRegistry
+from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue, check_transition
+from psnb._src.coordinator.datasets.values import (
     PerWorkerDataset,
     PerWorkerValues,
     ResourceRegistry,

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.coordinator.closures.remote_value import ClosureStatus
 from psnb._src.protocol.packing import loads
 from tests.coordinator.queues import TIMEOUT, ClosureQueue, call_with, fail, put_one, succeed, up_to
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from psnb._src.coordinator.epoch import EpochServices, run_epoch, run_in_order
-from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.datasets.epoch import EpochServices, run_epoch, run_in_order
 from psnb._src.utils.threads import Inbox
 from tests.conftest import wait_until
 from tests.coordinator.queues import TIMEOUT, Inline, in_thread

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psnb._src.coordinator.in_flight import Flush, FlushGate, Step
+from psnb._src.coordinator.scheduling.gates import Flush, FlushGate, Step
 from tests.coordinator.queues import (
     TIMEOUT,
     ClosureQueue,

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.coordinator.closures import FunctionRegistry
-from psnb._src.coordinator.functions import DependencyFingerprint
+from psnb._src.coordinator.closures.fingerprint import DependencyFingerprint
+from psnb._src.coordinator.closures.functions import FunctionRegistry
 from psnb._src.protocol.modules import Uploads, read_files
 
 CELL = """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.in_flight import InFlight
+from psnb._src.coordinator.scheduling.in_flight import InFlight
+from psnb._src.coordinator.scheduling.work import Work
 from tests.coordinator.queues import ClosureQueue, closure, commit_of
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.leases import HELD_SECONDS, EpochLeases, Progress, SplitRange
+from psnb._src.coordinator.scheduling.leases import HELD_SECONDS, EpochLeases, Progress, SplitRange
 from psnb._src.protocol.messages import Taken
 from psnb.errors import ConfigurationError, DatasetError
 from tests.coordinator.queues import take

@@ -7,15 +7,17 @@ from itertools import islice
 
 import pytest
 
-from psnb._src.coordinator.closures import FunctionRegistry, ScheduleOptions, Work
-from psnb._src.coordinator.load import (
+from psnb._src.coordinator.closures.functions import FunctionRegistry
+from psnb._src.coordinator.closures.options import ScheduleOptions
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.scheduling.load import (
     AHEAD_SECONDS,
     MOST_AHEAD,
     RECALL_SECONDS,
     SPREAD_SECONDS,
     Load,
 )
-from psnb._src.coordinator.remote_value import RemoteValue
+from psnb._src.coordinator.scheduling.work import Work
 from tests.coordinator.queues import NO_ARGUMENTS, ClosureQueue
 
 SHORT, LONG = AHEAD_SECONDS / 8, AHEAD_SECONDS * 10

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.remote_value import ClosureStatus, raise_failed
+from psnb._src.coordinator.closures.failures import raise_failed
+from psnb._src.coordinator.closures.remote_value import ClosureStatus
 from tests.coordinator.queues import (
     TIMEOUT,
     UNRESPONSIVE,

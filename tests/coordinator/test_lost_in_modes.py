@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.coordinator.in_flight import (
+from psnb._src.coordinator.closures.remote_value import ClosureStatus
+from psnb._src.coordinator.scheduling.gates import (
     ApplyRound,
     FlushGate,
     Gate,
@@ -12,7 +13,6 @@ from psnb._src.coordinator.in_flight import (
     StalenessGate,
     Step,
 )
-from psnb._src.coordinator.remote_value import ClosureStatus
 from tests.coordinator.queues import (
     ClosureQueue,
     commit_of,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.leases import LeaseRegistry
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
+from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.protocol.messages import AskLease, Taken
 from tests.coordinator.queues import (
     ClosureQueue,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from psnb._src.coordinator.closures import NO_ARGUMENTS, ScheduleOptions, Work
-from psnb._src.coordinator.membership import MissingWorkers
-from psnb._src.coordinator.remote_value import RemoteValue
+from psnb._src.coordinator.closures.call import NO_ARGUMENTS
+from psnb._src.coordinator.closures.options import ScheduleOptions
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.coordinator.workers.absences import MissingWorkers
 from tests.coordinator.queues import FUNCTION, ClosureQueue
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.leases import OrderedLeases, SplitRange, Turn
+from psnb._src.coordinator.scheduling.leases import SplitRange, Turn
+from psnb._src.coordinator.scheduling.ordered_leases import OrderedLeases
 from tests.coordinator.queues import take
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.coordinator.closures.remote_value import ClosureStatus
+from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.protocol.errors import pack_error
 from tests.conftest import DEADLINE

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.coordinator.closures.remote_value import ClosureStatus
+from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb.errors import ClosureCancelledError
 from tests.conftest import DEADLINE, wait_until

@@ -6,7 +6,7 @@ import pytest
 
 from psnb._src.metrics.means import Mean
 from psnb._src.protocol.packing import dumps, loads
-from psnb._src.worker.context import ReportedStates
+from psnb._src.worker.reports import ReportedStates
 from tests.coordinator.queues import TIMEOUT, ClosureQueue, done, fail, put
 
 STATES = ReportedStates()

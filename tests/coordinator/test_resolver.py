@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.coordinator.remote_value import ClosureStatus
-from psnb._src.coordinator.resolve import LEAST_REPORTED, Resolver
+from psnb._src.coordinator.closures.remote_value import ClosureStatus
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
+from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.coordinator.workers.resolve import LEAST_REPORTED, Resolver
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.errors import unpack_error
 from psnb._src.protocol.messages import exchange_writer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.in_flight import ApplyRound, RoundGate, Step
+from psnb._src.coordinator.scheduling.gates import ApplyRound, RoundGate, Step
+from psnb._src.coordinator.scheduling.work import Work
 from psnb.errors import ServerLostError
 from tests.coordinator.queues import (
     TIMEOUT,

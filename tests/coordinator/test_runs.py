@@ -13,17 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.closures import NOT_TAKEN, Numbers, ScheduleOptions, Work
-from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.coordinator.load import AHEAD_SECONDS, LONG_SECONDS, Load
-from psnb._src.coordinator.remote_value import ClosureStatus, StepValues
-from psnb._src.coordinator.resolve import Resolver
+from psnb._src.coordinator.closures.options import ScheduleOptions
+from psnb._src.coordinator.closures.remote_value import ClosureStatus, StepValues
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
+from psnb._src.coordinator.scheduling.load import AHEAD_SECONDS, LONG_SECONDS, Load
+from psnb._src.coordinator.scheduling.work import NOT_TAKEN, Numbers, Work
+from psnb._src.coordinator.workers.resolve import Resolver
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.messages import EFFECTIVE, AskLease, Taken
 from psnb._src.protocol.packing import dumps
 from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import FenceCommits
-from psnb._src.worker.context import ReportedStates, with_taken
+from psnb._src.worker.reports import ReportedStates, with_taken
 from tests.coordinator.queues import (
     NO_ARGUMENTS,
     ClosureQueue,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from psnb._src.checkpoint.manager import SaveSchedule
-from psnb._src.coordinator.view import Saving
+from psnb._src.coordinator.saving import Saving
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.statistics import CheckpointStatistics
 from psnb.errors import CheckpointError, CoordinatorClosedError

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.in_flight import StalenessGate
+from psnb._src.coordinator.scheduling.gates import StalenessGate
+from psnb._src.coordinator.scheduling.work import Work
 from psnb.errors import WorkerLostError
 from tests.coordinator.queues import ClosureQueue, numbers, put, put_one, succeed, up_to
 

@@ -7,10 +7,12 @@ import tracemalloc
 import pytest
 
 from psnb import errors
-from psnb._src.coordinator.closures import NO_ARGUMENTS, Pin, ScheduleOptions, Work, options
-from psnb._src.coordinator.in_flight import RoundGate
-from psnb._src.coordinator.load import StartDelay
-from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.closures.call import NO_ARGUMENTS
+from psnb._src.coordinator.closures.options import Pin, ScheduleOptions, options
+from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.scheduling.gates import RoundGate
+from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.coordinator.timeouts import StartDelay
 from psnb._src.monitor.statistics import WorkerStatistics
 from tests.coordinator.queues import (
     FUNCTION,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.coordinator.load import ConnectionState, WorkerFigures
+from psnb._src.coordinator.workers.figures import WorkerFigures
+from psnb._src.coordinator.workers.states import ConnectionState
 from psnb._src.utils.profiling import PhaseStatistics
 
 READY = ConnectionState.READY

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from psnb._src.cluster.scaling import Demand
-from psnb._src.coordinator.load import Workload
-from psnb._src.coordinator.scheduler import QueueStatistics
+from psnb._src.coordinator.scheduling.scheduler import QueueStatistics
+from psnb._src.coordinator.workers.workload import Workload
 from psnb._src.monitor.statistics import WorkerStatistics
 
 UNKNOWN = 0.5

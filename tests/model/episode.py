@@ -8,8 +8,8 @@ from random import Random
 
 import numpy as np
 
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.coordinator.closures.remote_value import ClosureStatus
+from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.server.operations import EndWriter
 from psnb.errors import PsnbError, ServerUnresponsiveError
 from tests.coordinator.queues import commit_of

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from psnb._src.client.commit import UndecidedError, ask, end_round, resolve_in_doubt
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.closures import ScheduleOptions, Work
-from psnb._src.coordinator.in_flight import ApplyRound, FlushGate, Gate, RoundGate, Step
-from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.coordinator.remote_value import RemoteValue
-from psnb._src.coordinator.resolve import Resolver
+from psnb._src.coordinator.closures.options import ScheduleOptions
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.scheduling.gates import ApplyRound, FlushGate, Gate, RoundGate, Step
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
+from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.coordinator.workers.resolve import Resolver
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.operations import EndRound, FenceCommits
 from psnb.errors import ServerLostError, ServerUnresponsiveError

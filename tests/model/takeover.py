@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from psnb._src.client.commit import ask, recover_orphans
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.remote_value import ClosureStatus
+from psnb._src.coordinator.closures.remote_value import ClosureStatus
+from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.server.server import Host
 from psnb._src.server.tables.operations import OnTable, ReadValues
 from psnb.errors import ServerUnresponsiveError

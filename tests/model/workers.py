@@ -12,7 +12,7 @@ from psnb._src.client.commit import UndecidedError, ask
 from psnb._src.client.commit import commit as commit_on
 from psnb._src.client.numbering import CommitNumbers
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.closures import Work
+from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import exchange_writer

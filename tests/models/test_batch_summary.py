@@ -9,7 +9,7 @@ import numpy as np
 
 from psnb._src.models.batch_rows import batch_summary
 from psnb._src.worker.context import WorkerContext, entered
-from psnb._src.worker.leasing import LeaseRequests
+from psnb._src.worker.lease_requests import LeaseRequests
 from psnb._src.worker.resources import SharedIterator
 from psnb.data import Dataset
 

@@ -15,7 +15,7 @@ from psnb._src.metrics.ranking import AUC
 from psnb._src.monitor.history import MOST_METRICS, History
 from psnb._src.monitor.metrics import MOST_ARRIVED, MergedMetrics
 from psnb._src.monitor.statistics import MetricStatistics
-from psnb._src.worker.context import ReportedStates, split_outcome
+from psnb._src.worker.reports import ReportedStates, split_outcome
 
 MEAN = Mean()
 

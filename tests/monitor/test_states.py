@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psnb._src.coordinator.load import ConnectionState
+from psnb._src.coordinator.workers.states import ConnectionState
 from psnb._src.monitor.states import (
     WORKER_TONES,
     Situation,

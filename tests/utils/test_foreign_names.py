@@ -16,8 +16,8 @@ from IPython.core.formatters import DisplayFormatter
 import psnb
 import psnb.data
 import psnb.metrics
-from psnb._src.coordinator.partitioned import PartitionedDataset
-from psnb._src.coordinator.values import PerWorkerIterator
+from psnb._src.coordinator.datasets.partitioned import PartitionedDataset
+from psnb._src.coordinator.datasets.values import PerWorkerIterator
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.utils.foreign_arguments import FOREIGN_ARGUMENTS
 from psnb._src.utils.foreign_names import FOREIGN, SaysWhatToUse

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.coordinator.closures import FunctionRegistry
+from psnb._src.coordinator.closures.functions import FunctionRegistry
 from psnb._src.monitor.commands import execute
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.failures import MOST_BYTES, FailureLog

@@ -7,8 +7,8 @@ import threading
 import numba
 import pytest
 
-from psnb._src.worker import context
-from psnb._src.worker.context import Activity, longest
+from psnb._src.worker import activity
+from psnb._src.worker.activity import Activity, longest
 
 ME = threading.get_ident
 
@@ -19,11 +19,11 @@ def test_a_thread_that_does_nothing_is_not_shown() -> None:
 
 def test_the_innermost_is_shown_and_lasts_since_the_outermost() -> None:
     with Activity("running step"):
-        _, before = context._doing[ME()]
+        _, before = activity._doing[ME()]
         with Activity("loading step"):
-            assert context._doing[ME()] == ("loading step", before)
-        assert context._doing[ME()] == ("running step", before)
-    assert ME() not in context._doing
+            assert activity._doing[ME()] == ("loading step", before)
+        assert activity._doing[ME()] == ("running step", before)
+    assert ME() not in activity._doing
 
 
 def test_an_error_ends_it() -> None:

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.coordinator.leases import LeaseRegistry
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.data.block import Block
 from psnb._src.data.nodes.partitions import Partitions, PartRange, rows_of_partition
 from psnb._src.protocol.messages import AskLease, BeginLease, Taken
 from psnb._src.worker import leasing
 from psnb._src.worker.context import WorkerContext
-from psnb._src.worker.leasing import LeasedSplitReader, LeaseInquiry, LeaseRequests
+from psnb._src.worker.lease_requests import LeaseInquiry, LeaseRequests
+from psnb._src.worker.leasing import LeasedSplitReader
 from psnb._src.worker.read_ahead import ReadAhead
 from psnb.data import Dataset, splits
 from psnb.errors import ClosureCancelledError, DatasetError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from psnb._src.protocol.messages import AskLease, SignOfLife, TakeAnswer
-from psnb._src.worker.results import NotebookLink
+from psnb._src.worker.link import NotebookLink
 from psnb.errors import ClosureCancelledError
 
 

@@ -7,15 +7,13 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
-from psnb._src.worker.context import (
+from psnb._src.worker.context import Cancellation, WorkerContext, entered
+from psnb._src.worker.printing import (
     LINES_PER_SECOND,
     MOST_LINES,
-    Cancellation,
     PrintedLines,
     Throttle,
-    WorkerContext,
     end_printed_lines,
-    entered,
 )
 
 

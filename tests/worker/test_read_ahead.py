@@ -18,13 +18,14 @@ import pytest
 import psnb
 from psnb._src.client.server_client import process_client
 from psnb._src.client.updates import current_updates
-from psnb._src.coordinator.leases import LeaseRegistry
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.data.stages import StageLog, log_stages
 from psnb._src.protocol.messages import AskLease, BeginLease, Lease, Taken
 from psnb._src.utils.ahead import NoClosureYet
 from psnb._src.worker import leasing, read_ahead
 from psnb._src.worker.context import entered
-from psnb._src.worker.leasing import LeasedSplitReader, LeaseInquiry, LeaseRequests
+from psnb._src.worker.lease_requests import LeaseInquiry, LeaseRequests
+from psnb._src.worker.leasing import LeasedSplitReader
 from psnb._src.worker.read_ahead import AheadIterator, ReadAhead
 from psnb._src.worker.resources import make_leased_iterator
 from psnb.data import Dataset, Options, splits

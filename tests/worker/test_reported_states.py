@@ -8,7 +8,8 @@ import pytest
 
 import psnb
 from psnb._src.protocol.packing import dumps, loads
-from psnb._src.worker.context import ReportedStates, WorkerContext, entered, split_outcome
+from psnb._src.worker.context import WorkerContext, entered
+from psnb._src.worker.reports import ReportedStates, split_outcome
 from psnb.errors import ConfigurationError
 from psnb.metrics import AUC, Mean
 

@@ -31,9 +31,11 @@ from psnb._src.protocol.packing import dumps, loads
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.tables.operations import OnTable, PushGradient
 from psnb._src.worker.attempt import LoadedFunction
-from psnb._src.worker.context import ReportedStates, split_outcome, worker_context
+from psnb._src.worker.context import worker_context
+from psnb._src.worker.link import NotebookLink
+from psnb._src.worker.reports import ReportedStates, split_outcome
 from psnb._src.worker.resources import Resources
-from psnb._src.worker.results import NotebookLink, ResultSender
+from psnb._src.worker.results import ResultSender
 from psnb._src.worker.runner import ClosureRunner
 from psnb.errors import ServerLostError
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from psnb._src.protocol.packing import loads
-from psnb._src.worker.leasing import (
+from psnb._src.worker.taken import (
     MOST_BYTES,
     MOST_ELEMENTS,
     ConsumedInputs,

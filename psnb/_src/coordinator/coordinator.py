@@ -24,40 +24,34 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from psnb._src.cluster.scaling import add_worker
-from psnb._src.coordinator.closures import (
+from psnb._src.coordinator.broadcast import BroadcastCalls, fetch_per_worker
+from psnb._src.coordinator.closures.call import NO_ARGUMENTS, keyword, pack_call, positional
+from psnb._src.coordinator.closures.functions import FunctionRegistry
+from psnb._src.coordinator.closures.options import (
     DEFAULT_RETRIES,
-    NO_ARGUMENTS,
-    FunctionRegistry,
-    Numbers,
     Pin,
     ScheduleOptions,
-    Work,
     WorkerPredicate,
-    keyword,
     options,
-    pack_call,
-    pickled_call,
-    positional,
 )
-from psnb._src.coordinator.epoch import (
-    MOST_RESULTS,
-    MOST_STEPS,
-    DatasetServices,
-    Epochs,
-    EpochServices,
-    LeasedDataset,
-    LeasedIterator,
-    map_splits,
-    run_epoch,
+from psnb._src.coordinator.closures.remote_value import RemoteValue, StepValues
+from psnb._src.coordinator.datasets.epoch import MOST_RESULTS, MOST_STEPS, EpochServices, run_epoch
+from psnb._src.coordinator.datasets.leased import Epochs, LeasedDataset, LeasedIterator
+from psnb._src.coordinator.datasets.partitioned import PartitionedDataset, make_dataset_of
+from psnb._src.coordinator.datasets.values import (
+    PerWorkerDataset,
+    PerWorkerValues,
+    ResourceRegistry,
+    fetched,
 )
-from psnb._src.coordinator.leases import LeaseRegistry, Progress
-from psnb._src.coordinator.load import DRAIN, HEARTBEAT, Services, StartDelay, Timeouts
-from psnb._src.coordinator.membership import Membership
-from psnb._src.coordinator.partitioned import PartitionedDataset, make_dataset_of
-from psnb._src.coordinator.queue import BroadcastCalls, ClosureQueue, fetch_per_worker
-from psnb._src.coordinator.remote_value import RemoteValue, StepValues
-from psnb._src.coordinator.resolve import Resolver
-from psnb._src.coordinator.scheduler import QueueStatistics, Scheduler
+from psnb._src.coordinator.datasets.whole_splits import DatasetServices, map_splits
+from psnb._src.coordinator.queue import ClosureQueue
+from psnb._src.coordinator.rerun import pickled_call
+from psnb._src.coordinator.saving import Saving
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
+from psnb._src.coordinator.scheduling.leases import Progress
+from psnb._src.coordinator.scheduling.scheduler import QueueStatistics, Scheduler
+from psnb._src.coordinator.scheduling.work import Numbers, Work
 from psnb._src.coordinator.settings import (
     DEFAULT_QUEUE_SIZE,
     SavedRun,
@@ -65,13 +59,12 @@ from psnb._src.coordinator.settings import (
     Settings,
     versions,
 )
-from psnb._src.coordinator.values import (
-    PerWorkerDataset,
-    PerWorkerValues,
-    ResourceRegistry,
-    fetched,
-)
-from psnb._src.coordinator.view import CoordinatorView, Saving, Steps, gate_for
+from psnb._src.coordinator.timeouts import DRAIN, HEARTBEAT, StartDelay, Timeouts
+from psnb._src.coordinator.view import CoordinatorView
+from psnb._src.coordinator.workers.membership import Membership
+from psnb._src.coordinator.workers.resolve import Resolver
+from psnb._src.coordinator.workers.services import Services
+from psnb._src.coordinator.workers.steps import Steps, gate_for
 from psnb._src.dask_compat import event_loop, scheduler_identity
 from psnb._src.jupyter_compat import in_notebook
 from psnb._src.metrics.metric import MetricStates

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from psnb._src.client.model_records import ModelRecord
-from psnb._src.coordinator.load import StartDelay, Timeouts
+from psnb._src.coordinator.timeouts import StartDelay, Timeouts
 from psnb._src.protocol.modes import MODES
 from psnb._src.utils.checks import from_config, integer, period, seconds, to_config
 from psnb._src.utils.files import own_version, require, typed

@@ -7,285 +7,36 @@ Snapshots are made from records here; only the buttons' actions ask the cluster.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import NamedTuple, Protocol
 
-from psnb._src.checkpoint.manager import SaveSchedule
 from psnb._src.cluster.scaling import add_worker, cannot_add, retire_worker
-from psnb._src.coordinator.in_flight import (
-    ApplyRound,
-    FlushGate,
-    Gate,
-    RoundGate,
-    StalenessGate,
-    Step,
-)
-from psnb._src.coordinator.membership import Membership
 from psnb._src.coordinator.queue import ClosureQueue
-from psnb._src.coordinator.scheduler import Scheduler
+from psnb._src.coordinator.saving import Saving
+from psnb._src.coordinator.workers.membership import Membership
 from psnb._src.dask_compat import scheduler_address, scheduler_since
 from psnb._src.jupyter_compat import kernel_id
 from psnb._src.metrics.metric import MetricStates
-from psnb._src.monitor.events import Event, EventKind, EventLog
+from psnb._src.monitor.events import Event, EventKind
 from psnb._src.monitor.protocol import CommandName, Identity
 from psnb._src.monitor.states import IDLE, RUNNING, Situation, coordinator_state
 from psnb._src.monitor.statistics import (
-    CheckpointStatistics,
     ServerStatistics,
     Statistics,
     WorkerStatistics,
 )
 from psnb._src.monitor.training_clock import EpochCount, TrainingClock
 from psnb._src.monitor.viewed import OptimizerState, Records
-from psnb._src.protocol.modes import BoundedStaleness, Geo, Mode, Sync
-from psnb._src.server.operations import EndRound
 from psnb._src.server.schedules import LearningRate
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.files import AnyPath
 from psnb._src.utils.text import counted
-from psnb._src.utils.threads import Lock, start_task, uninterrupted
-from psnb.errors import CheckpointError, ConfigurationError, CoordinatorClosedError, PsnbError
-
-# Steps: carries out the steps that a queue's gate asks for, on servers and workers.
-#
-# Each step is a task on the Dask client's event loop.
-
-
-def gate_for(mode: Mode) -> Gate:
-    """Return a new gate for an update mode."""
-    match mode:
-        case Sync(closures=closures) if closures is not None:
-            return RoundGate(closures)
-        case BoundedStaleness(updates=updates):
-            return StalenessGate(updates)
-        case Geo():
-            return FlushGate()
-    return Gate()
-
-
-class Steps:
-    """Carries out steps and reports the outcome to the queue.
-
-    Parameters
-    ----------
-    scheduler : Scheduler
-        Whose gate asks for them.
-    membership : Membership
-        The way to the workers, and to the event loop.
-    strategy : StrategyCore
-        The way to the servers.
-    """
-
-    def __init__(
-        self, scheduler: Scheduler, membership: Membership, strategy: StrategyCore
-    ) -> None:
-        self._scheduler, self._membership = scheduler, membership
-        self._strategy = strategy
-        self._tasks: set[asyncio.Task[None]] = set()  # the event loop's alone
-
-    def begin(self, step: Step) -> None:
-        """Carry out a step; on the event loop, returns at once."""
-        start_task(self._carry_out(step), self._tasks, f"psnb {step}")
-
-    async def _carry_out(self, step: Step) -> None:
-        error: Exception | None = None
-        try:
-            if isinstance(step, ApplyRound):
-                of = EndRound(self._scheduler.name, step.number, step.closures, {}, step.weights)
-                await self._strategy.apply_round(of, self._scheduler.block)
-            else:
-                await self._membership.flush()
-        except Exception as raised:  # `join` raises it
-            error = raised
-        self._scheduler.stepped(error)
-
-
-# Saving: the checkpoint managers of a coordinator, and all automatic saves.
-#
-# A trainer saves in its own thread, by `Saving.attempt`; the rest is of the managers' own saves.
-# Callers that wait for closures poll, each in its own thread: `ClusterCoordinator.done`, `join`,
-# `run_epoch`. If a save is due, that starts a thread, ``psnb-saving``, which ends with it. So
-# nothing is saved, and no thread lives, when no caller polls. There is one such thread at a time;
-# while it lives, it alone uses the save schedules; otherwise polling callers do, under the lock.
-
-logger = logging.getLogger("psnb")
-
-
-class Saver(Protocol):
-    """What saves checkpoints.
-
-    Attributes
-    ----------
-    directory : AnyPath
-        Where to.
-    save_timeout : float
-        Seconds that closures get to end for an automatic save; meanwhile no other
-        begins.
-    """
-
-    directory: AnyPath
-    save_timeout: float
-
-    @property
-    def status(self) -> CheckpointStatistics:
-        """The status of the newest save."""
-
-    def save(self, *, timeout: float | None = None) -> AnyPath:
-        """Save a checkpoint; return its path."""
-
-
-class Closures(Protocol):
-    """What is needed of the queue here."""
-
-    @property
-    def completed(self) -> int:
-        """How many closures have returned."""
-
-
-class _Saves(NamedTuple):
-    """What saves, and when."""
-
-    saver: Saver
-    rhythm: SaveSchedule
-
-
-class Saving:
-    """The managers that were made for a coordinator: of each directory the last one.
-
-    Thread-safe.
-
-    Parameters
-    ----------
-    events : EventLog
-        Receives the outcomes of automatic saves.
-    closures : Closures
-        The queue.
-    """
-
-    def __init__(self, events: EventLog, closures: Closures) -> None:
-        self._events, self._closures = events, closures
-        self._lock = Lock()  # guards the next two; and see above
-        self._all: dict[AnyPath, _Saves] = {}  # by directory; the newest manager's is last
-        self._busy = False  # the thread lives
-        self._wanted = False  # whether any is ever due
-
-    def use(self, saver: Saver, rhythm: SaveSchedule) -> None:
-        """Use this manager from now on, and no other one for its directory."""
-        with self._lock:
-            self._all.pop(saver.directory, None)
-            self._all[saver.directory] = _Saves(saver, rhythm)
-            self._wanted = any(each.rhythm.wanted for each in self._all.values())
-
-    def poll(self) -> None:
-        """Begin the saves that are due; cheap, never waits for one."""
-        if not self._wanted or self._busy:
-            return
-        now, step = time.monotonic(), self._closures.completed
-        with self._lock:
-            due = [each for each in self._all.values() if each.rhythm.due(now, step)]
-            if due and not self._busy:
-                run = partial(self._run, due)
-                threading.Thread(target=run, name="psnb-saving", daemon=True).start()
-                self._busy = True
-
-    @property
-    def status(self) -> CheckpointStatistics:
-        """The status of the newest save; cheap."""
-        saver = self._current()
-        return CheckpointStatistics() if saver is None else saver.status
-
-    @property
-    def cannot(self) -> str:
-        """Why nothing can be saved; empty if it can."""
-        if self._current() is not None:
-            return ""
-        return (
-            "there is nothing to save with: make a psnb.CheckpointManager(coordinator, directory)"
-        )
-
-    def save(self) -> AnyPath:
-        """Save all parameters; return the path.
-
-        Raises
-        ------
-        CheckpointError
-            If there is no manager, or as for `CheckpointManager.save`.
-        """
-        saver = self._current()
-        if saver is None:
-            raise CheckpointError(self.cannot)
-        return saver.save()
-
-    def _current(self) -> Saver | None:
-        with self._lock:
-            return next(reversed(self._all.values())).saver if self._all else None
-
-    def _run(self, due: Sequence[_Saves]) -> None:
-        try:
-            for each in due:
-                self.attempt(each.saver, each.rhythm, self._closures.completed)
-        finally:
-            with self._lock:
-                self._busy = False
-
-    def attempt(self, saver: Saver, rhythm: SaveSchedule, step: int) -> AnyPath | None:
-        """Save automatically; return the path, or None if it failed: it is due again then.
-
-        Parameters
-        ----------
-        saver : Saver
-            What saves.
-        rhythm : SaveSchedule
-            Learns of the outcome.
-        step : int
-            Where its steps are.
-        """
-        began = time.monotonic()
-        try:
-            path = saver.save(timeout=saver.save_timeout)
-        except Exception as error:  # a full disk, a lost server, what a user's state= raises
-            # What was closed meanwhile, as when a script ends, tries nothing again. (The errors of
-            # a lost scheduler and a lost ownership derive from this one.)
-            if type(error) is not CoordinatorClosedError:
-                self._failed(saver, rhythm, error)
-            return None
-        failures, held = rhythm.failures, saver.status.held
-        rhythm.saved(began, step)
-        text = f"saved {str(path)!r}"
-        if failures:
-            text += f", after {failures} attempts that failed: checkpoints are saved again"
-        if held:
-            text += f"; closures were held for {held:.2g} s"
-        self._events.add(EventKind.CHECKPOINT_SAVED, text)
-        return path
-
-    def _failed(self, saver: Saver, rhythm: SaveSchedule, error: Exception) -> None:
-        first = not rhythm.failures
-        pause = rhythm.failed(time.monotonic())
-        if first:  # once, until it works again
-            self._events.add(
-                EventKind.CHECKPOINT_FAILED,
-                # The reason first: the middle of what is long is cut out.
-                f"no checkpoint can be saved: {_reason(error)}; that was in "
-                f"{str(saver.directory)!r}; closures go on, and it is tried again in "
-                f"{pause:g} s, then less and less often",
-            )
-        else:
-            logger.debug("still no checkpoint can be saved: %s", error)
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, PsnbError) else f"{type(error).__name__}: {error}"
-
+from psnb._src.utils.threads import uninterrupted
+from psnb.errors import ConfigurationError
 
 _LAST_SAVE_WAIT = 10.0
 """Seconds that closures get to end when a last server is about to."""

@@ -6,7 +6,7 @@ and each shard *applies* its part. What goes to one server is prepared and appli
 two-phase commit (Gray, *Notes on Data Base Operating Systems*, 1978). The worker that runs the
 closure is the coordinator of the commit as long as it lives. If it is lost, or cannot tell the
 outcome, the notebook asks all shards (`CommitLog.fence`) and decides
-(`psnb._src.coordinator.resolve`). Once a shard has answered, the worker cannot change that
+(`psnb._src.coordinator.workers.resolve`). Once a shard has answered, the worker cannot change that
 answer any more, even if it is still alive.
 
 A closure that runs again does so in another *attempt*, under the same number. The log refuses

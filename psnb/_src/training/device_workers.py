@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 from psnb._src.client.local.accumulated import accumulating
 from psnb._src.client.local.pulled import PulledVariables
 from psnb._src.coordinator.coordinator import ClusterCoordinator
-from psnb._src.coordinator.epoch import LeasedIterator
+from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.protocol.modes import Geo
 from psnb._src.utils.checks import integer
-from psnb._src.worker.leasing import taken_in_vain
 from psnb._src.worker.resources import lease_requests
+from psnb._src.worker.taken import taken_in_vain
 from psnb.errors import ConfigurationError
 
 

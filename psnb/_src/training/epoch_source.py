@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from psnb._src.coordinator.coordinator import ClusterCoordinator
-from psnb._src.coordinator.epoch import Epochs, LeasedIterator
-from psnb._src.coordinator.partitioned import PartitionedDataset
+from psnb._src.coordinator.datasets.leased import Epochs, LeasedIterator
+from psnb._src.coordinator.datasets.partitioned import PartitionedDataset
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.memory.in_memory import InMemoryDataset
 from psnb._src.data.queue_dataset import QueueDataset

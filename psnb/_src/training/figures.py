@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psnb._src.coordinator.coordinator import ClusterCoordinator
-from psnb._src.coordinator.epoch import LeasedIterator
+from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.metrics.metric import MetricStates, united
 from psnb._src.metrics.saved import loaded_states, saved_states
 from psnb._src.monitor.history import EXAMPLES, NO_METRICS

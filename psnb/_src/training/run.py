@@ -16,7 +16,7 @@ from typing import Any
 
 from psnb._src.checkpoint.manager import SaveSchedule
 from psnb._src.coordinator.coordinator import ClusterCoordinator
-from psnb._src.coordinator.epoch import LeasedIterator
+from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.coordinator.resume import (
     CheckpointManager,
     epoch_metrics_shown,

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
 from psnb._src.coordinator.coordinator import ClusterCoordinator, filling
-from psnb._src.coordinator.epoch import LeasedIterator
-from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.modes import Async, Sync
 from psnb._src.training.device_workers import DeviceWorker

@@ -10,7 +10,7 @@ from typing import Any, cast
 from psnb._src.checkpoint.manager import SaveSchedule, latest_full
 from psnb._src.checkpoint.store import checked_metadata
 from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from, map_whole_splits
-from psnb._src.coordinator.dask_source import DaskPartitions, frame_beside
+from psnb._src.coordinator.datasets.dask_source import DaskPartitions, frame_beside
 from psnb._src.coordinator.resume import CheckpointManager, run_of
 from psnb._src.coordinator.settings import SavedRun
 from psnb._src.data.dataset import Dataset

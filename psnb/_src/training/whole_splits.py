@@ -26,8 +26,9 @@ from psnb._src.monitor.history import EXAMPLES, NO_METRICS
 from psnb._src.training.prediction_files import PredictionFiles
 from psnb._src.utils.arrays import concatenated
 from psnb._src.utils.ownership import owned
-from psnb._src.worker.context import ReportedStates, entered, worker_context
-from psnb._src.worker.leasing import taken_in_vain
+from psnb._src.worker.context import entered, worker_context
+from psnb._src.worker.reports import ReportedStates
+from psnb._src.worker.taken import taken_in_vain
 from psnb.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -12,15 +12,13 @@ from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import Assignment, ClosureResult, Taken
 from psnb._src.protocol.packing import Nothing, dumps, loads, shorten_call
 from psnb._src.utils.profiling import COMMIT, COMPUTE, PHASES, READ, start_clock
-from psnb._src.worker.context import (
-    Activity,
-    Cancellation,
-    ReportedStates,
-    end_printed_lines,
-    with_weight,
-)
-from psnb._src.worker.leasing import LeaseInquiry, LeaseRequests, TakenElements, taken_in_vain
+from psnb._src.worker.activity import Activity
+from psnb._src.worker.context import Cancellation
+from psnb._src.worker.lease_requests import LeaseInquiry, LeaseRequests
+from psnb._src.worker.printing import end_printed_lines
+from psnb._src.worker.reports import ReportedStates, with_weight
 from psnb._src.worker.resources import Resources
+from psnb._src.worker.taken import TakenElements, taken_in_vain
 
 NO_TIME = [0.0] * len(PHASES)
 """How long what does nothing is in each phase, in seconds."""

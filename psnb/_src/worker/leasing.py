@@ -13,359 +13,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from psnb._src.protocol.messages import (
-    EFFECTIVE,
-    AskLease,
-    BeginLease,
     Lease,
-    ReturnLease,
-    Taken,
-    TakenRange,
 )
-from psnb._src.protocol.packing import dumps
-from psnb._src.utils.ownership import owned
 from psnb._src.utils.profiling import READ, counted_as
-from psnb._src.utils.text import counted
-from psnb.errors import (
-    ClosureCancelledError,
-    ClosureInputError,
-    ConfigurationError,
-    DatasetError,
-    SerializationError,
-)
+from psnb._src.worker.lease_requests import Iterated, LeaseRequests, Replay
+from psnb._src.worker.read_ahead import AheadIterator, ReadAhead
 
 logger = logging.getLogger("psnb")
-
-# TakenElements: what a closure has taken from its worker's iterators, for when it fails. Pure.
-#
-# They are kept until the closure ends, unless they are too much, and sent to the notebook only if
-# it has failed: `Failure.rerun` gives them to it again.
-
-MOST_BYTES = 8 << 20
-"""Bytes of elements that are kept of one closure; one that takes more loses all."""
-
-MOST_ELEMENTS = 64
-"""Elements that are kept, likewise."""
-
-_KEPT_ANYWAY = 64
-"""Bytes that anything counts for that does not say its size."""
-
-
-class ConsumedInputs(NamedTuple):
-    """What was taken from one iterator.
-
-    Attributes
-    ----------
-    elements : list
-        In the order in which they were taken.
-    ended : bool
-        Whether the iterator was found at its end after them.
-    """
-
-    elements: list[Any]
-    ended: bool
-
-
-class TakenElements:
-    """What one attempt at a closure takes; for its thread only.
-
-    Attributes
-    ----------
-    counts : Counter
-        How many elements of each iterator, also if they were too much to be kept.
-    """
-
-    def __init__(self) -> None:
-        # By the iterators' identity: whoever takes from one holds it.
-        self._taken: dict[int, tuple[object, list[Any]]] = {}
-        self._ended: set[int] = set()
-        self._leased: set[int] = set()
-        self.counts: Counter[int] = Counter()
-        self._bytes = 0
-        self._too_much = False
-
-    def add(self, iterator: object, element: Any, *, leased: bool = False) -> None:
-        """Note that an element was taken; one that is leased is used once an epoch."""
-        self.counts[id(iterator)] += 1
-        if leased:
-            self._leased.add(id(iterator))
-        if self._too_much:
-            return
-        self._bytes += size(element)
-        if self.counts.total() > MOST_ELEMENTS or self._bytes > MOST_BYTES:
-            self._drop()
-            return
-        try:
-            kept = owned(element)  # a step may change it in place
-        except ConfigurationError:
-            self._drop()
-            return
-        self._taken.setdefault(id(iterator), (iterator, []))[1].append(kept)
-
-    def _drop(self) -> None:
-        self._too_much = True
-        self._taken.clear()
-
-    def end(self, iterator: object) -> None:
-        """Note that an iterator was found at its end."""
-        self._taken.setdefault(id(iterator), (iterator, []))
-        self._ended.add(id(iterator))
-
-    def in_vain(self, before: Counter[int] | None = None) -> int:
-        """Return how many elements would be lost if the step ended here without an effect.
-
-        Those of an iterator that goes on without end, such as one of noise beside the data, are no
-        loss.
-
-        Parameters
-        ----------
-        before : Counter, optional
-            What `counts` was when the step began; by default there was nothing.
-        """
-        taken = self.counts - (before or Counter())
-        return sum(count for key, count in taken.items() if key in self._leased | self._ended)
-
-    def packed(self, number_of: Callable[[object], int | None]) -> bytes:
-        """Return the pickled `ConsumedInputs` of each iterator by number, or b"" if not kept."""
-        if self._too_much:
-            return b""
-        taken = {
-            number_of(iterator): ConsumedInputs(elements, key in self._ended)
-            for key, (iterator, elements) in self._taken.items()
-        }
-        try:
-            packed = dumps(taken, "what the closure has taken")
-        except SerializationError:
-            return b""
-        # Elements that do not say their size have counted as small.
-        return packed if len(packed) <= MOST_BYTES else b""
-
-
-def taken_in_vain(count: int) -> ClosureInputError:
-    """Return the error that a step has ended with StopIteration although it had taken elements.
-
-    They would count as used, and have had no effect.
-    """
-    return ClosureInputError(
-        f"the step had taken {counted(count, 'element')} when it found no more, and let the "
-        "StopIteration through: what it had taken would count as used, without any effect. Take "
-        "those behind the first with next(iterator, None), and train on what there is; or take one "
-        "element a call, of a dataset in larger batches"
-    )
-
-
-def size(element: Any) -> int:
-    """Return about how many bytes an element takes."""
-    if isinstance(element, dict):
-        return sum(map(size, element.values()), _KEPT_ANYWAY)
-    if isinstance(element, list | tuple):
-        return sum(map(size, element), _KEPT_ANYWAY)
-    if isinstance(element, str | bytes):
-        return len(element)
-    nbytes = getattr(element, "nbytes", None)
-    return nbytes if isinstance(nbytes, int) else _KEPT_ANYWAY
-
-
-class ReplayedInputs:
-    """Stands for a worker's iterator where a failed closure is run again.
-
-    Parameters
-    ----------
-    taken : Taken, optional
-        What there is; nothing if the closure has not come to it.
-    """
-
-    def __init__(self, taken: ConsumedInputs | None) -> None:
-        taken = taken or ConsumedInputs([], ended=False)
-        self._left: Iterator[Any] = iter(taken.elements)
-        self._count, self._ended = len(taken.elements), taken.ended
-
-    def __iter__(self) -> ReplayedInputs:
-        return self
-
-    def __next__(self) -> Any:
-        for element in self._left:
-            return element
-        if self._ended:
-            raise StopIteration
-        raise ClosureInputError(
-            f"the closure had taken {counted(self._count, 'element')} from this iterator when it "
-            "failed, and asks for more now: those behind them are not here"
-        )
-
-
-class NotReplayable:
-    """Stands likewise for an iterator of which no elements are here.
-
-    Parameters
-    ----------
-    why : str
-        Why not.
-    """
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def __iter__(self) -> NotReplayable:
-        return self
-
-    def __next__(self) -> Any:
-        raise ClosureInputError(
-            f"what the closure had taken from this iterator cannot be had: {self._why}"
-        )
-
-
-LeaseInquiry = AskLease | BeginLease | ReturnLease
-
-ASK_TIMEOUT = 60.0
-"""Seconds in which the coordinator must answer; if it cannot, the session ends long before."""
-
-
-class LeaseRequests:
-    """What one attempt at a closure takes from leased datasets; for its thread only.
-
-    Parameters
-    ----------
-    closure : int
-        The closure.
-    ask : callable
-        Sends a question to the coordinator, if there are slots after all that was reported before,
-        and returns the answer's future.
-    report : callable
-        Takes what is to be reported to the coordinator; does not wait.
-    ranges : sequence of TakenRange
-        What earlier attempts have taken: this one begins with it.
-    slot : int, optional
-        Where it takes from, in an epoch that has an order.
-
-    Attributes
-    ----------
-    slot : int or None
-        As given.
-    ended : bool
-        Whether some dataset had nothing to take.
-    latest : str
-        Which element was taken last, from any dataset, for messages; empty if none was.
-    used : list of Taken
-        What was taken from leases that is not being taken again.
-    taken : TakenElements
-        What was taken, from leased and from other iterators.
-    replays : dict of int to _Replay
-        By epoch, the range that is being taken again.
-    """
-
-    def __init__(
-        self,
-        closure: int,
-        ask: Callable[[LeaseInquiry], Future[Any]],
-        report: Callable[[Taken], object],
-        ranges: Iterable[TakenRange],
-        slot: int | None = None,
-    ) -> None:
-        self._closure, self._ask, self._report, self.slot = closure, ask, report, slot
-        self._again = deque(ranges)
-        self._given: set[tuple[int, int]] = set()  # epochs and numbers of leases
-        self.used: list[Taken] = []
-        self.ended = False
-        self.latest = ""
-        self.taken = TakenElements()
-        self.replays: dict[int, _Replay] = {}
-
-    def again(self, epoch: int) -> TakenRange | None:
-        """Return the next range to be taken again from an epoch."""
-        for range_ in self._again:
-            if range_.epoch == epoch:
-                self._again.remove(range_)
-                return range_
-        return None
-
-    def lease(self, epoch: int) -> Lease | None:
-        """Ask for a lease; None if there is nothing to read now."""
-        found: Lease | None
-        found = self._ask(AskLease(epoch, self._closure, self.slot)).result(ASK_TIMEOUT)
-        if found is not None:
-            self._given.add((epoch, found.number))
-        return found
-
-    def begin(self, epoch: int, lease: int, iterator: Iterated) -> None:
-        """Say where a lease begins.
-
-        Raises
-        ------
-        ClosureCancelledError
-            If the coordinator has given this worker up.
-        DatasetError
-            If what it reads has changed since another part of it was read.
-        """
-        asked = BeginLease(epoch, lease, iterator.state(), iterator.partitions())
-        answer = self._ask(asked).result(ASK_TIMEOUT)
-        if isinstance(answer, str):
-            raise DatasetError(answer)
-        if not answer:
-            raise ClosureCancelledError("the coordinator has given this worker up")
-
-    def return_(self, epoch: int, lease: int) -> None:
-        """Have what is left of a lease leased again; does not wait."""
-        self._ask(ReturnLease(epoch, lease))
-
-    def may_read(self, epoch: int, lease: int) -> bool:
-        """Return whether this may take from a lease: one of a slot only if it was given to it."""
-        return self.slot is None or (epoch, lease) in self._given
-
-    def take(self, epoch: int, lease: int, at: int, size: int, after: Any, ended: bool) -> None:
-        """Note that the next elements of a lease are taken; see `Taken`."""
-        taken = Taken(epoch, lease, self._closure, at, size, after, ended)
-        self.used.append(taken)
-        self._report(taken)
-
-
-def joined(taken: list[Taken], effective: set[int]) -> list[Taken]:
-    """Join what steps of runs have taken side by side, those that have had their effect."""
-    if not effective:
-        return taken
-    found: list[Taken] = []
-    for each in taken:
-        if each.closure in effective:
-            each = each._replace(closure=EFFECTIVE)
-            last = found[-1] if found else None
-            if (
-                last is not None
-                and last[:3] == each[:3]
-                and last.at + last.size == each.at
-                and not last.ended
-            ):
-                found[-1] = each._replace(at=last.at, size=last.size + each.size)
-                continue
-        found.append(each)
-    return found
-
-
-class Iterated(Protocol):
-    """An iterator with a state."""
-
-    def __next__(self) -> Any:
-        """Return the next element."""
-
-    def state(self) -> Any:
-        """Return where it is."""
-
-    def partitions(self) -> list[list[Any]]:
-        """Return number, rows and checksum of each partition that was read."""
-
-    def latest(self) -> str:
-        """Return which element came last, for messages."""
-
-    def close(self) -> None:
-        """End what it has opened, also while another thread is in `__next__`: that one ends it."""
 
 
 class Split(Protocol):
@@ -389,15 +51,6 @@ class _OpenLease:
     slow: int = 0  # how many of them took longer than `WORTH_AHEAD`
 
 
-@dataclass
-class _Replay:
-    """A range that a closure takes again."""
-
-    split: int
-    iterator: Iterated
-    left: int
-
-
 class _Slot:
     """Where the closures of one slot take from; all that have none share one."""
 
@@ -417,35 +70,6 @@ To hand an element from thread to thread takes 0.1 ms, and up to 0.4 if both thr
 interpreter all the time. Not from within a lease: what a generator has opened may belong to the
 thread that began it.
 """
-
-
-# Protocols: `psnb._src.worker.read_ahead` needs the context, which refers to this module.
-
-
-class AheadIterator(Iterated, Protocol):
-    """One that is read ahead."""
-
-    @property
-    def seconds(self) -> float:
-        """What it took to read the element that was taken last."""
-
-
-class ReadAhead(Protocol):
-    """Reads ahead.
-
-    Attributes
-    ----------
-    slowest : float
-        Seconds that the slowest element so far has taken.
-    """
-
-    slowest: float
-
-    def iterate(self, make: Callable[[], Iterated], count: int | None) -> AheadIterator:
-        """Return an iterator that is made, and read, elsewhere; ``count`` elements at most."""
-
-    def wait(self) -> None:
-        """Wait until nothing is being read."""
 
 
 class LeasedSplitReader:
@@ -537,7 +161,7 @@ class LeasedSplitReader:
                 self._make_ahead = self._ahead = None
         return None
 
-    def _replay(self, requests: LeaseRequests) -> _Replay | None:
+    def _replay(self, requests: LeaseRequests) -> Replay | None:
         """Return what the closure takes again, if there is anything left of it; prepared."""
         replay = requests.replays.get(self._epoch)
         if replay is None:
@@ -546,11 +170,11 @@ class LeasedSplitReader:
                 self._prepare([range_.split])
                 self._wait_ahead()
                 iterator = self._splits[range_.split].iterator(range_.state)
-                replay = _Replay(range_.split, iterator, range_.count)
+                replay = Replay(range_.split, iterator, range_.count)
                 requests.replays[self._epoch] = replay
         return replay
 
-    def _next_again(self, requests: LeaseRequests, replay: _Replay) -> Any:
+    def _next_again(self, requests: LeaseRequests, replay: Replay) -> Any:
         # Without a lock: the iterator is this closure's alone.
         element = next(replay.iterator)
         requests.latest = self._name(replay.iterator, replay.split)

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple, TypeVar
 from psnb._src.data.nodes.parallel import Workers
 from psnb._src.utils.ahead import before_closure
 from psnb._src.utils.threads import Answer
-from psnb._src.worker.context import Cancellation, WorkerContext, end_printed_lines, entered
-from psnb._src.worker.leasing import Iterated
+from psnb._src.worker.context import Cancellation, WorkerContext, entered
+from psnb._src.worker.lease_requests import Iterated
+from psnb._src.worker.printing import end_printed_lines
 
 T = TypeVar("T")
 

@@ -25,7 +25,8 @@ from psnb._src.utils.ownership import owned
 from psnb._src.utils.profiling import READ, counted_as
 from psnb._src.utils.text import error_text
 from psnb._src.worker.context import InputContext, current_context, worker_context
-from psnb._src.worker.leasing import LeasedSplitReader, LeaseRequests
+from psnb._src.worker.lease_requests import LeaseRequests
+from psnb._src.worker.leasing import LeasedSplitReader
 from psnb._src.worker.read_ahead import ReadAhead
 from psnb.errors import ClosureInputError, ConfigurationError
 

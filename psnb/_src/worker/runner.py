@@ -11,10 +11,8 @@ commit waits for it.)
 
 from __future__ import annotations
 
-import itertools
-import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -46,81 +44,17 @@ from psnb._src.protocol.packing import loads
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.utils.profiling import COMMIT, stop_clock
 from psnb._src.utils.threads import Answer
+from psnb._src.worker.activity import Activity
 from psnb._src.worker.attempt import LoadedFunction, StepAttempt, StepsUnderWay
-from psnb._src.worker.context import (
-    Activity,
-    Cancellation,
-    WorkerContext,
-    end_printed_lines,
-    entered,
-    with_taken,
-)
-from psnb._src.worker.leasing import ASK_TIMEOUT, LeaseInquiry
+from psnb._src.worker.context import Cancellation, WorkerContext, entered
+from psnb._src.worker.lease_requests import ASK_TIMEOUT, LeaseInquiry
+from psnb._src.worker.link import NotebookLink, out_of_reach
 from psnb._src.worker.mail import PeerMessages
+from psnb._src.worker.printing import end_printed_lines
+from psnb._src.worker.reports import with_taken
 from psnb._src.worker.resources import Resources
-from psnb._src.worker.results import NotebookLink, ResultSender, out_of_reach
+from psnb._src.worker.results import ResultSender
 from psnb.errors import ClosureCancelledError
-
-# ClosureThreads: the threads of a session that run its closures.
-#
-# Threads: ``psnb-closure`` threads run what is put, in the order in which it came. The rest belongs
-# to the event loop.
-
-
-class ClosureThreads:
-    """As many threads as are wanted at the moment, with one line of work.
-
-    Parameters
-    ----------
-    closed : callable
-        Whether the session is over: what is put then is dropped.
-    begin : callable
-        What each thread does first.
-    """
-
-    def __init__(self, closed: Callable[[], bool], begin: Callable[[], None]) -> None:
-        self._closed, self._begin = closed, begin
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._numbers = itertools.count()
-        self._count = 0
-        self._threads: list[threading.Thread] = []
-
-    def use(self, count: int) -> None:
-        """Have ``count`` threads; those beyond it end when the work before is taken.
-
-        Without memory for one more it raises, and there are as many as before.
-        """
-        self._threads = [each for each in self._threads if each.is_alive()]
-        before = self._count
-        try:
-            for _ in range(before, count):
-                name = f"psnb-closure-{next(self._numbers)}"
-                thread = threading.Thread(target=self._loop, name=name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
-                self._count += 1
-        except (RuntimeError, MemoryError):
-            self.use(before)
-            raise
-        for _ in range(count, self._count):
-            self._work.put(None)
-        self._count = count
-
-    def put(self, work: Callable[[], None]) -> None:
-        """Have one of the threads do work."""
-        self._work.put(work)
-
-    def idents(self) -> list[int | None]:
-        """Return the identifiers of the threads."""
-        return [thread.ident for thread in self._threads]
-
-    def _loop(self) -> None:
-        self._begin()
-        while (work := self._work.get()) is not None:
-            if not self._closed():
-                work()
-            del work  # not held while waiting for the next
-
 
 LARGE_RESULT = 1 << 13
 """Bytes of a pickled result above which servers do not remember it beside the commit."""

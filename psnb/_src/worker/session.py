@@ -46,12 +46,14 @@ from psnb._src.protocol.messages import (
 )
 from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.profiling import Stages
+from psnb._src.worker.activity import longest
 from psnb._src.worker.attempt import LoadedFunction
-from psnb._src.worker.context import longest
+from psnb._src.worker.link import NotebookLink
 from psnb._src.worker.mail import PeerMessages
 from psnb._src.worker.resources import Resources
-from psnb._src.worker.results import NotebookLink, ResultSender
-from psnb._src.worker.runner import ClosureRunner, ClosureThreads
+from psnb._src.worker.results import ResultSender
+from psnb._src.worker.runner import ClosureRunner
+from psnb._src.worker.threads import ClosureThreads
 
 WORTH_TELLING = 0.5
 """Seconds after which views show what a worker does; short closures would only flicker."""

@@ -12,7 +12,7 @@ from distributed import Client
 
 import psnb
 from psnb import data
-from psnb._src.coordinator import partitioned
+from psnb._src.coordinator.datasets import partitioned
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
 from tests.conftest import DEADLINE, wait_until

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import psnb
 from psnb import EventKind, errors
-from psnb._src.coordinator.load import WorkerKnowledge
+from psnb._src.coordinator.workers.knowledge import WorkerKnowledge
 from psnb._src.protocol.messages import RunClosures
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import frozen, wait_for_file

@@ -11,9 +11,9 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.coordinator import membership
-from psnb._src.coordinator.load import WorkerFigures
-from psnb._src.coordinator.membership import Membership
+from psnb._src.coordinator.workers import membership
+from psnb._src.coordinator.workers.figures import WorkerFigures
+from psnb._src.coordinator.workers.membership import Membership
 from psnb._src.strategy import ownership, reconciler, servers
 from tests.conftest import DEADLINE, wait_until
 

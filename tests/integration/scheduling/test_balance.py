@@ -9,7 +9,7 @@ import pytest
 
 import psnb
 from psnb import errors
-from psnb._src.coordinator import load
+from psnb._src.coordinator.scheduling import load
 from tests.conftest import DEADLINE, wait_until
 
 

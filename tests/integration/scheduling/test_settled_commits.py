@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.coordinator.resolve import LEAST_REPORTED
+from psnb._src.coordinator.workers.resolve import LEAST_REPORTED
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.transfer import Transfer
 from tests.conftest import wait_until

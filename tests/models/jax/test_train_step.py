@@ -14,7 +14,7 @@ import psnb.jax
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import shards_of
 from psnb._src.client.sparse_shards import SparseShards
-from psnb._src.coordinator.closures import FunctionRegistry
+from psnb._src.coordinator.closures.functions import FunctionRegistry
 from psnb._src.server.optimizers import SGD
 from psnb._src.worker.context import WorkerContext, entered
 from psnb.data import Ragged

@@ -12,7 +12,7 @@ import pytest
 
 import psnb.jax
 from psnb._src.client import server_client
-from psnb._src.coordinator.closures import FunctionRegistry
+from psnb._src.coordinator.closures.functions import FunctionRegistry
 from psnb._src.models.jax import travel
 from psnb._src.server.optimizers import SGD
 from psnb.errors import SerializationError

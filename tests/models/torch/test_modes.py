@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import psnb.torch
-from psnb._src.coordinator.closures import FunctionRegistry
+from psnb._src.coordinator.closures.functions import FunctionRegistry
 from psnb._src.worker.context import WorkerContext, entered
 from tests.models.torch.wide_deep import Normed, distributed
 

@@ -10,9 +10,9 @@ from contextlib import closing, suppress
 from itertools import chain, islice
 from typing import Any
 
+from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue, StepValues
 from psnb._src.coordinator.coordinator import ClusterCoordinator, closures_of_epoch, epoch_services
-from psnb._src.coordinator.epoch import run_in_order
-from psnb._src.coordinator.remote_value import ClosureStatus, RemoteValue, StepValues
+from psnb._src.coordinator.datasets.epoch import run_in_order
 from psnb._src.data.dataset import Dataset
 from psnb._src.protocol.modes import Sync
 from psnb.errors import ConfigurationError

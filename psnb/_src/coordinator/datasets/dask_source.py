@@ -23,7 +23,7 @@ from distributed import Client, Future
 from xxhash import xxh3_64
 
 from psnb._src.client.dask_frame import frames_and_pandas
-from psnb._src.coordinator.leases import LeaseRegistry
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.dask_compat import (
     Delayed,
     compute,
@@ -50,13 +50,17 @@ from psnb.errors import ConfigurationError, DatasetError
 
 logger = logging.getLogger("psnb")
 
+
 _AHEAD = 2
 """Partitions that are computed ahead for each worker."""
+
 
 _LOOK = 0.25
 """Seconds after which it is looked again where partitions are, if no worker asks for one."""
 
+
 _BEGIN_TIMEOUT = 60.0
+
 
 _WHAT = (
     "from_dask takes a DataFrame, Series, Array or Bag of Dask, or a list of delayed objects or "
@@ -237,9 +241,6 @@ def _warn_of_shared(found: Sequence[_Partition]) -> None:
         )
 
 
-# PartitionFeed: where the partitions of an epoch are, and which are computed now.
-
-
 class PartitionFeed:
     """Sees to the partitions of one epoch; `begin` once, and `close`.
 
@@ -369,9 +370,6 @@ def _end(task: asyncio.Task[None] | None, held: dict[int, Any]) -> None:
     for future, _ in held.values():
         future.release()
     held.clear()
-
-
-# frame_beside: Parquet files, one for each partition of a frame, as a frame with its index.
 
 
 def frame_beside(frame: Any, paths: Sequence[str | None]) -> Any:

@@ -9,17 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from psnb._src.coordinator.closures import DEFAULT_RETRIES, ScheduleOptions, WorkerPredicate
-from psnb._src.coordinator.epoch import (
-    DatasetServices,
-    Epochs,
-    LeasedDataset,
-    LeasedIterator,
-    WholeSplits,
-)
-from psnb._src.coordinator.queue import BroadcastCalls
-from psnb._src.coordinator.remote_value import RemoteValue
-from psnb._src.coordinator.values import PerWorkerDataset, PerWorkerValues
+from psnb._src.coordinator.broadcast import BroadcastCalls
+from psnb._src.coordinator.closures.options import DEFAULT_RETRIES, ScheduleOptions, WorkerPredicate
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.datasets.leased import Epochs, LeasedDataset, LeasedIterator
+from psnb._src.coordinator.datasets.values import PerWorkerDataset, PerWorkerValues
+from psnb._src.coordinator.datasets.whole_splits import DatasetServices, WholeSplits
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.memory.base import DatasetInMemory
 from psnb._src.data.memory.in_memory import InMemoryDataset
@@ -77,9 +72,6 @@ class PartitionStatistics:
     def bytes_on_disk(self) -> int:
         """Bytes beyond ``memory_limit``, which are in files of the workers."""
         return sum(each.bytes_on_disk for each in self.workers.values())
-
-
-# WorkerStores: the partitions in the memory of each worker.
 
 
 class WorkerStores(Stores):
@@ -273,10 +265,9 @@ class PartitionedDataset(DatasetInMemory, Epochs[LeasedIterator]):
         self._workers.call_all(Memory.keep_only, generation)
 
 
-# make_dataset_of: makes the right kind of dataset on the workers from a user's argument.
-
 _SPLITS = 8
 """Splits for each worker, by default."""
+
 
 _PARTITIONS = 2
 """The same of a Dask collection that has fewer partitions."""

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from psnb._src.client.commit import CommitKey, resolve_in_doubt
 from psnb._src.client.requests import Request
-from psnb._src.coordinator.closures import Work
-from psnb._src.coordinator.leases import LeaseRegistry
-from psnb._src.coordinator.scheduler import Scheduler
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
+from psnb._src.coordinator.scheduling.scheduler import Scheduler
+from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.placement.layout import Layout, ShardId
 from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import ClosureResult, exchange_writer
@@ -27,7 +27,7 @@ from psnb._src.server.operations import EndWriter, FenceCommits
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.range_set import Bounds
 from psnb._src.utils.threads import start_task
-from psnb._src.worker.context import split_taken, split_value
+from psnb._src.worker.reports import split_taken, split_value
 from psnb.errors import (
     CoordinatorClosedError,
     PsnbError,
@@ -37,11 +37,14 @@ from psnb.errors import (
 
 Applied = Mapping[CommitKey, Commit]
 
+
 Results = Mapping[int, tuple[bytes | None, bool]]
 """By commit number, the result that servers remember, and whether it pushed gradients."""
 
+
 LEAST_REPORTED = 64
 """The fewest settled commits that servers hear of at once."""
+
 
 _AGAIN = 0.2
 """Seconds until a server that does not respond is asked again: its error may come at once."""

@@ -9,31 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import math
-import queue
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from psnb._src.jupyter_compat import current_cell
 from psnb._src.protocol.errors import unpack_error
 from psnb._src.protocol.packing import InputReference, dumps, loads
 from psnb._src.utils.foreign_names import SaysWhatToUse
-from psnb._src.utils.text import counted, error_text, shown, timed_out, truncate
+from psnb._src.utils.text import error_text, timed_out, truncate
 from psnb._src.utils.threads import Inbox, Lock
 from psnb.errors import (
     ClosureCancelledError,
     ClosureInputError,
-    ConfigurationError,
     InternalError,
     ServerUnresponsiveError,
 )
-
-# Awaiting remote values from any event loop, without an extra thread.
-#
-# A closure that ends calls back on its coordinator's loop; that only wakes the waiting one.
 
 _LOOK_AGAIN = 1.0
 """Seconds between checks whether a closure is blocked: there is no callback for that."""
@@ -82,9 +75,6 @@ async def until_ended(remote: RemoteValue) -> None:
     await remote.effective()
 
 
-# The states of a closure and the transitions between them. Pure.
-
-
 class ClosureStatus(enum.Enum):
     """The status of a closure."""
 
@@ -127,7 +117,10 @@ def check_transition(old: ClosureStatus, new: ClosureStatus) -> None:
 
 
 _ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED)
+
+
 _UNFETCHED = object()
+
 
 _storing = Lock()  # for a moment, so that of two threads one stores what it has fetched
 
@@ -517,159 +510,3 @@ def require_progress(remotes: Iterable[RemoteValue]) -> None:
                 return
     if found:
         raise ServerUnresponsiveError(found)
-
-
-# as_completed: remote values in the order in which they end. Pure, without polling.
-
-
-def as_completed(
-    remotes: Iterable[RemoteValue], timeout: float | None = None
-) -> Iterator[RemoteValue]:
-    """Iterate over remote values in the order in which their closures end.
-
-    Those that have ended already come first, in the order given. A closure that failed or was
-    cancelled has ended too: `RemoteValue.fetch` raises. Each value comes once. They may be of
-    several coordinators.
-
-    Parameters
-    ----------
-    remotes : iterable of RemoteValue
-        What `ClusterCoordinator.schedule` or `map` returned.
-    timeout : float, optional
-        Seconds from this call to the last value; None waits for as long as it takes.
-
-    Returns
-    -------
-    iterator of RemoteValue
-        You may stop early; that changes nothing.
-
-    Raises
-    ------
-    TimeoutError
-        From the iterator, if the next value takes longer; everything goes on.
-    ServerUnresponsiveError
-        From the iterator, if all that have not ended wait for a server that does not respond;
-        nothing has changed.
-    ConfigurationError
-        If something in ``remotes`` is not a remote value.
-
-    Examples
-    --------
-    >>> for remote in psnb.as_completed(coordinator.map(score, files)):
-    ...     print(remote.fetch())
-    """
-    distinct = list(dict.fromkeys(remotes))
-    for each in distinct:
-        if not isinstance(each, RemoteValue):
-            raise ConfigurationError(f"as_completed takes remote values, found {shown(each)}")
-    end = None if timeout is None else time.monotonic() + timeout
-    return _iterate(distinct, end, timeout)
-
-
-def _iterate(
-    remotes: list[RemoteValue], end: float | None, timeout: float | None
-) -> Iterator[RemoteValue]:
-    ended: queue.SimpleQueue[RemoteValue] = queue.SimpleQueue()
-    callback, pending = ended.put, dict.fromkeys(remotes)
-    try:
-        for remote in [each for each in remotes if each.done()]:
-            del pending[remote]
-            yield remote
-        for remote in pending:
-            remote.call_back(callback)
-        while pending:
-            left = math.inf if end is None else max(0.0, end - time.monotonic())
-            try:
-                remote = ended.get(timeout=min(left, _LOOK_AGAIN))
-            except queue.Empty:
-                require_progress(pending)
-                if left <= _LOOK_AGAIN:
-                    raise timed_out(
-                        f"after {timeout} s {len(pending)} of {len(remotes)} closures have not "
-                        "ended; they go on"
-                    ) from None
-                continue
-            del pending[remote]
-            yield remote
-    finally:
-        for remote in pending:
-            remote.forget(callback)
-
-
-# FailedClosures: the errors so far, until the first of them is raised. Pure, no locks.
-
-
-class FailedClosures:
-    """Failed closures, the first one first; true if there are any.
-
-    Attributes
-    ----------
-    cancelled : int
-        How many closures were cancelled because of them.
-    """
-
-    def __init__(self) -> None:
-        self._failed: list[RemoteValue] = []
-        self.cancelled = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._failed)
-
-    def add(self, remote: RemoteValue) -> None:
-        """Add a closure that failed."""
-        self._failed.append(remote)
-
-    def fetched(self) -> bool:
-        """Return whether `RemoteValue.fetch` has raised each of the errors."""
-        return all(remote.raised() for remote in self._failed)
-
-    def clear(self) -> str:
-        """Forget errors that were fetched; return what was cancelled with them, if anything."""
-        failed, cancelled = self._failed, self.cancelled
-        self._failed, self.cancelled = [], 0
-        if not cancelled:
-            return ""
-        return (
-            f"fetch() has raised {failed[0].raised()} why {counted(len(failed), 'closure')} "
-            f"failed; {cancelled} queued ones were cancelled with it: schedule them again. From "
-            "here on closures run as before"
-        )
-
-    def take(self) -> list[RemoteValue]:
-        """Return the failed closures, for `raise_failed`, and forget them."""
-        failed, self._failed, self.cancelled = self._failed, [], 0
-        return failed
-
-    def restore(self, failed: list[RemoteValue]) -> None:
-        """Undo `take`: they were not raised."""
-        self._failed[:0] = failed
-
-
-def raise_failed(failed: Sequence[RemoteValue]) -> NoReturn:
-    """Raise the error of the first of some failed closures with the others attached."""
-    first, *others = [remote.error() for remote in failed]
-    _attach(first, others)
-    if raised := failed[0].raised():
-        # It was looked at already, and the maker of a harmless call takes it for a new one.
-        new = sum(not remote.raised() for remote in failed)
-        since = f"{new} of the other errors are new" if new else "nothing new has failed"
-        again = f"this is the error that fetch() raised {raised}; {since}, and it is cleared now"
-        first.__notes__ = [again, *getattr(first, "__notes__", ())]
-    raise first
-
-
-def raise_together(first: BaseException, remotes: Iterable[RemoteValue]) -> None:
-    """Attach to an error that `fetch` raises those of the others that it was to fetch, so far."""
-    failed = [each for each in remotes if each.status is ClosureStatus.FAILED]
-    new = [each for each in failed if not each.raised()]
-    _attach(first, [each.note_raised() for each in new])
-
-
-def _attach(first: BaseException, others: Sequence[BaseException]) -> None:
-    if others:
-        names = ", ".join(sorted({type(error).__name__ for error in others}))
-        first.add_note(
-            f"{counted(len(others), 'more closure')} failed before this was raised ({names}): "
-            "they are in the attribute other_errors"
-        )
-    first.other_errors = tuple(others)  # type: ignore[attr-defined]

@@ -23,9 +23,13 @@ import dask
 from distributed import Client
 
 from psnb._src.cluster.scaling import DEMAND, Demand
-from psnb._src.coordinator.load import RECALL_SECONDS, ConnectionState, Services, Workload
-from psnb._src.coordinator.remote_value import RemoteValue
-from psnb._src.coordinator.worker import WorkerConnection
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.scheduling.load import RECALL_SECONDS
+from psnb._src.coordinator.workers.absences import Backoff, MissingWorkers
+from psnb._src.coordinator.workers.connection import WorkerConnection
+from psnb._src.coordinator.workers.services import Services
+from psnb._src.coordinator.workers.states import ConnectionState
+from psnb._src.coordinator.workers.workload import Workload
 from psnb._src.dask_compat import (
     ask_scheduler,
     connect_separately,
@@ -43,95 +47,23 @@ from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.threads import run_on_loop, runs_here, uninterrupted
 from psnb.errors import PsnbError, ServerLostError, WorkerLostError
 
-# MissingWorkers: workers that closures wait for by name or index, and that are not here. Pure.
-
-
-class MissingWorkers:
-    """Reports each absent worker once, until it comes or nothing waits for it any more.
-
-    Times are seconds of one clock, whichever the caller uses.
-
-    Parameters
-    ----------
-    patience : float
-        Seconds that a worker may be absent before a warning names it; a nanny starts one again
-        sooner.
-    """
-
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
-        self._since: dict[object, float] = {}
-        self._reported: set[object] = set()
-
-    def due(
-        self, awaited: Collection[object], here: Collection[object], now: float
-    ) -> list[object]:
-        """Return those that are to be reported now.
-
-        Parameters
-        ----------
-        awaited : collection
-            Names and indices of the workers that closures wait for.
-        here : collection
-            Likewise of those that are here.
-        now : float
-            The time.
-        """
-        absent = [each for each in awaited if each not in here]
-        self._since = {each: self._since.get(each, now) for each in absent}
-        self._reported.intersection_update(absent)
-        late = [
-            each
-            for each, since in self._since.items()
-            if each not in self._reported and now - since >= self._patience
-        ]
-        self._reported.update(late)
-        return late
-
-
-# Backoff: growing pauses between attempts to reach the same address. Pure.
-
-_FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 8.0
-
-
-class Backoff:
-    """Says when an address that failed may be tried again.
-
-    Times are seconds of one clock, whichever the caller uses.
-    """
-
-    def __init__(self) -> None:
-        self._pauses: dict[str, tuple[float, float]] = {}  # the pause and its end, by address
-
-    def failed(self, address: str, now: float) -> None:
-        """Note a failed attempt: the next pause is twice as long as the last."""
-        last, _ = self._pauses.get(address, (_FIRST_PAUSE / 2, 0.0))
-        pause = min(2 * last, _LONGEST_PAUSE)
-        self._pauses[address] = (pause, now + pause)
-
-    def succeeded(self, address: str) -> None:
-        """Forget the failures of an address."""
-        self._pauses.pop(address, None)
-
-    def ready(self, address: str, now: float) -> bool:
-        """Return whether the address may be tried."""
-        return address not in self._pauses or now >= self._pauses[address][1]
-
-    def keep(self, addresses: set[str]) -> None:
-        """Forget all other addresses."""
-        for address in set(self._pauses) - addresses:
-            del self._pauses[address]
-
-
 logger = logging.getLogger("psnb")
+
 
 # A plugin of the scheduler could report who comes and goes, but would not replace the polls: they
 # bring the demand to it, and find out that a connection to it was lost and who came meanwhile.
 _POLL_SECONDS = 0.5
+
+
 _POLL_TIMEOUT = 10.0
+
+
 _CLOSE_TIMEOUT = 10.0
+
+
 _WITHDRAW_TIMEOUT = 2.0
+
+
 _MOST_NAMED = 3
 
 

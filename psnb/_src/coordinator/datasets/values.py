@@ -15,7 +15,8 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from psnb._src.coordinator.remote_value import RemoteValue, raise_together
+from psnb._src.coordinator.closures.failures import raise_together
+from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.data.spec import Spec
 from psnb._src.monitor.html.tables import html_table
 from psnb._src.protocol.dask_futures import captured

@@ -24,31 +24,27 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, NoReturn
 
-from psnb._src.coordinator.closures import (
-    NOT_TAKEN,
-    Dependents,
-    Pin,
-    Work,
-    WorkerPredicate,
-)
-from psnb._src.coordinator.in_flight import Gate, InFlight, Step, Waiting
-from psnb._src.coordinator.remote_value import ClosureStatus, FailedClosures, RemoteValue
+from psnb._src.coordinator.closures.failures import FailedClosures
+from psnb._src.coordinator.closures.options import Pin, WorkerPredicate
+from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
+from psnb._src.coordinator.scheduling.dependents import Dependents
+from psnb._src.coordinator.scheduling.gates import Gate, Step
+from psnb._src.coordinator.scheduling.in_flight import InFlight
+from psnb._src.coordinator.scheduling.waiting import Waiting
+from psnb._src.coordinator.scheduling.work import NOT_TAKEN, Work
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.errors import pack_error, packed_text
 from psnb._src.protocol.messages import ClosureResult
 from psnb._src.utils.range_set import Bounds
 from psnb._src.utils.text import counted, text_of
-from psnb._src.worker.context import split_front
+from psnb._src.worker.reports import split_front
 from psnb.errors import (
     CoordinatorClosedError,
     PsnbError,
     ServerUnresponsiveError,
     WorkerLostError,
 )
-
-# QueueStatistics: what statistics say of the queue. Pure.
-
 
 LONG_PRIORITY = 0
 """The priority of long ones: `run_epoch` gives them no other."""

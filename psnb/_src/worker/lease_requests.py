@@ -1,0 +1,177 @@
+"""LeaseRequests: what a step asks the coordinator about leases, and reports of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from psnb._src.protocol.messages import (
+    EFFECTIVE,
+    AskLease,
+    BeginLease,
+    Lease,
+    ReturnLease,
+    Taken,
+    TakenRange,
+)
+from psnb._src.worker.taken import TakenElements
+from psnb.errors import (
+    ClosureCancelledError,
+    DatasetError,
+)
+
+LeaseInquiry = AskLease | BeginLease | ReturnLease
+
+
+ASK_TIMEOUT = 60.0
+"""Seconds in which the coordinator must answer; if it cannot, the session ends long before."""
+
+
+class Iterated(Protocol):
+    """An iterator with a state."""
+
+    def __next__(self) -> Any:
+        """Return the next element."""
+
+    def state(self) -> Any:
+        """Return where it is."""
+
+    def partitions(self) -> list[list[Any]]:
+        """Return number, rows and checksum of each partition that was read."""
+
+    def latest(self) -> str:
+        """Return which element came last, for messages."""
+
+    def close(self) -> None:
+        """End what it has opened, also while another thread is in `__next__`: that one ends it."""
+
+
+@dataclass
+class Replay:
+    """A range that a closure takes again."""
+
+    split: int
+    iterator: Iterated
+    left: int
+
+
+class LeaseRequests:
+    """What one attempt at a closure takes from leased datasets; for its thread only.
+
+    Parameters
+    ----------
+    closure : int
+        The closure.
+    ask : callable
+        Sends a question to the coordinator, if there are slots after all that was reported before,
+        and returns the answer's future.
+    report : callable
+        Takes what is to be reported to the coordinator; does not wait.
+    ranges : sequence of TakenRange
+        What earlier attempts have taken: this one begins with it.
+    slot : int, optional
+        Where it takes from, in an epoch that has an order.
+
+    Attributes
+    ----------
+    slot : int or None
+        As given.
+    ended : bool
+        Whether some dataset had nothing to take.
+    latest : str
+        Which element was taken last, from any dataset, for messages; empty if none was.
+    used : list of Taken
+        What was taken from leases that is not being taken again.
+    taken : TakenElements
+        What was taken, from leased and from other iterators.
+    replays : dict of int to Replay
+        By epoch, the range that is being taken again.
+    """
+
+    def __init__(
+        self,
+        closure: int,
+        ask: Callable[[LeaseInquiry], Future[Any]],
+        report: Callable[[Taken], object],
+        ranges: Iterable[TakenRange],
+        slot: int | None = None,
+    ) -> None:
+        self._closure, self._ask, self._report, self.slot = closure, ask, report, slot
+        self._again = deque(ranges)
+        self._given: set[tuple[int, int]] = set()  # epochs and numbers of leases
+        self.used: list[Taken] = []
+        self.ended = False
+        self.latest = ""
+        self.taken = TakenElements()
+        self.replays: dict[int, Replay] = {}
+
+    def again(self, epoch: int) -> TakenRange | None:
+        """Return the next range to be taken again from an epoch."""
+        for range_ in self._again:
+            if range_.epoch == epoch:
+                self._again.remove(range_)
+                return range_
+        return None
+
+    def lease(self, epoch: int) -> Lease | None:
+        """Ask for a lease; None if there is nothing to read now."""
+        found: Lease | None
+        found = self._ask(AskLease(epoch, self._closure, self.slot)).result(ASK_TIMEOUT)
+        if found is not None:
+            self._given.add((epoch, found.number))
+        return found
+
+    def begin(self, epoch: int, lease: int, iterator: Iterated) -> None:
+        """Say where a lease begins.
+
+        Raises
+        ------
+        ClosureCancelledError
+            If the coordinator has given this worker up.
+        DatasetError
+            If what it reads has changed since another part of it was read.
+        """
+        asked = BeginLease(epoch, lease, iterator.state(), iterator.partitions())
+        answer = self._ask(asked).result(ASK_TIMEOUT)
+        if isinstance(answer, str):
+            raise DatasetError(answer)
+        if not answer:
+            raise ClosureCancelledError("the coordinator has given this worker up")
+
+    def return_(self, epoch: int, lease: int) -> None:
+        """Have what is left of a lease leased again; does not wait."""
+        self._ask(ReturnLease(epoch, lease))
+
+    def may_read(self, epoch: int, lease: int) -> bool:
+        """Return whether this may take from a lease: one of a slot only if it was given to it."""
+        return self.slot is None or (epoch, lease) in self._given
+
+    def take(self, epoch: int, lease: int, at: int, size: int, after: Any, ended: bool) -> None:
+        """Note that the next elements of a lease are taken; see `Taken`."""
+        taken = Taken(epoch, lease, self._closure, at, size, after, ended)
+        self.used.append(taken)
+        self._report(taken)
+
+
+def joined(taken: list[Taken], effective: set[int]) -> list[Taken]:
+    """Join what steps of runs have taken side by side, those that have had their effect."""
+    if not effective:
+        return taken
+    found: list[Taken] = []
+    for each in taken:
+        if each.closure in effective:
+            each = each._replace(closure=EFFECTIVE)
+            last = found[-1] if found else None
+            if (
+                last is not None
+                and last[:3] == each[:3]
+                and last.at + last.size == each.at
+                and not last.ended
+            ):
+                found[-1] = each._replace(at=last.at, size=last.size + each.size)
+                continue
+        found.append(each)
+    return found

@@ -1,0 +1,195 @@
+"""TakenElements: what a closure has taken from its worker's iterators, for when it fails. Pure.
+
+They are kept until the closure ends, unless they are too much, and sent to the notebook only if it
+has failed: `Failure.rerun` gives them to it again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from psnb._src.protocol.packing import dumps
+from psnb._src.utils.ownership import owned
+from psnb._src.utils.text import counted
+from psnb.errors import (
+    ClosureInputError,
+    ConfigurationError,
+    SerializationError,
+)
+
+MOST_BYTES = 8 << 20
+"""Bytes of elements that are kept of one closure; one that takes more loses all."""
+
+
+MOST_ELEMENTS = 64
+"""Elements that are kept, likewise."""
+
+
+_KEPT_ANYWAY = 64
+"""Bytes that anything counts for that does not say its size."""
+
+
+class ConsumedInputs(NamedTuple):
+    """What was taken from one iterator.
+
+    Attributes
+    ----------
+    elements : list
+        In the order in which they were taken.
+    ended : bool
+        Whether the iterator was found at its end after them.
+    """
+
+    elements: list[Any]
+    ended: bool
+
+
+class TakenElements:
+    """What one attempt at a closure takes; for its thread only.
+
+    Attributes
+    ----------
+    counts : Counter
+        How many elements of each iterator, also if they were too much to be kept.
+    """
+
+    def __init__(self) -> None:
+        # By the iterators' identity: whoever takes from one holds it.
+        self._taken: dict[int, tuple[object, list[Any]]] = {}
+        self._ended: set[int] = set()
+        self._leased: set[int] = set()
+        self.counts: Counter[int] = Counter()
+        self._bytes = 0
+        self._too_much = False
+
+    def add(self, iterator: object, element: Any, *, leased: bool = False) -> None:
+        """Note that an element was taken; one that is leased is used once an epoch."""
+        self.counts[id(iterator)] += 1
+        if leased:
+            self._leased.add(id(iterator))
+        if self._too_much:
+            return
+        self._bytes += size(element)
+        if self.counts.total() > MOST_ELEMENTS or self._bytes > MOST_BYTES:
+            self._drop()
+            return
+        try:
+            kept = owned(element)  # a step may change it in place
+        except ConfigurationError:
+            self._drop()
+            return
+        self._taken.setdefault(id(iterator), (iterator, []))[1].append(kept)
+
+    def _drop(self) -> None:
+        self._too_much = True
+        self._taken.clear()
+
+    def end(self, iterator: object) -> None:
+        """Note that an iterator was found at its end."""
+        self._taken.setdefault(id(iterator), (iterator, []))
+        self._ended.add(id(iterator))
+
+    def in_vain(self, before: Counter[int] | None = None) -> int:
+        """Return how many elements would be lost if the step ended here without an effect.
+
+        Those of an iterator that goes on without end, such as one of noise beside the data, are no
+        loss.
+
+        Parameters
+        ----------
+        before : Counter, optional
+            What `counts` was when the step began; by default there was nothing.
+        """
+        taken = self.counts - (before or Counter())
+        return sum(count for key, count in taken.items() if key in self._leased | self._ended)
+
+    def packed(self, number_of: Callable[[object], int | None]) -> bytes:
+        """Return the pickled `ConsumedInputs` of each iterator by number, or b"" if not kept."""
+        if self._too_much:
+            return b""
+        taken = {
+            number_of(iterator): ConsumedInputs(elements, key in self._ended)
+            for key, (iterator, elements) in self._taken.items()
+        }
+        try:
+            packed = dumps(taken, "what the closure has taken")
+        except SerializationError:
+            return b""
+        # Elements that do not say their size have counted as small.
+        return packed if len(packed) <= MOST_BYTES else b""
+
+
+def taken_in_vain(count: int) -> ClosureInputError:
+    """Return the error that a step has ended with StopIteration although it had taken elements.
+
+    They would count as used, and have had no effect.
+    """
+    return ClosureInputError(
+        f"the step had taken {counted(count, 'element')} when it found no more, and let the "
+        "StopIteration through: what it had taken would count as used, without any effect. Take "
+        "those behind the first with next(iterator, None), and train on what there is; or take one "
+        "element a call, of a dataset in larger batches"
+    )
+
+
+def size(element: Any) -> int:
+    """Return about how many bytes an element takes."""
+    if isinstance(element, dict):
+        return sum(map(size, element.values()), _KEPT_ANYWAY)
+    if isinstance(element, list | tuple):
+        return sum(map(size, element), _KEPT_ANYWAY)
+    if isinstance(element, str | bytes):
+        return len(element)
+    nbytes = getattr(element, "nbytes", None)
+    return nbytes if isinstance(nbytes, int) else _KEPT_ANYWAY
+
+
+class ReplayedInputs:
+    """Stands for a worker's iterator where a failed closure is run again.
+
+    Parameters
+    ----------
+    taken : Taken, optional
+        What there is; nothing if the closure has not come to it.
+    """
+
+    def __init__(self, taken: ConsumedInputs | None) -> None:
+        taken = taken or ConsumedInputs([], ended=False)
+        self._left: Iterator[Any] = iter(taken.elements)
+        self._count, self._ended = len(taken.elements), taken.ended
+
+    def __iter__(self) -> ReplayedInputs:
+        return self
+
+    def __next__(self) -> Any:
+        for element in self._left:
+            return element
+        if self._ended:
+            raise StopIteration
+        raise ClosureInputError(
+            f"the closure had taken {counted(self._count, 'element')} from this iterator when it "
+            "failed, and asks for more now: those behind them are not here"
+        )
+
+
+class NotReplayable:
+    """Stands likewise for an iterator of which no elements are here.
+
+    Parameters
+    ----------
+    why : str
+        Why not.
+    """
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __iter__(self) -> NotReplayable:
+        return self
+
+    def __next__(self) -> Any:
+        raise ClosureInputError(
+            f"what the closure had taken from this iterator cannot be had: {self._why}"
+        )
