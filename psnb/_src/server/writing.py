@@ -27,7 +27,7 @@ from psnb.errors import CheckpointError, PsnbError
 # The safetensors file of a snapshot, made chunk by chunk in the order of its bytes. Pure.
 
 
-class Chunk(NamedTuple):
+class ArrayRows(NamedTuple):
     """Some rows of an array."""
 
     name: str
@@ -57,18 +57,18 @@ class TableFile:
         self._forms = dict(sorted(forms.items(), key=lambda each: (-each[1][0].itemsize, each[0])))
         self.head = safetensors_head(self._forms)
 
-    def chunks(self, nbytes: int) -> Iterator[Chunk]:
+    def chunks(self, nbytes: int) -> Iterator[ArrayRows]:
         """Yield what follows the head, in order: chunks of at most ``nbytes``, or of a row."""
         for name in self._forms:
             if name in self._taken.tail:
-                yield Chunk(name, 0, 0)
+                yield ArrayRows(name, 0, 0)
                 continue
             form = self._taken.form[name]
             step = max(1, nbytes // max(1, form.itemsize * math.prod(form.shape[1:])))
             for start in range(0, self._taken.rows, step):
-                yield Chunk(name, start, min(start + step, self._taken.rows))
+                yield ArrayRows(name, start, min(start + step, self._taken.rows))
 
-    def content(self, chunk: Chunk) -> np.ndarray:
+    def content(self, chunk: ArrayRows) -> np.ndarray:
         """Return a chunk, to be read only; to be called where the table is changed."""
         if chunk.name in self._taken.tail:
             return self._taken.tail[chunk.name]

@@ -26,7 +26,7 @@ from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.memory.base import DatasetInMemory
 from psnb._src.data.memory.memory import Memory
 from psnb._src.data.memory.store import MemoryStatistics
-from psnb._src.data.memory.stores import LocalStore
+from psnb._src.data.memory.stores import LocalMemory
 from psnb._src.data.node import Node
 from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.data.splits import files_of, is_deterministic, splits
@@ -145,7 +145,7 @@ class InMemoryDataset(DatasetInMemory):
         self.source = source
         # Shuffles in the source without a seed are the same for the same chain.
         self.seed = int(source.node.fingerprint(), 16)
-        self._store: LocalStore | None = None
+        self._store: LocalMemory | None = None
 
     def with_files(self, files: Paths) -> Self:
         """Return the same over other files, with nothing in memory; Paddle's ``set_filelist``.
@@ -207,7 +207,7 @@ class InMemoryDataset(DatasetInMemory):
         return f"InMemoryDataset of {self.batch_size} examples a batch\n{self.source!r}"
 
     @property
-    def _stores(self) -> LocalStore:
+    def _stores(self) -> LocalMemory:
         assert self._store is not None  # something was loaded
         return self._store
 
@@ -216,7 +216,7 @@ class InMemoryDataset(DatasetInMemory):
             limit = self.memory_limit or psutil.virtual_memory().total // 2
             sources = splits(self.source, _SPLITS)
             arguments = sources, self.seed, self.batch_size, limit, tempfile.gettempdir()
-            self._store = LocalStore(Memory(*arguments))
+            self._store = LocalMemory(Memory(*arguments))
             self._partitions = len(sources)
         loading = Loading(self._store.memory, generation, self.threads)
         weakref.finalize(self, loading.stop)

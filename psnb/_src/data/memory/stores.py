@@ -132,7 +132,7 @@ def by_owner(owners: Mapping[int, str]) -> dict[str, list[int]]:
     return partitions
 
 
-class LocalStore(Stores):
+class LocalMemory(Stores):
     """The only store is in this process."""
 
     def __init__(self, memory: Memory) -> None:

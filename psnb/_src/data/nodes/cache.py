@@ -25,7 +25,7 @@ import numpy as np
 from psnb._src.data.block import BLOCK, Block, concatenate, read_only
 from psnb._src.data.context import Context
 from psnb._src.data.node import Node, NodeIterator, State
-from psnb._src.data.nodes.parts import Part, PartsWriter, part_name, writing
+from psnb._src.data.nodes.parts import PartReader, PartsWriter, part_name, writing
 from psnb._src.data.reader import Reader
 from psnb.errors import DatasetError
 
@@ -40,7 +40,7 @@ def _reading(folder: str, name: str) -> Iterator[None]:
     """Translate errors of a cache's files to `DatasetError`."""
     try:
         yield
-    except Exception as error:  # as `Part` says
+    except Exception as error:  # as `PartReader` says
         raise DatasetError(
             f"cache: {os.path.join(folder, name)} cannot be read: {type(error).__name__}: {error}; "
             f"delete the folder {folder}, and it is made again"
@@ -88,7 +88,7 @@ class CacheFiles:
         """Read the elements of a part."""
         name = part_name(index)
         with _reading(self._folder, name), open(os.path.join(self._folder, name), "rb") as file:
-            block = Part(file).block()
+            block = PartReader(file).block()
             if block.count != self.counts[index]:
                 raise ValueError("it has not as many elements as are listed")
         return read_only(block)

@@ -204,7 +204,7 @@ _PART_BYTES = 1 << 24
 VERSION = 2
 
 
-class Part:
+class PartReader:
     """The elements in an open file; they are read when they are wanted.
 
     Raises

@@ -20,7 +20,7 @@ from psnb._src.data.context import Context
 from psnb._src.data.formats.chunks import CHUNK_RECORDS, Chunk
 from psnb._src.data.formats.files import size_of, stored
 from psnb._src.data.node import Node
-from psnb._src.data.nodes.parts import VERSION, Part, PartsWriter, part_name, writing
+from psnb._src.data.nodes.parts import VERSION, PartReader, PartsWriter, part_name, writing
 from psnb._src.data.reader import Reader
 from psnb._src.utils.checks import path_text
 from psnb._src.utils.files import is_local
@@ -69,13 +69,13 @@ class SavedPart:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[Part]:
+def _opened(path: str) -> Iterator[PartReader]:
     try:
         with stored(path) as file:
-            yield Part(file)
+            yield PartReader(file)
     except DatasetError:
         raise
-    except Exception as error:  # as `Part` says
+    except Exception as error:  # as `PartReader` says
         raise DatasetError(
             f"{path} is not part of a saved dataset, or damaged: {type(error).__name__}: {error}; "
             "save the dataset again"
