@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from psnb._src.training.logs import CSVLog, JSONLinesLog, TensorBoard
     from psnb._src.training.section import Section
     from psnb._src.training.trainer import Callback, Trainer
-    from psnb._src.utils.profiling import PhaseStatistics
+    from psnb._src.utils.phases import PhaseStatistics
     from psnb._src.worker.context import (
         InputContext,
         WorkerContext,

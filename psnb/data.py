@@ -16,7 +16,7 @@ from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import ArraySpec, DatasetSpec
 from psnb._src.data.splits import sharded, splits
 from psnb._src.utils import foreign_names as _foreign_names
-from psnb._src.utils.profiling import StageStatistics
+from psnb._src.utils.stages import StageStatistics
 
 __all__ = [
     "AUTOTUNE",

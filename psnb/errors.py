@@ -44,7 +44,7 @@ class PsnbError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this; psnb's own frames are left out.
-        from psnb._src.utils.text import render
+        from psnb._src.utils.tracebacks import render
 
         return render(self)
 

@@ -1,4 +1,4 @@
-"""Interrupts wherever they may strike: what tests of `threads.interrupts` share."""
+"""Interrupts wherever they may strike: what tests of `psnb._src.utils.interrupts` share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numba.extending import intrinsic
 
-from psnb._src.utils.threads import DeferInterrupts, uninterrupted
+from psnb._src.utils.interrupts import DeferInterrupts, uninterrupted
 
 Scene = tuple[Callable[[], object], Callable[[BaseException | None], None]]
 """What is interrupted, and what checks how that left things: given what it raised, if it did."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psnb
-from psnb._src.utils.files import as_path
+from psnb._src.utils.paths import as_path
 from psnb._src.utils.text import printable
 
 _ABOUT = """\

@@ -19,8 +19,8 @@ import psnb
 import psnb.jax
 from psnb._src.data.stages import StageCounters
 from psnb._src.demo import model, run
-from psnb._src.utils import profiling
-from psnb._src.utils.profiling import COMMIT, COMPUTE, PULL, PUSH, READ, counted_as
+from psnb._src.utils import phases
+from psnb._src.utils.phases import COMMIT, COMPUTE, PULL, PUSH, READ, counted_as
 from psnb.data import Dataset
 from tests.benchmarks.rows import BATCH, BUFFER, rows
 
@@ -67,13 +67,13 @@ def of_a_closure(*behind: int) -> float:
     doors = [counted_as(phase)(door) for phase in behind]
 
     def counted() -> list[float]:
-        clock = profiling.start_clock(READ)
+        clock = phases.start_clock(READ)
         clock.turn(COMPUTE)
         for each in doors:
             each()
         clock.turn(COMMIT)
         clock.turn(COMMIT)
-        profiling.stop_clock()
+        phases.stop_clock()
         sum(clock.seconds)
         together.append(clock.seconds)
         if len(together) == TOGETHER:

@@ -23,7 +23,7 @@ from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
 from psnb._src.server.operations import CreateSparse
 from psnb._src.server.optimizers import Adagrad
 from psnb._src.server.tables.initializers import Uniform
-from psnb._src.utils.files import AnyPath
+from psnb._src.utils.paths import AnyPath
 from tests.checkpoint.saved import released
 from tests.client.in_process import DIM, InProcess, variable
 

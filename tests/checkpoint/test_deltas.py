@@ -17,7 +17,8 @@ from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.reader import folder_listing, prune_verified
 from psnb._src.checkpoint.store import store_at
 from psnb._src.server.operations import TakeSnapshot
-from psnb._src.utils.files import AnyPath, as_path, mapped_arrays
+from psnb._src.utils.mapped_arrays import mapped_arrays
+from psnb._src.utils.paths import AnyPath, as_path
 from psnb.errors import CheckpointError
 from tests.checkpoint.delta_model import (
     MEMORY,

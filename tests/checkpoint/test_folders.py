@@ -18,7 +18,7 @@ from psnb._src.checkpoint import shards
 from psnb._src.checkpoint.manager import FolderManager, latest_full
 from psnb._src.checkpoint.reader import folder_listing, prune_verified
 from psnb._src.checkpoint.store import MANIFEST, CheckpointStore, store_at
-from psnb._src.utils.files import AnyPath, RemotePath, as_path
+from psnb._src.utils.paths import AnyPath, RemotePath, as_path
 from psnb.errors import CheckpointError
 from tests.checkpoint.fakes import Strategy
 from tests.checkpoint.saved import STATES, InHand, parameter, released

@@ -171,7 +171,7 @@ def test_numbers_beyond_floats_in_metadata_are_refused(checkpoint: Path) -> None
 def test_manifest_too_large_to_be_one_is_not_read(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psnb._src.utils.files._MOST_BYTES", 100)
+    monkeypatch.setattr("psnb._src.utils.sealed_json._MOST_BYTES", 100)
     with pytest.raises(CheckpointError, match="more than 100 bytes"):
         manifest_of(checkpoint)
 

@@ -23,7 +23,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from psnb._src.checkpoint import shards, store
 from psnb._src.checkpoint.store import KEPT, MANIFEST, CheckpointStore, LocalStore, checkpoints_in
-from psnb._src.utils.files import AnyPath, RemotePath
+from psnb._src.utils.paths import AnyPath, RemotePath
 from psnb.errors import CheckpointError
 from tests.checkpoint.delta_model import forget_memory
 from tests.checkpoint.saved import InHand, parameter

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from psnb._src.client.model_records import ModelRecord, ModelRecords, placed_otherwise
-from psnb._src.utils.files import typed
+from psnb._src.utils.sealed_json import typed
 
 A, B = ("a", (2, 2)), ("b", (2, 2))
 RECORD = ModelRecord(

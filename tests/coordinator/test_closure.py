@@ -21,7 +21,7 @@ from psnb._src.coordinator.datasets.values import (
     ResourceRegistry,
     map_structure,
 )
-from psnb._src.utils.threads import Condition
+from psnb._src.utils.interrupts import Condition
 from psnb._src.worker.resources import make_dataset
 
 ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED)

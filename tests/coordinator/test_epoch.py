@@ -11,7 +11,7 @@ import pytest
 
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
 from psnb._src.coordinator.datasets.epoch import EpochServices, run_epoch, run_in_order
-from psnb._src.utils.threads import Inbox
+from psnb._src.utils.inbox import Inbox
 from tests.conftest import wait_until
 from tests.coordinator.queues import TIMEOUT, Inline, in_thread
 

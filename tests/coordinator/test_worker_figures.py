@@ -6,7 +6,7 @@ import pytest
 
 from psnb._src.coordinator.workers.figures import WorkerFigures
 from psnb._src.coordinator.workers.states import ConnectionState
-from psnb._src.utils.profiling import PhaseStatistics
+from psnb._src.utils.phases import PhaseStatistics
 
 READY = ConnectionState.READY
 

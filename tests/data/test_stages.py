@@ -12,7 +12,7 @@ import pytest
 
 from psnb._src.data import stages
 from psnb._src.data.stages import StageLog, log_stages
-from psnb._src.utils.profiling import Stages
+from psnb._src.utils.stages import Stages
 from psnb.data import Dataset, Options
 
 

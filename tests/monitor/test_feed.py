@@ -16,7 +16,8 @@ from psnb._src.monitor.jupyter_server import messages
 from psnb._src.monitor.protocol import VERSION, Metric, Update
 from psnb._src.monitor.statistics import CheckpointStatistics
 from psnb._src.monitor.viewed import OptimizerState
-from psnb._src.utils.profiling import PhaseStatistics, Stages, StageStatistics
+from psnb._src.utils.phases import PhaseStatistics
+from psnb._src.utils.stages import Stages, StageStatistics
 from tests.monitor.hub.updates import batch
 from tests.monitor.viewed import SERVER, WORKER, FakeViewed, reporting
 

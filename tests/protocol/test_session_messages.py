@@ -38,7 +38,7 @@ from psnb._src.protocol.messages import (
     TakenRange,
     WorkerLeaves,
 )
-from psnb._src.utils.profiling import Stages, StageStatistics
+from psnb._src.utils.stages import Stages, StageStatistics
 
 ASSIGNMENT = Assignment(
     7, "f", 10, 17, True, 2, 5, None, b"args", [b"input"], [TakenRange(10, 1, 3, {"at": 4}, 2)], 1

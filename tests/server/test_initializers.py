@@ -12,7 +12,7 @@ from psnb._src.server.tables.initializers import (
     Normal,
     Uniform,
 )
-from psnb._src.utils.checks import from_config
+from psnb._src.utils.config import from_config
 from psnb.errors import ConfigurationError
 
 MASK = (1 << 64) - 1

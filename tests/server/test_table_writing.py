@@ -31,7 +31,8 @@ from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
 from psnb._src.server.writing import TableWriting
-from psnb._src.utils.files import WrittenFile, checksum, mapped_arrays
+from psnb._src.utils.files import WrittenFile, checksum
+from psnb._src.utils.mapped_arrays import mapped_arrays
 from psnb.errors import CheckpointError, ServerMemoryError
 from tests.conftest import wait_until
 from tests.server.pair import Pair, now

@@ -15,7 +15,7 @@ from psnb._src.protocol.modes import MODES
 from psnb._src.server.optimizers import OPTIMIZERS
 from psnb._src.server.tables.admission import ADMISSIONS
 from psnb._src.server.tables.initializers import INITIALIZERS
-from psnb._src.utils.checks import from_config, to_config
+from psnb._src.utils.config import from_config, to_config
 
 KINDS = {**OPTIMIZERS, **INITIALIZERS, **ADMISSIONS, **MODES, "CtrAccessor": psnb.CtrAccessor}
 

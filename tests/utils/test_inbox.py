@@ -10,7 +10,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from psnb._src.utils.threads import Answer, Inbox, start_task
+from psnb._src.utils.inbox import Inbox
+from psnb._src.utils.threads import Answer, start_task
 from tests.conftest import DEADLINE, wait_until
 from tests.coordinator.queues import LoopThread, in_thread
 

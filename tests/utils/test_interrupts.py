@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from psnb._src.utils import threads
-from psnb._src.utils.threads import uninterrupted
+from psnb._src.utils import interrupts
+from psnb._src.utils.interrupts import uninterrupted
 from tests.interrupting import (
     Scene,
     assert_as_before,
@@ -153,7 +153,7 @@ def test_where_interrupts_are_ignored_they_are_in_sections() -> None:
 def test_where_an_interrupt_ends_the_process_it_does_after_the_section() -> None:
     code = (
         "import signal\n"
-        "from psnb._src.utils.threads import uninterrupted\n"
+        "from psnb._src.utils.interrupts import uninterrupted\n"
         "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
         "with uninterrupted:\n"
         "    signal.raise_signal(signal.SIGINT)\n"
@@ -165,7 +165,7 @@ def test_where_an_interrupt_ends_the_process_it_does_after_the_section() -> None
 
 
 def test_a_handler_that_is_none_of_pythons_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "getsignal", lambda number: None)
+    monkeypatch.setattr(interrupts, "getsignal", lambda number: None)
     with uninterrupted, uninterrupted:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -271,7 +271,7 @@ def test_what_a_handler_sets_in_its_place_during_a_sleep_counts_from_then_on() -
         with uninterrupted:
             interrupt()
             uninterrupted.sleep(taken(), 1)
-            assert signal.getsignal(signal.SIGINT) is threads._note
+            assert signal.getsignal(signal.SIGINT) is interrupts._note
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
@@ -304,14 +304,14 @@ def test_other_threads_sleep_without_being_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupt()
     assert not woken.is_set()
-    threads.wake(lock)
+    interrupts.wake(lock)
     thread.join()
 
 
 def test_what_is_woken_twice_wakes_once() -> None:
     lock = taken()
-    threads.wake(lock)
-    threads.wake(lock)
+    interrupts.wake(lock)
+    interrupts.wake(lock)
     assert lock.acquire(False)
     assert not lock.acquire(False)
 
@@ -319,7 +319,7 @@ def test_what_is_woken_twice_wakes_once() -> None:
 FORKS = """
 import os, signal, threading
 from _thread import allocate_lock
-from psnb._src.utils.threads import uninterrupted, wake
+from psnb._src.utils.interrupts import uninterrupted, wake
 
 lock = allocate_lock()
 lock.acquire()

@@ -10,7 +10,7 @@ import pytest
 
 from psnb import errors
 from psnb._src import jupyter_compat
-from psnb._src.utils.checks import Labels, check_label, made_up_label
+from psnb._src.utils.labels import Labels, check_label, made_up_label
 
 
 class Owner:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from psnb._src.utils.threads import Condition, Lock, uninterrupted
+from psnb._src.utils.interrupts import Condition, Lock, uninterrupted
 from tests.conftest import DEADLINE, wait_until
 from tests.interrupting import (
     Scene,

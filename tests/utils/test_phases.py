@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from psnb._src.utils import profiling
-from psnb._src.utils.profiling import (
+from psnb._src.utils import phases
+from psnb._src.utils.phases import (
     COMMIT,
     COMPUTE,
     PULL,
@@ -32,7 +32,7 @@ class _Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Time]:
     time = _Time()
-    monkeypatch.setattr(profiling, "perf_counter", time)
+    monkeypatch.setattr(phases, "perf_counter", time)
     yield time
     stop_clock()
 

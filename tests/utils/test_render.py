@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import psnb
-from psnb._src.utils.text import render, timed_out
+from psnb._src.utils.tracebacks import render, timed_out
 
 
 @pytest.fixture(autouse=True)

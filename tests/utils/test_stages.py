@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psnb._src.utils.profiling import Stages, StageStatistics, merged, merged_chains, starved
+from psnb._src.utils.stages import Stages, StageStatistics, merged, merged_chains, starved
 
 SOURCE = StageStatistics("range(10)", 10, 0.25, place=1)
 PARSE = StageStatistics("map(parse)", 8, 0.75, level=1, limit=4, place=2)

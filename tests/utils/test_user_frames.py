@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from psnb._src.utils import text
-from psnb._src.utils.text import is_psnbs, is_users
+from psnb._src.utils import tracebacks
+from psnb._src.utils.tracebacks import is_psnbs, is_users
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,10 @@ def test_cells_scripts_and_modules_are_the_users(file: str) -> None:
 @pytest.mark.parametrize(
     "file",
     [
-        *(json.__file__, np.__file__, "<frozen importlib._bootstrap>", text.__file__),
+        *(json.__file__, np.__file__, "<frozen importlib._bootstrap>", tracebacks.__file__),
         *("pyarrow/error.pxi", "pandas/_libs/lib.pyx"),  # as extensions name them
     ],
 )
 def test_pythons_libraries_and_psnb_are_not(file: str) -> None:
     assert not is_users(file)
-    assert is_psnbs(file) == (file == text.__file__)
+    assert is_psnbs(file) == (file == tracebacks.__file__)

@@ -46,8 +46,8 @@ from psnb._src.checkpoint.store import (
 from psnb._src.monitor.html.tables import html_table
 from psnb._src.monitor.statistics import CheckpointStatistics
 from psnb._src.utils.checks import integer, path_text
-from psnb._src.utils.files import AnyPath, as_path
 from psnb._src.utils.foreign_names import FixedAttributes
+from psnb._src.utils.paths import AnyPath, as_path
 from psnb._src.utils.text import truncate
 from psnb._src.utils.threads import run_in_thread
 from psnb.errors import CheckpointError, ServerLostError

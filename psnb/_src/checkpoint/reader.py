@@ -28,7 +28,7 @@ from psnb._src.checkpoint.store import (
 )
 from psnb._src.utils.arrays import bits_of, integers_of
 from psnb._src.utils.checks import path_text
-from psnb._src.utils.files import AnyPath, as_path
+from psnb._src.utils.paths import AnyPath, as_path
 from psnb._src.utils.text import NAME, text_table, truncate
 from psnb.errors import CheckpointError, IdOutOfRangeError
 

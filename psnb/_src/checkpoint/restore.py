@@ -13,7 +13,7 @@ from psnb._src.checkpoint.reader import Restored, listed
 from psnb._src.checkpoint.shards import CheckpointReader
 from psnb._src.checkpoint.store import ManifestEntry
 from psnb._src.server.tables.states import SavedShard
-from psnb._src.utils.files import AnyPath
+from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import shown, truncate
 from psnb.errors import CheckpointError, ConfigurationError
 

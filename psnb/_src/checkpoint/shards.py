@@ -54,7 +54,10 @@ from psnb._src.server.tables.states import (
     check_saved_rows,
     check_saved_slice,
 )
-from psnb._src.utils.files import AnyPath, Dtype, WrittenFile, checksum, mapped_arrays, typed
+from psnb._src.utils.files import WrittenFile, checksum
+from psnb._src.utils.mapped_arrays import Dtype, mapped_arrays
+from psnb._src.utils.paths import AnyPath
+from psnb._src.utils.sealed_json import typed
 from psnb.errors import CheckpointError
 
 # DeltaBase: a checkpoint that the next one may build on, and the marks of its moment. Pure.

@@ -27,17 +27,9 @@ from typing import IO, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from psnb._src.utils.files import (
-    AnyPath,
-    FormatError,
-    RemotePath,
-    plain_json,
-    read_sealed,
-    require,
-    sealed,
-    sync,
-    typed,
-)
+from psnb._src.utils.files import sync
+from psnb._src.utils.paths import AnyPath, RemotePath
+from psnb._src.utils.sealed_json import FormatError, plain_json, read_sealed, require, sealed, typed
 from psnb._src.utils.text import shown
 from psnb.errors import CheckpointError
 

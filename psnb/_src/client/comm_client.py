@@ -38,8 +38,8 @@ from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.memory import refusal
 from psnb._src.server.operations import CommitParts, HostOperation, ServerAnswer
 from psnb._src.transport.stream import UnreadableError
+from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.loops import LoopErrors
-from psnb._src.utils.threads import uninterrupted
 from psnb.errors import (
     ConfigurationError,
     CoordinatorClosedError,

@@ -23,7 +23,7 @@ from psnb._src.server.serving import HANDLER
 from psnb._src.transport.connecting import connect
 from psnb._src.transport.shared_memory import can_see, probe
 from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream
-from psnb._src.utils.files import check_version, own_version
+from psnb._src.utils.version import check_version, own_version
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to reach a server that is not connected yet."""

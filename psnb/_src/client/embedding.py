@@ -24,7 +24,7 @@ from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.utils.arrays import integers_of
 from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_names import FixedAttributes
-from psnb._src.utils.profiling import PULL, PUSH, counted_as
+from psnb._src.utils.phases import PULL, PUSH, counted_as
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, InvalidArrayError
 

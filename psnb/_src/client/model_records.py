@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from psnb._src.utils.files import require, typed
+from psnb._src.utils.sealed_json import require, typed
 
 Arrays = tuple[tuple[str, tuple[Annotated[int, Meta(ge=0, lt=1 << 53)], ...]], ...]
 """Names and shapes of the arrays in a variable, in the order in which they lie there."""

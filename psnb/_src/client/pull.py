@@ -20,10 +20,11 @@ from psnb._src.client.parameter_shards import ParameterShards
 from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.updates import ShardWrite, fetch_together, weigh
 from psnb._src.utils.checks import integer
+from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.ownership import owned
-from psnb._src.utils.profiling import PULL, PUSH, counted_as
+from psnb._src.utils.phases import PULL, PUSH, counted_as
 from psnb._src.utils.text import shown
-from psnb._src.utils.threads import Answer, uninterrupted
+from psnb._src.utils.threads import Answer
 from psnb.errors import ConfigurationError, InvalidArrayError
 
 

@@ -15,7 +15,7 @@ from psnb._src.client.live_optimizer import LiveOptimizer
 from psnb._src.client.updates import weigh
 from psnb._src.server.tables.operations import AddRows, AddValues, AssignRows, AssignValues
 from psnb._src.utils.foreign_names import FixedAttributes
-from psnb._src.utils.profiling import PULL, PUSH, counted_as
+from psnb._src.utils.phases import PULL, PUSH, counted_as
 
 
 class Variable(FixedAttributes):

@@ -36,7 +36,7 @@ from psnb._src.dask_compat import (
     serves_dashboard,
 )
 from psnb._src.utils.checks import integer
-from psnb._src.utils.foreign_arguments import explained
+from psnb._src.utils.foreign_names import explained
 from psnb._src.utils.threads import run_on_loop
 from psnb.errors import ClusterError, ConfigurationError
 

@@ -34,7 +34,8 @@ from psnb._src.dask_compat import (
     unpickled,
 )
 from psnb._src.placement.registry import LayoutRegistry
-from psnb._src.utils.threads import run_on_loop, uninterrupted
+from psnb._src.utils.interrupts import uninterrupted
+from psnb._src.utils.threads import run_on_loop
 from psnb.errors import ClusterError
 
 # Resizing: starts and retires workers of a cluster, if the cluster can do that.

@@ -7,15 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from psnb._src.coordinator.closures.options import ScheduleOptions, WorkerPredicate
-from psnb._src.coordinator.closures.remote_value import (
-    ClosureStatus,
-    RemoteValue,
-    require_progress,
-)
+from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue, require_progress
 from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.packing import PerWorkerReference
-from psnb._src.utils.text import timed_out
+from psnb._src.utils.tracebacks import timed_out
 from psnb._src.worker.context import worker_index
 
 _PATIENCE = 1.0

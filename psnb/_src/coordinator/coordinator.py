@@ -85,12 +85,13 @@ from psnb._src.server.schedules import LearningRate
 from psnb._src.strategy.core import Fences, StrategyCore
 from psnb._src.strategy.reconciler import LastSave
 from psnb._src.strategy.strategy import ParameterServerStrategy, coordinators_of, core_of
-from psnb._src.utils.checks import Labels, check_label, integer
-from psnb._src.utils.files import AnyPath
+from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_names import FixedAttributes
-from psnb._src.utils.profiling import Stages
+from psnb._src.utils.interrupts import uninterrupted
+from psnb._src.utils.labels import Labels, check_label
+from psnb._src.utils.paths import AnyPath
+from psnb._src.utils.stages import Stages
 from psnb._src.utils.text import shown
-from psnb._src.utils.threads import uninterrupted
 from psnb.errors import ConfigurationError
 
 if TYPE_CHECKING:

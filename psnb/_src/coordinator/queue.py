@@ -25,16 +25,14 @@ from functools import partial
 
 from psnb._src.coordinator.closures.failures import raise_failed
 from psnb._src.coordinator.closures.options import WorkerPredicate
-from psnb._src.coordinator.closures.remote_value import (
-    ClosureStatus,
-    RemoteValue,
-    Signal,
-)
+from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue, Signal
 from psnb._src.coordinator.scheduling.scheduler import QueueStatistics, Scheduler
 from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.utils.inbox import Inbox
+from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.range_set import Bounds
-from psnb._src.utils.text import counted, timed_out
-from psnb._src.utils.threads import Inbox, uninterrupted
+from psnb._src.utils.text import counted
+from psnb._src.utils.tracebacks import timed_out
 
 _LOOK_AGAIN = 1.0
 """Seconds between two calls of what looks after something else while a coroutine waits."""

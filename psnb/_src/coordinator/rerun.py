@@ -16,7 +16,8 @@ from psnb._src.coordinator.datasets.values import PerWorkerIterator, ResourceReg
 from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.protocol.packing import PerWorkerReference, loads
 from psnb._src.strategy.core import StrategyCore
-from psnb._src.utils.text import error_text, hide_internal_frames
+from psnb._src.utils.text import error_text
+from psnb._src.utils.tracebacks import hide_internal_frames
 from psnb._src.worker.context import InputContext, WorkerContext, entered
 from psnb._src.worker.reports import ReportedStates
 from psnb._src.worker.taken import NotReplayable, ReplayedInputs

@@ -35,9 +35,9 @@ from psnb._src.strategy.strategy import (
     taken_over,
 )
 from psnb._src.utils.checks import path_text
-from psnb._src.utils.files import AnyPath, as_path
+from psnb._src.utils.interrupts import uninterrupted
+from psnb._src.utils.paths import AnyPath, as_path
 from psnb._src.utils.text import counted, shown
-from psnb._src.utils.threads import uninterrupted
 from psnb.errors import CheckpointError, ConfigurationError
 
 

@@ -17,11 +17,9 @@ from typing import NamedTuple, Protocol
 
 from psnb._src.checkpoint.manager import SaveSchedule
 from psnb._src.monitor.events import EventKind, EventLog
-from psnb._src.monitor.statistics import (
-    CheckpointStatistics,
-)
-from psnb._src.utils.files import AnyPath
-from psnb._src.utils.threads import Lock
+from psnb._src.monitor.statistics import CheckpointStatistics
+from psnb._src.utils.interrupts import Lock
+from psnb._src.utils.paths import AnyPath
 from psnb.errors import CheckpointError, CoordinatorClosedError, PsnbError
 
 logger = logging.getLogger("psnb")

@@ -15,9 +15,11 @@ from msgspec import Meta, Struct, structs
 from psnb._src.client.model_records import ModelRecord
 from psnb._src.coordinator.timeouts import StartDelay, Timeouts
 from psnb._src.protocol.modes import MODES
-from psnb._src.utils.checks import from_config, integer, period, seconds, to_config
-from psnb._src.utils.files import own_version, require, typed
+from psnb._src.utils.checks import integer, period, seconds
+from psnb._src.utils.config import from_config, to_config
+from psnb._src.utils.sealed_json import require, typed
 from psnb._src.utils.text import shown
+from psnb._src.utils.version import own_version
 from psnb.errors import ConfigurationError
 
 DEFAULT_QUEUE_SIZE = 262_144

@@ -24,18 +24,14 @@ from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.events import Event, EventKind
 from psnb._src.monitor.protocol import CommandName, Identity
 from psnb._src.monitor.states import IDLE, RUNNING, Situation, coordinator_state
-from psnb._src.monitor.statistics import (
-    ServerStatistics,
-    Statistics,
-    WorkerStatistics,
-)
+from psnb._src.monitor.statistics import ServerStatistics, Statistics, WorkerStatistics
 from psnb._src.monitor.training_clock import EpochCount, TrainingClock
 from psnb._src.monitor.viewed import OptimizerState, Records
 from psnb._src.server.schedules import LearningRate
 from psnb._src.strategy.core import StrategyCore
-from psnb._src.utils.files import AnyPath
+from psnb._src.utils.interrupts import uninterrupted
+from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import counted
-from psnb._src.utils.threads import uninterrupted
 from psnb.errors import ConfigurationError
 
 _LAST_SAVE_WAIT = 10.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from psnb._src.data.random import mixed
 from psnb._src.data.stages import PipelineProfile, StageCounters
-from psnb._src.utils.threads import Lock
+from psnb._src.utils.interrupts import Lock
 from psnb.errors import DatasetError
 
 _logger = logging.getLogger("psnb")

@@ -12,7 +12,8 @@ from psnb._src.data.node import Node
 from psnb._src.data.reader import Reader
 from psnb._src.data.stages import profile_for
 from psnb._src.utils.foreign_names import SaysWhatToUse
-from psnb._src.utils.profiling import READ, Stages, counted_as
+from psnb._src.utils.phases import READ, counted_as
+from psnb._src.utils.stages import Stages
 from psnb.errors import DatasetError
 
 T = TypeVar("T")

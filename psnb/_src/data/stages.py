@@ -18,8 +18,8 @@ from time import perf_counter
 from typing import Any, ClassVar, Protocol
 
 from psnb._src.data.block import Block
-from psnb._src.utils.profiling import Stages, StageStatistics
-from psnb._src.utils.threads import Lock
+from psnb._src.utils.interrupts import Lock
+from psnb._src.utils.stages import Stages, StageStatistics
 
 _MOST_CHAINS = 16
 

@@ -20,9 +20,7 @@ from psnb._src.metrics.checks import (
     why_undefined,
 )
 from psnb._src.metrics.exact_sums import exact_total, rounded, to_totals, to_words, whole_total
-from psnb._src.metrics.forms import (
-    ExactSums,
-)
+from psnb._src.metrics.forms import ExactSums
 from psnb._src.metrics.metric import MergeableMetric, MetricState
 from psnb._src.utils.checks import integer, is_number
 from psnb.errors import ConfigurationError

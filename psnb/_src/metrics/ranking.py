@@ -9,13 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.metrics.checks import (
-    binary,
-    column,
-    probabilities,
-    weights_of,
-    why_undefined,
-)
+from psnb._src.metrics.checks import binary, column, probabilities, weights_of, why_undefined
 from psnb._src.metrics.forms import (
     DIGIT_BITS,
     DIGITS,

@@ -23,8 +23,8 @@ from psnb._src.metrics.means import (
 )
 from psnb._src.metrics.metric import MergeableMetric, MetricState, MetricStates
 from psnb._src.metrics.ranking import AUC, PRAUC
-from psnb._src.utils.checks import from_config, to_config
-from psnb._src.utils.files import typed
+from psnb._src.utils.config import from_config, to_config
+from psnb._src.utils.sealed_json import typed
 
 _ALL: tuple[type[MergeableMetric], ...] = (
     *(Accuracy, AUC, Calibration, LogLoss, MAE, Mean),

@@ -26,7 +26,7 @@ from psnb._src.client.updates import weigh
 from psnb._src.client.variable import Variable
 from psnb._src.server.hashing import distinct
 from psnb._src.server.tables.row_index import GrowingRowIndex
-from psnb._src.utils.profiling import PULL, counted_as
+from psnb._src.utils.phases import PULL, counted_as
 from psnb._src.worker.resources import latest_element
 from psnb.errors import InvalidArrayError
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from psnb._src.monitor.statistics import StalenessStatistics
-from psnb._src.utils.threads import Lock
+from psnb._src.utils.interrupts import Lock
 
 MINUTE = 60.0
 """How far back the timeline goes, in seconds."""

@@ -31,7 +31,7 @@ from psnb._src.monitor.html.summary import render
 from psnb._src.monitor.protocol import Update
 from psnb._src.monitor.states import CLOSED
 from psnb._src.monitor.viewed import Viewed
-from psnb._src.utils.threads import uninterrupted
+from psnb._src.utils.interrupts import uninterrupted
 
 if TYPE_CHECKING:
     from psnb._src.monitor.widget import CoordinatorWidget

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
+from psnb._src.utils.interrupts import Lock, uninterrupted
 from psnb._src.utils.text import NAME, truncate
-from psnb._src.utils.threads import Lock, uninterrupted
 
 logger = logging.getLogger("psnb")
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
+from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.text import PAGE, text_of, truncate
-from psnb._src.utils.threads import Lock
 from psnb.errors import ConfigurationError
 
 MOST_FAILURES = 200

@@ -16,8 +16,8 @@ import numpy as np
 
 from psnb._src.monitor.counters import Rate
 from psnb._src.monitor.statistics import MetricStatistics
+from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.text import NAME, truncate
-from psnb._src.utils.threads import Lock
 
 logger = logging.getLogger("psnb")
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from psnb._src.metrics.metric import MergeableMetric, MetricState, MetricStates, joined, united
 from psnb._src.monitor.history import MOST_METRICS, History
 from psnb._src.monitor.statistics import MetricStatistics
+from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.text import NAME, text_of, truncate
-from psnb._src.utils.threads import Lock
 
 logger = logging.getLogger("psnb")
 

@@ -77,7 +77,7 @@ class Summary(TypedDict):
     staleness_max: int
     phases: list[
         float
-    ]  # shares of closures' time in each of `psnb._src.utils.profiling.PHASES`, lately
+    ]  # shares of closures' time in each of `psnb._src.utils.phases.PHASES`, lately
 
 
 class WorkerRow(TypedDict):

@@ -20,8 +20,8 @@ from psnb._src.monitor.protocol import Update
 from psnb._src.monitor.states import CLOSED, coordinator_tone
 from psnb._src.monitor.updates import plain
 from psnb._src.monitor.viewed import Viewed
+from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.text import truncate
-from psnb._src.utils.threads import uninterrupted
 
 INTERVAL = 0.25
 """Seconds between two updates: smooth to the eye, and cheap for kernel and network."""

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from psnb._src.utils.profiling import PhaseStatistics, Stages, merged_chains, starved
+from psnb._src.utils.phases import PhaseStatistics
+from psnb._src.utils.stages import Stages, merged_chains, starved
 
 
 @dataclass(frozen=True, slots=True)

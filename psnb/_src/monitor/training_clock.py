@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from psnb._src.monitor.statistics import TrainingProgress
-from psnb._src.utils.threads import Lock
+from psnb._src.utils.interrupts import Lock
 
 
 class EpochCount(NamedTuple):

@@ -12,10 +12,8 @@ from psnb._src.monitor.failures import FailureLog
 from psnb._src.monitor.history import History
 from psnb._src.monitor.metrics import MergedMetrics
 from psnb._src.monitor.protocol import CommandName, Identity
-from psnb._src.monitor.statistics import (
-    Statistics,
-)
-from psnb._src.utils.files import AnyPath
+from psnb._src.monitor.statistics import Statistics
+from psnb._src.utils.paths import AnyPath
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from psnb._src.dask_compat import (
     release_tasks,
 )
 from psnb._src.placement.layout import Layout, unpacked
-from psnb._src.utils.checks import numbered
+from psnb._src.utils.labels import numbered
 from psnb.errors import ServerLostError
 
 # ParameterServer: the Dask actor that a parameter server is.

@@ -14,14 +14,8 @@ import cloudpickle
 from psnb._src.protocol.lost_shards import completed
 from psnb._src.protocol.packing import PROTOCOL, _shortened
 from psnb._src.protocol.remote_traceback import NOWHERE, RemoteTraceback
-from psnb._src.utils.text import (
-    causes,
-    error_text,
-    hide_internal_frames,
-    is_interrupt,
-    text_of,
-    truncate,
-)
+from psnb._src.utils.text import error_text, is_interrupt, text_of, truncate
+from psnb._src.utils.tracebacks import causes, hide_internal_frames
 from psnb.errors import ClosureError, InternalError
 
 

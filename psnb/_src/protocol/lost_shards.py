@@ -11,7 +11,7 @@ import weakref
 from typing import NamedTuple, Protocol, TypeVar
 
 from psnb._src.placement.layout import ServerAddress, ShardId
-from psnb._src.utils.threads import Lock
+from psnb._src.utils.interrupts import Lock
 from psnb.errors import ServerLostError
 
 E = TypeVar("E", bound=BaseException)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from psnb._src.placement.layout import Layout
 from psnb._src.transport.message import Message
-from psnb._src.utils.profiling import Stages
+from psnb._src.utils.stages import Stages
 
 HANDLER = "psnb_session"
 """The name of the handler on each Dask worker that a `SessionOpening` is sent to."""

@@ -21,7 +21,8 @@ import cloudpickle
 from psnb._src.protocol.left_behind import left_behind
 from psnb._src.protocol.notebook_only import NotebookOnly, why_here
 from psnb._src.protocol.pytree_classes import with_registration
-from psnb._src.utils.text import error_text, is_interrupt, text_of, users_level
+from psnb._src.utils.text import error_text, is_interrupt, text_of
+from psnb._src.utils.tracebacks import users_level
 from psnb.errors import EndOfDataWarning, InternalError, SerializationError
 
 PROTOCOL = 5

@@ -12,7 +12,8 @@ import traceback
 from dataclasses import dataclass
 
 from psnb._src.jupyter_compat import cell_of
-from psnb._src.utils.text import PAGE, causes, is_psnbs, is_users, text_of, truncate
+from psnb._src.utils.text import PAGE, text_of, truncate
+from psnb._src.utils.tracebacks import causes, is_psnbs, is_users
 
 _MOST_FRAMES = 20
 """Frames of one exception that are kept: the first and the last of them."""

@@ -26,7 +26,7 @@ from psnb._src.server.schedules import (
     require_number,
     require_rate,
 )
-from psnb._src.utils.checks import to_config
+from psnb._src.utils.config import to_config
 
 OPTIMIZABLE = (np.dtype(np.float32), np.dtype(np.float64))
 """The dtypes that optimizers work on."""

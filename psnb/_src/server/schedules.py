@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.utils.checks import is_integer, to_config
+from psnb._src.utils.checks import is_integer
+from psnb._src.utils.config import to_config
 from psnb._src.utils.text import NAME, shown, text_of, truncate
 from psnb.errors import ConfigurationError
 

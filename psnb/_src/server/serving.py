@@ -69,10 +69,9 @@ from psnb._src.server.writing import Soon
 from psnb._src.transport.shared_memory import Probe, can_see
 from psnb._src.transport.shared_memory import probe as own_probe
 from psnb._src.transport.stream import MessageStream, UnreceivedError, message_stream
-from psnb._src.utils.files import own_version
-from psnb._src.utils.memory import extend_stack
-from psnb._src.utils.standby import StandbyThreads
+from psnb._src.utils.standby import StandbyThreads, extend_stack
 from psnb._src.utils.threads import start_task
+from psnb._src.utils.version import own_version
 from psnb.errors import ServerLostError
 
 HANDLER = "psnb_server"

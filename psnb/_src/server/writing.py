@@ -19,7 +19,8 @@ import numpy as np
 from psnb._src.server.memory import refusal
 from psnb._src.server.operations import WritingProgress
 from psnb._src.server.snapshots import Snapshot
-from psnb._src.utils.files import NewFile, WrittenFile, safetensors_head
+from psnb._src.utils.files import NewFile, WrittenFile
+from psnb._src.utils.mapped_arrays import safetensors_head
 from psnb._src.utils.standby import StandbyThreads
 from psnb._src.utils.threads import Answer
 from psnb.errors import CheckpointError, PsnbError

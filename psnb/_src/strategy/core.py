@@ -60,9 +60,10 @@ from psnb._src.strategy.reconciler import (
 )
 from psnb._src.strategy.servers import Servers, ServerWatch
 from psnb._src.strategy.tables import MOST_KEPT, Losses, TableFactory, begin_call
-from psnb._src.utils.files import AnyPath
+from psnb._src.utils.interrupts import uninterrupted
+from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import NAME, truncate
-from psnb._src.utils.threads import run_in_thread, run_on_loop, uninterrupted
+from psnb._src.utils.threads import run_in_thread, run_on_loop
 from psnb.errors import (
     CheckpointError,
     ClusterError,

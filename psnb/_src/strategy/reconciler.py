@@ -35,8 +35,8 @@ from psnb._src.placement.registry import PUBLISH_AGAIN
 from psnb._src.protocol.lost_shards import UNKNOWN
 from psnb._src.strategy.ownership import scheduler_ends
 from psnb._src.strategy.servers import Servers, WatchedServer
-from psnb._src.utils.files import AnyPath
 from psnb._src.utils.loops import LoopErrors
+from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import counted
 from psnb._src.utils.threads import run_on_loop
 from psnb.errors import (

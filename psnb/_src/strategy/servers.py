@@ -54,8 +54,9 @@ from psnb._src.server.operations import (
     StopServer,
 )
 from psnb._src.strategy.ownership import Ownership
+from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.loops import LoopErrors
-from psnb._src.utils.threads import Lock, run_in_thread, run_on_loop
+from psnb._src.utils.threads import run_in_thread, run_on_loop
 from psnb._src.worker.plugin import Runtime
 from psnb.errors import (
     ClusterError,

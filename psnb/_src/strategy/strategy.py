@@ -64,20 +64,15 @@ from psnb._src.strategy.ownership import Ownership, check_scheduler, claim
 from psnb._src.strategy.reconciler import Reconciler, ServerDraining, no_last_save
 from psnb._src.strategy.servers import ServerControl, Servers, begin, extend
 from psnb._src.strategy.tables import describe
-from psnb._src.utils.checks import (
-    check_label,
-    from_config,
-    integer,
-    is_integer,
-    made_up_label,
-    path_text,
-    period,
-    seconds,
-)
-from psnb._src.utils.files import as_path, typed
+from psnb._src.utils.checks import integer, is_integer, path_text, period, seconds
+from psnb._src.utils.config import from_config
 from psnb._src.utils.foreign_names import FixedAttributes
+from psnb._src.utils.interrupts import uninterrupted
+from psnb._src.utils.labels import check_label, made_up_label
+from psnb._src.utils.paths import as_path
+from psnb._src.utils.sealed_json import typed
 from psnb._src.utils.text import counted, shown, text_table
-from psnb._src.utils.threads import run_in_thread, run_on_loop, uninterrupted
+from psnb._src.utils.threads import run_in_thread, run_on_loop
 from psnb.errors import (
     ClusterError,
     ConfigurationError,

@@ -32,7 +32,7 @@ from psnb._src.server.tables.sharding import Partitioner, row_ranges
 from psnb._src.strategy.ownership import Registry
 from psnb._src.strategy.servers import Servers
 from psnb._src.utils.checks import is_integer
-from psnb._src.utils.files import AnyPath
+from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import NAME, shown, size_text, truncate
 from psnb.errors import ConfigurationError, PsnbError
 

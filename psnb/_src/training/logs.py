@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
 from psnb._src.training.trainer import Callback, Trainer
-from psnb._src.utils.files import AnyPath
+from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import error_text
 from psnb.errors import ConfigurationError
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from psnb._src.training.prediction_columns import _WRITERS, Columns, write_rows
+from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.text import shown
-from psnb._src.utils.threads import uninterrupted
 from psnb.errors import ConfigurationError
 
 _PLACE = "*"

@@ -32,8 +32,8 @@ from psnb._src.training.epoch_source import EpochSource
 from psnb._src.training.fetch_lines import FetchLines
 from psnb._src.training.figures import NOTHING, EpochFigures, EpochProgress
 from psnb._src.training.history import EpochRow, TrainingHistory, loaded_rows, saved_rows
+from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.text import error_text
-from psnb._src.utils.threads import Lock
 from psnb.errors import ConfigurationError
 
 STATE = ("epoch", "rows", "iterator", "part")

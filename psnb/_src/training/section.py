@@ -22,7 +22,7 @@ from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.modes import Async, Sync
 from psnb._src.training.device_workers import DeviceWorker
 from psnb._src.utils.checks import integer
-from psnb._src.utils.threads import uninterrupted
+from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.worker.context import report
 from psnb.errors import ConfigurationError
 

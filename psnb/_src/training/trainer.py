@@ -23,8 +23,8 @@ from psnb._src.training.prediction_files import PredictionFiles
 from psnb._src.training.run import STATE, TrainingPlan, TrainingRun
 from psnb._src.training.whole_splits import ALONE, Evaluation, Inference, joined, merged_figures
 from psnb._src.utils.checks import integer, period
-from psnb._src.utils.files import AnyPath
 from psnb._src.utils.foreign_names import FixedAttributes
+from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import dask
 import numpy as np
 
-from psnb._src.utils.memory import address_of, lend
+from psnb._src.transport.buffer_pool import address_of, lend
 
 MOST_BYTES = 1 << 28
 """Of an arena, for one direction of one connection. More goes without shared memory."""

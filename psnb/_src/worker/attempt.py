@@ -11,7 +11,7 @@ from psnb._src.client.updates import Updates
 from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import Assignment, ClosureResult, Taken
 from psnb._src.protocol.packing import Nothing, dumps, loads, shorten_call
-from psnb._src.utils.profiling import COMMIT, COMPUTE, PHASES, READ, start_clock
+from psnb._src.utils.phases import COMMIT, COMPUTE, PHASES, READ, start_clock
 from psnb._src.worker.activity import Activity
 from psnb._src.worker.context import Cancellation
 from psnb._src.worker.lease_requests import LeaseInquiry, LeaseRequests

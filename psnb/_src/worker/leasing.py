@@ -20,10 +20,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
-from psnb._src.protocol.messages import (
-    Lease,
-)
-from psnb._src.utils.profiling import READ, counted_as
+from psnb._src.protocol.messages import Lease
+from psnb._src.utils.phases import READ, counted_as
 from psnb._src.worker.lease_requests import Iterated, LeaseRequests, Replay
 from psnb._src.worker.read_ahead import AheadIterator, ReadAhead
 

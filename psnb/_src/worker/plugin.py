@@ -36,7 +36,7 @@ from psnb._src.placement.registry import LAYOUT, SERVER_KEY, LayoutCache
 from psnb._src.protocol.messages import HANDLER, SessionOpening
 from psnb._src.server.replication import Opening
 from psnb._src.server.serving import GRACE, ParameterServers
-from psnb._src.utils.files import own_version
+from psnb._src.utils.version import own_version
 from psnb._src.worker.mail import HANDLER as MAIL_HANDLER
 from psnb._src.worker.mail import PeerMessages
 from psnb._src.worker.printing import begin_printing, end_printing

@@ -22,7 +22,7 @@ from psnb._src.data.memory.shuffle_plan import ShufflePlan
 from psnb._src.data.splits import ends_with_prefetch
 from psnb._src.utils.foreign_names import SaysWhatToUse
 from psnb._src.utils.ownership import owned
-from psnb._src.utils.profiling import READ, counted_as
+from psnb._src.utils.phases import READ, counted_as
 from psnb._src.utils.text import error_text
 from psnb._src.worker.context import InputContext, current_context, worker_context
 from psnb._src.worker.lease_requests import LeaseRequests

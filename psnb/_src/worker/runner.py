@@ -42,7 +42,7 @@ from psnb._src.protocol.messages import (
 )
 from psnb._src.protocol.packing import loads
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.utils.profiling import COMMIT, stop_clock
+from psnb._src.utils.phases import COMMIT, stop_clock
 from psnb._src.utils.threads import Answer
 from psnb._src.worker.activity import Activity
 from psnb._src.worker.attempt import LoadedFunction, StepAttempt, StepsUnderWay

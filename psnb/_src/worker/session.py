@@ -45,7 +45,7 @@ from psnb._src.protocol.messages import (
     WorkerLeaves,
 )
 from psnb._src.utils.loops import LoopErrors
-from psnb._src.utils.profiling import Stages
+from psnb._src.utils.stages import Stages
 from psnb._src.worker.activity import longest
 from psnb._src.worker.attempt import LoadedFunction
 from psnb._src.worker.link import NotebookLink

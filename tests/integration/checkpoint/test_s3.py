@@ -15,7 +15,7 @@ from moto.server import ThreadedMotoServer
 
 import psnb
 from psnb._src.checkpoint.store import store_at
-from psnb._src.utils.files import RemotePath
+from psnb._src.utils.paths import RemotePath
 from psnb.errors import CheckpointError, ServerLostError
 from tests.conftest import wait_until
 from tests.integration.checkpoint.test_writing import Gate, Saving, gated

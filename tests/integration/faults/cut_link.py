@@ -16,13 +16,7 @@ import numpy as np
 import psnb
 from psnb import EventKind
 from tests.conftest import DEADLINE, connected
-from tests.integration.helpers import (
-    CommandLine,
-    Steps,
-    kinds_of,
-    wait_until_ready,
-    worker_name,
-)
+from tests.integration.helpers import CommandLine, Steps, kinds_of, wait_until_ready, worker_name
 from tests.integration.namespaces import HERE, THERE, linked
 
 HEARTBEAT_TIMEOUT = 2.0

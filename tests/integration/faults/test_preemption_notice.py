@@ -19,8 +19,8 @@ import psnb
 from psnb import EventKind, errors
 from psnb._src.cluster.local import identity
 from psnb._src.placement.layout import ServerAddress
+from psnb._src.server.serving import GRACE
 from psnb._src.strategy.servers import Servers
-from psnb._src.worker.plugin import GRACE
 from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.counting import wait_until_copied
 from tests.integration.helpers import (

@@ -15,11 +15,7 @@ from torch import Tensor
 import psnb
 from psnb.errors import CheckpointError, ServerLostError
 from tests.integration.models import wide_and_deep as wd
-from tests.integration.models.torch_wide_deep import (
-    assert_as_alone,
-    distributed,
-    step_of,
-)
+from tests.integration.models.torch_wide_deep import assert_as_alone, distributed, step_of
 
 pytestmark = pytest.mark.second_tier(
     "a front door more: test_commit_faults.py, test_replicas.py, test_recovery.py have the kills"

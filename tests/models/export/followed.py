@@ -23,7 +23,7 @@ from psnb._src.models.export.sources import DenseSources
 from psnb._src.models.table_rows import table_source
 from psnb._src.server.operations import CreateSparse
 from psnb._src.server.optimizers import Adagrad
-from psnb._src.utils.files import AnyPath
+from psnb._src.utils.paths import AnyPath
 from tests.checkpoint.test_deltas import ROWS, Model
 from tests.client.in_process import DIM, variable
 from tests.models.placing import InProcessStrategy

@@ -8,8 +8,8 @@ from typing import Any
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
 from psnb._src.protocol.dask_futures import GivenFutures
 from psnb._src.protocol.packing import InputReference, PerWorkerReference, dumps
+from psnb._src.utils.inbox import Inbox
 from psnb._src.utils.text import shown, truncate
-from psnb._src.utils.threads import Inbox
 from psnb.errors import ConfigurationError
 
 

@@ -8,10 +8,9 @@ import time
 from collections.abc import Iterable, Iterator
 
 from psnb._src.coordinator.closures.remote_value import RemoteValue, require_progress
-from psnb._src.utils.text import shown, timed_out
-from psnb.errors import (
-    ConfigurationError,
-)
+from psnb._src.utils.text import shown
+from psnb._src.utils.tracebacks import timed_out
+from psnb.errors import ConfigurationError
 
 _LOOK_AGAIN = 1.0
 """Seconds between checks whether closures are blocked: there is no callback for that."""

@@ -19,8 +19,10 @@ from psnb._src.jupyter_compat import current_cell
 from psnb._src.protocol.errors import unpack_error
 from psnb._src.protocol.packing import InputReference, dumps, loads
 from psnb._src.utils.foreign_names import SaysWhatToUse
-from psnb._src.utils.text import error_text, timed_out, truncate
-from psnb._src.utils.threads import Inbox, Lock
+from psnb._src.utils.inbox import Inbox
+from psnb._src.utils.interrupts import Lock
+from psnb._src.utils.text import error_text, truncate
+from psnb._src.utils.tracebacks import timed_out
 from psnb.errors import (
     ClosureCancelledError,
     ClosureInputError,

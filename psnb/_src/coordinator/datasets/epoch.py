@@ -23,7 +23,8 @@ from psnb._src.coordinator.closures.options import WorkerPredicate
 from psnb._src.coordinator.closures.remote_value import RemoteValue, StepValues, require_progress
 from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.monitor.statistics import WorkerStatistics
-from psnb._src.utils.threads import Inbox, uninterrupted
+from psnb._src.utils.inbox import Inbox
+from psnb._src.utils.interrupts import uninterrupted
 
 _AHEAD = 4
 """Closures that are scheduled for each worker, so that it never waits for the notebook."""

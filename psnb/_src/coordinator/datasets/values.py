@@ -22,8 +22,8 @@ from psnb._src.monitor.html.tables import html_table
 from psnb._src.protocol.dask_futures import captured
 from psnb._src.protocol.packing import PerWorkerReference, dumps
 from psnb._src.utils.foreign_names import SaysWhatToUse
+from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.text import NAME, truncate
-from psnb._src.utils.threads import uninterrupted
 from psnb._src.worker.resources import make_dataset, make_iterator, read_spec
 from psnb.errors import ConfigurationError, CoordinatorClosedError, WorkerLostError
 

@@ -16,7 +16,7 @@ from psnb._src.coordinator.scheduling.leases import EpochLeases, Progress, Turn
 from psnb._src.coordinator.scheduling.ordered_leases import OrderedLeases
 from psnb._src.coordinator.scheduling.work import Execution, Work
 from psnb._src.protocol import messages
-from psnb._src.utils.threads import Lock
+from psnb._src.utils.interrupts import Lock
 from psnb.errors import DatasetError
 
 

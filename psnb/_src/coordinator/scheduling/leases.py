@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.protocol import messages
-from psnb._src.utils.threads import Lock
+from psnb._src.utils.interrupts import Lock
 from psnb.errors import ConfigurationError, InternalError
 
 VERSION = 2

@@ -8,7 +8,7 @@ from psnb._src.coordinator.closures.call import Call
 from psnb._src.coordinator.closures.functions import Function
 from psnb._src.coordinator.closures.options import ScheduleOptions
 from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.utils.threads import Lock
+from psnb._src.utils.interrupts import Lock
 from psnb._src.worker.context import InputContext
 
 

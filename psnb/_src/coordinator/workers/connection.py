@@ -30,7 +30,7 @@ from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol import messages
 from psnb._src.protocol.errors import unpack_error
 from psnb._src.protocol.modes import Geo
-from psnb._src.utils.files import OtherVersionError
+from psnb._src.utils.version import OtherVersionError
 from psnb._src.worker.context import InputContext
 
 Results = list[tuple[Work, messages.ClosureResult]]

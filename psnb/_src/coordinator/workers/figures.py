@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from psnb._src.coordinator.workers.states import ConnectionState
 from psnb._src.monitor.counters import Rate
 from psnb._src.monitor.statistics import WorkerStatistics
-from psnb._src.utils.profiling import PHASES, PhaseStatistics, Stages
+from psnb._src.utils.phases import PHASES, PhaseStatistics
+from psnb._src.utils.stages import Stages
 
 _SAME = 0.5
 """Seconds by which the beginning of one and the same activity may seem to differ."""

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from psnb._src.dask_compat import Comm
 from psnb._src.protocol import messages
 from psnb._src.transport.stream import MessageStream, message_stream
-from psnb._src.utils.files import check_version, own_version
+from psnb._src.utils.version import check_version, own_version
 
 OPEN_TIMEOUT = 10.0
 """Seconds in which a worker must be connected, and answer the opening of a session."""

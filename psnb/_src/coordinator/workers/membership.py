@@ -43,8 +43,9 @@ from psnb._src.monitor.events import EventKind
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.errors import unpack_error
 from psnb._src.protocol.modes import Geo
+from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.loops import LoopErrors
-from psnb._src.utils.threads import run_on_loop, runs_here, uninterrupted
+from psnb._src.utils.threads import run_on_loop, runs_here
 from psnb.errors import PsnbError, ServerLostError, WorkerLostError
 
 logger = logging.getLogger("psnb")

@@ -27,7 +27,7 @@ from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
 from psnb._src.data.formats.streams import Decompressed, HttpFile
-from psnb._src.utils.files import filesystem_of, is_local
+from psnb._src.utils.paths import filesystem_of, is_local
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError, PsnbError
 

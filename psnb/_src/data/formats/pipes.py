@@ -20,7 +20,7 @@ import numpy as np
 from psnb._src.data.formats.chunks import CHUNK_BYTES
 from psnb._src.data.formats.files import compression_of, opened, reading
 from psnb._src.data.formats.windows import ByteWindow
-from psnb._src.utils.files import is_local
+from psnb._src.utils.paths import is_local
 from psnb.errors import DatasetError
 
 _KEPT = 4096

@@ -33,7 +33,7 @@ from psnb._src.data.formats.files import INFER, compression_of, writing
 from psnb._src.data.formats.tf_example import Feature, FixedLen, check_features, parse_parts
 from psnb._src.data.formats.windows import ByteWindow, window_on
 from psnb._src.data.formats.words import half_word, word_at
-from psnb._src.utils.files import filesystem_of
+from psnb._src.utils.paths import filesystem_of
 from psnb.errors import DatasetError
 
 _NUMBER = np.dtype("<u4")

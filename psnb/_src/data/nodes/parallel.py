@@ -19,7 +19,8 @@ from psnb._src.data.block import Block
 from psnb._src.data.context import Context
 from psnb._src.data.node import Node, NodeIterator, State
 from psnb._src.data.reader import Reader
-from psnb._src.utils.threads import Answer, Condition, uninterrupted
+from psnb._src.utils.interrupts import Condition, uninterrupted
+from psnb._src.utils.threads import Answer
 from psnb.errors import DatasetError
 
 _Job = tuple[Answer[Any], Callable[..., Any], tuple[Any, ...]]

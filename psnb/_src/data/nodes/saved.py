@@ -23,7 +23,7 @@ from psnb._src.data.node import Node
 from psnb._src.data.nodes.parts import VERSION, PartReader, PartsWriter, part_name, writing
 from psnb._src.data.reader import Reader
 from psnb._src.utils.checks import path_text
-from psnb._src.utils.files import is_local
+from psnb._src.utils.paths import is_local
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError
 

@@ -9,7 +9,8 @@ from msgspec import Meta, Struct
 
 from psnb._src.data.ragged import Ragged
 from psnb._src.utils.arrays import array_of, integers_of
-from psnb._src.utils.files import DTYPES, one_of, require
+from psnb._src.utils.mapped_arrays import DTYPES
+from psnb._src.utils.sealed_json import one_of, require
 from psnb.errors import ConfigurationError
 
 WIDE = ("int64", "uint64")

@@ -13,8 +13,8 @@ import weakref
 from typing import Protocol
 
 from psnb._src.checkpoint.manager import SaveSchedule
+from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.text import truncate
-from psnb._src.utils.threads import uninterrupted
 
 logger = logging.getLogger("psnb")
 

@@ -20,7 +20,7 @@ from psnb._src.models.export.feeds import ModelFeed
 from psnb._src.models.export.jax_calls import foreign_calls
 from psnb._src.models.export.manifest import ModelManifest
 from psnb._src.models.export.tables import StoredTable
-from psnb._src.utils.files import require, typed
+from psnb._src.utils.sealed_json import require, typed
 
 with_x64: Callable[[bool], Any] = (
     jax if hasattr(jax, "enable_x64") else jax.experimental

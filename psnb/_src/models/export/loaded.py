@@ -36,9 +36,9 @@ from psnb._src.models.export.row_files import check_index, mapped, place_dtype
 from psnb._src.models.export.tables import StoredRows, StoredTable
 from psnb._src.utils.arrays import concatenated
 from psnb._src.utils.checks import integer, path_text, period
-from psnb._src.utils.files import as_path
+from psnb._src.utils.interrupts import Lock
+from psnb._src.utils.paths import as_path
 from psnb._src.utils.text import shown, truncate
-from psnb._src.utils.threads import Lock
 from psnb.errors import ConfigurationError, ExportError
 
 _NOWHERE = (

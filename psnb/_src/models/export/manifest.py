@@ -33,8 +33,9 @@ from psnb._src.models.export.sources import DenseSources, Float, Start
 from psnb._src.models.export.tables import ExportedTable
 from psnb._src.server.tables.admission import ADMISSIONS
 from psnb._src.server.tables.initializers import INITIALIZERS
-from psnb._src.utils.checks import from_config
-from psnb._src.utils.files import checksum, one_of, read_sealed, require, sealed, typed
+from psnb._src.utils.config import from_config
+from psnb._src.utils.files import checksum
+from psnb._src.utils.sealed_json import one_of, read_sealed, require, sealed, typed
 
 FORMAT = 2
 MANIFEST = "manifest.json"

@@ -13,7 +13,7 @@ from psnb._src.checkpoint.reader import NewerCheckpoint, WantedParameter, newer_
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.manifest import ModelManifest
 from psnb._src.models.export.tables import StoredTable
-from psnb._src.utils.files import AnyPath
+from psnb._src.utils.paths import AnyPath
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from psnb._src.utils.files import mapped_arrays, safetensors_head
+from psnb._src.utils.mapped_arrays import mapped_arrays, safetensors_head
 from psnb.errors import ExportError
 
 _HEADER = 4096

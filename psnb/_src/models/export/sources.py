@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from psnb._src.utils.files import one_of, require
+from psnb._src.utils.sealed_json import one_of, require
 
 Start = Annotated[int, Meta(ge=0)]
 

@@ -30,7 +30,7 @@ from psnb._src.models.export.feeds import ModelFeed
 from psnb._src.models.export.manifest import ModelManifest
 from psnb._src.models.export.tables import StoredTable
 from psnb._src.models.export.torch_operators import checked, is_allowed
-from psnb._src.utils.files import require, typed
+from psnb._src.utils.sealed_json import require, typed
 
 PROGRAM = "program.torch.json"
 """The file of the graph."""

@@ -27,7 +27,9 @@ from psnb._src.models.export.manifest import (
 from psnb._src.models.export.quantization import STORED, RowError, quantized, restored
 from psnb._src.models.export.row_files import ArrayFile, write_index
 from psnb._src.utils.checks import is_number, path_text
-from psnb._src.utils.files import as_path, plain_json, sync, synced
+from psnb._src.utils.files import sync, synced
+from psnb._src.utils.paths import as_path
+from psnb._src.utils.sealed_json import plain_json
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, ExportError
 

@@ -38,7 +38,7 @@ from psnb._src.models.torch.replica import Flags, Replica, Replicas
 from psnb._src.models.torch.split import local_values, split
 from psnb._src.models.torch.tensors import from_device
 from psnb._src.protocol.modes import Sync
-from psnb._src.utils.text import hide_internal_frames
+from psnb._src.utils.tracebacks import hide_internal_frames
 from psnb.errors import ConfigurationError, InvalidArrayError
 
 _MOVING = {"to", "to_empty", "cpu", "cuda", "xpu", "mtia", "ipu"}

@@ -11,7 +11,7 @@ from psnb._src.monitor.events import Event
 from psnb._src.monitor.failures import Failure
 from psnb._src.monitor.html.tables import MOST_ROWS, html_table
 from psnb._src.monitor.statistics import Statistics
-from psnb._src.utils.profiling import PHASES, PhaseStatistics
+from psnb._src.utils.phases import PHASES, PhaseStatistics
 from psnb._src.utils.text import text_table
 
 

@@ -14,10 +14,7 @@ from collections import deque
 from typing import Any
 
 from psnb._src.monitor.html.summary import moment, render
-from psnb._src.monitor.protocol import (
-    Summary,
-    Update,
-)
+from psnb._src.monitor.protocol import Summary, Update
 
 INTERVAL = 10.0
 """Seconds between two summaries while a coordinator works: each is saved with the notebook."""

@@ -14,7 +14,7 @@ from psnb._src.monitor.html import chart
 from psnb._src.monitor.html.tables import TEMPLATES
 from psnb._src.monitor.protocol import Metric, Number, ServerRow, Update, WorkerRow
 from psnb._src.monitor.states import Tone
-from psnb._src.utils.profiling import PHASES
+from psnb._src.utils.phases import PHASES
 from psnb._src.utils.text import counted, size_text
 
 MOST_FAILURES = 10

@@ -23,10 +23,7 @@ from psnb._src.jupyter_compat import checked_by_itself, untracked
 from psnb._src.monitor import protocol
 from psnb._src.monitor.jupyter_server import messages
 from psnb._src.monitor.jupyter_server.commands import reply
-from psnb._src.monitor.jupyter_server.coordinators import (
-    Allowance,
-    TooManyError,
-)
+from psnb._src.monitor.jupyter_server.coordinators import Allowance, TooManyError
 from psnb._src.monitor.jupyter_server.hub import Busy, Hub
 from psnb._src.monitor.jupyter_server.panel import Panel
 from psnb._src.monitor.protocol import SECRET_HEADER

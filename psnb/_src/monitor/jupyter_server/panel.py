@@ -13,9 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from psnb._src.monitor import protocol
-from psnb._src.monitor.jupyter_server.coordinators import (
-    CoordinatorRegistry,
-)
+from psnb._src.monitor.jupyter_server.coordinators import CoordinatorRegistry
 
 MOST_REPLIES = 200
 """Limit of replies that wait for a panel."""

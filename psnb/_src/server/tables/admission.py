@@ -14,7 +14,8 @@ import numpy as np
 
 from psnb._src.server.hashing import hash_ids
 from psnb._src.server.kernels import read_only
-from psnb._src.utils.checks import integer, is_number, to_config
+from psnb._src.utils.checks import integer, is_number
+from psnb._src.utils.config import to_config
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.server.hashing import fill_normal, fill_uniform
-from psnb._src.utils.checks import integer, is_number, to_config
+from psnb._src.utils.checks import integer, is_number
+from psnb._src.utils.config import to_config
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 

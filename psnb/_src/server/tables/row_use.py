@@ -15,7 +15,8 @@ from psnb._src.server import kernels
 from psnb._src.server.kernels import read_only
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.states import ROW_USE
-from psnb._src.utils.checks import is_number, to_config
+from psnb._src.utils.checks import is_number
+from psnb._src.utils.config import to_config
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
 

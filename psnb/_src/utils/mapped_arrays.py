@@ -1,0 +1,82 @@
+"""Arrays of safetensors files, mapped into memory: only what is touched is read. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from safetensors import safe_open
+
+from psnb._src.utils.sealed_json import one_of
+
+DTYPES = {
+    f"{kind.upper()}{8 * size}": np.dtype(f"<{kind}{size}")
+    for kind, sizes in (("i", (1, 2, 4, 8)), ("u", (1, 2, 4, 8)), ("f", (2, 4, 8)))
+    for size in sizes
+}
+"""The dtypes that parameters have, by their names in the files."""
+
+Dtype = Annotated[str, one_of(*(each.name for each in DTYPES.values()))]
+"""The name of one, as `msgspec` checks it."""
+
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def safetensors_head(
+    arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]], nbytes: int = 0
+) -> bytes:
+    """Return the beginning of a safetensors file, before the bytes of its arrays.
+
+    By hand, as the library writes only arrays that are in memory as a whole.
+
+    Parameters
+    ----------
+    arrays : mapping of str to tuple
+        Dtype and shape of each, in the order in which they follow without gaps.
+    nbytes : int
+        The least number of its bytes; always a multiple of 8.
+    """
+    header, end = {}, 0
+    for name, (dtype, shape) in arrays.items():
+        start, end = end, end + dtype.itemsize * math.prod(shape)
+        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text = text.ljust(max(len(text) + -len(text) % 8, nbytes - 8))
+    return len(text).to_bytes(8, "little") + text
+
+
+def mapped_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file by their names, mapped into memory and read-only.
+
+    The file must not be shortened while they are used: that ends the process.
+
+    Raises
+    ------
+    OSError, SafetensorError, ValueError
+        If it is not such a file, or has an array of another dtype.
+    """
+    with safe_open(path, framework="numpy"):
+        pass  # it raises unless the arrays in the header fill the file
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    return {name: _mapped(path, name, 8 + size, form) for name, form in header.items()}
+
+
+def _mapped(path: Path, name: str, start: int, form: dict[str, Any]) -> np.ndarray:
+    dtype, shape = DTYPES.get(form["dtype"]), tuple(form["shape"])
+    if dtype is None:
+        raise ValueError(f"array {name!r:.80} has dtype {form['dtype']}")
+    try:
+        if not math.prod(shape):
+            return np.empty(shape, dtype)
+        whole = np.memmap(path, dtype, "r", start + form["data_offsets"][0], shape)
+    except OverflowError as error:
+        raise ValueError(f"array {name!r:.80} has shape {shape}") from error
+    return whole.view(np.ndarray)

@@ -1,0 +1,170 @@
+"""Addresses of files: paths on this machine, or what fsspec understands, like ``s3://bucket/key``.
+
+Pure. fsspec's errors say what a protocol needs to be installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import total_ordering
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+_PROTOCOL = re.compile("[A-Za-z0-9+._-]+://")
+
+
+def is_local(path: str) -> bool:
+    """Return whether a path is one of this machine's files, without a protocol."""
+    return _PROTOCOL.match(path) is None
+
+
+def filesystem_of(address: str) -> tuple[Any, str]:
+    """Return the filesystem of an address or local path, and the file's name in it."""
+    if is_local(address):
+        return LocalFileSystem(), os.path.abspath(address)
+    kind = fsspec.get_filesystem_class(address.split("://", 1)[0])
+    return kind(**kind._get_kwargs_from_urls(address)), kind._strip_protocol(address)
+
+
+@total_ordering
+class RemotePath:
+    """The address of a file or folder; what is there is always looked up again.
+
+    Immutable, and safe in any thread. All errors of the place are OSErrors.
+
+    Parameters
+    ----------
+    address : str
+        Something like ``s3://bucket/folder``.
+    """
+
+    __slots__ = ("_address",)
+
+    def __init__(self, address: str) -> None:
+        self._address = address.rstrip("/")
+
+    def __str__(self) -> str:
+        return self._address
+
+    def __fspath__(self) -> str:
+        return self._address  # which fsspec and what is built on it understand
+
+    def __repr__(self) -> str:
+        return f"<psnb RemotePath {self._address!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and str(self) == str(other)
+
+    def __lt__(self, other: RemotePath) -> bool:
+        return str(self) < str(other)
+
+    def __hash__(self) -> int:
+        return hash(self._address)
+
+    def __truediv__(self, below: str) -> RemotePath:
+        return RemotePath(f"{self._address}/{below}")
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self._address.rpartition("/")[2]
+
+    @property
+    def parent(self) -> RemotePath:
+        """All but the last part."""
+        return RemotePath(self._address.rpartition("/")[0])
+
+    def exists(self) -> bool:
+        """Return whether something is there; raise if that cannot be known now.
+
+        By ``info``: fsspec's own ``exists`` takes any error for an answer.
+        """
+        try:
+            with self._system() as (system, inner):
+                system.info(inner)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def names(self) -> list[str]:
+        """Return the names of what is in a folder; none if it is not there."""
+        try:
+            with self._system() as (system, inner):
+                found = system.ls(inner, detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(each.rstrip("/").rpartition("/")[2] for each in found)
+
+    def size(self) -> int:
+        """Return the bytes of a file."""
+        with self._system() as (system, inner):
+            return int(system.size(inner))
+
+    def modified(self) -> float:
+        """Return when a file was written, in seconds since the epoch."""
+        with self._system() as (system, inner):
+            return float(system.modified(inner).timestamp())
+
+    def read_text(self) -> str:
+        """Return the text of a file."""
+        with self._system() as (system, inner):
+            return str(system.cat_file(inner).decode())
+
+    def create(self, text: str) -> None:
+        """Make a file, unless there is one: then it raises FileExistsError.
+
+        Most stores see to it that only one of two can, who do it at once.
+        """
+        with self._system() as (system, inner):
+            system.pipe_file(inner, text.encode(), mode="create")
+
+    def make_folder(self) -> None:
+        """Make a folder and those around it, where there are any; but no bucket."""
+        with self._system() as (system, inner):
+            if "/" not in inner.strip("/") or system.exists(inner):
+                return
+            self.parent.make_folder()
+            with suppress(FileExistsError):  # another one was faster
+                system.mkdir(inner, create_parents=False)
+
+    def fetch(self, to: Path) -> None:
+        """Copy a file to this machine."""
+        with self._system() as (system, inner):
+            system.get_file(inner, str(to))
+
+    def remove(self) -> None:
+        """Remove a file, or a folder with all that is in it; nothing if it is not there."""
+        try:
+            with self._system() as (system, inner):
+                system.rm(inner, recursive=True)
+        except FileNotFoundError:
+            pass
+
+    @contextmanager
+    def _system(self) -> Iterator[tuple[Any, str]]:
+        try:
+            system, inner = filesystem_of(self._address)
+            system.invalidate_cache()  # others write there, too
+            yield system, inner
+        except OSError:
+            raise
+        except Exception as error:  # of any store's own kind
+            raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+AnyPath = Path | RemotePath
+"""Where a folder is."""
+
+
+def as_path(given: str | os.PathLike[str]) -> AnyPath:
+    """Return the place that a path or address names."""
+    text = os.fspath(given)
+    if is_local(text) or text.startswith("file://"):
+        return Path(text.removeprefix("file://")).absolute()
+    return RemotePath(text)
