@@ -68,7 +68,9 @@ PUBLIC = [
     *("Trainer", "TrainingHistory", "TrainingSnapshot"),
 ]
 
-INTERNALS = [path for path in FILES if path.stem in ("dask_compat", "jupyter_compat")]
+INTERNALS = [
+    path for path in FILES if {"dask_compat", "jupyter_compat"} & {path.stem, path.parent.name}
+]
 """Where parts of Dask and Jupyter are touched that are not documented."""
 
 INTERNAL_MODULES = ("dask.", "distributed.", "ipykernel", "jupyter_server.services")

@@ -21,7 +21,7 @@ import psnb
 from psnb._src.client.comm_client import PATIENCE, CommServerClient
 from psnb._src.client.commit import UndecidedError
 from psnb._src.client.requests import Request, RequestBatch
-from psnb._src.dask_compat import event_loop, pool_of
+from psnb._src.dask_compat.reach import event_loop, pool_of
 from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.placement.registry import LayoutCache
 from psnb._src.server.commit_log import Commit, Part

@@ -23,7 +23,7 @@ from psnb._src.cluster.links import (
     short_limits,
     warn_of_short_limits,
 )
-from psnb._src.dask_compat import event_loop, has_ended, host_and_port, is_connected
+from psnb._src.dask_compat.reach import event_loop, has_ended, host_and_port, is_connected
 from psnb._src.utils.threads import run_on_loop
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.black_hole import BlackHole

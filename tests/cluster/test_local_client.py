@@ -19,7 +19,7 @@ from psnb import errors
 from psnb._src.cluster import local
 from psnb._src.cluster.local import LocalClient, Shape, dashboard_link
 from psnb._src.coordinator import coordinator as coordinators
-from psnb._src.dask_compat import serves_dashboard
+from psnb._src.dask_compat.plugins import serves_dashboard
 from tests.conftest import wait_until
 
 ONE: dict[str, Any] = {"workers": 1, "servers": 1, "processes": False}

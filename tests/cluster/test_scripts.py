@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from psnb._src.dask_compat import script_hidden
+from psnb._src.dask_compat.local import script_hidden
 
 BEGINNING = """
 import os

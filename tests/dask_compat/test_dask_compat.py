@@ -10,32 +10,34 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster, Scheduler, SchedulerPlugin, Worker
 
-from psnb._src.dask_compat import (
+from psnb._src.dask_compat.plugins import (
     actor_of,
     actors_at,
     add_handler,
+    call_every,
+    hold_tasks,
+    keep_awake,
+    memory_limit,
+    plugin_named,
+    release_tasks,
+    remove_handler,
+    replace_operation,
+    threads_of,
+)
+from psnb._src.dask_compat.reach import (
     ask,
     ask_scheduler,
-    call_every,
     connect_separately,
     event_loop,
     give_back_connection,
     has_ended,
     has_open_connection,
-    hold_tasks,
     is_connected,
     is_open,
-    keep_awake,
-    memory_limit,
-    plugin_named,
     pool_of,
-    release_tasks,
-    remove_handler,
-    replace_operation,
     scheduler_address,
     scheduler_identity,
     socket_stream,
-    threads_of,
 )
 from psnb._src.utils.threads import run_on_loop
 from tests.conftest import DEADLINE, wait_until

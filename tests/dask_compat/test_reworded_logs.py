@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from distributed.core import Status
 
-from psnb._src.dask_compat import await_heartbeats, of_process
+from psnb._src.dask_compat.local import await_heartbeats, of_process
 
 NANNY, WORKER = (logging.getLogger(f"distributed.{name}") for name in ("nanny", "worker"))
 

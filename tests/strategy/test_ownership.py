@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator
 import pytest
 from distributed import Client, LocalCluster
 
-from psnb._src.dask_compat import event_loop
+from psnb._src.dask_compat.reach import event_loop
 from psnb._src.placement.layout import Layout
 from psnb._src.placement.registry import PUBLISH, OwnershipRecord
 from psnb._src.strategy.ownership import Ownership, claim

@@ -31,7 +31,7 @@ from psnb._src.client.connection import CONNECT_TIMEOUT, ServerConnection, open_
 from psnb._src.client.control import ServerLiveness
 from psnb._src.client.requests import Request, RequestBatch, lost, unreadable, unresponsive
 from psnb._src.client.server_client import ServerClient
-from psnb._src.dask_compat import ConnectionPool, is_open
+from psnb._src.dask_compat.reach import ConnectionPool, is_open
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId
 from psnb._src.placement.registry import LayoutCache
 from psnb._src.server.commit_log import Commit, Part

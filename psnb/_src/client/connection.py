@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from psnb._src.dask_compat import ConnectionPool, give_back_connection
+from psnb._src.dask_compat.reach import ConnectionPool, give_back_connection
 from psnb._src.server.memory import refusal
 from psnb._src.server.operations import Failed, ServerReply, ServerRequest, number_in
 from psnb._src.server.replication import ForwardedRequest

@@ -15,7 +15,7 @@ from typing import Any
 
 from psnb._src.client.connection import ServerConnection, open_connection
 from psnb._src.client.requests import RequestBatch
-from psnb._src.dask_compat import ConnectionPool
+from psnb._src.dask_compat.reach import ConnectionPool
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.server.operations import Done, Failed, HostOperation, ServerAnswer
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psnb._src.dask_compat import cloudpickled
+from psnb._src.dask_compat.reach import cloudpickled
 from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.protocol.lost_shards import lost_shard
 from psnb._src.server.operations import (

@@ -22,7 +22,7 @@ from typing import Any
 import dask
 from distributed import Client, Security
 
-from psnb._src.dask_compat import (
+from psnb._src.dask_compat.reach import (
     ask_scheduler,
     await_before_reconnecting,
     connect_separately,

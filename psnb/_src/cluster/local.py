@@ -24,17 +24,14 @@ from distributed import Client, Scheduler, Security, Worker
 
 from psnb._src.cluster.links import CLIENT_ENDED, present, raise_limits
 from psnb._src.cluster.scaling import ROLE
-from psnb._src.dask_compat import (
+from psnb._src.dask_compat.local import (
     PrivateScheduler,
     PrivateWorker,
     SlowStartNanny,
     SteadyCluster,
-    event_loop,
-    has_ended,
-    is_connected,
-    scheduler_identity,
-    serves_dashboard,
 )
+from psnb._src.dask_compat.plugins import serves_dashboard
+from psnb._src.dask_compat.reach import event_loop, has_ended, is_connected, scheduler_identity
 from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_names import explained
 from psnb._src.utils.threads import run_on_loop

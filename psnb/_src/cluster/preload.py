@@ -24,7 +24,7 @@ from contextlib import suppress
 
 from distributed import Worker
 
-from psnb._src.dask_compat import await_heartbeats
+from psnb._src.dask_compat.local import await_heartbeats
 
 
 def dask_setup(worker: Worker) -> None:

@@ -21,14 +21,11 @@ import dask
 from distributed import Client, Scheduler, SchedulerPlugin
 
 from psnb._src.cluster.links import SHORT_LIMITS, short_limits
-from psnb._src.dask_compat import (
-    WorkerState,
-    add_handler,
+from psnb._src.dask_compat.plugins import WorkerState, add_handler, plugin_named, replace_operation
+from psnb._src.dask_compat.reach import (
     ask_scheduler,
     event_loop,
     parse_timedelta,
-    plugin_named,
-    replace_operation,
     scales_itself,
     scheduler_identity,
     unpickled,

@@ -65,7 +65,7 @@ from psnb._src.coordinator.workers.membership import Membership
 from psnb._src.coordinator.workers.resolve import Resolver
 from psnb._src.coordinator.workers.services import Services
 from psnb._src.coordinator.workers.steps import Steps, gate_for
-from psnb._src.dask_compat import event_loop, scheduler_identity
+from psnb._src.dask_compat.reach import event_loop, scheduler_identity
 from psnb._src.jupyter_compat import in_notebook
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.display import LiveView

@@ -18,7 +18,7 @@ from psnb._src.cluster.scaling import add_worker, cannot_add, retire_worker
 from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.workers.membership import Membership
-from psnb._src.dask_compat import scheduler_address, scheduler_since
+from psnb._src.dask_compat.reach import scheduler_address, scheduler_since
 from psnb._src.jupyter_compat import kernel_id
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.events import Event, EventKind

@@ -24,7 +24,7 @@ from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin
 
-from psnb._src.dask_compat import (
+from psnb._src.dask_compat.plugins import (
     actors_at,
     add_handler,
     call_every,

@@ -13,7 +13,8 @@ from typing import Any
 
 from distributed import Client, Future, get_client, get_worker
 
-from psnb._src.dask_compat import event_loop, scheduler_address, scheduler_has
+from psnb._src.dask_compat.collections import scheduler_has
+from psnb._src.dask_compat.reach import event_loop, scheduler_address
 from psnb._src.protocol.left_behind import LeftBehind
 from psnb._src.utils.ownership import owned
 from psnb._src.utils.text import error_text

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from psnb._src.dask_compat import unpickled
+from psnb._src.dask_compat.reach import unpickled
 from psnb._src.server.memory import require_room
 from psnb._src.server.operations import (
     CreateDense,

@@ -34,14 +34,8 @@ from functools import partial
 
 from distributed import Worker
 
-from psnb._src.dask_compat import (
-    CONNECTION_KEPT,
-    Comm,
-    actor_of,
-    add_handler,
-    event_loop,
-    remove_handler,
-)
+from psnb._src.dask_compat.plugins import actor_of, add_handler, remove_handler
+from psnb._src.dask_compat.reach import CONNECTION_KEPT, Comm, event_loop
 from psnb._src.placement.registry import ParameterServer
 from psnb._src.server.making import build, takes_long, to_make, unpacked, warm_up
 from psnb._src.server.memory import answers_in, refusal

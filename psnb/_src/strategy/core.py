@@ -35,7 +35,7 @@ from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.variable import Variable
 from psnb._src.cluster.links import connection_ended, present
 from psnb._src.cluster.local import WorkerNames, closure_workers, roles
-from psnb._src.dask_compat import (
+from psnb._src.dask_compat.reach import (
     cloudpickled,
     event_loop,
     has_ended,

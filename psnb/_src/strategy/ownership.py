@@ -24,7 +24,7 @@ from distributed import Client
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.variable import Variable
 from psnb._src.cluster.links import listens
-from psnb._src.dask_compat import (
+from psnb._src.dask_compat.reach import (
     ask_scheduler,
     has_ended,
     is_connected,

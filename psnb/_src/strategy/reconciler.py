@@ -27,7 +27,7 @@ from distributed import Client
 from psnb._src.client.comm_client import FAILOVER_TIMEOUT
 from psnb._src.cluster.links import present
 from psnb._src.cluster.local import roles
-from psnb._src.dask_compat import event_loop, has_ended, scheduler_identity
+from psnb._src.dask_compat.reach import event_loop, has_ended, scheduler_identity
 from psnb._src.monitor.events import EventKind
 from psnb._src.placement.layout import Layout, ServerAddress, moves
 from psnb._src.placement.next_layout import DesiredLayout, Health, SyncPauses, next_layout

@@ -28,7 +28,7 @@ from psnb._src.client.requests import Request
 from psnb._src.client.variable import Variable
 from psnb._src.cluster.links import warn_of_short_limits
 from psnb._src.cluster.scaling import ClosureScaling, ServerProtection
-from psnb._src.dask_compat import ConnectionPool, ask_scheduler, event_loop, pool_of
+from psnb._src.dask_compat.reach import ConnectionPool, ask_scheduler, event_loop, pool_of
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.statistics import ServerStatistics
 from psnb._src.monitor.viewed import OptimizerState

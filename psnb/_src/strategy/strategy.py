@@ -44,7 +44,7 @@ from psnb._src.client.sparse_shards import EmbeddingSpec
 from psnb._src.client.variable import Variable
 from psnb._src.cluster.links import CLIENT_ENDED, hold
 from psnb._src.cluster.local import choose_servers, closure_workers, dashboard_link, identity
-from psnb._src.dask_compat import ask_scheduler, cloudpickled, event_loop, has_ended, pool_of
+from psnb._src.dask_compat.reach import ask_scheduler, cloudpickled, event_loop, has_ended, pool_of
 from psnb._src.monitor.events import Event
 from psnb._src.monitor.html.lists import Events
 from psnb._src.monitor.html.tables import html_table

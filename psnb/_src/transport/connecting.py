@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import ssl
 
-from psnb._src.dask_compat import (
+from psnb._src.dask_compat.reach import (
     Comm,
     ConnectionPool,
     has_open_connection,

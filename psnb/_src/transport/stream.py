@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import numpy as np
 from tornado.iostream import IOStream, StreamClosedError
 
-from psnb._src.dask_compat import Comm, cloudpickled, socket_stream
+from psnb._src.dask_compat.reach import Comm, cloudpickled, socket_stream
 from psnb._src.transport.buffer_pool import BufferPool
 from psnb._src.transport.message import Message, made
 from psnb._src.transport.shared_memory import Arena, Mapped, SharedBlock

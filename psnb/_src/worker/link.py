@@ -10,14 +10,8 @@ import itertools
 from concurrent.futures import Future
 from typing import Any
 
-from psnb._src.dask_compat import Comm
-from psnb._src.protocol.messages import (
-    Inquiry,
-    QuestionAsked,
-    TakeAnswer,
-    ToNotebook,
-    ToWorker,
-)
+from psnb._src.dask_compat.reach import Comm
+from psnb._src.protocol.messages import Inquiry, QuestionAsked, TakeAnswer, ToNotebook, ToWorker
 from psnb._src.transport.stream import MessageStream, message_stream
 from psnb.errors import ClosureCancelledError
 

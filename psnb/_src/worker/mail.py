@@ -17,14 +17,8 @@ from weakref import WeakMethod
 
 from distributed import Worker
 
-from psnb._src.dask_compat import (
-    ask,
-    event_loop,
-    give_back_connection,
-    memory_limit,
-    offload,
-    pool_of,
-)
+from psnb._src.dask_compat.plugins import memory_limit
+from psnb._src.dask_compat.reach import ask, event_loop, give_back_connection, offload, pool_of
 from psnb._src.transport.connecting import connect
 from psnb.errors import WorkerLostError
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from distributed import Future, Worker, get_client, get_worker
 
-from psnb._src.dask_compat import event_loop, sizeof, task_value
+from psnb._src.dask_compat.collections import sizeof, task_value
+from psnb._src.dask_compat.reach import event_loop
 from psnb._src.data.block import Block
 from psnb._src.data.nodes.partitions import rows_of_partition
 from psnb._src.data.spec import Spec

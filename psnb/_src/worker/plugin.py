@@ -22,15 +22,8 @@ from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.connection import open_connection
 from psnb._src.client.server_client import add_process_client, remove_process_client
 from psnb._src.cluster.links import SHORT_LIMITS, short_limits
-from psnb._src.dask_compat import (
-    CONNECTION_KEPT,
-    Comm,
-    add_handler,
-    ask_scheduler,
-    event_loop,
-    pool_of,
-    remove_handler,
-)
+from psnb._src.dask_compat.plugins import add_handler, remove_handler
+from psnb._src.dask_compat.reach import CONNECTION_KEPT, Comm, ask_scheduler, event_loop, pool_of
 from psnb._src.jupyter_compat import in_notebook
 from psnb._src.placement.registry import LAYOUT, SERVER_KEY, LayoutCache
 from psnb._src.protocol.messages import HANDLER, SessionOpening

@@ -23,7 +23,8 @@ import psutil
 from distributed import Worker
 
 from psnb._src.client.comm_client import CommServerClient
-from psnb._src.dask_compat import Comm, be_worker, threads_of
+from psnb._src.dask_compat.plugins import be_worker, threads_of
+from psnb._src.dask_compat.reach import Comm
 from psnb._src.data.stages import StageLog, log_stages
 from psnb._src.protocol.messages import (
     Assignment,

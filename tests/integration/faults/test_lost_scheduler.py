@@ -16,7 +16,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.dask_compat import host_and_port
+from psnb._src.dask_compat.reach import host_and_port
 from psnb._src.server.serving import GRACE
 from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.helpers import CommandLine, Process, wait_until_ended, wait_until_ready

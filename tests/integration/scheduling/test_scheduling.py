@@ -15,7 +15,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.dask_compat import event_loop
+from psnb._src.dask_compat.reach import event_loop
 from psnb._src.utils.threads import run_on_loop
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file

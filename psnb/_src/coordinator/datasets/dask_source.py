@@ -24,22 +24,20 @@ from xxhash import xxh3_64
 
 from psnb._src.client.dask_frame import frames_and_pandas
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
-from psnb._src.dask_compat import (
+from psnb._src.dask_compat.collections import (
     Delayed,
     compute,
     empty_frame,
-    event_loop,
     futures_of,
     holders,
     is_dask_collection,
     make_delayed,
-    offload,
     partitions_delayed,
     partitions_kept,
-    scheduler_address,
     tasks_of,
     with_own_tasks,
 )
+from psnb._src.dask_compat.reach import event_loop, offload, scheduler_address
 from psnb._src.data.block import Block, block_spec
 from psnb._src.data.nodes.partitions import Partitions, PartRange, rows_of_partition
 from psnb._src.data.spec import Spec

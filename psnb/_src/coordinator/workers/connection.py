@@ -24,7 +24,7 @@ from psnb._src.coordinator.workers.link import WorkerLink, open_session
 from psnb._src.coordinator.workers.resolve import lost_exchange
 from psnb._src.coordinator.workers.services import Services
 from psnb._src.coordinator.workers.states import ConnectionState, check_connection_transition
-from psnb._src.dask_compat import Comm
+from psnb._src.dask_compat.reach import Comm
 from psnb._src.monitor.events import EventKind
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol import messages

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import asdict
 
-from psnb._src.dask_compat import Comm
+from psnb._src.dask_compat.reach import Comm
 from psnb._src.protocol import messages
 from psnb._src.transport.stream import MessageStream, message_stream
 from psnb._src.utils.version import check_version, own_version

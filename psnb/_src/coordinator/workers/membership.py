@@ -30,7 +30,7 @@ from psnb._src.coordinator.workers.connection import WorkerConnection
 from psnb._src.coordinator.workers.services import Services
 from psnb._src.coordinator.workers.states import ConnectionState
 from psnb._src.coordinator.workers.workload import Workload
-from psnb._src.dask_compat import (
+from psnb._src.dask_compat.reach import (
     ask_scheduler,
     connect_separately,
     event_loop,

@@ -21,14 +21,8 @@ from typing import Any
 from distributed import Client, Scheduler, SchedulerPlugin
 from tornado.web import RequestHandler
 
-from psnb._src.dask_compat import (
-    add_handler,
-    add_route,
-    ask_scheduler,
-    call_every,
-    event_loop,
-    is_connected,
-)
+from psnb._src.dask_compat.plugins import add_handler, add_route, call_every
+from psnb._src.dask_compat.reach import ask_scheduler, event_loop, is_connected
 from psnb._src.monitor.backlog import Backlog
 from psnb._src.monitor.protocol import VERSION, Update
 from psnb._src.monitor.publisher import Publisher
