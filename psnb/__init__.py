@@ -53,11 +53,8 @@ if TYPE_CHECKING:
     from psnb._src.server.tables.initializers import Constant, Initializer, Normal, Uniform
     from psnb._src.server.tables.row_use import CtrAccessor
     from psnb._src.server.tables.sharding import FixedShards, MaxSize, MinSize
-    from psnb._src.strategy.strategy import (
-        ParameterServerStrategy,
-        StoredStrategies,
-        StoredStrategy,
-    )
+    from psnb._src.strategy.stored import StoredStrategies, StoredStrategy
+    from psnb._src.strategy.strategy import ParameterServerStrategy
     from psnb._src.training.callbacks import EarlyStopping, LearningRateScheduler
     from psnb._src.training.device_workers import DeviceWorker, Downpour, Hogwild
     from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot

@@ -184,7 +184,7 @@ def _predict(given: argparse.Namespace) -> None:
 
 
 def _checkpoints(given: argparse.Namespace) -> None:
-    from psnb._src.checkpoint.reader import folder_listing, prune_verified
+    from psnb._src.checkpoint.listing import folder_listing, prune_verified
 
     if given.prune is not None:
         gone = prune_verified(given.directory, given.prune)

@@ -18,7 +18,7 @@ from distributed import Client
 from playwright.sync_api import Page, sync_playwright
 
 import psnb
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from tests.browser.chromium import launch
 from tests.browser.dashboard import Dashboard
 from tests.browser.lab import Lab, running_lab

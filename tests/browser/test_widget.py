@@ -13,7 +13,7 @@ import nbformat
 from distributed import Client
 from playwright.sync_api import expect
 
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from tests.browser.conftest import REST, OpenNotebook
 from tests.browser.dashboard import PATIENCE, Dashboard
 from tests.browser.notebook import dialogs

@@ -12,18 +12,15 @@ import numpy as np
 from safetensors.numpy import save
 from xxhash import xxh3_64_hexdigest
 
-from psnb._src.checkpoint import shards
-from psnb._src.checkpoint.store import (
-    MANIFEST,
-    LocalStore,
-    Manifest,
-    StoredCheckpoint,
-    read_manifest,
-)
+from psnb._src.checkpoint.local_store import LocalStore
+from psnb._src.checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from psnb._src.checkpoint.shards import CheckpointReader, State
+from psnb._src.checkpoint.store import StoredCheckpoint
+from psnb._src.checkpoint.writing import write_checkpoint
 from psnb._src.server.operations import SnapshotHeader
 from psnb._src.utils.files import NewFile, WrittenFile, checksum
 
-Parameter = tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[shards.State]]
+Parameter = tuple[str, Mapping[str, Any], Mapping[str, Any] | None, list[State]]
 
 STATES = [
     {"values": np.ones((3, 2), np.float32), "slot.accumulator": np.full((3, 2), 0.5, np.float32)},
@@ -95,10 +92,10 @@ def write(
 ) -> Path:
     """Write the next checkpoint."""
     taken = InHand(parameters, meanwhile)
-    return shards.write_checkpoint(LocalStore(directory), taken, metadata).path
+    return write_checkpoint(LocalStore(directory), taken, metadata).path
 
 
-def parameter(name: str = "v", states: list[shards.State] | None = None) -> Parameter:
+def parameter(name: str = "v", states: list[State] | None = None) -> Parameter:
     return name, {"kind": "variable"}, {"name": "SGD"}, STATES if states is None else states
 
 
@@ -111,8 +108,8 @@ def manifest_of(path: Path) -> Manifest:
     return read_manifest(path, path.joinpath)
 
 
-def read(path: Path, name: str = "v") -> list[shards.State]:
-    reader = shards.CheckpointReader(path)
+def read(path: Path, name: str = "v") -> list[State]:
+    reader = CheckpointReader(path)
     return list(reader.states(reader.manifest.entries[name]))
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.checkpoint.store import CheckpointStore, store_at
+from psnb._src.checkpoint.folders import store_at
+from psnb._src.checkpoint.store import CheckpointStore
 from psnb._src.utils.paths import AnyPath, RemotePath, as_path
 from psnb.errors import CheckpointError
 from tests.checkpoint.delta_model import (

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import psnb
+from psnb._src.checkpoint.folders import store_at
+from psnb._src.checkpoint.listing import folder_listing, prune_verified
 from psnb._src.checkpoint.manager import FolderManager
-from psnb._src.checkpoint.reader import folder_listing, prune_verified
-from psnb._src.checkpoint.store import store_at
 from psnb._src.server.operations import TakeSnapshot
 from psnb._src.utils.mapped_arrays import mapped_arrays
 from psnb._src.utils.paths import AnyPath, as_path

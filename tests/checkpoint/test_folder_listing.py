@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from psnb._src import cli
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.reader import load
-from psnb._src.checkpoint.store import MANIFEST
 from psnb._src.client.handles import shards_of
 from tests.checkpoint.saved import in_hand, names, write
 from tests.client.in_process import variable

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.checkpoint.store import AT_ONCE, EXCLUSIVE, SHARED, FolderLock
+from psnb._src.checkpoint.local_store import AT_ONCE, EXCLUSIVE, SHARED, FolderLock
 
 
 @pytest.fixture

@@ -14,10 +14,14 @@ import numpy as np
 import pytest
 
 import psnb
-from psnb._src.checkpoint import shards
-from psnb._src.checkpoint.manager import FolderManager, latest_full
-from psnb._src.checkpoint.reader import folder_listing, prune_verified
-from psnb._src.checkpoint.store import MANIFEST, CheckpointStore, store_at
+from psnb._src.checkpoint.folders import store_at
+from psnb._src.checkpoint.listing import folder_listing, prune_verified
+from psnb._src.checkpoint.manager import FolderManager
+from psnb._src.checkpoint.manifest import MANIFEST
+from psnb._src.checkpoint.reader import latest_full
+from psnb._src.checkpoint.shards import CheckpointReader
+from psnb._src.checkpoint.store import CheckpointStore
+from psnb._src.checkpoint.writing import write_checkpoint
 from psnb._src.utils.paths import AnyPath, RemotePath, as_path
 from psnb.errors import CheckpointError
 from tests.checkpoint.fakes import Strategy
@@ -48,7 +52,7 @@ def save(
     **metadata: Any,
 ) -> AnyPath:
     taken = InHand([parameter("a"), parameter("b")], meanwhile)
-    return shards.write_checkpoint(folder, taken, metadata, kept=kept).path
+    return write_checkpoint(folder, taken, metadata, kept=kept).path
 
 
 def names(folder: CheckpointStore) -> list[str]:
@@ -56,7 +60,7 @@ def names(folder: CheckpointStore) -> list[str]:
 
 
 def is_whole(folder: CheckpointStore, path: AnyPath) -> bool:
-    reader = shards.CheckpointReader(path)
+    reader = CheckpointReader(path)
     try:
         return all(
             np.array_equal(array, STATES[shard][name])

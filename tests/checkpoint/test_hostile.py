@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from psnb._src.checkpoint.manifest import MANIFEST
 from psnb._src.checkpoint.restore import Checkpoint
-from psnb._src.checkpoint.store import MANIFEST
 from psnb._src.client.dense_shards import DenseShards
 from psnb._src.client.handles import shards_of
 from psnb._src.client.sparse_shards import SparseShards

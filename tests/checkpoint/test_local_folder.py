@@ -11,8 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
-from psnb._src.checkpoint import store
-from psnb._src.checkpoint.store import FolderLock, LocalStore, use
+from psnb._src.checkpoint import local_store
+from psnb._src.checkpoint.folders import checkpoints_in, use
+from psnb._src.checkpoint.local_store import FolderLock, LocalStore
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import manifest_of, names, parameter, read, released, write
 from tests.checkpoint.waiting import would_wait
@@ -191,7 +192,7 @@ def test_a_partial_folder_is_never_seen_before_it_is_locked(
             waits.append(would_wait(lambda: LocalStore(tmp_path).prepare()))
         return FolderLock(path, mode, how)
 
-    monkeypatch.setattr(store, "FolderLock", locking)
+    monkeypatch.setattr(local_store, "FolderLock", locking)
     assert is_whole(save(tmp_path))
     assert waits == [True]
 
@@ -299,7 +300,7 @@ def test_a_checkpoint_that_cannot_be_looked_at_is_not_taken_for_none(
 
     monkeypatch.setattr(Path, "lstat", failing)
     with pytest.raises(CheckpointError, match="cannot be read now"):
-        store.checkpoints_in(tmp_path)
+        checkpoints_in(tmp_path)
 
 
 @pytest.mark.parametrize("below", ["file", "file/below"])

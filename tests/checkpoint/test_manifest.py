@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from psnb._src.checkpoint.manager import latest_full
-from psnb._src.checkpoint.store import MANIFEST
+from psnb._src.checkpoint.manifest import MANIFEST
+from psnb._src.checkpoint.reader import latest_full
 from psnb.errors import CheckpointError
 from tests.checkpoint.saved import forge, manifest_of, parameter, write
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psnb._src.checkpoint.manager import SaveSchedule
+from psnb._src.checkpoint.save_schedule import SaveSchedule
 
 
 def test_a_save_is_due_so_many_seconds_after_the_last() -> None:

@@ -14,8 +14,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import psnb
-from psnb._src.checkpoint.reader import SavedCheckpoint, SavedTable, load
-from psnb._src.checkpoint.store import MANIFEST, LocalStore
+from psnb._src.checkpoint.local_store import LocalStore
+from psnb._src.checkpoint.manifest import MANIFEST
+from psnb._src.checkpoint.reader import SavedCheckpoint, load
+from psnb._src.checkpoint.saved_table import SavedTable
 from psnb._src.client.handles import shards_of
 from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.row_use import CtrAccessor

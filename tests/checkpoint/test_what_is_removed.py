@@ -21,8 +21,13 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from psnb._src.checkpoint import shards, store
-from psnb._src.checkpoint.store import KEPT, MANIFEST, CheckpointStore, LocalStore, checkpoints_in
+from psnb._src.checkpoint import manifest
+from psnb._src.checkpoint.folders import checkpoints_in, is_gone
+from psnb._src.checkpoint.local_store import LocalStore
+from psnb._src.checkpoint.manifest import KEPT, MANIFEST
+from psnb._src.checkpoint.shards import CheckpointReader
+from psnb._src.checkpoint.store import CheckpointStore
+from psnb._src.checkpoint.writing import write_checkpoint
 from psnb._src.utils.paths import AnyPath, RemotePath
 from psnb.errors import CheckpointError
 from tests.checkpoint.delta_model import forget_memory
@@ -41,7 +46,7 @@ def remote() -> Iterator[CheckpointStore]:
 
 
 def save(to: CheckpointStore, *, kept: bool = False) -> AnyPath:
-    return shards.write_checkpoint(to, InHand([parameter("a")]), {}, kept=kept).path
+    return write_checkpoint(to, InHand([parameter("a")]), {}, kept=kept).path
 
 
 def everything() -> set[str]:
@@ -110,9 +115,11 @@ BREAKS: dict[str, Break] = {
     "no answer to what is there": lambda patch, name: no_answer(patch, "ls", ""),
     "no answer to whether it stays": lambda patch, name: no_answer(patch, "info", f"/{KEPT}"),
     "a newer format": lambda patch, name: changed(
-        name, lambda text: json.dumps({**json.loads(text), "format": store.FORMAT + 1})
+        name, lambda text: json.dumps({**json.loads(text), "format": manifest.FORMAT + 1})
     ),
-    "an older psnb here": lambda patch, name: patch.setattr(store, "FORMAT", store.FORMAT - 1),
+    "an older psnb here": lambda patch, name: patch.setattr(
+        manifest, "FORMAT", manifest.FORMAT - 1
+    ),
     "half a manifest": lambda patch, name: changed(name, lambda text: text[: len(text) // 2]),
     "an empty manifest": lambda patch, name: changed(name, lambda text: ""),
     "files elsewhere": lambda patch, name: changed(
@@ -194,7 +201,7 @@ def test_one_that_was_copied_from_a_disk_goes_alone(
     remote.prune(1)
     assert [each.name for each in remote.checkpoints()] == [path.name, newer[1]][not kept :]
     for each in remote.checkpoints():
-        shards.CheckpointReader(each).release()
+        CheckpointReader(each).release()
         assert remote.use(each).has(["0000-00000.safetensors"] if each.name == path.name else [])
     assert sum("safetensors" in each for each in everything()) == 2 * (1 + kept)
 
@@ -205,8 +212,8 @@ def test_what_may_be_there_is_not_taken_for_none(
     no_answer(monkeypatch, "info", run[3])
     with pytest.raises(CheckpointError, match=r"cannot be read now: .*503 Slow Down"):
         checkpoints_in(remote.path)
-    assert not store.is_gone(remote.path / run[3])
-    assert store.is_gone(remote.path / "ckpt-000009")
+    assert not is_gone(remote.path / run[3])
+    assert is_gone(remote.path / "ckpt-000009")
 
 
 def test_what_was_saved_stays_though_it_is_not_known_whether_its_base_is_there(
@@ -219,6 +226,6 @@ def test_what_was_saved_stays_though_it_is_not_known_whether_its_base_is_there(
             no_answer(patch, "info", f"{run[3]}/{MANIFEST}")
             patch.setattr(CheckpointStore, "numbers", lambda self: [4])
             with pytest.raises(OSError, match="503 Slow Down"):
-                partial.finish(store.Manifest({}, True, {}, 0, partial.prefix, []), kept=False)
+                partial.finish(manifest.Manifest({}, True, {}, 0, partial.prefix, []), kept=False)
     assert everything() > before
     assert remote.checkpoints()[-1].name == "ckpt-000005"

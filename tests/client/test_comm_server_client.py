@@ -23,7 +23,7 @@ from psnb._src.client.commit import UndecidedError
 from psnb._src.client.requests import Request, RequestBatch
 from psnb._src.dask_compat.reach import event_loop, pool_of
 from psnb._src.placement.layout import ServerAddress, ShardId
-from psnb._src.placement.registry import LayoutCache
+from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import CountTraffic, OnShard, ServerRequest
 from psnb._src.server.tables.operations import (

@@ -22,7 +22,7 @@ from psnb._src.client.handles import shards_of
 from psnb._src.client.requests import on_table
 from psnb._src.dask_compat.reach import event_loop, pool_of
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
-from psnb._src.placement.registry import LayoutCache
+from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.server.tables.operations import ReadValues
 from psnb.errors import ServerUnresponsiveError
 from tests.conftest import DEADLINE

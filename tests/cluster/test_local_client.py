@@ -17,7 +17,8 @@ from distributed import Client
 import psnb
 from psnb import errors
 from psnb._src.cluster import local
-from psnb._src.cluster.local import LocalClient, Shape, dashboard_link
+from psnb._src.cluster.local import LocalClient, Shape
+from psnb._src.cluster.roles import dashboard_link
 from psnb._src.coordinator import coordinator as coordinators
 from psnb._src.dask_compat.plugins import serves_dashboard
 from tests.conftest import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.cluster.local import is_person, neighbours, private_folder
+from psnb._src.cluster.neighbours import is_person, neighbours, private_folder
 
 STRANGER = 10_000 + os.getpid() % 50_000
 """A number of a user that nobody has here, nor another run of these tests."""

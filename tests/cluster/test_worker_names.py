@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psnb._src.cluster.local import WorkerNames
+from psnb._src.cluster.roles import WorkerNames
 
 A, B, C = "tcp://10.0.0.1:4", "tcp://10.0.0.2:5", "tcp://10.0.0.3:6"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from psnb._src.checkpoint.manager import SaveSchedule
+from psnb._src.checkpoint.save_schedule import SaveSchedule
 from psnb._src.coordinator.saving import Saving
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.statistics import CheckpointStatistics

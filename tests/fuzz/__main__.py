@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from psnb._src.cluster.local import private_folder
+from psnb._src.cluster.neighbours import private_folder
 
 PARSERS = [
     *("tfrecords", "example", "multi_slot", "csv", "criteo", "text_lines"),

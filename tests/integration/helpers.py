@@ -20,7 +20,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from tests.conftest import DEADLINE, wait_until
 from tests.forking import Forked
 

@@ -20,7 +20,7 @@ from psnb._src.server.operations import (
     OnShard,
 )
 from psnb._src.server.optimizers import SGD
-from psnb._src.strategy.core import hosted_anew, missing, still_lost
+from psnb._src.strategy.recovery import hosted_anew, missing, still_lost
 from psnb.errors import PsnbError, ServerLostError, ServerUnresponsiveError
 from tests.model.world import Process, Server, World, manage, once
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
-from psnb._src.placement.registry import LayoutCache
+from psnb._src.placement.layout_cache import LayoutCache
 from psnb.errors import ServerLostError
 
 A, B = ServerAddress("tcp://a", "a"), ServerAddress("tcp://b", "b")

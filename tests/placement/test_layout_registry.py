@@ -76,8 +76,8 @@ class World:
 
     def register(self, strategy: str, name: str, keep: float = 60.0, owner: str = "me") -> object:
         """Register a strategy and publish its layout."""
-        deed, who = [name, 1.0, keep, b"terms"], [owner, f"client of {owner}", owner, 2.0]
-        told = self.registry.register(strategy, deed, who, {}, {})
+        record, who = [name, 1.0, keep, b"terms"], [owner, f"client of {owner}", owner, 2.0]
+        told = self.registry.register(strategy, record, who, {}, {})
         self.registry.publish(owner, strategy, FIRST.packed())
         return told
 

@@ -7,15 +7,9 @@ from typing import Any
 
 import pytest
 
-from psnb._src.placement.layout import (
-    Layout,
-    ReplicaState,
-    Role,
-    ServerAddress,
-    ShardPlacement,
-    ShardStatus,
-)
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
 from psnb._src.placement.next_layout import DesiredLayout, Health, ObservedServer, next_layout
+from psnb._src.placement.status import ReplicaState, Role, ShardStatus
 
 A, B, C, D = (ServerAddress(f"tcp://{name}", name) for name in "abcd")
 SYNCING, SYNCED, BROKEN = ReplicaState.SYNCING, ReplicaState.SYNCED, ReplicaState.BROKEN

@@ -12,7 +12,8 @@ import pytest
 from psnb._src.client.commit import ask, drive
 from psnb._src.client.commit import commit as commit_on
 from psnb._src.client.requests import Request
-from psnb._src.placement.layout import ReplicaState, ServerAddress, ShardId, ShardPlacement
+from psnb._src.placement.layout import ServerAddress, ShardId, ShardPlacement
+from psnb._src.placement.status import ReplicaState
 from psnb._src.server import memory
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import CreateTable, FollowPlacements, HostShards, OnShard

@@ -9,13 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.placement.layout import (
-    ReplicaState,
-    ServerAddress,
-    ServerStatus,
-    ShardPlacement,
-    ShardStatus,
-)
+from psnb._src.placement.layout import ServerAddress, ShardPlacement
+from psnb._src.placement.status import ReplicaState, ServerStatus, ShardStatus
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import (
     CommitParts,

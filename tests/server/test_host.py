@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.placement.layout import ReplicaState, Role, ShardPlacement
+from psnb._src.placement.layout import ShardPlacement
+from psnb._src.placement.status import ReplicaState, Role
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.operations import (
     APART,

@@ -12,7 +12,7 @@ import psutil
 
 import psnb
 from psnb import errors
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from tests.soak.notebook import DEADLINE, ViolationError
 from tests.soak.table import Row
 

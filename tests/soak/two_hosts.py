@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import psnb
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from tests.conftest import DEADLINE, connected
 from tests.integration.helpers import CommandLine
 from tests.integration.namespaces import HERE, THERE, Link, linked

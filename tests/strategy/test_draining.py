@@ -9,7 +9,7 @@ import pytest
 
 from psnb._src.monitor.events import EventLog
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
-from psnb._src.strategy.reconciler import ServerDraining, holds
+from psnb._src.strategy.draining import ServerDraining, holds
 
 A, B, C = (ServerAddress(f"tcp://{name}", name) for name in "abc")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
-from psnb._src.strategy.core import hosted_anew, missing, still_lost, stuck
+from psnb._src.strategy.recovery import hosted_anew, missing, still_lost, stuck
 
 A, B, C = (ServerAddress(f"tcp://{name}", name) for name in "abc")
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from psnb._src.strategy import ownership
-from psnb._src.strategy.ownership import scheduler_ends
+from psnb._src.strategy import scheduler_life
+from psnb._src.strategy.scheduler_life import scheduler_ends
 from psnb.errors import SchedulerLostError
 
 
@@ -30,7 +30,7 @@ def reconnected(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
         "scheduler_address": lambda _: "tcp://host:1",
         "scheduler_identity": scheduler_identity,
     }.items():
-        monkeypatch.setattr(ownership, name, value)
+        monkeypatch.setattr(scheduler_life, name, value)
     asyncio.run(scheduler_ends(None, look=0.0))  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from psnb._src.placement.layout import ServerAddress
-from psnb._src.strategy.servers import ServerWatch
+from psnb._src.strategy.watch import ServerWatch
 from tests.conftest import DEADLINE, wait_until
 
 LOAD = {"shards": 1, "bytes": 8, "pulls": 0, "pushes": 0, "staleness": 0, "updates": 0}

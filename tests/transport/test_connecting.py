@@ -21,7 +21,7 @@ from psnb import errors
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ServerAddress
-from psnb._src.placement.registry import LayoutCache
+from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.server.operations import CountTraffic, Done, ServerReply, ServerRequest
 from psnb._src.server.serving import HANDLER
 from psnb._src.transport import connecting

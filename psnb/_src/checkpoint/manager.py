@@ -2,13 +2,12 @@
 
 Servers take snapshots, while closures are held, if the caller has a way to do that; then they write
 them directly, while training goes on. So they and the notebook must reach the directory. If
-managers share it, `psnb._src.checkpoint.store` keeps them apart.
+managers share it, its `psnb._src.checkpoint.store` keeps them apart.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
@@ -17,31 +16,25 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from html import escape
 from typing import Any, Protocol
 
-from psnb._src.checkpoint.reader import Restored, SavedCheckpoint
+from psnb._src.checkpoint.folders import checkpoints_in, is_gone, not_read, store_at
+from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.restore import (
     Checkpoint,
     ModelPartsOf,
     Parameter,
     Rename,
     RestoreChoice,
+    Restored,
     no_models,
     restore_choice,
 )
-from psnb._src.checkpoint.shards import (
+from psnb._src.checkpoint.writing import (
     DeltaBase,
     ShardKey,
     Snapshots,
     UsedBase,
     in_use,
     write_checkpoint,
-)
-from psnb._src.checkpoint.store import (
-    checked_metadata,
-    checkpoints_in,
-    is_gone,
-    not_read,
-    require_read,
-    store_at,
 )
 from psnb._src.monitor.html.tables import html_table
 from psnb._src.monitor.statistics import CheckpointStatistics
@@ -295,16 +288,16 @@ class FolderManager(FixedAttributes):
         else:
             place = as_path(path_text("restore: path", path))
             saved = Checkpoint(place, parameters, choice, strict=strict, models=self._models)
-        unheard = threading.Event()
+        caller_gone = threading.Event()
         try:
             # In another thread: an interrupt must not leave a part restored.
-            run_in_thread(self._load, saved, unheard)
+            run_in_thread(self._load, saved, caller_gone)
         except KeyboardInterrupt:
-            unheard.set()
+            caller_gone.set()
             raise
         return saved.restored
 
-    def _load(self, saved: Checkpoint, unheard: threading.Event) -> None:
+    def _load(self, saved: Checkpoint, caller_gone: threading.Event) -> None:
         # In threads that no interrupt strikes. One after the other, but under no lock, which would
         # be held while all servers write; and a `save` that waits for it might come before a
         # restore that has waited for longer.
@@ -315,7 +308,7 @@ class FolderManager(FixedAttributes):
             before.wait()
             saved.load()
         except Exception as error:  # no caller sees what ends it after an interrupt
-            if unheard.is_set():
+            if caller_gone.is_set():
                 logger.warning("%r is restored in part: %s", str(saved.path), error)
             raise
         else:
@@ -392,101 +385,3 @@ class FolderManager(FixedAttributes):
                     raise
                 # Other managers have saved newer ones meanwhile, and removed this one.
         raise CheckpointError(f"there is no checkpoint in {str(self.directory)!r}")
-
-
-# Rhythm: when a save is due. Pure, without a clock or locks: the caller has both.
-
-_FIRST_PAUSE = 1.0
-_LONGEST_PAUSE = 300.0
-
-
-class SaveSchedule:
-    """Says when the next save is due: a number of seconds or steps after the last, if it is wanted.
-
-    After a failure it is due again after a pause, which grows with each failure.
-
-    Parameters
-    ----------
-    every : float or None
-        Seconds between two saves.
-    steps : int or None
-        Steps between two saves; with both, whichever comes first.
-    now : float
-        The time of the beginning, of any clock in seconds.
-    step : int
-        The step at the beginning.
-
-    Attributes
-    ----------
-    failures : int
-        How many saves have failed since the last that succeeded.
-    """
-
-    failures: int
-
-    def __init__(self, every: float | None, steps: int | None, now: float, step: int = 0) -> None:
-        self._every = math.inf if every is None else every
-        self._steps = math.inf if steps is None else steps
-        self.saved(now, step)
-
-    @property
-    def wanted(self) -> bool:
-        """Whether a save is ever due."""
-        return min(self._every, self._steps) < math.inf
-
-    def due(self, now: float, step: int) -> bool:
-        """Return whether a save is due."""
-        late = now - self._saved_at >= self._every or step - self._saved_step >= self._steps
-        return late and now >= self._not_before
-
-    def saved(self, now: float, step: int) -> None:
-        """Note a save, of this step."""
-        self._saved_at, self._saved_step = now, step
-        self._not_before, self.failures = -math.inf, 0
-
-    def failed(self, now: float) -> float:
-        """Note that a save has failed, and return the seconds until it is due again."""
-        pause = min(_FIRST_PAUSE * 2.0**self.failures, _LONGEST_PAUSE)
-        self._not_before = now + pause
-        self.failures = min(self.failures + 1, 1000)
-        return pause
-
-    def count_from(self, step: int) -> None:
-        """Count steps from here."""
-        self._saved_step = step
-
-
-# latest_full: the checkpoint to go on from, also if newer ones are damaged. Pure.
-
-
-def latest_full(directory: AnyPath) -> SavedCheckpoint | None:
-    """Return the newest checkpoint of a folder that is not damaged; None if it has none at all.
-
-    All files of it are checked. A warning names each newer one that is damaged. What cannot be read
-    now may be whole: to go on from an older one would give up what was done since.
-
-    Raises
-    ------
-    CheckpointError
-        If all are damaged, or the folder, or one that may be the newest, cannot be read.
-    """
-    damage: list[str] = []
-    for path in reversed(checkpoints_in(directory)):
-        try:
-            found = SavedCheckpoint(path)
-            found.verify()
-        except CheckpointError as error:
-            if not is_gone(path):  # otherwise a manager removed it just now
-                require_read(path, error)
-                damage.append(str(error))
-            continue
-        for each in damage:
-            logger.warning(
-                "the newest checkpoint is damaged, %s is older: %s", path, truncate(each)
-            )
-        return found
-    if damage:
-        raise CheckpointError(
-            "\n".join([f"all checkpoints in {str(directory)!r} are damaged:", *damage])
-        )
-    return None

@@ -1,23 +1,103 @@
-"""Checkpoint: a saved checkpoint that is ready to be loaded."""
+"""Restoring a checkpoint: which parameters, from which names, and what did not fit. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from psnb._src.checkpoint.reader import Restored, listed
+from psnb._src.checkpoint.manifest import ManifestEntry
 from psnb._src.checkpoint.shards import CheckpointReader
-from psnb._src.checkpoint.store import ManifestEntry
 from psnb._src.server.tables.states import SavedShard
 from psnb._src.utils.paths import AnyPath
-from psnb._src.utils.text import shown, truncate
+from psnb._src.utils.text import NAME, shown, truncate
 from psnb.errors import CheckpointError, ConfigurationError
 
-# RestoreChoice: which parameters are restored, and from which names in a checkpoint. Pure.
+MOST_LISTED = 10
+"""Parameters of a kind that are listed one by one."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Restored(Mapping[str, Any]):
+    """What `CheckpointManager.restore` did: a mapping, which is the checkpoint's metadata.
+
+    Attributes
+    ----------
+    path : pathlib.Path or RemotePath
+        The checkpoint.
+    metadata : mapping
+        What it was saved with.
+    run : mapping
+        What psnb saved of the run: ``"epochs"`` are the states of the epochs that were not over, in
+        the order of their beginning, ``"closures"`` how many had ended, ``"versions"`` those of
+        psnb, Python and packages. See `psnb.resume`.
+    restored : tuple of str
+        The parameters that were restored.
+    missing : mapping of str to str
+        The parameters that the checkpoint lacks, and what each was expected to be.
+    unexpected : mapping of str to str
+        What only the checkpoint has, by its names there, and what each is.
+    different : mapping of str to str
+        The parameters that have another shape, dtype or optimizer state there: expected and found.
+    """
+
+    path: AnyPath
+    metadata: Mapping[str, Any]
+    run: Mapping[str, Any]
+    restored: tuple[str, ...]
+    missing: Mapping[str, str]
+    unexpected: Mapping[str, str]
+    different: Mapping[str, str]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.metadata[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.metadata)
+
+    def __len__(self) -> int:
+        return len(self.metadata)
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            [
+                f"from {str(self.path)!r}",
+                f"  restored: {listed(self.restored)}",
+                *self.faults,
+                f"  metadata: {truncate(repr(dict(self.metadata)))}",
+            ]
+        )
+
+    @property
+    def faults(self) -> list[str]:
+        """A line for each parameter that does not fit; of many, for the first, and a count."""
+        return [
+            *_lines("missing in it", self.missing),
+            *_lines("only in it", self.unexpected),
+            *_lines("different", self.different),
+        ]
+
+
+def _lines(fault: str, texts: Mapping[str, str]) -> Iterator[str]:
+    for name, text in islice(texts.items(), MOST_LISTED):
+        yield f"  {fault}: {_quoted(name)}: {text}"
+    if len(texts) > MOST_LISTED:
+        yield f"  {fault}: {len(texts) - MOST_LISTED:,} more"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in a line; of many, the first ones and a count."""
+    more = f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else ""
+    return (", ".join(map(_quoted, names[:MOST_LISTED])) or "none") + more
+
+
+def _quoted(name: str) -> str:
+    return truncate(repr(name), NAME)
+
 
 Rename = Mapping[str, str] | Callable[[str], str]
 """Gives a name in the checkpoint the name that the parameter has now."""

@@ -33,7 +33,7 @@ from psnb._src.client.requests import Request, RequestBatch, lost, unreadable, u
 from psnb._src.client.server_client import ServerClient
 from psnb._src.dask_compat.reach import ConnectionPool, is_open
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId
-from psnb._src.placement.registry import LayoutCache
+from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.memory import refusal
 from psnb._src.server.operations import CommitParts, HostOperation, ServerAnswer

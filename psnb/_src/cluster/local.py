@@ -1,43 +1,33 @@
-"""local_cluster: starts a cluster of processes on this machine, or of threads of this process."""
+"""The local cluster: processes on this machine, or threads of this process."""
 
 from __future__ import annotations
 
 import atexit
-import itertools
 import logging
-import os
-import re
-import stat
 import tempfile
-import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from functools import partial
 from html import escape
 from importlib.util import find_spec
 from typing import Any
 
 import dask
-import psutil
 from distributed import Client, Scheduler, Security, Worker
 
-from psnb._src.cluster.links import CLIENT_ENDED, present, raise_limits
-from psnb._src.cluster.scaling import ROLE
+from psnb._src.cluster.links import raise_limits
+from psnb._src.cluster.neighbours import neighbours, private_folder
+from psnb._src.cluster.roles import ROLE
 from psnb._src.dask_compat.local import (
     PrivateScheduler,
     PrivateWorker,
     SlowStartNanny,
     SteadyCluster,
 )
-from psnb._src.dask_compat.plugins import serves_dashboard
-from psnb._src.dask_compat.reach import event_loop, has_ended, is_connected, scheduler_identity
+from psnb._src.dask_compat.reach import is_connected
 from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_names import explained
-from psnb._src.utils.threads import run_on_loop
 from psnb.errors import ClusterError, ConfigurationError
-
-# The local cluster, of which no server is scaled away.
 
 # A hundred times a second and more Dask profiles tasks in each process, which closures are not, and
 # measures the delays of event loops. With two workers and a server that takes a tenth of a core,
@@ -101,8 +91,6 @@ class LocalCluster(SteadyCluster):
 def _is_server(spec: dict[str, Any]) -> bool:
     return bool(spec["options"].get("resources", {}).get(ROLE))
 
-
-# LocalClient: the client of a local cluster, and which of them this process has.
 
 logger = logging.getLogger("psnb")
 
@@ -207,233 +195,6 @@ def _close_all() -> None:
 
 # Before Dask ends all clusters: to a client that is still open, servers would seem to die.
 atexit.register(_close_all)
-
-
-# Running clusters: the roles of their workers.
-#
-# A Dask worker started with ``--resources "ps=1"`` is a parameter server, every other one runs
-# closures.
-
-IDENTITY_TIMEOUT = 60.0
-"""Seconds in which a connected one must: it may be busy with others' tasks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Roles:
-    """The servers and workers of a cluster, as name by address, in the order of their arrival."""
-
-    servers: dict[str, str]
-    workers: dict[str, str]
-
-
-def identity(client: Client) -> dict[str, Any]:
-    """Return the scheduler's description of its cluster and all of its workers that are heard.
-
-    Not `Client.scheduler_info`: it returns a copy that the client itself renews every two seconds,
-    without workers, so that now and then a cluster seems to have no workers.
-
-    Raises
-    ------
-    ClusterError
-        If the scheduler does not answer, or the client is closed.
-    """
-    if has_ended(client):
-        raise ClusterError(CLIENT_ENDED)
-    try:
-        found = run_on_loop(
-            event_loop(client), partial(scheduler_identity, client), IDENTITY_TIMEOUT
-        )
-    except TimeoutError as error:
-        raise ClusterError(
-            f"the Dask scheduler has not answered for {IDENTITY_TIMEOUT:.0f} s: it hangs, or this "
-            "client's event loop does"
-        ) from error
-    return present(found)
-
-
-def roles(cluster: dict[str, Any]) -> Roles:
-    """Return the roles of the workers, from the scheduler's description of its cluster."""
-    servers: dict[str, str] = {}
-    workers: dict[str, str] = {}
-    for address, worker in cluster["workers"].items():
-        if worker["status"] in ("running", "paused", "init"):
-            role = servers if worker["resources"].get(ROLE) else workers
-            role[address] = str(worker["name"])
-    return Roles(servers, workers)
-
-
-def closure_workers(taken: frozenset[str], cluster: dict[str, Any]) -> dict[str, str]:
-    """Return name by address of the workers that may run closures.
-
-    Parameters
-    ----------
-    taken : frozenset of str
-        Addresses that a strategy uses for servers, whatever they were started as.
-    cluster : dict
-        The Dask scheduler's description of the cluster.
-    """
-    workers = roles(cluster).workers
-    return {address: name for address, name in workers.items() if address not in taken}
-
-
-def dashboard_link(client: Client) -> str:
-    """Return where the scheduler shows Dask's own dashboard; empty if it shows none."""
-    if not client.run_on_scheduler(serves_dashboard):
-        return ""
-    return str(client.dashboard_link or "")
-
-
-def choose_servers(client: Client, num_servers: int | None) -> tuple[list[str], bool]:
-    """Return the addresses of the workers that serve parameters, and if they were started to.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        The cluster.
-    num_servers : int or None
-        How many; None for all that were started as servers.
-
-    Raises
-    ------
-    ClusterError
-        If there are not that many, or no worker would be left for closures.
-    """
-    found = roles(identity(client))
-    total = len(found.servers) + len(found.workers)
-    if found.servers:
-        wanted = len(found.servers) if num_servers is None else num_servers
-        if wanted > len(found.servers):
-            raise ClusterError(
-                f"num_servers={wanted}, but the cluster has {len(found.servers)} workers started "
-                'with --resources "ps=1"'
-            )
-        if not found.workers:
-            raise ClusterError(
-                f"all {total} workers of the cluster are parameter servers: closures need at least "
-                'one that was started without --resources "ps=1"'
-            )
-        return list(found.servers)[:wanted], True
-    if num_servers is None:
-        raise ClusterError(
-            f"none of the cluster's {total} workers is a parameter server: start some with "
-            'dask worker ADDRESS --resources "ps=1", or pass num_servers=k to take k of these'
-        )
-    if total < num_servers + 1:
-        raise ClusterError(
-            f"num_servers={num_servers} needs {num_servers + 1} workers (the servers and one that "
-            f"runs closures), but the cluster has {total}"
-        )
-    return list(found.workers)[:num_servers], False
-
-
-# WorkerNames: names that people can read for workers, each of one worker at a time. Pure.
-#
-# A worker may be given a name when it is started; else Dask names it by its address, or by a
-# number. Such a worker is called ``worker-0`` or the like, and so is a second one of the same name.
-
-
-class WorkerNames:
-    """Names workers; thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the names and what is connected
-        self._names: dict[str, str] = {}  # by address
-        self._connected: frozenset[str] = frozenset()
-
-    def of(
-        self, workers: Mapping[str, str], connected: Collection[str] | None = None
-    ) -> dict[str, str]:
-        """Return the names of workers by their addresses, in order; a worker keeps its name.
-
-        Parameters
-        ----------
-        workers : mapping of str to str
-            The names in the Dask cluster of those that are there, by address.
-        connected : collection of str, optional
-            Addresses of workers whose names are taken although they may have left the cluster: they
-            still end what they have. By default those of the call before.
-        """
-        with self._lock:
-            if connected is not None:
-                self._connected = frozenset(connected)
-            there = self._connected.union(workers)
-            self._names = {a: name for a, name in self._names.items() if a in there}
-            new = {a: name for a, name in workers.items() if a not in self._names}
-            taken = set(self._names.values())
-            # First those that have a name, which no other must get.
-            for address, name in sorted(new.items(), key=lambda each: _is_no_name(*each)):
-                found = _wanted(address, name)
-                if not found or found in taken:
-                    numbered = map("worker-{}".format, itertools.count())
-                    found = next(each for each in numbered if each not in taken)
-                self._names[address] = found
-                taken.add(found)
-            return {a: self._names[a] for a in sorted(workers, key=self._in_order)}
-
-    def _in_order(self, address: str) -> tuple[list[str], list[int]]:
-        # ``worker-10`` comes after ``worker-9``.
-        name = self._names[address]
-        return re.split(r"\d+", name), [int(digits) for digits in re.findall(r"\d+", name)]
-
-
-def _wanted(address: str, name: str) -> str:
-    """Return what a worker is to be called if no other is; empty for any number."""
-    if _is_no_name(address, name):
-        return ""
-    return f"worker-{int(name)}" if name.isdecimal() else name
-
-
-def _is_no_name(address: str, name: str) -> bool:
-    return name == address or re.match(r"\w+://", name) is not None
-
-
-# Neighbours: the other users of this host, and a folder that they cannot enter.
-#
-# The system protects users' processes and memory from each other, but not their ports on loopback.
-# And a name in the folder for temporary files belongs to the user who takes it first.
-
-_FIRST_PERSON = 1000
-_SYSTEMS_OWN = range(61184, 65536)
-"""User ids above `_FIRST_PERSON` that are not people: dynamic ones of services, and nobody."""
-
-
-def neighbours() -> list[str]:
-    """Return the names of other people who are logged in or run something, sorted.
-
-    Root is left out, who may do everything anyhow. If the system hides the processes of others, or
-    in a container, some users are not seen.
-    """
-    running = {
-        each.info["username"]
-        for each in psutil.process_iter(["uids", "username"])
-        if each.info["uids"] and is_person(each.info["uids"].real)
-    }
-    logged_in = {user.name for user in psutil.users()}
-    return sorted((running | logged_in) - {psutil.Process().username(), "root"})
-
-
-def is_person(uid: int) -> bool:
-    """Return whether a user id is that of a person, not of one of the system's services."""
-    return uid >= _FIRST_PERSON and uid not in _SYSTEMS_OWN
-
-
-def private_folder(parent: str) -> str:
-    """Return a folder that only this user can enter, the same one each time if possible.
-
-    Parameters
-    ----------
-    parent : str
-        The folder in which it is made, or was.
-    """
-    folder = os.path.join(parent, f"psnb-{os.getuid()}")
-    try:
-        os.mkdir(folder, 0o700)
-    except FileExistsError:
-        found = os.lstat(folder)
-        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if not ours or stat.S_IMODE(found.st_mode) & 0o077:  # made by, or open to, another user
-            return tempfile.mkdtemp(prefix="psnb-", dir=parent)
-    return folder
 
 
 _Node = Callable[[int, dict[str, int]], dict[str, Any]]

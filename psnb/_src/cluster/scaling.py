@@ -9,104 +9,18 @@ event loop.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import dask
-from distributed import Client, Scheduler, SchedulerPlugin
+from distributed import Scheduler, SchedulerPlugin
 
-from psnb._src.cluster.links import SHORT_LIMITS, short_limits
-from psnb._src.dask_compat.plugins import WorkerState, add_handler, plugin_named, replace_operation
-from psnb._src.dask_compat.reach import (
-    ask_scheduler,
-    event_loop,
-    parse_timedelta,
-    scales_itself,
-    scheduler_identity,
-    unpickled,
-)
-from psnb._src.placement.registry import LayoutRegistry
-from psnb._src.utils.interrupts import uninterrupted
-from psnb._src.utils.threads import run_on_loop
-from psnb.errors import ClusterError
-
-# Resizing: starts and retires workers of a cluster, if the cluster can do that.
-
-_RETIRE_TIMEOUT = 60.0
-
-
-def cannot_add(client: Client) -> str:
-    """Return why a worker cannot be started from here; empty if it can."""
-    cluster = client.cluster
-    if cluster is None or not hasattr(cluster, "scale") or not hasattr(cluster, "plan"):
-        return (
-            "this notebook has not started the cluster, so it cannot add workers: start one with "
-            "`dask worker ADDRESS --nthreads 1`"
-        )
-    if scales_itself(cluster):
-        return "the cluster scales itself by its work (adapt): it starts workers when it needs them"
-    return ""
-
-
-@uninterrupted
-def add_worker(client: Client) -> None:
-    """Have the cluster start one more process; returns at once.
-
-    Raises
-    ------
-    ClusterError
-        If the cluster cannot.
-    """
-    if reason := cannot_add(client):
-        raise ClusterError(reason)
-    client.cluster.scale(len(client.cluster.plan) + 1)
-
-
-def retire_worker(client: Client, address: str) -> None:
-    """Have a worker finish its closures and leave; an interrupt ends only the waiting.
-
-    Raises
-    ------
-    ClusterError
-        If it did not leave in a minute.
-    """
-
-    async def retire() -> None:
-        cluster: Any = client.cluster
-        names = {
-            each["name"]
-            for key, each in (await scheduler_identity(client))["workers"].items()
-            if key == address
-        }
-        if names and cluster is not None and hasattr(cluster, "worker_spec"):
-            # Else the cluster would start another worker in its place.
-            spec = cluster.worker_spec
-            await cluster.scale_down([name for name in spec if str(name) in map(str, names)])
-        else:
-            await ask_scheduler(
-                client,
-                "retire_workers",
-                workers=[address],
-                remove=True,
-                close_workers=True,
-                stimulus_id="psnb-retire-worker",
-            )
-
-    try:
-        run_on_loop(event_loop(client), retire, _RETIRE_TIMEOUT, goes_on=True)
-    except (OSError, TimeoutError) as error:
-        raise ClusterError(f"the worker at {address} did not leave: {error}") from error
-
-
-# Demand: how much the closures of all coordinators need of a cluster. Pure, without Dask.
-#
-# Coordinators report it, and the Dask scheduler adds it up (see `psnb._src.cluster.scaling`), on
-# its event loop only.
+from psnb._src.cluster.protection import serving
+from psnb._src.dask_compat.plugins import WorkerState, add_handler, replace_operation
+from psnb._src.dask_compat.reach import parse_timedelta
 
 EXPIRY = 15.0
 """Seconds after which a coordinator that reports nothing counts as gone: its notebook died."""
@@ -189,133 +103,6 @@ class DemandBoard:
         threads = sum(demand.threads(target_duration) for demand in demands)
         least = 1 if any(demand.closures for demand in demands) else 0  # even if they take no time
         return max(least, holding, math.ceil(threads / threads_per_worker))
-
-
-# ServerProtection: the Dask scheduler plugin that keeps Dask from retiring parameter servers.
-#
-# To Dask they look idle, so they would be retired first, and the parameters lost. All of it runs on
-# the scheduler's event loop.
-
-ROLE = "ps"
-"""The Dask resource that marks a parameter server."""
-
-
-logger = logging.getLogger("psnb")
-
-
-def serving(scheduler: Scheduler, workers: Iterable[WorkerState]) -> set[str]:
-    """Return the addresses of the parameter servers among workers; on the scheduler.
-
-    Those that are meant for it, until they are emptied, and those that have become one.
-    """
-    registry = plugin_named(scheduler, LayoutRegistry.name)
-    held = set() if registry is None else registry.addresses()
-    gone = emptied(scheduler)
-    return {
-        each.address
-        for each in workers
-        if each.address in held or (each.resources.get(ROLE) and each.address not in gone)
-    }
-
-
-def emptied(scheduler: Scheduler) -> set[str]:
-    """Return the addresses of the servers that were emptied to be ended; on the scheduler."""
-    registry = plugin_named(scheduler, LayoutRegistry.name)
-    return set() if registry is None else registry.emptied()
-
-
-class ServerProtection(SchedulerPlugin):
-    """Removes parameter servers from the workers that Dask may scale away, or retires.
-
-    Those that were emptied go first: who scales down after that means them, and Dask is not told
-    of which kind the processes are that it is to choose.
-    """
-
-    name = "psnb-servers"
-    idempotent = True
-
-    async def start(self, scheduler: Scheduler) -> None:
-        """Replace two operations of the scheduler; Dask calls this once."""
-        self._scheduler = scheduler
-        self._may_go: Callable[[WorkerState], bool] = lambda worker: True
-        self._choose = replace_operation(scheduler, "workers_to_close", self.workers_to_close)
-        self._retire = replace_operation(scheduler, "retire_workers", self.retire_workers)
-        add_handler(scheduler, SHORT_LIMITS, short_limits)
-
-    def workers_to_close(
-        self,
-        memory_ratio: float | None = None,
-        n: int | None = None,
-        key: Callable[[WorkerState], Hashable] | bytes | None = None,
-        minimum: int | None = None,
-        target: int | None = None,
-        attribute: str = "address",
-    ) -> list[Any]:
-        """Choose workers as Dask does, but first those that were emptied, if a number is asked for.
-
-        Of workers that go together (``key``) they go first if all of them were emptied.
-        """
-        key = unpickled(key) if isinstance(key, bytes) else key
-        known = self._scheduler.workers
-        if n is None and target is not None:
-            n = len(known) - target
-        group = key or (lambda worker: worker.address)
-        gone = emptied(self._scheduler)
-        others = {group(worker) for address, worker in known.items() if address not in gone}
-
-        def choose(first: bool, n: int | None, minimum: int | None) -> list[Any]:
-            self._may_go = lambda worker: (group(worker) not in others) is first
-            try:
-                chosen = self._choose(memory_ratio, n, key, minimum, attribute=attribute)
-            finally:
-                self._may_go = lambda worker: True
-            return list(chosen)
-
-        if n is None:
-            return list(self._choose(memory_ratio, n, key, minimum, attribute=attribute))
-        chosen = choose(True, n, minimum)
-        left = n - len(chosen)
-        return chosen + choose(False, left, minimum and minimum + len(chosen))
-
-    async def retire_workers(
-        self,
-        workers: Sequence[str] | None = None,
-        *,
-        names: Sequence[object] | None = None,
-        **more: Any,
-    ) -> dict[str, Any]:
-        """Retire workers as Dask does, except those that hold parameters.
-
-        Dask does the same with workers that have the only copy of a result, if there is no room for
-        it elsewhere: they stay, and are left out of what is returned.
-        """
-        registry = plugin_named(self._scheduler, LayoutRegistry.name)
-        held = set() if registry is None else registry.addresses()
-        known = self._scheduler.workers
-        # LocalCluster mixes names, of whichever type, and addresses.
-        held |= {str(known[address].name) for address in held if address in known}
-        asked = [*(workers or ()), *(names or ())]
-        if kept := [str(each) for each in asked if str(each) in held]:
-            logger.info(
-                "%s would take parameters along and stays; strategy.rebalance(drain=[...]) empties "
-                "a server",
-                ", ".join(kept),
-            )
-            workers = workers and [each for each in workers if str(each) not in held]
-            names = names and [each for each in names if str(each) not in held]
-        if registry is not None:
-            # Dask retires no worker that has an actor: servers that hold nothing end before.
-            left = {str(each) for each in (*(workers or ()), *(names or ()))}
-            registry.release_idle([a for a, each in known.items() if left & {a, str(each.name)}])
-        retired: dict[str, Any] = await self._retire(workers=workers, names=names, **more)
-        return retired
-
-    def valid_workers_downscaling(
-        self, scheduler: Scheduler, workers: list[WorkerState]
-    ) -> list[WorkerState]:
-        """Return the workers that may be retired: those that are not parameter servers."""
-        servers = serving(scheduler, workers)
-        return [each for each in workers if self._may_go(each) and each.address not in servers]
 
 
 DEMAND = "psnb_demand"

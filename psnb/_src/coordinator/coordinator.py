@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from psnb._src.cluster.scaling import add_worker
+from psnb._src.cluster.resizing import add_worker
 from psnb._src.coordinator.broadcast import BroadcastCalls, fetch_per_worker
 from psnb._src.coordinator.closures.call import NO_ARGUMENTS, keyword, pack_call, positional
 from psnb._src.coordinator.closures.functions import FunctionRegistry
@@ -83,7 +83,7 @@ from psnb._src.protocol.modes import Geo, Sync
 from psnb._src.protocol.notebook_only import NotebookOnly
 from psnb._src.server.schedules import LearningRate
 from psnb._src.strategy.core import Fences, StrategyCore
-from psnb._src.strategy.reconciler import LastSave
+from psnb._src.strategy.draining import LastSave
 from psnb._src.strategy.strategy import ParameterServerStrategy, coordinators_of, core_of
 from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_names import FixedAttributes

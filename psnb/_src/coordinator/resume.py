@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, overload
 
 from distributed import Client
 
-from psnb._src.checkpoint.manager import FolderManager, SaveSchedule, latest_full
-from psnb._src.checkpoint.reader import SavedCheckpoint
+from psnb._src.checkpoint.manager import FolderManager
+from psnb._src.checkpoint.reader import SavedCheckpoint, latest_full
+from psnb._src.checkpoint.save_schedule import SaveSchedule
 from psnb._src.coordinator.coordinator import (
     ClusterCoordinator,
     go_on_from,
@@ -24,14 +25,13 @@ from psnb._src.coordinator.settings import SavedRun, SavingSettings
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.monitor.progress_line import WorkDone
 from psnb._src.monitor.training_clock import EpochCount, TrainingClock
+from psnb._src.strategy.recipes import described_parameter
+from psnb._src.strategy.stored import StoredStrategies, stored_strategies
 from psnb._src.strategy.strategy import (
     ParameterServerStrategy,
-    StoredStrategies,
     check_client,
     core_of,
-    described_parameter,
     leave_to_others,
-    stored_strategies,
     taken_over,
 )
 from psnb._src.utils.checks import path_text

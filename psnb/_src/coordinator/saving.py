@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from psnb._src.checkpoint.manager import SaveSchedule
+from psnb._src.checkpoint.save_schedule import SaveSchedule
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.statistics import CheckpointStatistics
 from psnb._src.utils.interrupts import Lock

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from psnb._src.cluster.scaling import add_worker, cannot_add, retire_worker
+from psnb._src.cluster.resizing import add_worker, cannot_add, retire_worker
 from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.saving import Saving
 from psnb._src.coordinator.workers.membership import Membership

@@ -12,7 +12,7 @@ from typing import Any
 
 import psnb
 import psnb.jax
-from psnb._src.checkpoint.store import store_at
+from psnb._src.checkpoint.folders import store_at
 from psnb._src.dask_compat.reach import scheduler_address
 from psnb._src.demo import flights, model
 from psnb._src.demo.references import GRADIENT_BOOSTING_AUC, LOGISTIC_REGRESSION_AUC

@@ -28,13 +28,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from psnb._src.placement.layout import (
-    Layout,
-    ReplicaState,
-    ServerAddress,
-    ShardPlacement,
-    ShardStatus,
-)
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
+from psnb._src.placement.status import ReplicaState, ShardStatus
 
 
 class Health(StrEnum):
@@ -117,14 +112,14 @@ def next_layout(
     }
     placements = []
     for index, placement in enumerate(layout.placements):
-        after = _Mending(layout, index, placement, observed, desired).step(load)
+        after = _NextPlacement(layout, index, placement, observed, desired).step(load)
         for server in set(after.servers).difference(placement.servers):
             load[server] = load.get(server, 0) + 1
         placements.append(after)
     return layout.with_placements(placements)
 
 
-class _Mending:
+class _NextPlacement:
     """One step for one shard."""
 
     def __init__(
@@ -157,14 +152,14 @@ class _Mending:
         # A primary that is only unresponsive may have gone on without those that are leaving.
         leaving = placement.leaving if health is not Health.UNRESPONSIVE else ()
         for known in (placement.synced, leaving):
-            heirs = sorted(
+            candidates = sorted(
                 filter(self._is_replica, known), key=lambda s: s not in self._desired.usable
             )
-            if heirs:
+            if candidates:
                 # Until it has confirmed that it is the primary, what the others have is worth as
                 # much.
-                rest = [*heirs[1:], *([primary] if health is Health.UNRESPONSIVE else [])]
-                return self._next(heirs[0], leaving=rest)
+                rest = [*candidates[1:], *([primary] if health is Health.UNRESPONSIVE else [])]
+                return self._next(candidates[0], leaving=rest)
         if health is Health.UNRESPONSIVE or not all(
             map(self._is_lost, (*placement.synced, *placement.leaving))
         ):
@@ -268,17 +263,16 @@ def _health(observed: Mapping[ServerAddress, ObservedServer], server: ServerAddr
     return observed.get(server, _GONE).health
 
 
-# SyncPauses: when a replica that could not be filled may be tried again. Pure.
-#
-# A server that has no memory for a replica has none a moment later, and each try sends it all of
-# the shard. So the tries are further and further apart.
-
 _FIRST, _LONGEST = 1.0, 60.0
 """Seconds to the second try, and between two tries at most; each is twice as long as the last."""
 
 
 class SyncPauses:
-    """Servers on which a replica of a shard could not be filled lately."""
+    """Servers on which a replica of a shard could not be filled lately.
+
+    A server that has no memory for a replica has none a moment later, and each try sends it all of
+    the shard. So the tries are further and further apart.
+    """
 
     def __init__(self) -> None:
         # The pause, and when it is over.

@@ -8,18 +8,17 @@ shard read that (`LAYOUT`). With its layout come the servers that it has: each i
 with its connection. Another process lists the strategies (`STRATEGIES`), and becomes the
 owner of one whose owner has gone (`CLAIM`); then it gives the strategy another id (`MOVE`), which
 the one before does not know. What is kept of a strategy is removed, and its servers end, when it is
-closed, or when it had no owner for as long as its deed says, and its lease: a client whose
-connection breaks may come back. As long as a strategy is kept, a scheduler with an idle timeout is
-not idle, whether closures run or not. All of it runs on the scheduler's event loop.
+closed, or when it had no owner for as long as its ownership record says, and its lease: a client
+whose connection breaks may come back. As long as a strategy is kept, a scheduler with an idle
+timeout is not idle, whether closures run or not. All of it runs on the scheduler's event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin
@@ -32,23 +31,20 @@ from psnb._src.dask_compat.plugins import (
     keep_awake,
     release_tasks,
 )
-from psnb._src.placement.layout import Layout, unpacked
+from psnb._src.placement.layout import unpacked
 from psnb._src.utils.labels import numbered
-from psnb.errors import ServerLostError
-
-# ParameterServer: the Dask actor that a parameter server is.
-#
-# The scheduler unpickles it when a server is submitted; so it is here, where nothing is imported
-# that the scheduler does not have, such as kernels. Dask takes its size once, when it is empty: 56
-# bytes, too few to steer tasks to servers or away. A larger one that ``__sizeof__`` makes up would
-# steer them away, but count as memory that Dask manages there.
 
 SERVER_KEY = "psnb-server-"
 """How the keys of servers begin."""
 
 
 class ParameterServer:
-    """A parameter server, made in a worker's process and freed there by Dask.
+    """The Dask actor of a parameter server, made in a worker's process and freed there by Dask.
+
+    The scheduler unpickles it when a server is submitted; so it is here, where nothing is imported
+    that the scheduler does not have, such as kernels. Dask takes its size once, when it is empty:
+    56 bytes, too few to steer tasks to servers or away. A larger one that ``__sizeof__`` makes up
+    would steer them away, but count as memory that Dask manages there.
 
     It serves nothing itself, as a call of an actor takes three times as long as one of a handler:
     see `psnb._src.server.serving`.
@@ -65,11 +61,6 @@ class ParameterServer:
         self.name = name
         self.host: Any = None
 
-
-# RegistryEntry: what the Dask scheduler keeps of a strategy, so that others find it. Pure.
-#
-# It is enough to make the strategy and its handles again when the process that owned it has died.
-# The scheduler unpickles none of it.
 
 PUBLISH_AGAIN = 5.0
 """Seconds after which an owner publishes its layout again, which is its heartbeat."""
@@ -121,11 +112,13 @@ class OwnershipRecord:
 
 @dataclass(slots=True)
 class RegistryEntry:
-    """What is kept of a strategy.
+    """What the scheduler keeps of a strategy; it unpickles none of it.
+
+    It is enough to make the strategy and its handles again when the process that owned it has died.
 
     Attributes
     ----------
-    deed : OwnershipRecord
+    record : OwnershipRecord
         What it is.
     owner : Owner
         The latest.
@@ -145,7 +138,7 @@ class RegistryEntry:
         Whether the owner's client has gone since.
     """
 
-    deed: OwnershipRecord
+    record: OwnershipRecord
     owner: Owner
     heard: float
     layout: list[Any] = field(default_factory=list)
@@ -232,7 +225,7 @@ class LayoutRegistry(SchedulerPlugin):
     def register(
         self,
         strategy: str,
-        deed: list[Any],
+        record: list[Any],
         owner: list[Any],
         parameters: Mapping[str, bytes],
         models: Mapping[str, bytes],
@@ -241,10 +234,10 @@ class LayoutRegistry(SchedulerPlugin):
         if strategy in self._taken:
             return self._taken[strategy]
         own, others = (
-            OwnershipRecord(*deed),
+            OwnershipRecord(*record),
             [each for key, each in self._kept.items() if key != strategy],
         )
-        name = numbered(own.name, {each.deed.name for each in others})
+        name = numbered(own.name, {each.record.name for each in others})
         before = self._kept.get(strategy)
         self._kept[strategy] = RegistryEntry(
             replace(own, name=name),
@@ -323,7 +316,7 @@ class LayoutRegistry(SchedulerPlugin):
     def claim(self, strategy: str, owner: list[Any]) -> list[Any] | str:
         """Give a strategy that has no owner this one; return what is kept of it.
 
-        That is its deed, the owner, its layout, its parameters and its models.
+        That is its record, the owner, its layout, its parameters and its models.
         """
         kept = self._kept.get(strategy)
         if kept is None:
@@ -397,9 +390,9 @@ class LayoutRegistry(SchedulerPlugin):
         return {a for a in self._scheduler.workers if actors & actors_at(self._scheduler, a)}
 
     def _contents(self, kept: RegistryEntry) -> list[Any]:
-        deed, owner = kept.deed, kept.owner
+        record, owner = kept.record, kept.owner
         return [
-            [deed.name, deed.made, deed.retention, deed.packed],
+            [record.name, record.made, record.retention, record.packed],
             [owner.token, owner.client, owner.where, owner.since],
             kept.layout,
             kept.parameters,
@@ -430,92 +423,14 @@ class LayoutRegistry(SchedulerPlugin):
         self._stop_waiting(strategy)
         kept = self._kept[strategy]
         # Also if its client has gone, it gets the lease: it may be back before workers notice.
-        seconds = kept.deed.retention + kept.lease
+        seconds = kept.record.retention + kept.lease
         loop = asyncio.get_running_loop()
         self._timers[strategy] = loop.call_later(seconds, self._forget, strategy)
 
 
 def _taken_over(kept: RegistryEntry) -> str:
     return (
-        f"the strategy {kept.deed.name!r} was taken over by {kept.owner.where}, as its owner had "
+        f"the strategy {kept.record.name!r} was taken over by {kept.owner.where}, as its owner had "
         "gone: those who had it before can neither read nor write it any more. "
         "psnb.attach(client) lists what lives on the cluster"
     )
-
-
-# LayoutCache: the layouts that this process knows.
-#
-# It asks the scheduler when it has to; otherwise it answers from memory. Any thread may read; the
-# event loop of the client or worker writes and asks.
-
-ASK_TIMEOUT = 5.0
-"""Seconds in which the scheduler must answer."""
-
-
-class LayoutCache:
-    """Layouts by strategy.
-
-    Parameters
-    ----------
-    ask : callable
-        Asks the scheduler for the (packed) layout of a strategy.
-    """
-
-    def __init__(self, ask: Callable[[str], Awaitable[Any]]) -> None:
-        self._ask = ask
-        self._layouts: dict[str, Layout] = {}  # each operation on it is atomic
-        self._asking: dict[str, asyncio.Task[Layout]] = {}
-        self._sent: set[str] = set()  # of which the question is on its way
-
-    def known(self, strategy: str) -> Layout | None:
-        """Return the newest layout that is known here; any thread."""
-        return self._layouts.get(strategy)
-
-    def all(self) -> list[Layout]:
-        """Return the newest layouts that are known here, of all strategies; any thread."""
-        return list(self._layouts.values())
-
-    def learn(self, layout: Layout) -> None:
-        """Remember a layout, unless a newer one is known; one thread at a time."""
-        known = self._layouts.get(layout.strategy)
-        if known is None or known.version < layout.version:
-            self._layouts[layout.strategy] = layout
-
-    async def refresh(self, strategy: str) -> Layout:
-        """Ask the scheduler for a strategy's layout; callers at the same time share a request.
-
-        The answer is not older than the call: what made the caller ask, a server that was given up
-        for example, has been published before. So a request that was sent earlier is never shared.
-
-        Raises
-        ------
-        ServerLostError
-            If the strategy is closed, or was taken over.
-        OSError
-            If the scheduler does not answer.
-        """
-        while strategy in self._sent:
-            await asyncio.wait([self._asking[strategy]])
-        asking = self._asking.get(strategy)
-        if asking is None:
-            asking = asyncio.create_task(self._refresh(strategy), name="psnb layout")
-            self._asking[strategy] = asking
-            asking.add_done_callback(partial(self._asked, strategy))
-        return await asyncio.shield(asking)
-
-    def _asked(self, strategy: str, asking: asyncio.Task[Layout]) -> None:
-        del self._asking[strategy]
-        self._sent.discard(strategy)
-        if not asking.cancelled():
-            asking.exception()  # retrieved, as its waiters may be gone
-
-    async def _refresh(self, strategy: str) -> Layout:
-        self._sent.add(strategy)
-        async with asyncio.timeout(ASK_TIMEOUT):
-            packed = await self._ask(strategy)
-        if packed is None or isinstance(packed, str):
-            self._layouts.pop(strategy, None)
-            closed = "the parameter servers are gone: their strategy was closed"
-            raise ServerLostError(packed or closed)
-        self.learn(unpacked(packed))
-        return self._layouts[strategy]

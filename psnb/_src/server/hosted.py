@@ -5,7 +5,8 @@ Pure. The server's one thread is its only user.
 
 from __future__ import annotations
 
-from psnb._src.placement.layout import ROLES, ReplicaState, Role, ShardPlacement, ShardStatus
+from psnb._src.placement.layout import ShardPlacement
+from psnb._src.placement.status import ROLES, ReplicaState, Role, ShardStatus
 from psnb._src.server.replication import Connect, ShardReplica
 from psnb._src.server.replies import PendingReply
 from psnb._src.server.shard import ParameterShard

@@ -10,7 +10,7 @@ that is equal already, because the shard was handed over, is just *attached*. Bo
 changes, so a replica that has missed one is noticed.
 
 Threads: the server's event loop only; nothing here blocks. The states are those of
-`psnb._src.placement.layout.ReplicaState`.
+`psnb._src.placement.status.ReplicaState`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from psnb._src.placement.layout import REPLICA_STATES, ReplicaState, ServerAddress
+from psnb._src.placement.layout import ServerAddress
+from psnb._src.placement.status import REPLICA_STATES, ReplicaState
 from psnb._src.server.operations import (
     AdoptReplica,
     AttachReplica,

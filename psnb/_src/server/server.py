@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from psnb._src.placement.layout import Role, ServerStatus, ShardPlacement
+from psnb._src.placement.layout import ShardPlacement
+from psnb._src.placement.status import Role, ServerStatus
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.hosted import HostedShard
 from psnb._src.server.making import build, unpacked

@@ -6,22 +6,17 @@ lives longer than the strategy (threads, the event loop) holds the core weakly.
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import ModuleType
 from typing import Any, Protocol, TypeVar, cast
 
-import numpy as np
 from distributed import Client
-from numpy.typing import ArrayLike
 
-from psnb._src.checkpoint.restore import Checkpoint, ModelParts, RestoreChoice
+from psnb._src.checkpoint.restore import ModelParts
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.commit import Blocked, end_round
 from psnb._src.client.dense_shards import DenseShards
@@ -33,238 +28,26 @@ from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots, prepare_snapshots
 from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.client.variable import Variable
-from psnb._src.cluster.links import connection_ended, present
-from psnb._src.cluster.local import WorkerNames, closure_workers, roles
-from psnb._src.dask_compat.reach import (
-    cloudpickled,
-    event_loop,
-    has_ended,
-    pool_of,
-    scheduler_identity,
-    unpickled,
-)
-from psnb._src.monitor.events import EventKind
-from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlacement
+from psnb._src.cluster.links import connection_ended
+from psnb._src.cluster.roles import WorkerNames, closure_workers
+from psnb._src.dask_compat.reach import cloudpickled, event_loop, has_ended, pool_of, unpickled
+from psnb._src.placement.layout import Layout, ShardId
 from psnb._src.protocol.lost_shards import advise
 from psnb._src.protocol.modules import UploadedModule, Uploads, read_files
 from psnb._src.server.operations import EndRound, FenceCommits
 from psnb._src.server.tables.sharding import Partitioner
-from psnb._src.strategy.ownership import Registry
-from psnb._src.strategy.reconciler import (
-    LastSave,
-    Reconciler,
-    ServerDraining,
-    measured,
-    no_last_save,
-    rebalance,
-)
-from psnb._src.strategy.servers import Servers, ServerWatch
-from psnb._src.strategy.tables import MOST_KEPT, Losses, TableFactory, begin_call
+from psnb._src.strategy.draining import LastSave, ServerDraining, no_last_save
+from psnb._src.strategy.losses import Losses
+from psnb._src.strategy.parameters import Registry
+from psnb._src.strategy.rebalancing import measured, rebalance
+from psnb._src.strategy.reconciler import Reconciler
+from psnb._src.strategy.servers import Servers
+from psnb._src.strategy.tables import TableFactory
+from psnb._src.strategy.watch import ServerWatch
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.paths import AnyPath
-from psnb._src.utils.text import NAME, truncate
 from psnb._src.utils.threads import run_in_thread, run_on_loop
-from psnb.errors import (
-    CheckpointError,
-    ClusterError,
-    ConfigurationError,
-    CoordinatorClosedError,
-    PsnbError,
-    SerializationError,
-    ServerLostError,
-    ServerUnresponsiveError,
-)
-
-# Recovery: makes shards again whose servers are lost or do not respond.
-#
-# On the client's event loop.
-
-_LOOK = 0.2
-
-
-async def recover_shards(
-    client: Client,
-    servers: Servers,
-    reconciler: Reconciler,
-    fences: Sequence[FenceCommits],
-    restart_timeout: float,
-    check: Callable[[Collection[int]], object] = bool,
-) -> list[int]:
-    """Host lost shards again, empty, and return which they are: those that no server holds.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        The cluster.
-    servers : Servers
-        The strategy's servers.
-    reconciler : Reconciler
-        Lets replicas take over, if there are copies.
-    fences : sequence of FenceCommits
-        Operations that tell new shards which commits were given up.
-    restart_timeout : float
-        Seconds in which Dask's nannies may start the processes of dead servers again.
-    check : callable
-        Called with the lost shards before anything is changed, and may raise.
-
-    Raises
-    ------
-    ClusterError
-        If there is no server at all.
-    ServerLostError
-        If a server dies meanwhile.
-    """
-    wanted = reconciler.wanted
-    while True:
-        before, asked = servers.layout, servers.running
-        alive, unresponsive, lost, pending = await _look(servers)
-        if not pending:
-            break
-        await reconciler.next_round()
-    check(lost)
-    if not lost:
-        return []
-    # This is final: unresponsive servers are not waited for any more.
-    for server in set(asked).difference(alive):
-        servers.give_up(server)
-    usable = await _replaced(client, servers, alive, unresponsive, wanted, restart_timeout)
-    async with servers.changing:
-        lost = still_lost(lost, before, servers.layout)
-        if lost:
-            await _host(servers, lost, usable, fences)
-    return lost
-
-
-async def _look(
-    servers: Servers,
-) -> tuple[list[ServerAddress], list[ServerAddress], list[int], list[int]]:
-    """Return the live servers, the unresponsive ones, the lost shards and the pending shards.
-
-    A copy of a pending shard is about to take over.
-    """
-    layout = servers.layout
-    holds: dict[ServerAddress, set[int]] = {}
-    unresponsive: list[ServerAddress] = []
-
-    async def look(server: ServerAddress) -> None:
-        try:
-            holds[server] = set(await servers.control.weigh(server))
-        except ServerUnresponsiveError:
-            unresponsive.append(server)
-        except ServerLostError:
-            return
-
-    await asyncio.gather(*(look(server) for server in servers.running))
-    lost, pending = missing(layout, holds)
-    return list(holds), unresponsive, lost, pending
-
-
-def missing(
-    layout: Layout, holds: Mapping[ServerAddress, Collection[int]]
-) -> tuple[list[int], list[int]]:
-    """Return which shards are lost, and those of which a copy is about to take over. Pure.
-
-    Parameters
-    ----------
-    layout : Layout
-        Where shards should be.
-    holds : mapping of ServerAddress to collection of int
-        The servers that answer, and which shards they hold.
-    """
-    lost: list[int] = []
-    pending: list[int] = []
-    for index, placement in enumerate(layout.placements):
-        if placement.primary is None or index not in holds.get(placement.primary, ()):
-            copied = any(index in holds.get(each, ()) for each in placement.synced)
-            (pending if copied else lost).append(index)
-    return lost, pending
-
-
-async def _replaced(
-    client: Client,
-    servers: Servers,
-    alive: Sequence[ServerAddress],
-    unresponsive: Sequence[ServerAddress],
-    wanted: int,
-    restart_timeout: float,
-) -> list[ServerAddress]:
-    """Start servers in place of dead ones and return all that there are.
-
-    It waits for workers that were started as servers. If the strategy's servers were not, or if
-    none comes in time, it takes some of the workers that run closures, but not the last one.
-    """
-    loop = asyncio.get_running_loop()
-    end = loop.time() + restart_timeout
-    used = {server.address for server in (*alive, *unresponsive)}
-    most = wanted
-    while True:
-        cluster, late = await scheduler_identity(client), loop.time() > end
-        found = roles(present(cluster))
-        wanted = most - stuck(unresponsive, cluster["workers"])
-        fresh = [address for address in found.servers if address not in used]
-        if not found.servers and (late or not servers.dedicated):
-            fresh = [address for address in found.workers if address not in used][:-1]
-        if len(alive) + len(fresh) >= wanted or late:
-            try:
-                started = await servers.start(fresh[: wanted - len(alive)]) if fresh else []
-                break
-            except ClusterError:  # that of a process which is just about to end, perhaps
-                if late:
-                    raise
-        await asyncio.sleep(_LOOK)
-    if not alive and not started:
-        raise ClusterError(
-            "no worker can be a parameter server: start some with "
-            'dask worker ADDRESS --resources "ps=1", then call recover() again'
-        )
-    return [*alive, *started]
-
-
-def stuck(unresponsive: Sequence[ServerAddress], there: Collection[str]) -> int:
-    """Return how many unresponsive servers still have processes; Dask starts none instead. Pure.
-
-    One that was killed a moment before it was asked counts as unresponsive, too.
-    """
-    return sum(server.address in there for server in unresponsive)
-
-
-async def _host(
-    servers: Servers,
-    lost: Sequence[int],
-    usable: Sequence[ServerAddress],
-    fences: Sequence[FenceCommits],
-) -> None:
-    """Host lost shards on servers, empty, and publish the new layout."""
-    layout = hosted_anew(servers.layout, lost, usable)
-    given: dict[ServerAddress, dict[int, ShardPlacement]] = {}
-    for index in lost:
-        placement = layout.placements[index]
-        given.setdefault(placement.servers[0], {})[index] = placement
-    for server, placements in given.items():
-        await servers.control.host(server, placements, fences)
-    await servers.publish(layout)
-    text = f"shards {list(lost)} are on {', '.join(server.address for server in given)} now"
-    servers.events.add(EventKind.SHARDS_RECOVERED, text)
-
-
-def still_lost(lost: Sequence[int], before: Layout, now: Layout) -> list[int]:
-    """Return the lost shards that were given to no other server since servers were asked. Pure."""
-    return [i for i in lost if now.placements[i].primary in (None, before.placements[i].primary)]
-
-
-def hosted_anew(layout: Layout, lost: Sequence[int], usable: Sequence[ServerAddress]) -> Layout:
-    """Return the layout in which lost shards are spread over some servers. Pure."""
-    placements = list(layout.placements)
-    load = dict.fromkeys(usable, 0)
-    for index, placement in enumerate(placements):
-        if index not in lost and placement.primary in load:
-            load[placement.primary] += 1
-    for index in lost:
-        server = min(load, key=lambda each: load[each])
-        load[server] += 1
-        nowhere = {"synced": (), "syncing": None, "successor": None, "leaving": ()}
-        placements[index] = placements[index].next(primary=None, **nowhere).next(primary=server)
-    return layout.with_placements(placements)
+from psnb.errors import CoordinatorClosedError, PsnbError, SerializationError, ServerLostError
 
 
 class Coordinator(Protocol):
@@ -527,29 +310,6 @@ class StrategyCore:
         """Remember a checkpoint, for recovery."""
         self.losses.checkpoint = path
 
-    def host_lost(
-        self, restart_timeout: float, check: Callable[[Collection[int]], object] = bool
-    ) -> None:
-        """Make lost shards again, empty; see `recover_shards`. An interrupt ends only waiting.
-
-        ``check`` is called with all shards whose recovery has not ended, and may raise.
-        """
-        _, fences = self.coordinator()
-        given_up = fences()
-
-        async def host() -> None:
-            lost = await recover_shards(
-                self.client,
-                self.servers,
-                self.reconciler,
-                given_up,
-                restart_timeout,
-                lambda lost: check(self.lost.union(lost)),
-            )
-            self.lost.update(lost)
-
-        run_on_loop(self._loop, host, goes_on=True)
-
     def rebalance(self, drain: Collection[str]) -> int:
         """Spread the shards evenly; see `ParameterServerStrategy.rebalance`."""
         return run_on_loop(
@@ -587,8 +347,8 @@ class StrategyCore:
         if (ended := self.servers.ended) is not None:
             return type(ended)(*ended.args)  # a copy: several threads may raise it
         if has_ended(self.client):
-            deed = self.servers.ownership.deed
-            return CoordinatorClosedError(connection_ended(deed.name, deed.retention))
+            record = self.servers.ownership.record
+            return CoordinatorClosedError(connection_ended(record.name, record.retention))
         if self._closed:
             return CoordinatorClosedError(
                 "the strategy is closed: make a new one with psnb.ParameterServerStrategy(client)"
@@ -650,179 +410,3 @@ def unpickled_here(what: str, packed: bytes) -> Any:
 def _end(servers: Servers, server_client: CommServerClient, why: CoordinatorClosedError) -> None:
     server_client.close(why)
     servers.end(why)
-
-
-class Beginnings:
-    """The values that variables start over with, and on which shards parameters do.
-
-    Parameters
-    ----------
-    core : StrategyCore
-        The strategy's.
-    initialize : object
-        True, or values of variables by name.
-    everything : bool
-        Whether all parameters start over, or only what was lost.
-
-    Attributes
-    ----------
-    values : dict
-        The given values, by shard and table.
-
-    Raises
-    ------
-    ConfigurationError
-        If ``initialize`` is neither, or a value has no variable, or another shape or dtype.
-    """
-
-    def __init__(self, core: StrategyCore, initialize: Any, everything: bool) -> None:
-        if initialize is not True and not isinstance(initialize, Mapping):
-            raise ConfigurationError(
-                "initialize must be True, or a dict of initial values by the names of variables, "
-                f"found {truncate(repr(initialize))}"
-            )
-        self._core, self._everything = core, everything
-        self._given: dict[str, Mapping[tuple[int, str], np.ndarray]] = {}
-        for name, value in ({} if initialize is True else initialize).items():
-            self._given[name] = self._by_table(name, value)
-        self.values = {key: part for each in self._given.values() for key, part in each.items()}
-
-    def shards(self, lost: Collection[int]) -> Collection[int]:
-        """Return the shards that start over."""
-        return range(len(self._core.shards)) if self._everything else lost
-
-    def check(self, lost: Collection[int]) -> None:
-        """Raise ConfigurationError unless there is a value for all that starts over."""
-        anew = self.shards(lost)
-        for name, parts in self._given.items():
-            if not any(shard in anew for shard, _ in parts):
-                raise ConfigurationError(
-                    f"initialize: variable {name!r:.200} has lost nothing, and with "
-                    "consistent=False only what was lost starts over: leave it out, or assign() "
-                    "it; nothing was changed"
-                )
-        unkept = [each for each in self._core.tables.unkept(anew) if each not in self._given]
-        if unkept:
-            names = truncate(", ".join(map(repr, unkept)))
-            raise ConfigurationError(
-                f"the initial values of {names} are not kept in this process, which keeps "
-                f"{MOST_KEPT >> 20} MiB of them, and none of a strategy that was resumed or "
-                f"attached. Give them: {begin_call(self._core.registry.all(), unkept)}; nothing "
-                "was changed"
-            )
-
-    def _by_table(self, name: str, value: ArrayLike) -> Mapping[tuple[int, str], np.ndarray]:
-        found = self._core.registry.all().get(name)
-        if found is None:
-            near = get_close_matches(str(name), self._core.registry.all(), 1)
-            meant = f"; is {near[0]!r} meant?" if near else ""
-            raise ConfigurationError(f"initialize: no variable is called {name!r:.200}{meant}")
-        if isinstance(found, Embedding):
-            raise ConfigurationError(
-                f"initialize: {truncate(repr(name), NAME)} is an embedding, whose rows begin "
-                "by its initializer: leave it out"
-            )
-        shards = shards_of(found)
-        return shards.by_table(shards.checked(value, "initial value"))
-
-
-# Recovery of shards that were lost with servers, while no closure runs.
-
-
-def bring_back(
-    core: StrategyCore, checkpoint: AnyPath | None, *, consistent: bool, restart_timeout: float
-) -> Mapping[str, Any]:
-    """Load what was lost, and return the checkpoint's metadata.
-
-    The arguments and what it raises are those of `ParameterServerStrategy.recover`.
-    """
-    path = core.losses.checkpoint if checkpoint is None else checkpoint
-    if path is None:
-        lost = core.losses.lost()
-        raise CheckpointError(
-            f"there is no checkpoint to recover from: pass its path, or {core.losses.beginning()} "
-            "starts over in place: all parameters, or with consistent=False only what was lost"
-            f"{f' ({core.losses.names(lost)})' if lost else ''}. "
-            "psnb.CheckpointManager(coordinator, directory).save() saves one, for next time"
-        )
-    parameters = core.parameters()
-    own = RestoreChoice(takes=parameters.__contains__)  # what only the checkpoint has is no loss
-    # First: it raises if it cannot be loaded.
-    saved = Checkpoint(path, parameters, own, models=core.model_parts)
-    with _at_rest(core) as settle:
-        core.host_lost(restart_timeout)
-        lost_now = frozenset(core.lost)
-        with _made_again(core, lost_now):
-            settle()
-            saved.load(None if consistent else lost_now)
-        core.lost -= lost_now
-    return saved.restored.metadata
-
-
-def begin_anew(
-    core: StrategyCore, initialize: Any, *, consistent: bool, restart_timeout: float
-) -> None:
-    """Make all parameters as they were at first, or what was lost of them.
-
-    The arguments and what it raises are those of `ParameterServerStrategy.recover`.
-    """
-    beginnings = Beginnings(core, initialize, consistent)
-    with _at_rest(core) as settle:
-        core.host_lost(restart_timeout, beginnings.check)
-        lost = frozenset(core.lost)
-        with _made_again(core, lost):
-            settle()
-            optimizers = _optimizers(core, lost)
-            core.tables.make_again(beginnings.shards(lost), optimizers, beginnings.values)
-        core.lost -= lost
-
-
-@contextmanager
-def _at_rest(core: StrategyCore) -> Iterator[Callable[[], None]]:
-    """Drain the coordinator for as long as the block lasts.
-
-    The function that it gives drains again, once all shards have tables on servers that respond:
-    what was blocked by one that does not is settled then, and workers have sent what they have
-    learned in mode `Geo`. Later it would come on top of what is loaded.
-    """
-    coordinator, _ = core.coordinator()
-    if coordinator is None:
-        yield lambda: None
-        return
-    paused = coordinator.paused
-
-    def settle() -> None:
-        end = time.monotonic() + 2 * core.layout.patience
-        while True:
-            try:
-                return coordinator.drain()
-            except ServerUnresponsiveError:  # asked before there was another server, or it is one
-                if time.monotonic() > end:
-                    raise
-
-    try:
-        with suppress(ServerUnresponsiveError):
-            coordinator.drain()
-        yield settle
-    finally:
-        if not paused:
-            coordinator.resume()
-
-
-@contextmanager
-def _made_again(core: StrategyCore, lost: Collection[int]) -> Iterator[None]:
-    """Make the tables of lost shards again, and drop them if the block fails.
-
-    Closures go on after a recovery that has failed, and must not find zeros there.
-    """
-    core.tables.make_again(lost, _optimizers(core, lost), {})
-    try:
-        yield
-    except BaseException:  # an interrupt, too
-        core.attempt(core.tables.drops(lost))
-        raise
-
-
-def _optimizers(core: StrategyCore, lost: Collection[int]) -> dict[str, Any]:
-    # Hyperparameters may have been changed since the parameters were made.
-    return {name: each.optimizer_left(lost) for name, each in core.parameters().items()}

@@ -8,8 +8,7 @@ wrong is seen again in the next round.
 
 Threads: the Dask client's event loop. One task makes the rounds; it waits for no server. One task
 for each server asks it; one more starts servers in place of lost ones, and one notices the end of
-the scheduler. An unexpected exception is
-logged, and the next round is made all the same.
+the scheduler. An unexpected exception is logged, and the next round is made all the same.
 """
 
 from __future__ import annotations
@@ -17,171 +16,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
-import time
-from collections.abc import Callable, Collection, Mapping, Set
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from distributed import Client
 
 from psnb._src.client.comm_client import FAILOVER_TIMEOUT
 from psnb._src.cluster.links import present
-from psnb._src.cluster.local import roles
+from psnb._src.cluster.roles import roles
 from psnb._src.dask_compat.reach import event_loop, has_ended, scheduler_identity
 from psnb._src.monitor.events import EventKind
-from psnb._src.placement.layout import Layout, ServerAddress, moves
-from psnb._src.placement.next_layout import DesiredLayout, Health, SyncPauses, next_layout
+from psnb._src.placement.layout import Layout, ServerAddress
+from psnb._src.placement.next_layout import (
+    DesiredLayout,
+    Health,
+    ObservedServer,
+    SyncPauses,
+    next_layout,
+)
 from psnb._src.placement.registry import PUBLISH_AGAIN
 from psnb._src.protocol.lost_shards import UNKNOWN
-from psnb._src.strategy.ownership import scheduler_ends
-from psnb._src.strategy.servers import Servers, WatchedServer
+from psnb._src.strategy.control import ServerControl, gone, unresponsive
+from psnb._src.strategy.draining import ServerDraining
+from psnb._src.strategy.scheduler_life import scheduler_ends
+from psnb._src.strategy.servers import Servers
 from psnb._src.utils.loops import LoopErrors
-from psnb._src.utils.paths import AnyPath
-from psnb._src.utils.text import counted
-from psnb._src.utils.threads import run_on_loop
-from psnb.errors import (
-    CheckpointError,
-    ClusterError,
-    ConfigurationError,
-    CoordinatorClosedError,
-    ServerLostError,
-)
-
-# ServerDraining: servers whose processes were asked to end, until they hold nothing any more.
-#
-# Such a server says so in its answers (`ServerStatus.leaves`), and its process waits for a while.
-# The reconciler moves its shards to others as in any other move. This notices when it holds nothing
-# that no other has: then it is asked to stop, and its process ends. If there is no other server
-# to take its shards, all is saved, and it ends before any closure goes on: nothing is written that
-# would be lost with it.
-#
-# On the client's event loop; what saves runs in a thread, ``psnb-last-save``.
-
-LastSave = Callable[[Callable[[], None]], AnyPath]
-"""Saves all parameters and then calls a function, both before any closure goes on."""
-
-_END_TIMEOUT = 5.0
-
-
-def no_last_save(then: Callable[[], None]) -> AnyPath:
-    """Raise: the `LastSave` where there is no coordinator, so no manager to save with."""
-    raise CheckpointError("there is no coordinator whose checkpoint manager could save")
-
-
-class ServerDraining:
-    """The servers of one strategy that leave.
-
-    Parameters
-    ----------
-    loop : asyncio.AbstractEventLoop
-        The client's event loop.
-    servers : Servers
-        The strategy's.
-    last_save : callable
-        A `LastSave`.
-    """
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        servers: Servers,
-        last_save: LastSave = no_last_save,
-    ) -> None:
-        self._loop, self._servers, self._last_save = loop, servers, last_save
-        self._began: dict[ServerAddress, float] = {}
-        self._alone = False  # servers that might help were looked for, and there are none
-        self._saving = False  # it was begun; until none leaves any more
-
-    def follow(
-        self,
-        layout: Layout,
-        leaving: Set[ServerAddress],
-        usable: Collection[ServerAddress],
-        writing: Collection[ServerAddress] = (),
-    ) -> None:
-        """Go on with each of them, in each round of the reconciler.
-
-        Parameters
-        ----------
-        layout : Layout
-            Where shards are.
-        leaving : set of ServerAddress
-            The servers that leave.
-        usable : collection of ServerAddress
-            Those that may take their shards.
-        writing : collection of ServerAddress
-            Those that write a checkpoint, which is waited for as long as their processes wait.
-        """
-        self._began = {server: self._began[server] for server in leaving & self._began.keys()}
-        for server in leaving:
-            if server not in self._began:
-                self._began[server] = time.monotonic()
-                held = sum(placement.primary == server for placement in layout.placements)
-                text = f"parameter {server.name} at {server.address} was asked to end; "
-                text += f"its {counted(held, 'shard')} move to {counted(len(usable), 'other')}"
-                self._servers.events.add(EventKind.SERVER_RETIRING, text)
-        for server in leaving:
-            if server not in writing and not holds(layout, server, len(usable)):
-                self._report_retired(server, "has handed over all shards")
-                self._servers.give_up(server)
-        if not leaving:
-            self._saving = self._alone = False
-        elif not usable and self._alone and not self._saving:
-            self._saving = True
-            run = partial(self._save, tuple(leaving))
-            threading.Thread(target=run, name="psnb-last-save", daemon=True).start()
-
-    def note_recruited(self, count: int) -> None:
-        """Note that servers were looked for, and how many there were."""
-        self._alone = not count
-
-    def _report_retired(self, server: ServerAddress, how: str) -> None:
-        seconds = time.monotonic() - self._began[server]
-        text = f"parameter {server.name} at {server.address} {how} within {seconds:.2g} s"
-        self._servers.events.add(EventKind.SERVER_RETIRED, text)
-
-    def _save(self, leaving: Collection[ServerAddress]) -> None:
-        def end() -> None:
-            run_on_loop(self._loop, partial(self._end, leaving), _END_TIMEOUT)
-
-        try:
-            path = self._last_save(end)
-        except asyncio.CancelledError:
-            return  # the client was closed meanwhile
-        except Exception as error:  # a boundary, as of all automatic saves
-            self._servers.events.add(
-                EventKind.CHECKPOINT_FAILED,
-                "no other server can take the shards of those that were asked to end, and they "
-                f"could not be saved: {error}",
-            )
-        else:
-            text = f"saved {str(path)!r}, as no other server can take the shards"
-            self._servers.events.add(EventKind.CHECKPOINT_SAVED, text)
-
-    async def _end(self, leaving: Collection[ServerAddress]) -> None:
-        for server in leaving:
-            if server in self._began:  # it has not died meanwhile
-                self._report_retired(server, "has ended after all was saved,")
-        await asyncio.gather(*map(self._servers.dismiss, leaving))
-
-
-def holds(layout: Layout, server: ServerAddress, others: int) -> bool:
-    """Return whether a server holds what others should have first. Pure.
-
-    Parameters
-    ----------
-    layout : Layout
-        Where shards are.
-    server : ServerAddress
-        The server.
-    others : int
-        How many others may hold shards: a copy is not waited for if there is no room for it.
-    """
-    return any(
-        server == placement.primary or (server in placement.servers and others > layout.replicas)
-        for placement in layout.placements
-    )
-
+from psnb.errors import ClusterError, CoordinatorClosedError, ServerLostError
 
 logger = logging.getLogger("psnb")
 
@@ -501,92 +361,72 @@ def changes(
     return found
 
 
-# Measuring: how large what servers hold is. On the client's event loop.
+class WatchedServer:
+    """What the reconciler knows of one server.
 
-_ATTEMPTS = 5
-
-Sizes = dict[int, dict[str, int]]
-"""Bytes by the numbers of shards and the names of their tables."""
-
-
-async def measured(servers: Servers, reconciler: Reconciler) -> dict[ServerAddress, Sizes]:
-    """Return the size of all that servers hold, copies included.
-
-    If one is given up meanwhile, or replicas take over from it, those are asked that there are
-    then.
-
-    Raises
-    ------
-    ServerLostError
-        If one is gone, or does not respond, and no other has its shards.
+    Attributes
+    ----------
+    observed : ObservedServer
+        What was observed of it.
+    reported : Health
+        The health that was reported last.
     """
-    for left in reversed(range(_ATTEMPTS)):
-        asked = servers.layout.servers
+
+    def __init__(self, server: ServerAddress, control: ServerControl) -> None:
+        self.server, self._control = server, control
+        self._connection = control.connection(server)
+        self._heard, self._silence = 0, 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self._errors = LoopErrors(f"Asking {server.name} how it is")
+        self._gone: str | None = None
+        # Nothing was heard of it yet: that is no reason to let its replicas take over.
+        self.observed = ObservedServer(Health.ALIVE)
+        self.reported = Health.ALIVE
+
+    def beat(self, layout: Layout, news: asyncio.Event) -> None:
+        """Ask the server, unless it has not answered yet."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(layout, news), name="psnb beat")
+
+    def pass_time(self, seconds: float) -> None:
+        """Count time in which the server could have answered."""
+        self._silence = 0.0 if self._connection.heard > self._heard else self._silence + seconds
+        self._heard = self._connection.heard
+        if self.observed.health is Health.ALIVE and self.is_unresponsive:
+            self.observed = replace(self.observed, health=Health.UNRESPONSIVE)
+
+    @property
+    def is_unresponsive(self) -> bool:
+        """Whether nothing was heard of it for too long."""
+        return self._silence >= self._control.patience
+
+    def why(self) -> str:
+        """Return what is wrong with it, as a text."""
+        return self._gone or unresponsive(self.server, self._silence)
+
+    def close(self) -> None:
+        """Stop asking."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask(self, layout: Layout, news: asyncio.Event) -> None:
+        with self._errors:
+            await self._hear(layout, news)
+
+    async def _hear(self, layout: Layout, news: asyncio.Event) -> None:
+        connected, before = self._connection.connected, self.observed
         try:
-            found = await asyncio.gather(*map(servers.control.measure, asked))
-        except ServerLostError:
-            if not left or not await reconciler.settled():
-                raise
+            status = await self._control.beat(self.server, layout)
+        except ConnectionRefusedError as error:
+            self._gone = gone(self.server, error)
+            self.observed = ObservedServer(Health.GONE)
+        except OSError:
+            if not connected:
+                return  # not reached: it counts as unresponsive if that lasts
+            news.set()  # the connection broke: the next beat, at once, shows more
         else:
-            break
-    return dict(zip(asked, found, strict=True))
-
-
-# Rebalancing: spreads shards over the servers that there are, or empties some, while in use.
-#
-# The new places are computed here; the `Reconciler` moves the shards. A shard moves in steps: the
-# new server gets a copy, which is filled while the old server works; then the old one stops, the
-# copy has everything and takes over. Requests at that moment are sent again.
-
-
-async def rebalance(
-    client: Client, servers: Servers, reconciler: Reconciler, drain: Collection[str]
-) -> int:
-    """Spread shards over all servers that there are, except those to be drained.
-
-    If it is cancelled, the layout stays valid; another call goes on from there.
-
-    Returns
-    -------
-    int
-        How many shards were moved.
-    """
-    cluster = await scheduler_identity(client)
-    found, listed = roles(present(cluster)), roles(cluster)
-    known = {**listed.servers, **listed.workers}
-    names = {name: address for address, name in known.items()}
-    drained = {names.get(each, each) for each in drain}
-    running = {server.address: server for server in servers.running}
-    if unknown := drained - running.keys():
-        raise ConfigurationError(
-            f"rebalance(drain=...): {sorted(known.get(each, each) for each in unknown)} are "
-            "not servers of this strategy; it has "
-            f"{sorted(known.get(address, address) for address in running)}"
-        )
-    fresh = [each for each in found.servers if each not in running and each not in drained]
-    if len(running) + len(fresh) - len(drained) <= servers.layout.replicas:
-        raise ConfigurationError(
-            "rebalance(drain=...) would leave too few servers: start others first, with "
-            'dask worker ADDRESS --resources "ps=1"'
-        )
-    await servers.start(fresh)
-    sizes = await measured(servers, reconciler)
-    layout = servers.layout
-    usable = [
-        server
-        for server in servers.running
-        if server.address not in drained
-        and (server in sizes or not reconciler.is_unresponsive(server))
-    ]
-    weights = [0.0] * len(layout.placements)
-    for shards in sizes.values():
-        for index, tables in shards.items():
-            weights[index] = max(weights[index], float(sum(tables.values())))
-    wanted = dict(moves(layout, usable, weights)) if usable else {}
-    await reconciler.arrange(
-        wanted, [server for server in servers.running if server.address in drained]
-    )
-    if wanted:
-        text = f"shards moved: {', '.join(f'{i} to {to.address}' for i, to in wanted.items())}"
-        servers.events.add(EventKind.SHARDS_MOVED, text)
-    return len(wanted)
+            self.observed = ObservedServer(
+                Health.ALIVE, layout.version, status.shards, status.leaves, status.writes
+            )
+        if self.observed != before:
+            news.set()

@@ -8,20 +8,16 @@ strategy belongs to the notebook; closures get the handles that it makes.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from distributed import Client
-from msgspec import Struct, structs
 from numpy.typing import ArrayLike, DTypeLike
 
 from psnb._src.client.arguments import (
@@ -35,131 +31,39 @@ from psnb._src.client.arguments import (
     check_rows,
     initial_array,
 )
-from psnb._src.client.comm_client import PATIENCE, CommServerClient
-from psnb._src.client.commit import recover_orphans
+from psnb._src.client.comm_client import PATIENCE
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.model_records import ModelRecords
-from psnb._src.client.requests import Request
 from psnb._src.client.sparse_shards import EmbeddingSpec
 from psnb._src.client.variable import Variable
 from psnb._src.cluster.links import CLIENT_ENDED, hold
-from psnb._src.cluster.local import choose_servers, closure_workers, dashboard_link, identity
-from psnb._src.dask_compat.reach import ask_scheduler, cloudpickled, event_loop, has_ended, pool_of
+from psnb._src.cluster.roles import choose_servers, closure_workers, dashboard_link, identity
+from psnb._src.dask_compat.reach import event_loop, has_ended
 from psnb._src.monitor.events import Event
 from psnb._src.monitor.html.lists import Events
-from psnb._src.monitor.html.tables import html_table
-from psnb._src.placement.layout import Layout, ServerAddress, unpacked
-from psnb._src.placement.registry import STRATEGIES, Owner, OwnershipRecord
+from psnb._src.placement.registry import OwnershipRecord
 from psnb._src.protocol.modes import Async, Mode, Sync, check_mode
 from psnb._src.protocol.notebook_only import NotebookOnly
-from psnb._src.server.operations import OpenLog
 from psnb._src.server.optimizer import OPTIMIZABLE, Optimizer
-from psnb._src.server.optimizers import OPTIMIZERS
-from psnb._src.server.tables.admission import ADMISSIONS, Admission
-from psnb._src.server.tables.initializers import INITIALIZERS, Initializer
+from psnb._src.server.tables.admission import Admission
+from psnb._src.server.tables.initializers import Initializer
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import Partitioner
-from psnb._src.strategy.core import StrategyCore, begin_anew, bring_back, unpickled_here
-from psnb._src.strategy.ownership import Ownership, check_scheduler, claim
-from psnb._src.strategy.reconciler import Reconciler, ServerDraining, no_last_save
-from psnb._src.strategy.servers import ServerControl, Servers, begin, extend
+from psnb._src.strategy.core import StrategyCore
+from psnb._src.strategy.ownership import Ownership
+from psnb._src.strategy.recovery import reinitialize, restore_lost
+from psnb._src.strategy.scheduler_life import check_scheduler
+from psnb._src.strategy.servers import Servers, begin
 from psnb._src.strategy.tables import describe
+from psnb._src.strategy.takeover import StrategyTerms, take_over
 from psnb._src.utils.checks import integer, is_integer, path_text, period, seconds
-from psnb._src.utils.config import from_config
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.labels import check_label, made_up_label
 from psnb._src.utils.paths import as_path
-from psnb._src.utils.sealed_json import typed
-from psnb._src.utils.text import counted, shown, text_table
+from psnb._src.utils.text import counted, shown
 from psnb._src.utils.threads import run_in_thread, run_on_loop
-from psnb.errors import (
-    ClusterError,
-    ConfigurationError,
-    PsnbError,
-    ServerLostError,
-    ServerUnresponsiveError,
-)
-
-# Taking over: the strategy of an owner that has gone becomes this process's.
-#
-# The scheduler decides who may, one at a time. Then orphaned commits are finished or given up,
-# under the strategy's id as it was, with the servers looked after as usual. Only then strategy and
-# servers get other names, under which nothing is pending, and the former names reach nothing
-# (`Servers.move`). If this process dies meanwhile, another one takes over what it finds.
-
-
-@dataclass(frozen=True, slots=True)
-class StrategyTerms:
-    """What a strategy was made with that only its owner reads."""
-
-    mode: Mode
-    partitioner: Partitioner | None
-    dedicated: bool
-    half: bool
-
-    def packed(self) -> bytes:
-        """Return it pickled; a partitioner of the notebook's by value."""
-        return cloudpickled(self)
-
-
-def take_over(client: Client, strategy: str) -> tuple[StrategyCore, Mode]:
-    """Become the owner of a strategy that has none.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        The cluster.
-    strategy : str
-        The strategy's id.
-
-    Raises
-    ------
-    ClusterError
-        If it has an owner that lives, or was freed this very moment.
-    ServerUnresponsiveError
-        If a server does not respond that holds what no other does; it can be tried again.
-    SerializationError
-        If a class or function that it was made with cannot be unpickled here.
-    """
-    loop = event_loop(client)
-    ownership, layout = run_on_loop(loop, lambda: claim(client, strategy))
-    try:
-        return _taken(client, ownership, layout)
-    except BaseException:  # an interrupt, too: another process may claim it
-        with suppress(PsnbError):
-            run_on_loop(loop, lambda: ownership.leave(strategy))
-        raise
-
-
-def _taken(client: Client, ownership: Ownership, layout: Layout) -> tuple[StrategyCore, Mode]:
-    terms: StrategyTerms = unpickled_here("what it was made with", ownership.deed.packed)
-    servers = Servers(client, ownership, layout.patience, terms.dedicated)
-    loop, dashboard = event_loop(client), run_in_thread(dashboard_link, client)
-
-    async def take() -> Reconciler:
-        servers.take(layout)
-        return Reconciler(client, servers, ServerDraining(loop, servers, no_last_save))
-
-    reconciler = run_on_loop(loop, take)
-    server_client = CommServerClient(loop, pool_of(client), servers.layout_cache)
-    try:
-        run_on_loop(loop, lambda: recover_orphans(servers.shards, server_client.ask))
-    finally:
-        reconciler.close()
-        server_client.close()
-    run_on_loop(loop, servers.move)
-    core = StrategyCore(client, servers, terms.partitioner, terms.half, dashboard)
-    try:
-        core.take()
-        for outcome in core.attempt([Request(shard, OpenLog()) for shard in core.shards]):
-            if isinstance(outcome, ServerUnresponsiveError):
-                raise outcome
-    except BaseException:  # an interrupt, too: another process may claim it
-        core.leave()  # by the id that it has now
-        raise
-    return core, terms.mode
-
+from psnb.errors import ClusterError, ConfigurationError
 
 _ASYNC = Async()
 
@@ -288,8 +192,8 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             workers = closure_workers(frozenset(addresses), identity(client))
             mode = Sync(max(1, len(workers)))
         terms = StrategyTerms(mode, partitioner, dedicated, half)
-        deed = OwnershipRecord(label, time.time(), kept, terms.packed())
-        servers = Servers(client, Ownership(client, deed), patience, dedicated)
+        record = OwnershipRecord(label, time.time(), kept, terms.packed())
+        servers = Servers(client, Ownership(client, record), patience, dedicated)
         dashboard = run_in_thread(dashboard_link, client)
         run_on_loop(event_loop(client), lambda: begin(servers, addresses, count, replicas))
         with uninterrupted:  # a reconciler that is not closed would keep the servers
@@ -297,7 +201,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
 
     def _assemble(self, core: StrategyCore, mode: Mode) -> None:
         self.client, self.mode, self._core = core.client, mode, core
-        self.name = core.servers.ownership.deed.name
+        self.name = core.servers.ownership.record.name
         self._coordinators: set[Any] = set()  # its coordinator, if there is one
         # If the strategy is collected without being closed, this ends its servers and connections;
         # handles keep the connections only. Not of the core, which the event loop holds.
@@ -604,12 +508,12 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         if initialize is not False:
             if checkpoint is not None:
                 raise ConfigurationError("recover: give a checkpoint or initialize=, not both")
-            begin_anew(self._core, initialize, consistent=consistent, restart_timeout=wait)
+            reinitialize(self._core, initialize, consistent=consistent, restart_timeout=wait)
             return {}
         given = (
             None if checkpoint is None else as_path(path_text("recover: checkpoint", checkpoint))
         )
-        return bring_back(self._core, given, consistent=consistent, restart_timeout=wait)
+        return restore_lost(self._core, given, consistent=consistent, restart_timeout=wait)
 
     def rebalance(self, drain: Sequence[str] = ()) -> int:
         """Spread the shards evenly over all servers that there are now, while they are in use.
@@ -710,186 +614,3 @@ def taken_over(client: Client, strategy: str) -> ParameterServerStrategy:
     made = object.__new__(ParameterServerStrategy)
     made._assemble(core, mode)
     return made
-
-
-# Parameters that are made again as a checkpoint describes them.
-
-Make = Callable[[ParameterServerStrategy], object]
-"""Makes a parameter of a strategy."""
-
-_KINDS: dict[str, Mapping[str, type]] = {
-    "optimizer": OPTIMIZERS,
-    "initializer": INITIALIZERS,
-    "admission": ADMISSIONS,
-    "accessor": {CtrAccessor.__name__: CtrAccessor},
-}
-
-
-class _VariableRecipe(Struct, frozen=True, forbid_unknown_fields=True):
-    nonfinite: str
-
-
-class _EmbeddingRecipe(_VariableRecipe, frozen=True, forbid_unknown_fields=True):
-    padding_idx: int | None
-    initializer: dict[str, Any]
-    admission: dict[str, Any] | None
-    accessor: dict[str, Any] | None
-
-
-def described_parameter(
-    name: str,
-    description: Mapping[str, Any],
-    optimizer: Mapping[str, Any] | None,
-    recipe: Mapping[str, Any],
-) -> Make:
-    """Return what makes a parameter again; its values are those of the beginning.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-    description, recipe
-        From ``describe`` and ``recipe`` of its shards.
-    optimizer : mapping or None
-        From `LiveOptimizer.describe`.
-
-    Raises
-    ------
-    ValueError
-        If the recipe is none.
-    ConfigurationError
-        If it was made with something of the user's, of which a checkpoint has the name alone.
-    """
-    variable = description["kind"] == "variable"
-    read = structs.asdict(typed(recipe, _VariableRecipe if variable else _EmbeddingRecipe))
-    how = {"optimizer": optimizer, **read, "dtype": np.dtype(description["dtype"])}
-    for part, kinds in _KINDS.items():
-        if how.get(part) is not None:
-            try:
-                how[part] = from_config(f"its {part}", how[part], kinds)
-            except ValueError as error:
-                raise ConfigurationError(
-                    f"parameter {name!r:.200} cannot be made again: {error}, which is none of "
-                    "psnb's own, and checkpoints have no pickles. Make a strategy with all its "
-                    "parameters and models as before, with the same names, and restore them: "
-                    "psnb.CheckpointManager(coordinator, directory).restore()"
-                ) from error
-    if variable:
-        return partial(_variable, name, tuple(description["shape"]), how)
-    size = {key: description[key] for key in ("dim", "rows")}
-    return partial(_embedding, name, {**how, **size})
-
-
-def _variable(
-    name: str, shape: tuple[int, ...], how: dict[str, Any], strategy: ParameterServerStrategy
-) -> None:
-    strategy.variable(np.zeros(shape, how["dtype"]), name, **how)
-    core_of(strategy).tables.forget_values(name)  # zeros were never its initial values
-
-
-def _embedding(name: str, how: dict[str, Any], strategy: ParameterServerStrategy) -> None:
-    strategy.embedding(name, **how)
-
-
-# StoredStrategies: what lives on the servers of a cluster, with or without an owner.
-
-_HEAD = ("strategy", "since", "parameters", "bytes", "owner")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredStrategy:
-    """A strategy that lives on a cluster.
-
-    Attributes
-    ----------
-    name : str
-        For `attach`; unique on the cluster.
-    id : str
-        psnb's own.
-    since : float
-        When it was made, in seconds since 1970.
-    parameters : tuple of str
-        The names of its variables and embeddings.
-    nbytes : int
-        Bytes that its servers hold, with optimizer state and copies; of those that answer.
-    owner : str
-        The process that owns it, or has owned it last.
-    owned : bool
-        Whether that process lives: then the strategy cannot be attached.
-    retention : float
-        Seconds for which it is kept without an owner.
-    """
-
-    name: str
-    id: str
-    since: float
-    parameters: tuple[str, ...]
-    nbytes: int
-    owner: str
-    owned: bool
-    retention: float
-
-    def row(self) -> tuple[str, ...]:
-        """Return the cells of a table."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        owner = self.owner if self.owned else f"none; before: {self.owner}"
-        return self.name, since, str(len(self.parameters)), f"{self.nbytes:,}", owner
-
-
-class StoredStrategies(tuple[StoredStrategy, ...]):
-    """What lives on a cluster, the oldest first; all that a tuple can."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return text_table(_HEAD, [each.row() for each in self]) if self else "no strategies"
-
-    def _repr_html_(self) -> str:
-        rows = [each.row() for each in self]
-        return html_table("strategies", _HEAD, rows) or "no strategies"
-
-
-def stored_strategies(client: Client) -> StoredStrategies:
-    """Return the strategies that live on a cluster.
-
-    Raises
-    ------
-    ClusterError
-        If the scheduler cannot import psnb.
-    """
-    run_in_thread(extend, client)
-    return run_on_loop(event_loop(client), lambda: _stored(client))
-
-
-async def _stored(client: Client) -> StoredStrategies:
-    found = []
-    for key, deed, owner, layout, parameters, _, lives in await ask_scheduler(client, STRATEGIES):
-        what, who = OwnershipRecord(*deed), Owner(*owner)
-        nbytes = await _weigh(client, unpacked(layout))
-        found.append(
-            StoredStrategy(
-                what.name,
-                key,
-                what.made,
-                tuple(parameters),
-                nbytes,
-                who.where,
-                lives,
-                what.retention,
-            )
-        )
-    return StoredStrategies(sorted(found, key=lambda each: each.since))
-
-
-async def _weigh(client: Client, layout: Layout) -> int:
-    control = ServerControl(pool_of(client), layout.patience)
-
-    async def weigh(server: ServerAddress) -> int:
-        try:
-            return sum((await control.weigh(server)).values())
-        except ServerLostError:
-            return 0
-        finally:
-            control.hang_up(server)
-
-    return sum(await asyncio.gather(*map(weigh, layout.servers)))

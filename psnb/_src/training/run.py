@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from psnb._src.checkpoint.manager import SaveSchedule
+from psnb._src.checkpoint.save_schedule import SaveSchedule
 from psnb._src.coordinator.coordinator import ClusterCoordinator
 from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.coordinator.resume import (

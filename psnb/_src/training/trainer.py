@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
-from psnb._src.checkpoint.manager import SaveSchedule, latest_full
-from psnb._src.checkpoint.store import checked_metadata
+from psnb._src.checkpoint.manifest import checked_metadata
+from psnb._src.checkpoint.reader import latest_full
+from psnb._src.checkpoint.save_schedule import SaveSchedule
 from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from, map_whole_splits
 from psnb._src.coordinator.datasets.dask_source import DaskPartitions, frame_beside
 from psnb._src.coordinator.resume import CheckpointManager, run_of

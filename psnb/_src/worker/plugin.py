@@ -25,7 +25,8 @@ from psnb._src.cluster.links import SHORT_LIMITS, short_limits
 from psnb._src.dask_compat.plugins import add_handler, remove_handler
 from psnb._src.dask_compat.reach import CONNECTION_KEPT, Comm, ask_scheduler, event_loop, pool_of
 from psnb._src.jupyter_compat import in_notebook
-from psnb._src.placement.registry import LAYOUT, SERVER_KEY, LayoutCache
+from psnb._src.placement.layout_cache import LayoutCache
+from psnb._src.placement.registry import LAYOUT, SERVER_KEY
 from psnb._src.protocol.messages import HANDLER, SessionOpening
 from psnb._src.server.replication import Opening
 from psnb._src.server.serving import GRACE, ParameterServers

@@ -16,7 +16,7 @@ import numpy as np
 
 import psnb
 import psnb.jax
-from psnb._src.checkpoint.store import LocalStore
+from psnb._src.checkpoint.local_store import LocalStore
 
 IDS = np.arange(40)
 

@@ -9,7 +9,8 @@ import numpy as np
 from distributed import Client
 
 import psnb
-from psnb._src.checkpoint.store import LocalCheckpoint, Manifest
+from psnb._src.checkpoint.local_store import LocalCheckpoint
+from psnb._src.checkpoint.manifest import Manifest
 from psnb._src.strategy.strategy import core_of
 from tests.checkpoint.saved import released
 from tests.conftest import wait_until

@@ -15,7 +15,7 @@ from distributed import Client
 import psnb
 from psnb import EventKind, errors
 from psnb._src.checkpoint import shards
-from psnb._src.strategy import core
+from psnb._src.strategy import recovery
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Lose, kill, terminate
 from tests.integration.helpers import wait_until_servers
@@ -217,13 +217,13 @@ def test_a_recovery_that_was_interrupted_can_be_called_again(
     saved = model.values()
     kill(strategy.client, model.server_of(0))
     wait_until(lambda: is_lost(model.values), "the server is lost")
-    begun, recover_shards = threading.Event(), core.recover_shards
+    begun, recover_shards = threading.Event(), recovery.recover_shards
 
     async def noted(*args: Any) -> list[int]:
         begun.set()
         return await recover_shards(*args)
 
-    monkeypatch.setattr(core, "recover_shards", noted)
+    monkeypatch.setattr(recovery, "recover_shards", noted)
     interrupt_its_sleep(monkeypatch, begun.is_set)  # before, it waits until nothing runs
     with pytest.raises(KeyboardInterrupt):
         strategy.recover()

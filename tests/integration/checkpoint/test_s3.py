@@ -14,7 +14,7 @@ from distributed import Client
 from moto.server import ThreadedMotoServer
 
 import psnb
-from psnb._src.checkpoint.store import store_at
+from psnb._src.checkpoint.folders import store_at
 from psnb._src.utils.paths import RemotePath
 from psnb.errors import CheckpointError, ServerLostError
 from tests.conftest import wait_until

@@ -11,7 +11,7 @@ from distributed import Client, Scheduler, Worker
 
 import psnb
 from psnb import errors
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from psnb._src.dask_compat.reach import event_loop
 from psnb._src.placement.registry import HOLDER
 from psnb._src.strategy import servers as servers_module

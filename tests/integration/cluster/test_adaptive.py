@@ -12,8 +12,8 @@ from distributed import Adaptive, Client, LocalCluster
 
 import psnb
 from psnb import EventKind
-from psnb._src.cluster.local import identity
-from psnb._src.cluster.scaling import cannot_add
+from psnb._src.cluster.resizing import cannot_add
+from psnb._src.cluster.roles import identity
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import Steps, wait_for_file
 

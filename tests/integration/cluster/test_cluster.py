@@ -18,7 +18,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from tests.conftest import DEADLINE, connected, wait_until
 from tests.integration.helpers import CommandLine, worker_name
 

@@ -15,7 +15,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from tests.conftest import wait_until
 from tests.integration.helpers import free_port, wait_until_ended
 

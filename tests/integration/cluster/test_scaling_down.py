@@ -12,7 +12,7 @@ import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker
 
 import psnb
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from psnb._src.dask_compat.plugins import WorkerState
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import Steps, address_of

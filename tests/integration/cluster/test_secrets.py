@@ -13,7 +13,7 @@ import pytest
 from distributed import Client
 
 import psnb
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from psnb._src.monitor.links.hub_client import JupyterServer
 from psnb._src.monitor.links.hub_link import HubLink
 from psnb._src.monitor.links.scheduler_link import SchedulerLink

@@ -20,7 +20,7 @@ from distributed.comm import connect as reach
 import psnb
 from psnb import errors
 from psnb._src.cluster import local as clusters
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, kill, wait_until_copied
 from tests.integration.helpers import wait_until_whole

@@ -18,7 +18,7 @@ from distributed import Client
 import psnb
 from psnb import data, errors
 from psnb._src.client.comm_client import CommServerClient
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from psnb._src.coordinator.closures.remote_value import StepValues
 from psnb._src.coordinator.coordinator import closures_of_epoch
 from psnb._src.placement.layout import ShardId

@@ -17,7 +17,7 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.server.serving import GRACE
 from psnb._src.strategy.servers import Servers

@@ -14,7 +14,7 @@ import psnb
 from psnb._src.coordinator.workers import membership
 from psnb._src.coordinator.workers.figures import WorkerFigures
 from psnb._src.coordinator.workers.membership import Membership
-from psnb._src.strategy import ownership, reconciler, servers
+from psnb._src.strategy import reconciler
 from tests.conftest import DEADLINE, wait_until
 
 
@@ -39,9 +39,9 @@ class Once:
 LOOPS = {
     "polls": (membership, "scheduler_identity"),
     "late work": (Membership, "_fail_what_waited_too_long"),
-    "heartbeats of servers": (servers.ServerControl, "beat"),
+    "heartbeats of servers": (control.ServerControl, "beat"),
     "rounds of the reconciler": (reconciler, "next_layout"),
-    "life of the scheduler": (ownership, "is_connected"),
+    "life of the scheduler": (scheduler_life, "is_connected"),
 }
 
 

@@ -20,7 +20,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.cluster.local import identity
+from psnb._src.cluster.roles import identity
 from psnb._src.coordinator import resume
 from psnb._src.strategy import ownership
 from tests.conftest import DEADLINE, connected, wait_until

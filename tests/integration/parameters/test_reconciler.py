@@ -17,13 +17,15 @@ from distributed import Client
 
 import psnb
 from psnb import EventKind, errors
-from psnb._src.cluster.local import Roles, roles
-from psnb._src.placement.layout import Layout, ReplicaState, ServerAddress, ShardPlacement
+from psnb._src.cluster.roles import Roles, roles
+from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
 from psnb._src.placement.next_layout import next_layout
+from psnb._src.placement.status import ReplicaState
+from psnb._src.strategy import rebalancing as rebalancing_module
 from psnb._src.strategy import reconciler
-from psnb._src.strategy import reconciler as rebalancing_module
 from psnb._src.strategy import servers as servers_module
-from psnb._src.strategy.servers import ServerControl, Servers
+from psnb._src.strategy.control import ServerControl
+from psnb._src.strategy.servers import Servers
 from psnb._src.utils.threads import run_on_loop
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.counting import Counter, wait_until_copied

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import psnb
-from psnb._src.checkpoint import reader, shards
+from psnb._src.checkpoint import following, shards
+from psnb._src.checkpoint.saved_table import SavedTable
 from psnb._src.models.export.tables import StoredTable
 from psnb.errors import CheckpointError, ConfigurationError, ExportError
 from tests.checkpoint.saved import forge
@@ -186,7 +187,7 @@ def test_of_two_refreshes_at_once_the_newer_one_stays(
     manager = run.manager(tmp_path / "run")
     model = run.model(tmp_path / "m", manager)
     manager.save()
-    read, done = reader._read, []
+    read, done = following._read, []
 
     def slowly(*given: Any) -> Any:
         found = read(*given)
@@ -197,7 +198,7 @@ def test_of_two_refreshes_at_once_the_newer_one_stays(
             assert model.refresh()
         return found
 
-    monkeypatch.setattr(reader, "_read", slowly)
+    monkeypatch.setattr(following, "_read", slowly)
     assert not model.refresh()
     assert model.version.number == 2
     assert_predicts(model, run.expected())
@@ -342,7 +343,7 @@ def test_fixed_rows_that_lack_some_are_refused(
 ) -> None:
     model = run.model(tmp_path / "m", run.manager(tmp_path / "run"))
     run.manager(tmp_path / "run").save()
-    monkeypatch.setattr(reader.SavedTable, "__len__", lambda rows: 9)
+    monkeypatch.setattr(SavedTable, "__len__", lambda rows: 9)
     with pytest.raises(CheckpointError, match="'fixed' has 9 of 10 rows"):
         model.refresh()
 
@@ -386,10 +387,10 @@ def test_the_thread_ends_with_the_model(run: Run, tmp_path: Path) -> None:
 def test_a_failure_is_reported_once_and_tried_again(
     run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psnb._src.checkpoint.manager._FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("psnb._src.checkpoint.save_schedule._FIRST_PAUSE", 0.001)
     caplog.set_level(logging.INFO, "psnb")
     manager, tried = run.manager(tmp_path / "run"), threading.Semaphore(0)
-    real, broken = reader._read, threading.Event()
+    real, broken = following._read, threading.Event()
 
     def fails(*given: Any) -> Any:
         tried.release()
@@ -397,7 +398,7 @@ def test_a_failure_is_reported_once_and_tried_again(
             raise OSError("no route to host")
         return real(*given)
 
-    monkeypatch.setattr(reader, "_read", fails)
+    monkeypatch.setattr(following, "_read", fails)
     broken.set()
     manager.save()
     (tmp_path / "run").rename(tmp_path / "away")

@@ -12,7 +12,7 @@ import time
 import weakref
 from typing import Protocol
 
-from psnb._src.checkpoint.manager import SaveSchedule
+from psnb._src.checkpoint.save_schedule import SaveSchedule
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.text import truncate
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from psnb._src.checkpoint.reader import NewerCheckpoint, WantedParameter, newer_checkpoint
+from psnb._src.checkpoint.following import NewerCheckpoint, WantedParameter, newer_checkpoint
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.manifest import ModelManifest
 from psnb._src.models.export.tables import StoredTable

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.checkpoint.reader import SavedTable
+from psnb._src.checkpoint.saved_table import SavedTable
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.quantization import restored
 from psnb._src.server.kernels import read_only

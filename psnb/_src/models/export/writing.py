@@ -13,8 +13,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from psnb._src.checkpoint.following import newest_number
 from psnb._src.checkpoint.manager import FolderManager
-from psnb._src.checkpoint.reader import newest_number
 from psnb._src.models.export.exported import Exported, TableSource
 from psnb._src.models.export.manifest import (
     DENSE,

@@ -1,0 +1,173 @@
+"""Manifest: the list of a checkpoint's content, how it is written and read. Pure.
+
+It is JSON, with a checksum of each shard's file and one of itself: XXH3 with 64 bits, which costs
+little more than reading, and misses accidental damage once in 2**64 times. It does not protect
+against attacks: an attacker can compute a new checksum. So a valid checksum alone is not trusted;
+`psnb._src.checkpoint.shards` and `psnb._src.server.states` check everything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from psnb._src.utils.paths import AnyPath
+from psnb._src.utils.sealed_json import FormatError, plain_json, read_sealed, require, sealed, typed
+from psnb._src.utils.text import shown
+from psnb.errors import CheckpointError
+
+FORMAT = 7
+
+MANIFEST = "manifest.json"
+"""The file that makes a folder a checkpoint."""
+
+KEPT = "kept"
+"""The file that marks a checkpoint as one that stays. It is there from the beginning: otherwise
+another manager's save might remove the checkpoint first."""
+
+_FILES = r"(files-[0-9a-f]{32}/)?"
+_FILE = _FILES + r"[0-9]{4,9}-[0-9]{5,9}(-(?P<depth>[0-9]{2,9}))?\.safetensors"
+"""The names of shards' files, which are in the checkpoint's folder, or in one beside it that has
+such a name, and nowhere else."""
+
+_DEEPEST = 10**9
+
+ShardFiles = Annotated[
+    Mapping[Annotated[str, Meta(pattern=rf"\A{_FILE}\Z")], str], Meta(min_length=1)
+]
+"""The files of a shard, with their checksums: all of it, then what changed, the oldest first."""
+
+
+class ManifestEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """One parameter in a checkpoint.
+
+    Attributes
+    ----------
+    name : str
+        The parameter's name.
+    description : mapping
+        What must be equal to load it: kind, dtype, shape or dim and rows, optimizer slots.
+    optimizer : mapping or None
+        Name and hyperparameters at the time of saving, for information.
+    shards : sequence of mapping of str to str
+        The files of each of its shards.
+    """
+
+    name: str
+    description: Mapping[str, Any]
+    optimizer: Mapping[str, Any] | None
+    shards: Annotated[Sequence[ShardFiles], Meta(min_length=1)]
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """All files, with their checksums."""
+        return {file: sum_ for shard in self.shards for file, sum_ in shard.items()}
+
+
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """The content of a checkpoint.
+
+    Attributes
+    ----------
+    metadata : mapping
+        The caller's.
+    consistent : bool
+        Whether no closure ran while it was saved: then it is consistent: of one moment in time.
+    run : mapping
+        What psnb needs to go on with what was saved; see `psnb._src.coordinator.settings`.
+    depth : int
+        On how many earlier ones it builds, whose files it shares; 0 if all are its own.
+    prefix : str
+        What comes before the names of its own files.
+    parameters : sequence of ManifestEntry
+        Its parameters.
+    """
+
+    metadata: Mapping[str, Any]
+    consistent: bool
+    run: Mapping[str, Any]
+    depth: Annotated[int, Meta(ge=0, lt=_DEEPEST)]
+    prefix: Annotated[str, Meta(pattern=rf"\A{_FILES}\Z")]
+    parameters: Sequence[ManifestEntry]
+
+    def __post_init__(self) -> None:
+        names: set[str] = set()
+        files: set[str] = set()
+        for each in self.parameters:
+            require(each.name not in names, f"parameter {each.name!r:.80} is there twice")
+            names.add(each.name)
+            for file in chain.from_iterable(each.shards):
+                require(file not in files, f"shard {file} is there twice")
+                files.add(file)
+
+    @cached_property
+    def entries(self) -> Mapping[str, ManifestEntry]:
+        """Its parameters by name."""
+        return {each.name: each for each in self.parameters}
+
+    def own(self, file: str) -> bool:
+        """Return whether a file was written for this checkpoint, not for one before."""
+        match = re.fullmatch(_FILE, file)
+        return match is not None and int(match["depth"] or 0) == self.depth
+
+    def text(self) -> str:
+        """Return the text that is written.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If JSON cannot hold it.
+        """
+        return sealed(msgspec.to_builtins(self), FORMAT)
+
+
+class DamagedFileError(OSError):
+    """A file of a checkpoint was read, and is not what was written."""
+
+
+def file_name(parameter: int, shard: int, depth: int) -> str:
+    """Return the name of a shard's file, which none of those has that it builds on."""
+    return f"{parameter:04d}-{shard:05d}{f'-{depth:02d}' if depth else ''}.safetensors"
+
+
+def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what JSON makes of a caller's metadata.
+
+    Raises
+    ------
+    CheckpointError
+        If it is not a mapping, or JSON cannot hold it (for example NaN).
+    """
+    try:
+        require(isinstance(metadata, Mapping), f"expected a mapping, found {shown(metadata)}")
+        return dict(plain_json(dict(metadata)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"the metadata of a checkpoint must be a mapping that JSON can hold: {error}"
+        ) from error
+
+
+def read_manifest(path: AnyPath, file: Callable[[str], Path]) -> Manifest:
+    """Read the manifest of a checkpoint, of which a function returns the files on this machine.
+
+    Raises
+    ------
+    CheckpointError
+        If it is not a checkpoint, is damaged, or has a version that cannot be read.
+    """
+    try:
+        return typed(read_sealed(file(MANIFEST), FORMAT), Manifest)
+    except FormatError as error:
+        raise CheckpointError(f"checkpoint {str(path)!r} {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{str(path)!r} is not a checkpoint, or is damaged: {str(error)[:500]}; restore "
+            "another one, or copy it again from where it is whole"
+        ) from error

@@ -1,0 +1,153 @@
+"""SavedTable: the rows of an embedding in a checkpoint, in mapped files. Thread-safe.
+
+What was written wholly is one layer, what all deltas since then have is another. So the next
+delta leaves the first one, and its index of ids, as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, reduce
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from psnb._src.checkpoint.shards import State
+from psnb._src.utils.arrays import bits_of, integers_of
+from psnb.errors import IdOutOfRangeError
+
+
+class _Layer:
+    """The rows of some files; of an id's rows, the last counts."""
+
+    def __init__(self, parts: Sequence[State]) -> None:
+        self.values = [part["values"] for part in parts]
+        joined = np.concatenate([part["ids"] for part in parts])
+        self.ids, last = np.unique(joined[::-1], return_index=True)
+        self.ids.flags.writeable = False
+        self._places = joined.size - 1 - last
+        self._stops = np.cumsum([len(each) for each in self.values])
+
+    def located(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which ids have a row, and where these are among all."""
+        at = np.searchsorted(self.ids, ids)
+        known = at < self.ids.size
+        known[known] = self.ids[at[known]] == ids[known]
+        return known, at[known]
+
+    def taken(self, at: np.ndarray | slice) -> np.ndarray:
+        """Return rows by where their ids are among all."""
+        places = self._places[at]
+        found = np.empty((places.size, self.values[0].shape[1]), self.values[0].dtype)
+        shards = np.searchsorted(self._stops, places, side="right")
+        for number, values in enumerate(self.values):
+            own = np.flatnonzero(shards == number)
+            found[own] = values[places[own] - (self._stops[number] - len(values))]
+        return found
+
+    def is_ordered(self) -> bool:
+        """Return whether the only file has the rows in the order of their ids."""
+        return len(self.values) == 1 and not (np.diff(self._places) < 0).any()
+
+
+class SavedTable:
+    """The ids and rows of an embedding in a checkpoint, the same from any number of servers.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    shards : sequence of sequence of mapping
+        The arrays of each file of each shard, the oldest first, which were checked: the ids that
+        have a row there, each once, and these rows; of an id's rows, the last counts.
+    base : SavedTable, optional
+        Of an earlier checkpoint; what was written wholly is shared if it is of the same files.
+
+    Attributes
+    ----------
+    dim : int
+        Numbers a row.
+    dtype : numpy.dtype
+        Of the rows.
+    """
+
+    def __init__(
+        self, name: str, shards: Sequence[Sequence[State]], base: SavedTable | None = None
+    ) -> None:
+        self._name = name
+        firsts = [shard[0] for shard in shards]
+        if base is not None and base._begins_with(firsts):
+            first = base._layers[-1]
+        else:
+            first = _Layer(firsts)
+        self.dim, self.dtype = first.values[0].shape[1], first.values[0].dtype
+        later = [part for shard in shards for part in shard[1:]]
+        # The newest first.
+        self._layers: tuple[_Layer, ...] = (_Layer(later), first) if later else (first,)
+
+    def _begins_with(self, firsts: Sequence[State]) -> bool:
+        ours = self._layers[-1].values
+        return [id(each) for each in ours] == [id(each["values"]) for each in firsts]
+
+    def __repr__(self) -> str:
+        return f"<psnb.checkpoint.SavedTable {self._name!r}: {len(self):,} rows of {self.dim}>"
+
+    def __len__(self) -> int:
+        # Not from `ids`: a reader that follows a folder asks for it after each delta.
+        newer, first = self._layers[:-1], self._layers[-1]
+        return first.ids.size + sum(int((~first.located(each.ids)[0]).sum()) for each in newer)
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """All ids that have a row, ascending, uint64 ``(n,)``.
+
+        Of a table with fixed rows these are 0 to n - 1. What was looked up as -1 is ``2**64 - 1``
+        here.
+        """
+        found: np.ndarray = reduce(np.union1d, [layer.ids for layer in self._layers])
+        found.flags.writeable = False
+        return found
+
+    @property
+    def rows(self) -> np.ndarray:
+        """All rows in the order of `ids`, ``(n, dim)``, so of fixed rows by their number.
+
+        They are read into memory, unless one server had all of fixed rows; `lookup` reads only what
+        it returns.
+        """
+        first = self._layers[-1]
+        if len(self._layers) > 1:
+            rows, _ = self.found(self.ids)
+        else:
+            rows = first.values[0] if first.is_ordered() else first.taken(slice(None))
+        rows.flags.writeable = False
+        return rows
+
+    def lookup(self, ids: ArrayLike) -> np.ndarray:
+        """Return the rows of ids of any shape, ``ids.shape + (dim,)``.
+
+        Raises
+        ------
+        InvalidArrayError
+            If the ids are not integers.
+        IdOutOfRangeError
+            If an id has no row here.
+        """
+        asked = integers_of(ids, f"ids of table {self._name!r}")
+        rows, unknown = self.found(bits_of(asked).reshape(-1))
+        if unknown.any():
+            missing = asked.reshape(-1)[unknown]
+            raise IdOutOfRangeError(
+                f"table {self._name!r} of this checkpoint has no row of id {missing[0]}, nor of "
+                f"{missing.size - 1:,} others that were asked for; its ids= are those that have one"
+            )
+        return rows.reshape(*asked.shape, self.dim)
+
+    def found(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of ids (uint64 ``(n,)``), and which have none: theirs are arbitrary."""
+        rows, missing = np.empty((ids.size, self.dim), self.dtype), np.ones(ids.size, np.bool_)
+        for layer in self._layers:
+            at = np.flatnonzero(missing)
+            known, places = layer.located(ids[at])
+            rows[at[known]], missing[at[known]] = layer.taken(places), False
+        return rows, missing

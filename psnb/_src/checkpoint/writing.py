@@ -1,0 +1,242 @@
+"""Writes a checkpoint, as a whole or as a delta of the one before. Pure, without Dask.
+
+A checkpoint is a folder::
+
+    ckpt-000003/
+      manifest.json              what is in it: one entry a parameter, and the caller's metadata
+      kept                       only if it is never removed as one of the oldest; empty
+      0000-00000.safetensors     one file a shard: values, optimizer state, ids of embedding rows
+      0000-00000-01.safetensors  a delta has such, too: of the rows that changed
+      …
+
+Servers write their shards into a partial one, each by itself, and sync them; then the manifest is
+written, and it becomes a checkpoint in one step. (How, and how several users of a folder stay
+apart, is in `psnb._src.checkpoint.local_store` and `psnb._src.checkpoint.store`.) Nothing in it is
+pickled. A shard is a unit of writing only: a parameter is read from all of its shards, for any
+number of servers. What did not change since an earlier checkpoint is not written again, if the
+caller says so: the new one shares the file (see `DeltaBase`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
+
+from psnb._src.checkpoint.manifest import Manifest, ManifestEntry, checked_metadata, file_name
+from psnb._src.checkpoint.store import CheckpointStore, PartialCheckpoint, StoredCheckpoint
+from psnb._src.utils.files import WrittenFile
+from psnb._src.utils.paths import AnyPath
+from psnb.errors import CheckpointError
+
+ShardKey = tuple[str, int]
+"""The name of a parameter, and the number of one of its shards."""
+
+
+@dataclass(frozen=True)
+class DeltaBase:
+    """A checkpoint that was written just now.
+
+    A delta shares files with it, as a part of its own: so each checkpoint is whole in itself, and
+    may be copied, kept and removed without the others.
+
+    Attributes
+    ----------
+    path : Path or RemotePath
+        Where it is.
+    depth : int
+        On how many others it builds.
+    shards : mapping of tuple to mapping of str to str
+        The files of each shard, with their checksums.
+    marks : mapping of tuple to str
+        Of each shard, the servers' mark of that moment.
+    """
+
+    path: AnyPath
+    depth: int
+    shards: Mapping[ShardKey, Mapping[str, str]]
+    marks: Mapping[ShardKey, str]
+
+
+class UsedBase(NamedTuple):
+    """A base that is in use, so that it is not removed."""
+
+    stored: StoredCheckpoint
+    known: DeltaBase
+
+
+@contextmanager
+def in_use(folder: CheckpointStore, base: DeltaBase | None) -> Iterator[UsedBase | None]:
+    """Use a base; None if there is none, or it was removed since, or a file is not there."""
+    try:
+        stored = None if base is None else folder.use(base.path)
+    except CheckpointError:
+        stored = None
+    if base is None or stored is None:
+        yield None
+        return
+    try:
+        files = chain.from_iterable(base.shards.values())
+        yield UsedBase(stored, base) if stored.has(files) else None
+    finally:
+        stored.release()
+
+
+class Described(Protocol):
+    """A parameter, as the manifest describes it."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The description of its optimizer, or None."""
+
+    @property
+    def tables(self) -> Sequence[object]:
+        """Its tables, one a shard."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the description that must be equal to load it."""
+
+
+class TakenShard(Protocol):
+    """What was taken of a shard."""
+
+    @property
+    def mark(self) -> str:
+        """The servers' mark of the moment."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of the shard, not only what changed."""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing changed."""
+
+
+class Snapshots(Protocol):
+    """Parameters as they were at one moment, on their servers."""
+
+    @property
+    def parameters(self) -> Mapping[str, Described]:
+        """These, by name."""
+
+    @property
+    def taken(self) -> Mapping[ShardKey, TakenShard]:
+        """What there is of each shard."""
+
+    def write(
+        self, folder: str, files: Mapping[ShardKey, str], on_progress: Callable[[float], object]
+    ) -> Mapping[str, WrittenFile]:
+        """Let the servers write them, and return what is on disk."""
+
+    def close(self) -> None:
+        """Release them; idempotent."""
+
+
+def _nobody(share: float) -> None:
+    """Do nothing."""
+
+
+def write_checkpoint(
+    directory: CheckpointStore,
+    taken: Snapshots,
+    metadata: Mapping[str, Any],
+    *,
+    consistent: bool = False,
+    kept: bool = False,
+    on_progress: Callable[[float], object] = _nobody,
+    run: Mapping[str, Any] | None = None,
+    base: UsedBase | None = None,
+) -> DeltaBase:
+    """Write the next checkpoint: all of it or nothing.
+
+    Parameters
+    ----------
+    directory : CheckpointStore
+        The folder of checkpoints.
+    taken : Snapshots
+        The parameters, as they are to be saved.
+    metadata : mapping
+        Anything that JSON can hold.
+    consistent : bool
+        Whether no closure ran when they were taken; the manifest says so.
+    kept : bool
+        Whether `prune` leaves it alone, in any process.
+    on_progress : callable
+        Called with the share that is written, 0 to 1.
+    run : mapping, optional
+        What psnb needs to go on with it.
+    base : UsedBase, optional
+        A checkpoint since which ``taken`` has what changed.
+
+    Returns
+    -------
+    DeltaBase
+        The new checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be written; earlier ones are untouched.
+    """
+    content = checked_metadata(metadata)
+    try:
+        with directory.partial() as partial:
+            shared: dict[ShardKey, Mapping[str, str]] = {}
+            depth = 0
+            if base is not None:
+                shared = {
+                    key: base.known.shards[key]
+                    for key, each in taken.taken.items()
+                    if not each.whole
+                }
+                if shared:
+                    depth = base.known.depth + 1
+                    partial.share(base.stored, chain.from_iterable(shared.values()))
+            files = {
+                (name, shard): file_name(position, shard, depth)
+                for position, (name, each) in enumerate(taken.parameters.items())
+                for shard, _ in enumerate(each.tables)
+                if not taken.taken[name, shard].nothing
+            }
+            written = taken.write(str(partial.folder), files, on_progress)
+            for file, found in written.items():
+                _check_there(partial, file, found)
+            shards = {key: dict(shared.get(key, {})) for key in taken.taken}
+            for key, file in files.items():
+                shards[key][partial.prefix + file] = written[file].checksum
+            entries = [
+                ManifestEntry(
+                    name,
+                    each.describe(),
+                    each.optimizer.describe() if each.optimizer else None,
+                    [shards[name, shard] for shard, _ in enumerate(each.tables)],
+                )
+                for name, each in taken.parameters.items()
+            ]
+            manifest = Manifest(content, consistent, run or {}, depth, partial.prefix, entries)
+            path = partial.finish(manifest, kept=kept)
+            marks = {key: each.mark for key, each in taken.taken.items()}
+            return DeltaBase(path, depth, shards, marks)
+    except OSError as error:
+        raise CheckpointError(
+            f"a checkpoint cannot be written to {str(directory.path)!r}: {error}"
+        ) from error
+
+
+def _check_there(partial: PartialCheckpoint, file: str, written: WrittenFile) -> None:
+    """Check that a file that a server has written is there for this process, too."""
+    try:
+        size = partial.size(file)
+    except FileNotFoundError:
+        size = -1
+    if size != written.nbytes:
+        here = "is not there" if size < 0 else f"has {size:,} bytes of {written.nbytes:,}"
+        raise CheckpointError(
+            f"{written.by} has written {file} into {str(partial.folder)!r}, but in the notebook it "
+            f"{here}: the server is on another host, which has a folder of that name, too. All "
+            "servers and the notebook must reach the directory, on disks that they share or by an "
+            "address like s3://bucket/folder"
+        )

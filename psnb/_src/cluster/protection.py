@@ -1,0 +1,136 @@
+"""ServerProtection: the Dask scheduler plugin that keeps Dask from retiring parameter servers.
+
+To Dask they look idle, so they would be retired first, and the parameters lost. All of it runs on
+the scheduler's event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+from distributed import Scheduler, SchedulerPlugin
+
+from psnb._src.cluster.links import SHORT_LIMITS, short_limits
+from psnb._src.cluster.roles import ROLE
+from psnb._src.dask_compat.plugins import WorkerState, add_handler, plugin_named, replace_operation
+from psnb._src.dask_compat.reach import unpickled
+from psnb._src.placement.registry import LayoutRegistry
+
+logger = logging.getLogger("psnb")
+
+
+def serving(scheduler: Scheduler, workers: Iterable[WorkerState]) -> set[str]:
+    """Return the addresses of the parameter servers among workers; on the scheduler.
+
+    Those that are meant for it, until they are emptied, and those that have become one.
+    """
+    registry = plugin_named(scheduler, LayoutRegistry.name)
+    held = set() if registry is None else registry.addresses()
+    gone = emptied(scheduler)
+    return {
+        each.address
+        for each in workers
+        if each.address in held or (each.resources.get(ROLE) and each.address not in gone)
+    }
+
+
+def emptied(scheduler: Scheduler) -> set[str]:
+    """Return the addresses of the servers that were emptied to be ended; on the scheduler."""
+    registry = plugin_named(scheduler, LayoutRegistry.name)
+    return set() if registry is None else registry.emptied()
+
+
+class ServerProtection(SchedulerPlugin):
+    """Removes parameter servers from the workers that Dask may scale away, or retires.
+
+    Servers that were emptied go first: scaling down after that means them, and Dask cannot say of
+    which kind the processes are to be.
+    """
+
+    name = "psnb-servers"
+    idempotent = True
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Replace two operations of the scheduler; Dask calls this once."""
+        self._scheduler = scheduler
+        self._may_go: Callable[[WorkerState], bool] = lambda worker: True
+        self._choose = replace_operation(scheduler, "workers_to_close", self.workers_to_close)
+        self._retire = replace_operation(scheduler, "retire_workers", self.retire_workers)
+        add_handler(scheduler, SHORT_LIMITS, short_limits)
+
+    def workers_to_close(
+        self,
+        memory_ratio: float | None = None,
+        n: int | None = None,
+        key: Callable[[WorkerState], Hashable] | bytes | None = None,
+        minimum: int | None = None,
+        target: int | None = None,
+        attribute: str = "address",
+    ) -> list[Any]:
+        """Choose workers as Dask does, but first those that were emptied, if a number is asked for.
+
+        Of workers that go together (``key``) they go first if all of them were emptied.
+        """
+        key = unpickled(key) if isinstance(key, bytes) else key
+        known = self._scheduler.workers
+        if n is None and target is not None:
+            n = len(known) - target
+        group = key or (lambda worker: worker.address)
+        gone = emptied(self._scheduler)
+        others = {group(worker) for address, worker in known.items() if address not in gone}
+
+        def choose(first: bool, n: int | None, minimum: int | None) -> list[Any]:
+            self._may_go = lambda worker: (group(worker) not in others) is first
+            try:
+                chosen = self._choose(memory_ratio, n, key, minimum, attribute=attribute)
+            finally:
+                self._may_go = lambda worker: True
+            return list(chosen)
+
+        if n is None:
+            return list(self._choose(memory_ratio, n, key, minimum, attribute=attribute))
+        chosen = choose(True, n, minimum)
+        left = n - len(chosen)
+        return chosen + choose(False, left, minimum and minimum + len(chosen))
+
+    async def retire_workers(
+        self,
+        workers: Sequence[str] | None = None,
+        *,
+        names: Sequence[object] | None = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Retire workers as Dask does, except those that hold parameters.
+
+        Dask does the same with workers that have the only copy of a result, if there is no room for
+        it elsewhere: they stay, and are left out of what is returned.
+        """
+        registry = plugin_named(self._scheduler, LayoutRegistry.name)
+        held = set() if registry is None else registry.addresses()
+        known = self._scheduler.workers
+        # LocalCluster mixes names, of whichever type, and addresses.
+        held |= {str(known[address].name) for address in held if address in known}
+        asked = [*(workers or ()), *(names or ())]
+        if kept := [str(each) for each in asked if str(each) in held]:
+            logger.info(
+                "%s would take parameters along and stays; strategy.rebalance(drain=[...]) empties "
+                "a server",
+                ", ".join(kept),
+            )
+            workers = workers and [each for each in workers if str(each) not in held]
+            names = names and [each for each in names if str(each) not in held]
+        if registry is not None:
+            # Dask retires no worker that has an actor: servers that hold nothing end before.
+            left = {str(each) for each in (*(workers or ()), *(names or ()))}
+            registry.release_idle([a for a, each in known.items() if left & {a, str(each.name)}])
+        retired: dict[str, Any] = await self._retire(workers=workers, names=names, **more)
+        return retired
+
+    def valid_workers_downscaling(
+        self, scheduler: Scheduler, workers: list[WorkerState]
+    ) -> list[WorkerState]:
+        """Return the workers that may be retired: those that are not parameter servers."""
+        servers = serving(scheduler, workers)
+        return [each for each in workers if self._may_go(each) and each.address not in servers]

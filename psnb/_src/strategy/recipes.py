@@ -1,0 +1,95 @@
+"""Parameters that are made again as a checkpoint describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, structs
+
+from psnb._src.server.optimizers import OPTIMIZERS
+from psnb._src.server.tables.admission import ADMISSIONS
+from psnb._src.server.tables.initializers import INITIALIZERS
+from psnb._src.server.tables.row_use import CtrAccessor
+from psnb._src.strategy.strategy import ParameterServerStrategy, core_of
+from psnb._src.utils.config import from_config
+from psnb._src.utils.sealed_json import typed
+from psnb.errors import ConfigurationError
+
+Make = Callable[[ParameterServerStrategy], object]
+"""Makes a parameter of a strategy."""
+
+_KINDS: dict[str, Mapping[str, type]] = {
+    "optimizer": OPTIMIZERS,
+    "initializer": INITIALIZERS,
+    "admission": ADMISSIONS,
+    "accessor": {CtrAccessor.__name__: CtrAccessor},
+}
+
+
+class _VariableRecipe(Struct, frozen=True, forbid_unknown_fields=True):
+    nonfinite: str
+
+
+class _EmbeddingRecipe(_VariableRecipe, frozen=True, forbid_unknown_fields=True):
+    padding_idx: int | None
+    initializer: dict[str, Any]
+    admission: dict[str, Any] | None
+    accessor: dict[str, Any] | None
+
+
+def described_parameter(
+    name: str,
+    description: Mapping[str, Any],
+    optimizer: Mapping[str, Any] | None,
+    recipe: Mapping[str, Any],
+) -> Make:
+    """Return what makes a parameter again; its values are those of the beginning.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    description, recipe
+        From ``describe`` and ``recipe`` of its shards.
+    optimizer : mapping or None
+        From `LiveOptimizer.describe`.
+
+    Raises
+    ------
+    ValueError
+        If the recipe is none.
+    ConfigurationError
+        If it was made with something of the user's, of which a checkpoint has the name alone.
+    """
+    variable = description["kind"] == "variable"
+    read = structs.asdict(typed(recipe, _VariableRecipe if variable else _EmbeddingRecipe))
+    how = {"optimizer": optimizer, **read, "dtype": np.dtype(description["dtype"])}
+    for part, kinds in _KINDS.items():
+        if how.get(part) is not None:
+            try:
+                how[part] = from_config(f"its {part}", how[part], kinds)
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"parameter {name!r:.200} cannot be made again: {error}, which is none of "
+                    "psnb's own, and checkpoints have no pickles. Make a strategy with all its "
+                    "parameters and models as before, with the same names, and restore them: "
+                    "psnb.CheckpointManager(coordinator, directory).restore()"
+                ) from error
+    if variable:
+        return partial(_variable, name, tuple(description["shape"]), how)
+    size = {key: description[key] for key in ("dim", "rows")}
+    return partial(_embedding, name, {**how, **size})
+
+
+def _variable(
+    name: str, shape: tuple[int, ...], how: dict[str, Any], strategy: ParameterServerStrategy
+) -> None:
+    strategy.variable(np.zeros(shape, how["dtype"]), name, **how)
+    core_of(strategy).tables.forget_values(name)  # zeros were never its initial values
+
+
+def _embedding(name: str, how: dict[str, Any], strategy: ParameterServerStrategy) -> None:
+    strategy.embedding(name, **how)

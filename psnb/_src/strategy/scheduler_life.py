@@ -1,0 +1,100 @@
+"""Notices that the Dask scheduler has ended. On the client's event loop.
+
+Dask's client tries for minutes to connect again: see `psnb._src.cluster.links`. But when its
+scheduler ends, every Dask worker ends within seconds, with all parameters that it holds, and a
+scheduler that is started at the same address knows nothing of them. So there is nothing to wait
+for, once nothing listens there any more, or another scheduler does. A connection that has only
+broken is made again by Dask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from distributed import Client
+
+from psnb._src.cluster.links import listens
+from psnb._src.dask_compat.reach import (
+    has_ended,
+    is_connected,
+    scheduler_address,
+    scheduler_identity,
+)
+from psnb._src.utils.loops import LoopErrors
+from psnb.errors import SchedulerLostError
+
+_LOOK = 0.25
+_GRACE = 1.0
+"""Seconds that Dask gets to connect again."""
+
+_ANSWER_TIMEOUT = 10.0
+
+
+async def scheduler_ends(client: Client, look: float = _LOOK) -> None:
+    """Wait for the end of a client's scheduler; returns if the client is closed.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+    look : float
+        Seconds between two looks.
+
+    Raises
+    ------
+    SchedulerLostError
+        When it has ended.
+    """
+    loop, address = asyncio.get_running_loop(), scheduler_address(client)
+    errors = LoopErrors("Looking after the scheduler", SchedulerLostError)
+    known, since = "", None
+    while not has_ended(client):
+        with errors:
+            if not is_connected(client):
+                since = since or loop.time()
+                if loop.time() - since >= _GRACE and await listens(address) is False:
+                    raise scheduler_lost(address)
+            elif since is not None or not known:  # it is connected again
+                since, found = None, await _id(client)
+                if known and found not in ("", known):
+                    raise scheduler_lost(address)
+                known = known or found
+        await asyncio.sleep(look)
+
+
+async def check_scheduler(client: Client) -> None:
+    """Wait a little until a client's scheduler answers.
+
+    Raises
+    ------
+    SchedulerLostError
+        If it has ended. If it only does not answer, it may be busy: then this returns.
+    """
+    loop, address = asyncio.get_running_loop(), scheduler_address(client)
+    until = loop.time() + _GRACE
+    # A client takes itself for connected until it has noticed.
+    while not (is_connected(client) and await _id(client, _LOOK)):
+        if has_ended(client):
+            return
+        if loop.time() >= until:
+            if await listens(address) is False:
+                raise scheduler_lost(address)
+            return
+        await asyncio.sleep(_LOOK)
+
+
+async def _id(client: Client, timeout: float = _ANSWER_TIMEOUT) -> str:
+    try:
+        async with asyncio.timeout(timeout):
+            return str((await scheduler_identity(client))["id"])
+    except (OSError, AttributeError):  # the connection is broken, or the client is closed
+        return ""
+
+
+def scheduler_lost(address: str) -> SchedulerLostError:
+    """Return what is raised when the scheduler at an address has ended."""
+    return SchedulerLostError(
+        f"the Dask scheduler at {address} has ended, and with it all workers and servers of its "
+        "cluster, and the parameters there: start a cluster, connect with a new client, and go on "
+        "from what was saved last with psnb.resume(directory, client)"
+    )

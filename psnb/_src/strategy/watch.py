@@ -1,0 +1,158 @@
+"""ServerWatch: the servers' figures and the optimizers' settings, for dashboards.
+
+One daemon thread, ``psnb-servers``, asks the servers every second, but only while the figures are
+used: `keep` starts it, and it ends when `keep` was not called for some seconds. Readers never wait
+for it. A server that hangs holds up only this thread, for as long as a request may take. An
+unexpected exception is logged, once, and the thread goes on.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.embedding import Embedding
+from psnb._src.client.requests import Request
+from psnb._src.client.variable import Variable
+from psnb._src.monitor.statistics import ServerStatistics
+from psnb._src.monitor.viewed import OptimizerState
+from psnb._src.placement.layout import ServerAddress
+from psnb._src.server.operations import CountTraffic
+from psnb._src.strategy.servers import Servers
+from psnb._src.utils.interrupts import Lock
+from psnb._src.utils.loops import LoopErrors
+from psnb.errors import PsnbError
+
+_STOP_TIMEOUT = 2.0
+
+_OPTIMIZERS_EVERY = 2  # of the intervals: rates change slowly
+
+
+class ServerWatch:
+    """The latest figures of a strategy's servers. Thread-safe.
+
+    Parameters
+    ----------
+    servers : Servers
+        The servers to ask.
+    server_client : CommServerClient
+        Sends requests to the servers.
+    parameters : callable
+        Returns the strategy's parameters by name.
+    interval : float
+        Seconds between two times that servers are asked.
+    wanted_seconds : float
+        Seconds for which they are asked after a call of `keep`.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        server_client: CommServerClient,
+        parameters: Callable[[], Mapping[str, Variable | Embedding]],
+        interval: float = 1.0,
+        wanted_seconds: float = 5.0,
+    ) -> None:
+        self._interval, self._wanted_seconds = interval, wanted_seconds
+        self._servers, self._server_client, self._parameters = servers, server_client, parameters
+        self._lock = Lock()  # guards the thread's start and end, and `_wanted`
+        self._thread: threading.Thread | None = None
+        self._wanted = -math.inf
+        self._stopped = threading.Event()
+        # Written by the thread alone, each replaced as a whole.
+        self._counts: dict[ServerAddress, tuple[float, dict[str, int]]] = {}
+        self._found: dict[ServerAddress, ServerStatistics] = {}
+        self._optimizers: dict[str, OptimizerState] = {}
+
+    def keep(self) -> None:
+        """Keep asking the servers for the next seconds; cheap, never waits."""
+        with self._lock:
+            self._wanted = time.monotonic()
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(target=self._run, name="psnb-servers", daemon=True)
+                self._thread.start()
+
+    def statistics(self) -> tuple[ServerStatistics, ...]:
+        """Return the latest figures of each server; cheap, never waits."""
+        lost = [ServerStatistics(each.name, each.address, "lost") for each in self._servers.lost]
+        there = [
+            self._found.get(each) or ServerStatistics(each.name, each.address)
+            for each in self._servers.running
+        ]
+        return *there, *lost
+
+    def optimizers(self) -> Mapping[str, OptimizerState]:
+        """Return the latest state of the optimizers, by parameter; cheap, never waits."""
+        return dict(self._optimizers)
+
+    def stop(self) -> None:
+        """End the thread; idempotent."""
+        with self._lock:
+            self._stopped.set()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_STOP_TIMEOUT)
+
+    def _run(self) -> None:
+        turn, errors = 0, LoopErrors("Asking the servers how they fare")
+        of_optimizers = LoopErrors("Asking the servers for the state of optimizers")
+        while True:
+            if turn % _OPTIMIZERS_EVERY == 0:
+                with of_optimizers:
+                    self._ask_for_optimizers()
+            with errors:
+                self._ask_servers()
+            turn += 1
+            self._stopped.wait(self._interval)
+            with self._lock:
+                late = time.monotonic() - self._wanted > self._wanted_seconds
+                if late or self._stopped.is_set():
+                    self._thread = None
+                    return
+
+    def _ask_servers(self) -> None:
+        found = {server: self._ask(server) for server in self._servers.running}
+        self._found = found
+        self._counts = {server: self._counts[server] for server in found if server in self._counts}
+
+    def _ask(self, server: ServerAddress) -> ServerStatistics:
+        try:
+            (load,) = self._server_client.call([Request(server, CountTraffic())])
+        except (PsnbError, OSError):  # reported as out of reach
+            return ServerStatistics(server.name, server.address, "unreachable")
+        now = time.monotonic()
+        before, last = self._counts.get(server, (-math.inf, load))
+        self._counts[server] = now, load
+        new = {key: load[key] - last[key] for key in load}
+        return ServerStatistics(
+            server.name,
+            server.address,
+            "serving",
+            load["shards"],
+            load["bytes"],
+            new["pulls"] / (now - before),
+            new["pushes"] / (now - before),
+            new["staleness"] / new["updates"] if new["updates"] else math.nan,
+        )
+
+    def _ask_for_optimizers(self) -> None:
+        live = {name: p.optimizer for name, p in self._parameters().items() if p.optimizer}
+        requests = [each.request() for each in live.values()]
+        requests += [each.rate_request() for each in live.values()]
+        try:
+            answers = self._server_client.call(requests)
+        except (PsnbError, OSError):
+            return  # what was known is still the best that there is
+        self._optimizers = {
+            name: OptimizerState(
+                type(optimizer).__name__,
+                rate,
+                repr(optimizer.learning_rate) if callable(optimizer.learning_rate) else "",
+            )
+            for name, optimizer, rate in zip(
+                live, answers[: len(live)], answers[len(live) :], strict=True
+            )
+        }
