@@ -10,22 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psnb._src.client.control import ControlConnection
 from psnb._src.dask_compat.reach import ConnectionPool
-from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
+from psnb._src.placement.layout import Layout, ServerAddress
 from psnb._src.placement.status import ServerStatus
-from psnb._src.server.operations import (
-    FenceCommits,
-    FollowPlacements,
-    HostOperation,
-    HostShards,
-    MeasureShards,
-    PrepareServer,
-    StopServer,
-)
+from psnb._src.server.operations import FollowPlacements, HostOperation, MeasureShards, StopServer
 from psnb.errors import ServerLostError, ServerUnresponsiveError
 
 TICKS = 50
@@ -67,10 +58,6 @@ class ServerControl:
         if connection is not None:
             connection.close()
 
-    async def prepare(self, server: ServerAddress) -> None:
-        """Return if a worker's process is there and takes a server; raises as `ask`."""
-        await self.ask(server, PrepareServer())
-
     async def stop(self, server: ServerAddress) -> None:
         """End a server, if it can be reached, with all it holds; closes the connection."""
         with contextlib.suppress(OSError):
@@ -79,32 +66,14 @@ class ServerControl:
 
     async def beat(self, server: ServerAddress, layout: Layout) -> ServerStatus:
         """Tell a server which shards to hold; return its status. See `ControlConnection.ask`."""
-        asked = self.connection(server).ask(_following(server, layout))
+        asked = self.connection(server).ask(following(server, layout))
         status: ServerStatus = await asked
         return status
-
-    async def follow(self, server: ServerAddress, layout: Layout) -> None:
-        """Tell a server which shards to hold; raises as `ask`."""
-        await self.ask(server, _following(server, layout))
 
     async def measure(self, server: ServerAddress) -> dict[int, dict[str, int]]:
         """Return the bytes of each table of each shard that the server holds; raises as `ask`."""
         tables: dict[int, dict[str, int]] = await self.ask(server, MeasureShards())
         return tables
-
-    async def weigh(self, server: ServerAddress) -> dict[int, int]:
-        """Return the bytes of each shard that the server holds; raises as `ask`."""
-        tables = await self.measure(server)
-        return {index: sum(shard.values()) for index, shard in tables.items()}
-
-    async def host(
-        self,
-        server: ServerAddress,
-        placements: Mapping[int, ShardPlacement],
-        fences: Sequence[FenceCommits] = (),
-    ) -> None:
-        """Have a server hold new shards, in which some commits are given up; raises as `ask`."""
-        await self.ask(server, HostShards(placements, fences))
 
     async def ask(self, server: ServerAddress, operation: HostOperation) -> Any:
         """Run an operation of a server.
@@ -136,7 +105,8 @@ class ServerControl:
             asking.cancel()
 
 
-def _following(server: ServerAddress, layout: Layout) -> FollowPlacements:
+def following(server: ServerAddress, layout: Layout) -> FollowPlacements:
+    """Return the operation that tells a server which shards to hold."""
     mine = {i: each for i, each in enumerate(layout.placements) if server in each.servers}
     return FollowPlacements(mine, [each.version for each in layout.placements])
 

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from types import ModuleType
 from typing import Any, Protocol, TypeVar, cast
 
 from distributed import Client
@@ -33,20 +32,19 @@ from psnb._src.cluster.roles import WorkerNames, closure_workers
 from psnb._src.dask_compat.reach import cloudpickled, event_loop, has_ended, pool_of, unpickled
 from psnb._src.placement.layout import Layout, ShardId
 from psnb._src.protocol.lost_shards import advise
-from psnb._src.protocol.modules import UploadedModule, Uploads, read_files
+from psnb._src.protocol.modules import Uploads
 from psnb._src.server.operations import EndRound, FenceCommits
 from psnb._src.server.tables.sharding import Partitioner
 from psnb._src.strategy.draining import LastSave, ServerDraining, no_last_save
 from psnb._src.strategy.losses import Losses
 from psnb._src.strategy.parameters import Registry
-from psnb._src.strategy.rebalancing import measured, rebalance
 from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers
 from psnb._src.strategy.tables import TableFactory
 from psnb._src.strategy.watch import ServerWatch
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.paths import AnyPath
-from psnb._src.utils.threads import run_in_thread, run_on_loop
+from psnb._src.utils.threads import run_on_loop
 from psnb.errors import CoordinatorClosedError, PsnbError, SerializationError, ServerLostError
 
 
@@ -115,6 +113,8 @@ class StrategyCore:
         What was lost, and the ways on.
     uploads : Uploads
         The local modules that the workers were sent.
+    closed : bool
+        Whether all calls are refused.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class StrategyCore:
         self.uploads = Uploads()
         self._loop = event_loop(client)
         self._lock = threading.Lock()  # guards all fields below; not held during requests
-        self._closed = False
+        self.closed = False
         # Both weakly: the event loop holds the core, and must not keep the coordinator.
         self._coordinator: Callable[[], Coordinator | None] = _none
         self._save_last: Callable[[], LastSave | None] = _none  # the coordinator's
@@ -232,12 +232,8 @@ class StrategyCore:
             self.server_client, self.parameters(), lambda: self.servers.running, since
         )
 
-    def attempt(self, requests: Sequence[Request]) -> list[Any]:
-        """Send requests to shards; return errors in the place of answers."""
-        return self.server_client.attempt(requests)
-
     async def ask(self, requests: Sequence[Request]) -> list[Any]:
-        """Do what `attempt` does, on the event loop."""
+        """Send requests to shards, on the event loop; return errors in the place of answers."""
         return await self.server_client.ask(requests)
 
     async def apply_round(self, of: EndRound, on_blocked: Blocked) -> None:
@@ -270,7 +266,7 @@ class StrategyCore:
         is added to ``kept``, which the strategy has, as it is to live as long as that.
         """
         with self._lock:
-            self._require_open()
+            self.check_open()
             known = self._coordinator()
             if known is None:
                 known, self._fences, save_last = make()
@@ -310,38 +306,6 @@ class StrategyCore:
         """Remember a checkpoint, for recovery."""
         self.losses.checkpoint = path
 
-    def rebalance(self, drain: Collection[str]) -> int:
-        """Spread the shards evenly; see `ParameterServerStrategy.rebalance`."""
-        return run_on_loop(
-            self._loop,
-            lambda: rebalance(self.client, self.servers, self.reconciler, drain),
-            goes_on=True,
-        )
-
-    def upload(self, module: ModuleType) -> None:
-        """Send a local module to all workers and servers; see `ParameterServerStrategy.upload`."""
-        self.check_open()
-        files = read_files(module)
-        run_in_thread(self.client.register_plugin, UploadedModule(files))
-        self.uploads.note(files)
-
-    def memory(self) -> dict[str, dict[str, int]]:
-        """Ask the servers for the bytes of all tables, by address and table."""
-        self.check_open()
-        sizes = run_on_loop(self._loop, lambda: measured(self.servers, self.reconciler))
-        found: dict[str, dict[str, int]] = {}
-        for server, shards in sizes.items():
-            tables = found.setdefault(server.address, {})
-            for shard in shards.values():
-                for table, nbytes in shard.items():
-                    tables[table] = tables.get(table, 0) + nbytes
-        return found
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is closed."""
-        return self._closed
-
     def ended(self) -> CoordinatorClosedError | None:
         """Return why it cannot be used any more and what to do; None if it can."""
         if (ended := self.servers.ended) is not None:
@@ -349,7 +313,7 @@ class StrategyCore:
         if has_ended(self.client):
             record = self.servers.ownership.record
             return CoordinatorClosedError(connection_ended(record.name, record.retention))
-        if self._closed:
+        if self.closed:
             return CoordinatorClosedError(
                 "the strategy is closed: make a new one with psnb.ParameterServerStrategy(client)"
             )
@@ -357,8 +321,8 @@ class StrategyCore:
 
     def check_open(self) -> None:
         """Raise CoordinatorClosedError if it is closed."""
-        with self._lock:
-            self._require_open()
+        if (ended := self.ended()) is not None:
+            raise ended
 
     def forget(self) -> None:
         """Have the scheduler forget the strategy, if it can be reached."""
@@ -380,7 +344,7 @@ class StrategyCore:
     @uninterrupted
     def hang_up(self) -> None:
         """End servers and connections. Takes no lock, as the garbage collector may call."""
-        self._closed = True
+        self.closed = True
         self.reconciler.close()
         self.server_client.close()  # what the watch has asked for ends with it
         self.watch.stop()
@@ -389,12 +353,8 @@ class StrategyCore:
     def begin_to_close(self) -> bool:
         """Refuse all calls from now on; return whether the strategy was open."""
         with self._lock:
-            was_open, self._closed = not self._closed, True
+            was_open, self.closed = not self.closed, True
             return was_open
-
-    def _require_open(self) -> None:
-        if (ended := self.ended()) is not None:
-            raise ended
 
 
 def unpickled_here(what: str, packed: bytes) -> Any:

@@ -62,6 +62,10 @@ class Ownership:
     ----------
     record : OwnershipRecord
         As given; with the name that the scheduler has given, once it is registered.
+    parameters : dict
+        The strategy's parameters by name, pickled.
+    models : dict
+        What of which model is in which parameter, by the models' names, packed.
     """
 
     def __init__(
@@ -74,18 +78,8 @@ class Ownership:
     ) -> None:
         self._client, self.record = client, record
         self._owner = owner or _new_owner(client)
-        self._parameters, self._models = dict(parameters or {}), dict(models or {})
+        self.parameters, self.models = dict(parameters or {}), dict(models or {})
         self._turns = itertools.count(1)
-
-    @property
-    def parameters(self) -> Mapping[str, bytes]:
-        """The strategy's parameters by name, pickled."""
-        return self._parameters
-
-    @property
-    def models(self) -> Mapping[str, bytes]:
-        """What of which model is in which parameter, by the models' names, packed."""
-        return self._models
 
     async def register(self, strategy: str) -> None:
         """Begin to be the owner of a new strategy."""
@@ -95,8 +89,8 @@ class Ownership:
             strategy=strategy,
             record=list(astuple(self.record)),
             owner=list(astuple(self._owner)),
-            parameters=self._parameters,
-            models=self._models,
+            parameters=self.parameters,
+            models=self.models,
         )
         if isinstance(found, str):
             raise OwnershipLostError(found)
@@ -104,13 +98,13 @@ class Ownership:
 
     async def describe(self, strategy: str, name: str, packed: bytes) -> None:
         """Note a parameter; what raises has noted none."""
-        self._parameters[name] = packed
+        self.parameters[name] = packed
         arguments = {"strategy": strategy, "name": name}
         try:
             if await self._call(DESCRIBE, **arguments, packed=packed) == UNKNOWN:
                 await self.register(strategy)
         except BaseException:  # the answer was lost, or the caller interrupted: it may be noted
-            del self._parameters[name]
+            del self.parameters[name]
             with suppress(PsnbError):
                 await self._call(DESCRIBE, **arguments, packed=None)
             raise
@@ -121,7 +115,7 @@ class Ownership:
         if await self._call(NOTE_MODEL, **arguments) == UNKNOWN:
             await self.register(strategy)
             await self._call(NOTE_MODEL, **arguments)
-        self._models[name] = packed
+        self.models[name] = packed
 
     async def publish(self, layout: Layout, servers: Sequence[ServerAddress]) -> None:
         """Publish where the shards are, and which servers there should be, as a heartbeat."""

@@ -73,6 +73,11 @@ class Reconciler:
         taken over, or the scheduler has ended.
     way : callable
         Returns what was lost with some shards, and the way on, in words.
+
+    Attributes
+    ----------
+    wanted : int
+        How many servers there should be.
     """
 
     def __init__(
@@ -85,7 +90,7 @@ class Reconciler:
     ) -> None:
         self._client, self._servers, self._departures = client, servers, departures
         self._on_end, self._way = on_end, way
-        self._wanted = len(servers.running)
+        self.wanted = len(servers.running)
         self._homes: Mapping[int, ServerAddress] = {}
         self._drained: frozenset[ServerAddress] = frozenset()
         self._pauses = SyncPauses()
@@ -97,11 +102,6 @@ class Reconciler:
         self._beaten = self._published = self._looked = 0.0
         self._named: tuple[ServerAddress, ...] = ()  # the servers that were published last
         self._task = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
-
-    @property
-    def wanted(self) -> int:
-        """How many servers there should be."""
-        return self._wanted
 
     def close(self) -> None:
         """End it; returns at once, any thread. Idempotent."""
@@ -120,7 +120,7 @@ class Reconciler:
             If a server that shards were to move to does not answer any more.
         """
         # Not the number that is left in the end: a server that dies meanwhile must be replaced.
-        wanted = max(self._wanted, len(self._servers.running)) - len(drained)
+        wanted = max(self.wanted, len(self._servers.running)) - len(drained)
         self._homes, self._drained = homes, frozenset(drained)
         self._news.set()
         try:
@@ -130,7 +130,7 @@ class Reconciler:
             self._homes, self._drained = {}, frozenset()
         for server in drained:
             self._servers.give_up(server)
-        self._wanted = wanted
+        self.wanted = wanted
         # Until the scheduler knows: who ends a process now must get an empty one.
         while not self._task.done() and set(drained) & set(self._named):
             await self.next_round()
@@ -308,7 +308,7 @@ class Reconciler:
                 self._servers.lose(server)
 
     def _recruit(self, now: float, leaving: int) -> None:
-        missing = self._wanted - len(self._servers.running) + leaving
+        missing = self.wanted - len(self._servers.running) + leaving
         busy = self._recruiting is not None and not self._recruiting.done()
         late = now - self._looked >= _LOOK_FOR_SERVERS
         if missing > 0 and late and not busy and (self._servers.layout.replicas or leaving):

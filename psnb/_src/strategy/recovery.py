@@ -25,7 +25,7 @@ from psnb._src.cluster.roles import roles
 from psnb._src.dask_compat.reach import event_loop, scheduler_identity
 from psnb._src.monitor.events import EventKind
 from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
-from psnb._src.server.operations import FenceCommits
+from psnb._src.server.operations import FenceCommits, HostShards
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.strategy.losses import begin_call
 from psnb._src.strategy.reconciler import Reconciler
@@ -111,7 +111,7 @@ async def _look(
 
     async def look(server: ServerAddress) -> None:
         try:
-            holds[server] = set(await servers.control.weigh(server))
+            holds[server] = set(await servers.control.measure(server))
         except ServerUnresponsiveError:
             unresponsive.append(server)
         except ServerLostError:
@@ -204,7 +204,7 @@ async def _host(
         placement = layout.placements[index]
         given.setdefault(placement.servers[0], {})[index] = placement
     for server, placements in given.items():
-        await servers.control.host(server, placements, fences)
+        await servers.control.ask(server, HostShards(placements, fences))
     await servers.publish(layout)
     text = f"shards {list(lost)} are on {', '.join(server.address for server in given)} now"
     servers.events.add(EventKind.SHARDS_RECOVERED, text)
@@ -420,7 +420,7 @@ def _made_again(core: StrategyCore, lost: Collection[int]) -> Iterator[None]:
     try:
         yield
     except BaseException:  # an interrupt, too
-        core.attempt(core.tables.drops(lost))
+        core.server_client.attempt(core.tables.drops(lost))
         raise
 
 

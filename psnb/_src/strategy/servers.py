@@ -23,8 +23,8 @@ from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId, ShardPlacement
 from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.placement.registry import LAYOUT, SERVER_KEY, LayoutRegistry, ParameterServer
-from psnb._src.server.operations import AddKey, DropOtherKeys
-from psnb._src.strategy.control import ServerControl
+from psnb._src.server.operations import AddKey, DropOtherKeys, HostShards, PrepareServer
+from psnb._src.strategy.control import ServerControl, following
 from psnb._src.strategy.ownership import Ownership
 from psnb._src.utils.threads import run_in_thread, run_on_loop
 from psnb._src.worker.plugin import Runtime
@@ -134,7 +134,7 @@ class Servers:
                 self.control.hang_up(server)
             # First all learn where the replicas are: they answer to the former keys until then.
             for act in (
-                lambda server: self.control.follow(server, layout),
+                lambda server: self.control.ask(server, following(server, layout)),
                 lambda server: self.control.ask(server, DropOtherKeys()),
             ):
                 await asyncio.gather(*map(act, self._running))
@@ -217,7 +217,7 @@ class Servers:
             async with asyncio.timeout(_START_TIMEOUT):
                 while not waiting.done():
                     # Dask would wait without end for a process that freezes, leaves, or has died.
-                    await self.control.prepare(server)
+                    await self.control.ask(server, PrepareServer())
                     await asyncio.wait({waiting}, timeout=_LOOK)
         except TimeoutError as error:
             raise ServerLostError(
@@ -332,7 +332,7 @@ async def begin(servers: Servers, addresses: Sequence[str], shards: int, replica
         placements = [ShardPlacement(started[index % len(started)]) for index in range(shards)]
         for server in started:
             mine = {i: each for i, each in enumerate(placements) if each.primary == server}
-            await servers.control.host(server, mine)
+            await servers.control.ask(server, HostShards(mine))
         patience = servers.control.patience
         await servers.ownership.register(servers.name)
         await servers.publish(Layout(servers.name, 1, replicas, patience, tuple(placements)))

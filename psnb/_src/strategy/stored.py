@@ -111,7 +111,8 @@ async def _weigh(client: Client, layout: Layout) -> int:
 
     async def weigh(server: ServerAddress) -> int:
         try:
-            return sum((await control.weigh(server)).values())
+            shards = await control.measure(server)
+            return sum(sum(tables.values()) for tables in shards.values())
         except ServerLostError:
             return 0
         finally:

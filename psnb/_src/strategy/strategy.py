@@ -43,6 +43,7 @@ from psnb._src.monitor.events import Event
 from psnb._src.monitor.html.lists import Events
 from psnb._src.placement.registry import OwnershipRecord
 from psnb._src.protocol.modes import Async, Mode, Sync, check_mode
+from psnb._src.protocol.modules import UploadedModule, read_files
 from psnb._src.protocol.notebook_only import NotebookOnly
 from psnb._src.server.optimizer import OPTIMIZABLE, Optimizer
 from psnb._src.server.tables.admission import Admission
@@ -51,6 +52,7 @@ from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import Partitioner
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.strategy.ownership import Ownership
+from psnb._src.strategy.rebalancing import measured, rebalance
 from psnb._src.strategy.recovery import reinitialize, restore_lost
 from psnb._src.strategy.scheduler_life import check_scheduler
 from psnb._src.strategy.servers import Servers, begin
@@ -276,7 +278,18 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         ServerLostError
             If a server is gone, or does not respond, and no copy takes over.
         """
-        return self._core.memory()
+        core = self._core
+        core.check_open()
+        sizes = run_on_loop(
+            event_loop(self.client), lambda: measured(core.servers, core.reconciler)
+        )
+        found: dict[str, dict[str, int]] = {}
+        for server, shards in sizes.items():
+            tables = found.setdefault(server.address, {})
+            for shard in shards.values():
+                for table, nbytes in shard.items():
+                    tables[table] = tables.get(table, 0) + nbytes
+        return found
 
     def upload(self, module: ModuleType) -> None:
         """Send a module of yours to all workers and servers, also to those that join later.
@@ -307,7 +320,10 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         >>> import features
         >>> strategy.upload(features)
         """
-        self._core.upload(module)
+        self._core.check_open()
+        files = read_files(module)
+        run_in_thread(self.client.register_plugin, UploadedModule(files))
+        self._core.uploads.note(files)
 
     @property
     def parameters(self) -> Mapping[str, Variable | Embedding]:
@@ -543,8 +559,13 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             if too few servers are left. All other shards are where they were or where they should
             be; call it again.
         """
-        self._core.check_open()
-        return self._core.rebalance(frozenset(drain))
+        core, wanted = self._core, frozenset(drain)
+        core.check_open()
+        return run_on_loop(
+            event_loop(self.client),
+            lambda: rebalance(self.client, core.servers, core.reconciler, wanted),
+            goes_on=True,
+        )
 
     def server_events(self, since: float = 0.0) -> tuple[Event, ...]:
         """Return the events of servers and shards after ``since``, the oldest first; any thread."""

@@ -94,7 +94,9 @@ def _taken(client: Client, ownership: Ownership, layout: Layout) -> tuple[Strate
     core = StrategyCore(client, servers, terms.partitioner, terms.half, dashboard)
     try:
         core.take()
-        for outcome in core.attempt([Request(shard, OpenLog()) for shard in core.shards]):
+        for outcome in core.server_client.attempt(
+            [Request(shard, OpenLog()) for shard in core.shards]
+        ):
             if isinstance(outcome, ServerUnresponsiveError):
                 raise outcome
     except BaseException:  # an interrupt, too: another process may claim it
