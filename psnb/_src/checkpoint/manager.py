@@ -21,21 +21,16 @@ from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.restore import (
     Checkpoint,
     ModelPartsOf,
-    Parameter,
     Rename,
     RestoreChoice,
     Restored,
     no_models,
     restore_choice,
 )
-from psnb._src.checkpoint.writing import (
-    DeltaBase,
-    ShardKey,
-    Snapshots,
-    UsedBase,
-    in_use,
-    write_checkpoint,
-)
+from psnb._src.checkpoint.writing import DeltaBase, ShardKey, UsedBase, in_use, write_checkpoint
+from psnb._src.client.dense_shards import DenseShards
+from psnb._src.client.snapshots import TableSnapshots
+from psnb._src.client.sparse_shards import SparseShards
 from psnb._src.monitor.html.tables import html_table
 from psnb._src.monitor.statistics import CheckpointStatistics
 from psnb._src.utils.checks import integer, path_text
@@ -54,13 +49,13 @@ _ATTEMPTS = 5
 class SavedStrategy(Protocol):
     """A strategy, whose parameters are saved."""
 
-    def parameters(self) -> Mapping[str, Parameter]:
+    def parameters(self) -> Mapping[str, DenseShards | SparseShards]:
         """Return all of them, by name."""
 
     def prepare_snapshots(self) -> None:
         """Have servers get ready for that, and wait until they are."""
 
-    def snapshots(self, since: Mapping[ShardKey, str] | None = None) -> Snapshots:
+    def snapshots(self, since: Mapping[ShardKey, str] | None = None) -> TableSnapshots:
         """Take snapshots of all of them; with marks, of what changed since then."""
 
     def settled(self) -> bool:
@@ -220,7 +215,8 @@ class FolderManager(FixedAttributes):
         pause, left = 0.0, _ATTEMPTS
         while True:
             left -= 1
-            with in_use(self._folder, self._may_build_on()) as base:
+            deep = self._base is not None and self._base.depth + 1 >= self._full_every
+            with in_use(self._folder, None if deep else self._base) as base:
                 self._strategy.prepare_snapshots()
                 began = time.monotonic()
                 with nullcontext() if self._barrier is None else self._barrier(timeout):
@@ -339,10 +335,6 @@ class FolderManager(FixedAttributes):
             content |= checked_metadata(run_in_thread(each))
         return content
 
-    def _may_build_on(self) -> DeltaBase | None:
-        base = self._base
-        return None if base is None or base.depth + 1 >= self._full_every else base
-
     def _since(self, base: UsedBase | None) -> Mapping[ShardKey, str] | None:
         if self._full_every == 1:
             return None  # so that servers need not take note of what changes
@@ -350,7 +342,7 @@ class FolderManager(FixedAttributes):
 
     def _write(
         self,
-        taken: Snapshots,
+        taken: TableSnapshots,
         content: Mapping[str, Any],
         run: Mapping[str, Any],
         base: UsedBase | None,

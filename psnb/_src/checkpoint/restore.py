@@ -6,16 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psnb._src.checkpoint.manifest import ManifestEntry
 from psnb._src.checkpoint.shards import CheckpointReader
-from psnb._src.server.tables.states import SavedShard
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import NAME, shown, truncate
 from psnb.errors import CheckpointError, ConfigurationError
+
+if TYPE_CHECKING:
+    from psnb._src.client.dense_shards import DenseShards
+    from psnb._src.client.sparse_shards import SparseShards
 
 MOST_LISTED = 10
 """Parameters of a kind that are listed one by one."""
@@ -200,21 +201,6 @@ def _by(rename: Mapping[str, str]) -> Callable[[str], str]:
     return lambda name: rename.get(name, name)
 
 
-class Parameter(Protocol):
-    """A parameter that is saved and loaded."""
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the description that must be equal to load it."""
-
-    def check_state(self, saved: SavedShard) -> None:
-        """Raise ConfigurationError unless a saved shard can be loaded."""
-
-    def load_states(
-        self, states: Sequence[dict[str, np.ndarray]], only: frozenset[int] | None = None
-    ) -> None:
-        """Load the states of shards, on all shards or only on some."""
-
-
 _ALL = RestoreChoice()
 
 
@@ -253,7 +239,7 @@ class Checkpoint:
     ----------
     path : Path or RemotePath
         Where it is.
-    parameters : mapping of str to Parameter
+    parameters : mapping of str to DenseShards or SparseShards
         All parameters that there are.
     choice : RestoreChoice
         Which of them to load.
@@ -283,7 +269,7 @@ class Checkpoint:
     def __init__(
         self,
         path: AnyPath,
-        parameters: Mapping[str, Parameter],
+        parameters: Mapping[str, DenseShards | SparseShards],
         choice: RestoreChoice = _ALL,
         *,
         strict: bool = True,

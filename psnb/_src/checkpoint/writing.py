@@ -19,14 +19,15 @@ caller says so: the new one shares the file (see `DeltaBase`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from psnb._src.checkpoint.manifest import Manifest, ManifestEntry, checked_metadata, file_name
 from psnb._src.checkpoint.store import CheckpointStore, PartialCheckpoint, StoredCheckpoint
+from psnb._src.client.snapshots import TableSnapshots
 from psnb._src.utils.files import WrittenFile
 from psnb._src.utils.paths import AnyPath
 from psnb.errors import CheckpointError
@@ -84,69 +85,14 @@ def in_use(folder: CheckpointStore, base: DeltaBase | None) -> Iterator[UsedBase
         stored.release()
 
 
-class Described(Protocol):
-    """A parameter, as the manifest describes it."""
-
-    @property
-    def optimizer(self) -> Any:
-        """The description of its optimizer, or None."""
-
-    @property
-    def tables(self) -> Sequence[object]:
-        """Its tables, one a shard."""
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the description that must be equal to load it."""
-
-
-class TakenShard(Protocol):
-    """What was taken of a shard."""
-
-    @property
-    def mark(self) -> str:
-        """The servers' mark of the moment."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether it is all of the shard, not only what changed."""
-
-    @property
-    def nothing(self) -> bool:
-        """Whether nothing changed."""
-
-
-class Snapshots(Protocol):
-    """Parameters as they were at one moment, on their servers."""
-
-    @property
-    def parameters(self) -> Mapping[str, Described]:
-        """These, by name."""
-
-    @property
-    def taken(self) -> Mapping[ShardKey, TakenShard]:
-        """What there is of each shard."""
-
-    def write(
-        self, folder: str, files: Mapping[ShardKey, str], on_progress: Callable[[float], object]
-    ) -> Mapping[str, WrittenFile]:
-        """Let the servers write them, and return what is on disk."""
-
-    def close(self) -> None:
-        """Release them; idempotent."""
-
-
-def _nobody(share: float) -> None:
-    """Do nothing."""
-
-
 def write_checkpoint(
     directory: CheckpointStore,
-    taken: Snapshots,
+    taken: TableSnapshots,
     metadata: Mapping[str, Any],
     *,
     consistent: bool = False,
     kept: bool = False,
-    on_progress: Callable[[float], object] = _nobody,
+    on_progress: Callable[[float], object] = bool,
     run: Mapping[str, Any] | None = None,
     base: UsedBase | None = None,
 ) -> DeltaBase:
@@ -156,7 +102,7 @@ def write_checkpoint(
     ----------
     directory : CheckpointStore
         The folder of checkpoints.
-    taken : Snapshots
+    taken : TableSnapshots
         The parameters, as they are to be saved.
     metadata : mapping
         Anything that JSON can hold.
