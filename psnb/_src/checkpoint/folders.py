@@ -52,7 +52,7 @@ def require_read(path: AnyPath, error: CheckpointError) -> None:
 
 
 def is_gone(path: AnyPath) -> bool:
-    """Return whether a checkpoint is known not to be there; what cannot be reached may be."""
+    """Return whether a checkpoint is known not to be there; one that cannot be reached may be."""
     try:
         return not (path / MANIFEST).exists()
     except OSError:

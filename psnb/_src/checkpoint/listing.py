@@ -71,12 +71,12 @@ def prune_verified(directory: AnyPath, keep: int) -> list[str]:
     directory : Path or RemotePath
         The folder.
     keep : int
-        How many to keep; those that are in use, or are marked as kept, stay too.
+        How many to keep; checkpoints in use, or marked as kept, stay too.
 
     Returns
     -------
     list of str
-        The names of those that were removed.
+        The names of the removed checkpoints.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""LocalStore: checkpoints on disks, and the locks by which those who use them stay apart. Pure.
+"""LocalStore: checkpoints on disks, and the locks by which processes share them. Pure.
 
-What is on disk can be renamed, linked and locked, so a checkpoint here is one folder with all of
-its files, which people copy and remove; the layout of `CheckpointStore` would work too, but lose
-that, and with it that what is read is not removed.
+Files on disk can be renamed, linked and locked, so a checkpoint here is one folder with all of
+its files, which people copy and remove. The layout of `CheckpointStore` would work too, but
+without that, and without protection of checkpoints that are being read.
 
 Managers in any processes and threads may share a folder. Two kinds of locks keep them apart:
 
@@ -17,7 +17,7 @@ of its own, and the file goes with the last of them.
 
 A folder that is being written or removed has a unique hidden name. A killed process loses its
 locks, so a hidden folder that is not in use is a leftover. A folder with a checkpoint's name is
-complete at any time, also if the file system has no locks. What no manager has made is left
+complete at any time, also if the file system has no locks. Whatever no manager has made is left
 alone: folders without a manifest, links, and files. Without locks, leftovers stay, a checkpoint
 may be removed while it is read, and saves that end at the same time may get their numbers in any
 order.
@@ -331,7 +331,7 @@ def _is_used(path: Path) -> bool:
     """Return whether a checkpoint is written or read; call it while it is locked alone."""
     try:
         FolderLock(path / MANIFEST, "r+b", EXCLUSIVE | AT_ONCE).release()
-    except FileNotFoundError:  # it is being removed, or its writer was killed at once
+    except FileNotFoundError:  # it is being removed, or its writer was killed early
         return False
     except OSError:  # its writer has it; or its manifest is not a regular file, and not a manager's
         return True

@@ -1,7 +1,7 @@
 """FolderManager: saves parameters into a folder of numbered checkpoints, and restores them. Pure.
 
-Servers take snapshots, while closures are held, if the caller has a way to do that; then they write
-them directly, while training goes on. So they and the notebook must reach the directory. If
+Servers take snapshots, while closures are held if the caller can hold them; then they write the
+files themselves, while training continues. So servers and notebook must all reach the directory. If
 managers share it, its `psnb._src.checkpoint.store` keeps them apart.
 """
 
@@ -56,7 +56,7 @@ class SavedStrategy(Protocol):
         """Have servers get ready for that, and wait until they are."""
 
     def snapshots(self, since: Mapping[ShardKey, str] | None = None) -> TableSnapshots:
-        """Take snapshots of all of them; with marks, of what changed since then."""
+        """Take snapshots of all parameters; with marks, of the changes since then."""
 
     def settled(self) -> bool:
         """Wait until each shard is on a server that answers; return whether that is so."""
@@ -86,13 +86,13 @@ class FolderManager(FixedAttributes):
     full_every : int
         As for `CheckpointManager`.
     barrier : callable, optional
-        Holds closures while it saves. None: they go on.
+        Holds closures while it saves. None: they run on.
     state : callable, optional
         Returns metadata.
     run : callable
-        Returns what psnb needs to go on with what is saved; it is called as ``state`` is.
+        Returns the state of the run, for resuming; it is called as ``state`` is.
     models : callable
-        Returns what is known of models, here and in what was saved.
+        Returns the records of models, here and in the checkpoint.
     """
 
     directory: AnyPath
@@ -155,10 +155,10 @@ class FolderManager(FixedAttributes):
     ) -> AnyPath:
         """Write the next checkpoint, and remove old ones beyond ``max_to_keep``.
 
-        May be called while closures run. Everything is saved as it was at one moment: those that
-        run have their effect first, no other begins until the servers have taken note of that
-        moment, and while they write, training goes on. ``status.held`` says how long closures were
-        held. What this notebook writes to parameters directly is not held.
+        May be called while closures run. Everything is saved as it was at one moment: running
+        closures have their effect first, no other begins until the servers have noted that moment,
+        and while they write, training continues. ``status.held`` says how long closures were held.
+        Direct writes of this notebook to parameters are not held.
 
         If a server ends before it has written, and others have its shards, as copies or because it
         was drained, all is saved again, as of a later moment.
@@ -208,9 +208,8 @@ class FolderManager(FixedAttributes):
     def _saved(self, metadata: Mapping[str, Any], timeout: float | None) -> tuple[AnyPath, float]:
         """Write the next checkpoint; return it, and for how many seconds closures were held.
 
-        If a server has ended that still had to write, while others have its shards, it is begun
-        again, as of a later moment: what the other servers have taken is of a moment that cannot be
-        had again.
+        If a server ends before it has written, while others have its shards, saving begins again,
+        as of a later moment: the snapshots of the other servers are of a moment that is over.
         """
         pause, left = 0.0, _ATTEMPTS
         while True:
@@ -250,8 +249,8 @@ class FolderManager(FixedAttributes):
         path : str or os.PathLike, optional
             A checkpoint; None for the latest in the directory.
         strict : bool
-            True: parameters and checkpoint must fit. False: what fits is restored, and all else
-            stays as it is; the result says what did not.
+            True: parameters and checkpoint must fit. False: parameters that fit are restored, all
+            others stay as they are; the result lists them.
         names : str or sequence of str, optional
             Patterns, as of files, of the parameters to restore (``"deep*"``), by the names that
             they have now. The others stay as they are, and the checkpoint need not have them.
@@ -337,7 +336,7 @@ class FolderManager(FixedAttributes):
 
     def _since(self, base: UsedBase | None) -> Mapping[ShardKey, str] | None:
         if self._full_every == 1:
-            return None  # so that servers need not take note of what changes
+            return None  # so that servers need not track changes
         return {} if base is None else base.known.marks
 
     def _write(

@@ -34,8 +34,7 @@ another manager's save might remove the checkpoint first."""
 
 _FILES = r"(files-[0-9a-f]{32}/)?"
 _FILE = _FILES + r"[0-9]{4,9}-[0-9]{5,9}(-(?P<depth>[0-9]{2,9}))?\.safetensors"
-"""The names of shards' files, which are in the checkpoint's folder, or in one beside it that has
-such a name, and nowhere else."""
+"""The names of shards' files: in the checkpoint's folder, or in one of such a name next to it."""
 
 _DEEPEST = 10**9
 
@@ -79,11 +78,11 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     metadata : mapping
         The caller's.
     consistent : bool
-        Whether no closure ran while it was saved: then it is consistent: of one moment in time.
+        Whether no closure ran while it was saved: then it is of one moment in time.
     run : mapping
-        What psnb needs to go on with what was saved; see `psnb._src.coordinator.settings`.
+        psnb's state of the run, for resuming; see `psnb._src.coordinator.settings`.
     depth : int
-        On how many earlier ones it builds, whose files it shares; 0 if all are its own.
+        On how many earlier checkpoints it builds, whose files it shares; 0 if all are its own.
     prefix : str
         What comes before the names of its own files.
     parameters : sequence of ManifestEntry

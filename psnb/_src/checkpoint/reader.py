@@ -227,8 +227,8 @@ logger = logging.getLogger("psnb")
 def latest_full(directory: AnyPath) -> SavedCheckpoint | None:
     """Return the newest checkpoint of a folder that is not damaged; None if it has none at all.
 
-    All files of it are checked. A warning names each newer one that is damaged. What cannot be read
-    now may be whole: to go on from an older one would give up what was done since.
+    All files of it are checked. A warning names each newer one that is damaged. A checkpoint that
+    cannot be read now may be whole: to resume from an older one would lose the training since.
 
     Raises
     ------

@@ -31,17 +31,17 @@ class Restored(Mapping[str, Any]):
     path : pathlib.Path or RemotePath
         The checkpoint.
     metadata : mapping
-        What it was saved with.
+        The metadata with which it was saved.
     run : mapping
-        What psnb saved of the run: ``"epochs"`` are the states of the epochs that were not over, in
-        the order of their beginning, ``"closures"`` how many had ended, ``"versions"`` those of
-        psnb, Python and packages. See `psnb.resume`.
+        psnb's state of the run: ``"epochs"`` are the states of the epochs that were not over, in
+        the order of their beginning, ``"closures"`` the number that had ended, ``"versions"`` those
+        of psnb, Python and packages. See `psnb.resume`.
     restored : tuple of str
         The parameters that were restored.
     missing : mapping of str to str
         The parameters that the checkpoint lacks, and what each was expected to be.
     unexpected : mapping of str to str
-        What only the checkpoint has, by its names there, and what each is.
+        The parameters that only the checkpoint has, by their names there, and what each is.
     different : mapping of str to str
         The parameters that have another shape, dtype or optimizer state there: expected and found.
     """
@@ -116,7 +116,7 @@ def _same(name: str) -> str:
 
 @dataclass(frozen=True)
 class RestoreChoice:
-    """Which parameters are restored; all by default, from what has their name.
+    """Which parameters are restored; by default all, each by its name.
 
     Attributes
     ----------
@@ -210,8 +210,8 @@ class ModelParts(NamedTuple):
     Attributes
     ----------
     moved : callable
-        Takes the name of a parameter, and that of one in the checkpoint; returns what lies
-        elsewhere in it, empty if nothing does.
+        Takes the names of a parameter here and in the checkpoint; returns which parts lie elsewhere
+        in it, empty if none do.
     scratch, saved_scratch : collection of str
         The parameters here, and in the checkpoint, whose values are not needed later.
     """
@@ -253,9 +253,9 @@ class Checkpoint:
     path : Path or RemotePath
         Where it is.
     restored : Restored
-        What `load` loads, and what does not fit.
+        Which parameters `load` loads, and which do not fit.
     complete : bool
-        Whether `load` loads all parameters that are needed later, each from what has its name.
+        Whether `load` loads all parameters that are needed later, each by its name.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """SavedTable: the rows of an embedding in a checkpoint, in mapped files. Thread-safe.
 
-What was written wholly is one layer, what all deltas since then have is another. So the next
-delta leaves the first one, and its index of ids, as they are.
+The full checkpoint is one layer, all deltas since then are another. So the next delta leaves the
+first layer, and its index of ids, as they are.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SavedTable:
         The arrays of each file of each shard, the oldest first, which were checked: the ids that
         have a row there, each once, and these rows; of an id's rows, the last counts.
     base : SavedTable, optional
-        Of an earlier checkpoint; what was written wholly is shared if it is of the same files.
+        Of an earlier checkpoint; its full layer is shared if it is of the same files.
 
     Attributes
     ----------
@@ -101,8 +101,8 @@ class SavedTable:
     def ids(self) -> np.ndarray:
         """All ids that have a row, ascending, uint64 ``(n,)``.
 
-        Of a table with fixed rows these are 0 to n - 1. What was looked up as -1 is ``2**64 - 1``
-        here.
+        A table with fixed rows has the ids 0 to n - 1. An id that was looked up as -1 is ``2**64 -
+        1`` here.
         """
         found: np.ndarray = reduce(np.union1d, [layer.ids for layer in self._layers])
         found.flags.writeable = False

@@ -12,13 +12,13 @@ last::
     …
 
 A manifest is made only where there is none (which S3, GCS, Azure and fsspec's memory can check in
-one step), so of two that end at once each gets a number of its own. A removal deletes the
-manifest first, and then, of the folders with its files, those that no manifest names by now:
-checkpoints may share files. A save that shares files looks, once the new manifest is there,
-whether the old one is still there: if so, no other has removed files without having seen the new
-one. It is unknown whether a writer is alive: files that belong to no checkpoint are removed a day
-after they were begun. A checkpoint may be removed while it is read, which raises an error. To be
-read, files are copied to this machine's folder for temporary files.
+one step), so two saves that end at the same time get different numbers. A removal deletes the
+manifest first, and then the folders with its files that no other manifest names: checkpoints may
+share files. A save that shares files looks, once the new manifest is there, whether the old one
+is still there: if so, no other has removed files without having seen the new one. It is unknown
+whether a writer is alive: files that belong to no checkpoint are removed a day after they were
+begun. A checkpoint may be removed while it is read, which raises an error. To be read, files are
+copied to this machine's folder for temporary files.
 
 Only what is known to be unneeded is removed: `CheckpointStore._named` says which files are
 needed, by all that has a manifest, whatever its name. One that cannot be read now (no answer, no
@@ -84,7 +84,7 @@ _FILES_FOLDER = "files-"
 
 
 class StoredCheckpoint:
-    """A checkpoint in a store; of its files those that are asked for are copied to this machine.
+    """A checkpoint in a store; files that are asked for are copied to this machine.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ class PartialCheckpoint:
         """Make a checkpoint of it, which is the newest, and return where it is.
 
         It gets its number here, not when it was begun. So the newest is the one that was finished
-        last, and it is not pruned at once if others have saved meanwhile.
+        last, and it is not pruned immediately if others have saved meanwhile.
 
         Parameters
         ----------
@@ -345,7 +345,7 @@ class CheckpointStore:
         return latest
 
     def prune(self, keep: int) -> None:
-        """Remove all but the newest ``keep`` checkpoints, and those that stay; failures are logged.
+        """Remove all but the newest ``keep`` checkpoints and kept ones; failures are logged.
 
         Checkpoints that are in use are left for the next time, where that can be known. If one
         cannot be read, a warning says so, and nothing is removed.
@@ -391,7 +391,7 @@ class CheckpointStore:
         return [self.root / name for name in dict.fromkeys([*own, *names])]
 
     def _named(self) -> dict[str, list[RemotePath]]:
-        """Return the folders of files that are needed, by the name of what needs them.
+        """Return the folders of files that are needed, by the name of their checkpoint.
 
         Raises
         ------
@@ -418,7 +418,7 @@ class CheckpointStore:
         }
 
     def _free(self, folders: set[RemotePath]) -> None:
-        """Remove those of some folders of files that are not needed; all removing of files is here.
+        """Remove the unneeded ones of some folders of files; files are removed nowhere else.
 
         Raises
         ------

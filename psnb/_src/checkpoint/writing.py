@@ -9,12 +9,12 @@ A checkpoint is a folder::
       0000-00000-01.safetensors  a delta has such, too: of the rows that changed
       …
 
-Servers write their shards into a partial one, each by itself, and sync them; then the manifest is
-written, and it becomes a checkpoint in one step. (How, and how several users of a folder stay
-apart, is in `psnb._src.checkpoint.local_store` and `psnb._src.checkpoint.store`.) Nothing in it is
+Each server writes its shards into a partial checkpoint, and syncs them; then the manifest is
+written, and it becomes a checkpoint in one step. (`psnb._src.checkpoint.local_store` and
+`psnb._src.checkpoint.store` say how, and how several processes share a folder.) Nothing in it is
 pickled. A shard is a unit of writing only: a parameter is read from all of its shards, for any
-number of servers. What did not change since an earlier checkpoint is not written again, if the
-caller says so: the new one shares the file (see `DeltaBase`).
+number of servers. Shards that did not change since an earlier checkpoint are not written again, if
+the caller says so: the new one shares the files (see `DeltaBase`).
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def write_checkpoint(
     on_progress : callable
         Called with the share that is written, 0 to 1.
     run : mapping, optional
-        What psnb needs to go on with it.
+        psnb's state of the run, for resuming.
     base : UsedBase, optional
-        A checkpoint since which ``taken`` has what changed.
+        The checkpoint since which ``taken`` has the changes.
 
     Returns
     -------

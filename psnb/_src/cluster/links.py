@@ -1,11 +1,11 @@
 """Links: how Dask's processes are reached, and for how long a link that is down is waited for.
 
-All of that is decided here. A link that is down looks like a host that has died. For Dask, a peer
-that does not answer for 30 s is dead, and that ends what is left: a worker or server whose
-connection to the scheduler has broken ends with all that it holds, and a client that cannot connect
-again closes. psnb notices much earlier who does not answer, by heartbeats (`heartbeat_timeout`): it
-lets replicas take over and closures run elsewhere, and gives up nothing for good. So Dask may wait
-for minutes, as long as a switch takes to start again, or a laptop to find its network.
+Both are decided here. A link that is down looks like a host that has died. For Dask, a peer that
+does not answer for 30 s is dead, and that ends what is left: a worker or server whose connection to
+the scheduler has broken ends with all that it holds, and a client that cannot connect again closes.
+psnb notices unresponsive processes much earlier, by heartbeats (`heartbeat_timeout`): replicas take
+over and closures run elsewhere, and nothing is discarded. So Dask may wait for minutes, as long as
+a switch takes to start again, or a laptop to find its network.
 
 The limits are Dask's settings, which each process has when it makes a connection: psnb raises them
 in the notebook, and so in what is started from there; of processes that others have started it says
@@ -115,7 +115,7 @@ def connect(address: str, *, timeout: float = 8.0, security: Security | None = N
         raise ClusterError(
             f"no Dask scheduler answers at {address!r}: {error}. Start one with `dask scheduler`, "
             "or check the address it printed, which is tls://... where it wants certificates"
-        ) from None  # Dask's own errors say no more, in a hundred lines
+        ) from None  # Dask's own errors say the same in a hundred lines
     hold(client)
     return client
 
@@ -128,8 +128,8 @@ def raise_limits() -> None:
 def hold(client: Client) -> None:
     """Have a client of this process wait for its links as long as psnb does; idempotent.
 
-    Whoever made it: its connection is made again for `LINK` seconds, and not only for as long as it
-    was given to connect at first. Not on its event loop.
+    Also for clients that psnb did not make: they reconnect for `LINK` seconds, not only for their
+    timeout of connecting. Not on its event loop.
     """
     raise_limits()
     if scheduler_address(client).startswith(("tcp://", "tls://")):
@@ -156,7 +156,7 @@ async def _await_scheduler(client: Client) -> bool:
 
 
 async def _answers(client: Client, address: str) -> bool:
-    # What listens may be the near end of a tunnel.
+    # The listener may be the near end of a tunnel.
     try:
         async with asyncio.timeout(_ANSWER):
             comm = await connect_separately(client, address)
@@ -181,7 +181,7 @@ async def listens(address: str) -> bool | None:
     return True
 
 
-# What waits for long must be told from what is there: for what begins on it.
+# A process whose link is down for long must be distinguished from one that can be used.
 
 SILENT = 30.0
 """Seconds without a heartbeat to the Dask scheduler after which nothing begins on a process."""
@@ -226,9 +226,10 @@ def _line(setting: str) -> str:
 async def warn_of_short_limits(client: Client) -> None:
     """Log which processes of a cluster Dask would end over a link that is down for less long.
 
-    Those that have loaded psnb (`psnb._src.strategy.servers.extend`); on the client's event loop.
+    Only workers that have loaded psnb (`psnb._src.strategy.servers.extend`); on the client's event
+    loop.
     """
-    # One that does not answer is named by others, and keeps nobody from what the scheduler says.
+    # Unresponsive workers are reported elsewhere; they must not hide the scheduler's error.
     own: list[str] = []
     workers: dict[str, Any] = {}
     found: dict[str, list[str]] = {}

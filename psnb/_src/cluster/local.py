@@ -30,9 +30,9 @@ from psnb._src.utils.foreign_names import explained
 from psnb.errors import ClusterError, ConfigurationError
 
 # A hundred times a second and more Dask profiles tasks in each process, which closures are not, and
-# measures the delays of event loops. With two workers and a server that takes a tenth of a core,
-# and makes the server slower. What processes measure of themselves, at Dask's pace, is half of what
-# such a cluster takes while it waits.
+# measures the delays of event loops. With two workers and a server this takes a tenth of a core,
+# and slows the server down. The processes' measurements of themselves, at Dask's pace, are half of
+# the CPU time of an idle cluster.
 QUIET = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "500ms",
@@ -53,7 +53,7 @@ class LocalCluster(SteadyCluster):
     def scale(self, n: int) -> Any:
         """Start or retire workers until there are ``n`` processes, servers included.
 
-        Returns at once. The workers that came last go first, after they have finished their
+        Returns immediately. The workers that came last go first, after they have finished their
         closures; servers never go.
 
         Raises
@@ -78,9 +78,9 @@ class LocalCluster(SteadyCluster):
     async def scale_down(self, workers: Iterable[Any]) -> None:
         """Retire the workers of these names, never a server; adaptive scaling calls this.
 
-        Of servers it forgets those that the scheduler has retired before, as they were emptied.
-        Adaptive scaling also names processes that the scheduler does not know yet, such as servers
-        that their nannies are just starting again.
+        It forgets servers that the scheduler retired earlier, after they were drained. Adaptive
+        scaling also names processes that the scheduler does not know yet, such as servers that
+        their nannies are just restarting.
         """
         specs = self.worker_spec
         await super().scale_down(
@@ -249,7 +249,7 @@ def local_cluster(
     reuse : bool
         Whether to return the client of the local cluster that this process has, if one runs: a cell
         that starts a cluster can then be run again. Else a second one is started, and a warning
-        logged, as the first one goes on with what it has.
+        logged, as the first one continues to run.
     processes : bool
         Whether workers and servers are processes of their own, else threads of this one.
 
@@ -346,7 +346,7 @@ def _process(link: dict[str, Any], security: bool, settings: dict[str, Any]) -> 
 
 
 def _thread(link: dict[str, Any]) -> _Node:
-    # Of the one process, none has a share of the memory, by which Dask would pause it.
+    # In one process, no worker has a memory limit of its own, at which Dask would pause it.
     options = {**link, "dashboard": False, "silence_logs": logging.WARNING, "memory_limit": None}
     return lambda threads, resources: {
         "cls": Worker,

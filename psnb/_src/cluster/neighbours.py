@@ -14,14 +14,14 @@ import psutil
 
 _FIRST_PERSON = 1000
 _SYSTEMS_OWN = range(61184, 65536)
-"""User ids above `_FIRST_PERSON` that are not people: dynamic ones of services, and nobody."""
+"""User ids above `_FIRST_PERSON` that are not people: dynamic ids of services, and ``nobody``."""
 
 
 def neighbours() -> list[str]:
     """Return the names of other people who are logged in or run something, sorted.
 
-    Root is left out, who may do everything anyhow. If the system hides the processes of others, or
-    in a container, some users are not seen.
+    Without root, who may do everything anyhow. If the system hides other users' processes, or in a
+    container, some users are not seen.
     """
     running = {
         each.info["username"]
@@ -33,7 +33,7 @@ def neighbours() -> list[str]:
 
 
 def is_person(uid: int) -> bool:
-    """Return whether a user id is that of a person, not of one of the system's services."""
+    """Return whether a user id belongs to a person, not to one of the system's services."""
     return uid >= _FIRST_PERSON and uid not in _SYSTEMS_OWN
 
 

@@ -24,7 +24,7 @@ logger = logging.getLogger("psnb")
 def serving(scheduler: Scheduler, workers: Iterable[WorkerState]) -> set[str]:
     """Return the addresses of the parameter servers among workers; on the scheduler.
 
-    Those that are meant for it, until they are emptied, and those that have become one.
+    The processes that are meant to be one, until they are drained, and those that have become one.
     """
     registry = plugin_named(scheduler, LayoutRegistry.name)
     held = set() if registry is None else registry.addresses()
@@ -45,8 +45,8 @@ def emptied(scheduler: Scheduler) -> set[str]:
 class ServerProtection(SchedulerPlugin):
     """Removes parameter servers from the workers that Dask may scale away, or retires.
 
-    Servers that were emptied go first: scaling down after that means them, and Dask cannot say of
-    which kind the processes are to be.
+    Drained servers go first: a user who scales down after draining means them, and Dask does not
+    know of which kind the processes are.
     """
 
     name = "psnb-servers"
@@ -69,9 +69,9 @@ class ServerProtection(SchedulerPlugin):
         target: int | None = None,
         attribute: str = "address",
     ) -> list[Any]:
-        """Choose workers as Dask does, but first those that were emptied, if a number is asked for.
+        """Choose workers as Dask does, but drained servers first, if a number is asked for.
 
-        Of workers that go together (``key``) they go first if all of them were emptied.
+        Workers that go together (``key``) go first if all of them were drained.
         """
         key = unpickled(key) if isinstance(key, bytes) else key
         known = self._scheduler.workers
@@ -105,7 +105,7 @@ class ServerProtection(SchedulerPlugin):
         """Retire workers as Dask does, except those that hold parameters.
 
         Dask does the same with workers that have the only copy of a result, if there is no room for
-        it elsewhere: they stay, and are left out of what is returned.
+        it elsewhere: they stay, and are not returned.
         """
         registry = plugin_named(self._scheduler, LayoutRegistry.name)
         held = set() if registry is None else registry.addresses()
@@ -131,6 +131,6 @@ class ServerProtection(SchedulerPlugin):
     def valid_workers_downscaling(
         self, scheduler: Scheduler, workers: list[WorkerState]
     ) -> list[WorkerState]:
-        """Return the workers that may be retired: those that are not parameter servers."""
+        """Return the workers that may be retired: all but parameter servers."""
         servers = serving(scheduler, workers)
         return [each for each in workers if self._may_go(each) and each.address not in servers]

@@ -29,7 +29,7 @@ def cannot_add(client: Client) -> str:
 
 @uninterrupted
 def add_worker(client: Client) -> None:
-    """Have the cluster start one more process; returns at once.
+    """Have the cluster start one more process; returns immediately.
 
     Raises
     ------

@@ -159,10 +159,10 @@ class WorkerNames:
         Parameters
         ----------
         workers : mapping of str to str
-            The names in the Dask cluster of those that are there, by address.
+            The names in the Dask cluster of the present workers, by address.
         connected : collection of str, optional
             Addresses of workers whose names are taken although they may have left the cluster: they
-            still end what they have. By default those of the call before.
+            still finish their closures. By default those of the previous call.
         """
         with self._lock:
             if connected is not None:
@@ -171,7 +171,7 @@ class WorkerNames:
             self._names = {a: name for a, name in self._names.items() if a in there}
             new = {a: name for a, name in workers.items() if a not in self._names}
             taken = set(self._names.values())
-            # First those that have a name, which no other must get.
+            # First the workers that have a name, which no other must get.
             for address, name in sorted(new.items(), key=lambda each: _is_no_name(*each)):
                 found = _wanted(address, name)
                 if not found or found in taken:

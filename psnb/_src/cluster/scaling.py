@@ -137,7 +137,7 @@ class ClosureScaling(SchedulerPlugin):
     def adaptive_target(self, target_duration: str | float | timedelta | None = None) -> int:
         """Return how many workers there should be, servers among them.
 
-        The larger of what Dask wants for its tasks and what closures need: they share the workers.
+        The larger of Dask's need for its tasks and the closures' need: they share the workers.
 
         Parameters
         ----------
@@ -160,7 +160,7 @@ class ClosureScaling(SchedulerPlugin):
     def valid_workers_downscaling(
         self, scheduler: Scheduler, workers: list[WorkerState]
     ) -> list[WorkerState]:
-        """Return the workers that may be retired: those that hold no closures."""
+        """Return the workers that may be retired: those without closures."""
         holding = self._board.holding(time.monotonic())
         return [worker for worker in workers if worker.address not in holding]
 

@@ -50,8 +50,8 @@ class LayoutCache:
     async def refresh(self, strategy: str) -> Layout:
         """Ask the scheduler for a strategy's layout; callers at the same time share a request.
 
-        The answer is not older than the call: what made the caller ask, a server that was given up
-        for example, has been published before. So a request that was sent earlier is never shared.
+        The answer is not older than the call: the cause of the question, for example a server that
+        is gone, was published before. So a request that was sent earlier is never shared.
 
         Raises
         ------

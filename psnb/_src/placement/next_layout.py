@@ -1,22 +1,21 @@
 """The next layout, computed from what the servers report. Pure.
 
 It is called again and again, and takes one step each time, from any state: servers follow late,
-twice or never, die, freeze and wake at any moment. Only the notebook decides; a server does what
-the newest placement says that it has heard of (`psnb._src.server.server`). What holds at every
-step:
+twice or never, die, freeze and wake at any moment. Only the notebook decides; a server follows the
+newest placement that has reached it (`psnb._src.server.server`). At every step:
 
 - The layout lists a replica (`ShardPlacement.synced`) only while the primary waits for it with
   every change, so the replica has all that was acknowledged, and may take over.
-- A primary may stop waiting for a replica only after the layout lists that replica no more. Until
-  the primary has confirmed that it has heard so, the replica is *leaving*: if the primary is gone,
-  it takes over. (If the primary had heard, and gone on alone, then what it acknowledged after that
-  is lost with it, as it was the last that had it.)
+- A primary may stop waiting for a replica only after the layout no longer lists that replica. Until
+  the primary has confirmed that layout, the replica is *leaving*: if the primary is gone, it takes
+  over. (If the primary had the layout, and continued alone, then its acknowledged writes after that
+  are lost with it, as it was the last that had them.)
 - A server that is *unresponsive* may come back. Its shard goes to a replica, if one answers; if
   none does, it stays where it is. A shard is lost when all servers that had it are *gone*.
 - There are never fewer replicas than before while servers are drained or balanced: the shard is
   copied first, and the old primary stays as a replica until the new one answers.
-- A server that *leaves*, as its process was asked to end, is one that is drained: what is on it
-  moves while it still answers. If it is gone before, it is like any other that is.
+- A server that *leaves*, since its process was asked to end, is drained: its shards move while it
+  still answers. If it is gone before that, it is like any other server that is gone.
 
 After van Renesse and Schneider, *Chain Replication for Supporting High Throughput and
 Availability*, OSDI 2004, where a master decides likewise.
@@ -101,7 +100,7 @@ def next_layout(
     layout : Layout
         Where shards are.
     observed : mapping of ServerAddress to ObservedServer
-        What is known of the servers; one that is missing is gone.
+        The servers as last observed; a server that is missing is gone.
     desired : DesiredLayout
         What it should become.
     """
@@ -143,27 +142,27 @@ class _NextPlacement:
             return self._without(primary, health)
         held = self._observed[primary].holdings.get(self._index)
         if held is None or held.version < self._placement.version:
-            return self._placement  # it has not heard of it yet
+            return self._placement  # this placement has not reached it yet
         return self._onward(primary, held, load)
 
     def _without(self, primary: ServerAddress, health: Health) -> ShardPlacement:
         """Let a replica take over from a primary that does not answer."""
         placement = self._placement
-        # A primary that is only unresponsive may have gone on without those that are leaving.
+        # A primary that is only unresponsive may have continued without the replicas that are
+        # leaving.
         leaving = placement.leaving if health is not Health.UNRESPONSIVE else ()
         for known in (placement.synced, leaving):
             candidates = sorted(
                 filter(self._is_replica, known), key=lambda s: s not in self._desired.usable
             )
             if candidates:
-                # Until it has confirmed that it is the primary, what the others have is worth as
-                # much.
+                # Until it has confirmed that it is the primary, the other replicas are as good.
                 rest = [*candidates[1:], *([primary] if health is Health.UNRESPONSIVE else [])]
                 return self._next(candidates[0], leaving=rest)
         if health is Health.UNRESPONSIVE or not all(
             map(self._is_lost, (*placement.synced, *placement.leaving))
         ):
-            return placement  # one that comes back has it
+            return placement  # a server that comes back has it
         return self._next(None)
 
     def _onward(
@@ -194,8 +193,8 @@ class _NextPlacement:
             dropped += [each for each in synced if each not in good[:replicas]]
             synced = good[:replicas]
         if syncing is None is placement.syncing and successor is None and not dropped:
-            # Not while one is leaving, which would be overwritten; nor in the step in which one has
-            # just broken, since the primary would not learn of that.
+            # Not while a replica is leaving, which would be overwritten; nor in the step in which
+            # one has just broken, since the primary would not learn of that.
             unfit = self._desired.unfit.get(self._index, ())
             others = [each for each in load if each not in (primary, *synced, *unfit)]
             if home != primary:
@@ -212,13 +211,13 @@ class _NextPlacement:
         syncing: ServerAddress | None,
         load: Mapping[ServerAddress, int],
     ) -> ServerAddress:
-        """Return which server should become the primary; ``load`` has those that are usable."""
+        """Return the server that should become the primary; ``load`` has the usable ones."""
         home = self._desired.homes.get(self._index)
         if home is not None and self._is_alive(home):
             return home
         if primary in self._desired.usable or not load:
             return primary
-        # One that has the shard, or soon will have, is the quickest.
+        # A server that has the shard, or soon will, is the quickest.
         having = [each for each in (*synced, syncing) if each is not None and each in load]
         return having[0] if having else min(load, key=lambda each: load[each])
 
@@ -245,7 +244,7 @@ class _NextPlacement:
         return self._health(server) is Health.ALIVE
 
     def _is_absent(self, server: ServerAddress) -> bool:
-        """Return whether a server has heard of the layout and does not hold the shard."""
+        """Return whether the layout has reached a server that does not hold the shard."""
         observed = self._observed[server]
         return observed.heard >= self._layout.version and self._index not in observed.holdings
 

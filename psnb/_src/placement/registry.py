@@ -1,16 +1,16 @@
 """LayoutRegistry: the Dask scheduler plugin that keeps the layouts of all strategies, and the rest.
 
 The scheduler is the one process that all others in a cluster can always ask; when it ends, Dask
-ends all workers, and the servers with them. A strategy's owner writes there what it is (`REGISTER`,
-`DESCRIBE`, `NOTE_MODEL`) and, again and again, its layout (`PUBLISH`); workers that cannot find a
-shard read that (`LAYOUT`). With its layout come the servers that it has: each is a Dask actor
-(`ParameterServer`), which the registry keeps in the place of a client, since those of a client go
-with its connection. Another process lists the strategies (`STRATEGIES`), and becomes the
-owner of one whose owner has gone (`CLAIM`); then it gives the strategy another id (`MOVE`), which
-the one before does not know. What is kept of a strategy is removed, and its servers end, when it is
-closed, or when it had no owner for as long as its ownership record says, and its lease: a client
-whose connection breaks may come back. As long as a strategy is kept, a scheduler with an idle
-timeout is not idle, whether closures run or not. All of it runs on the scheduler's event loop.
+ends all workers, and the servers with them. A strategy's owner writes its description there
+(`REGISTER`, `DESCRIBE`, `NOTE_MODEL`) and, again and again, its layout (`PUBLISH`); workers that
+cannot find a shard read it (`LAYOUT`). The layout names the strategy's servers: each is a Dask
+actor (`ParameterServer`), which the registry keeps in place of a client, since a client's actors go
+with its connection. Another process lists the strategies (`STRATEGIES`), and becomes the owner of
+one whose owner has gone (`CLAIM`); then it gives the strategy another id (`MOVE`), which the former
+owner does not know. A strategy's entry is removed, and its servers end, when it is closed, or when
+it had no owner for its retention and its lease: a client whose connection breaks may come back. As
+long as a strategy is kept, a scheduler with an idle timeout is not idle, whether closures run or
+not. All of it runs on the scheduler's event loop.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PUBLISH_AGAIN = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who owns a strategy.
+    """The owner of a strategy.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipRecord:
-    """What a strategy is, besides its parameters and where they are.
+    """A strategy without its parameters and their layout.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class OwnershipRecord:
 
 @dataclass(slots=True)
 class RegistryEntry:
-    """What the scheduler keeps of a strategy; it unpickles none of it.
+    """A strategy, as the scheduler knows it; it unpickles none of it.
 
     It is enough to make the strategy and its handles again when the process that owned it has died.
 
@@ -129,9 +129,10 @@ class RegistryEntry:
     models : dict
         What of which model is in which parameter, by the models' names.
     actors : dict
-        The keys of the servers' Dask actors, by the servers' own: a takeover changes these alone.
+        The keys of the servers' Dask actors, by the servers' keys: a takeover changes the actors'
+        only.
     heard : float
-        When its owner was heard last, by the scheduler's clock.
+        When its owner's last message came, by the scheduler's clock.
     turn : int
         The owner's latest message that named servers; an older one may arrive after it.
     left : bool
@@ -171,7 +172,7 @@ MOVE = "psnb_move"
 """The names of the handlers on the Dask scheduler."""
 
 HOLDER = "psnb"
-"""For whom the scheduler keeps the actors of all strategies."""
+"""The client in whose name the scheduler keeps the actors of all strategies."""
 
 _STAY_AWAKE = 0.25
 """Seconds between two looks, which is as often as Dask looks whether its scheduler is idle."""
@@ -316,7 +317,7 @@ class LayoutRegistry(SchedulerPlugin):
     def claim(self, strategy: str, owner: list[Any]) -> list[Any] | str:
         """Give a strategy that has no owner this one; return what is kept of it.
 
-        That is its record, the owner, its layout, its parameters and its models.
+        That is its record, owner, layout, parameters and models.
         """
         kept = self._kept.get(strategy)
         if kept is None:

@@ -1,9 +1,9 @@
 """What a server reports: its role for each shard, and the states of its replicas. Pure.
 
-What they mean for the layout is decided in `psnb._src.placement.next_layout`. A server becomes the
-primary when the newest placement says so, and retires when its successor takes over. A retired one
-is the primary again if the next placement has it so after all, or a replica of a primary of a newer
-term. A shard that a server must hold no more is dropped, in any role.
+`psnb._src.placement.next_layout` decides what follows from them for the layout. A server becomes
+the primary when the newest placement says so, and retires when its successor takes over. A retired
+one is the primary again if the next placement has it so after all, or a replica of a primary of a
+newer term. A shard that a server must no longer hold is dropped, in any role.
 """
 
 from __future__ import annotations

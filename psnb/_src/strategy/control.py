@@ -1,9 +1,9 @@
 """ServerControl: requests of a strategy to its servers themselves, over control connections.
 
-On the client's event loop. A server counts as unresponsive when nothing was heard of it for
-``patience`` seconds, whatever its process does meanwhile: the loop that serves has not turned.
-Ticks of this process are counted rather than clocks compared, so a notebook that was frozen
-itself gives no server up. See `psnb._src.server.server` for what the requests do there.
+On the client's event loop. A server counts as unresponsive when no heartbeat came for
+``patience`` seconds, whatever its process does meanwhile: its event loop has not turned. Ticks of
+this process are counted rather than clocks compared, so a notebook that was frozen itself takes
+no server for unresponsive. See `psnb._src.server.server` for what the requests do there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from psnb._src.server.operations import FollowPlacements, HostOperation, Measure
 from psnb.errors import ServerLostError, ServerUnresponsiveError
 
 TICKS = 50
-"""Into how many ticks the patience with a server is divided."""
+"""Ticks for each `heartbeat_timeout`."""
 
 
 class ServerControl:

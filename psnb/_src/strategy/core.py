@@ -1,7 +1,7 @@
 """StrategyCore: psnb's side of a strategy; users hold a `ParameterServerStrategy`.
 
-Thread-safe. It does not refer to its `ParameterServerStrategy`, so that one can be collected. What
-lives longer than the strategy (threads, the event loop) holds the core weakly.
+Thread-safe. It does not refer to its `ParameterServerStrategy`, so that one can be collected.
+Objects that outlive the strategy (threads, the event loop) hold the core weakly.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Coordinator(Protocol):
         """Whether no closures are begun at present."""
 
     def drain(self, timeout: float | None = None) -> None:
-        """Begin no more closures and wait until none runs."""
+        """Stop dispatching closures, and wait until none runs."""
 
     def resume(self) -> None:
         """Begin closures again."""
@@ -197,7 +197,7 @@ class StrategyCore:
         return {name: shards_of(handle) for name, handle in self.registry.all().items()}
 
     def model_parts(self, run: Mapping[str, Any]) -> ModelParts:
-        """Return what is known of the models here, and of those in what was saved of a run."""
+        """Return the records of the models here, and of those in a checkpoint."""
         return ModelParts(*self.models.compared(run.get("models")))
 
     def take(self) -> None:
@@ -227,7 +227,7 @@ class StrategyCore:
         prepare_snapshots(self.server_client, self.servers.running)
 
     def snapshots(self, since: Mapping[tuple[str, int], str] | None = None) -> TableSnapshots:
-        """Take snapshots of all parameters, or of what changed since some marks."""
+        """Take snapshots of all parameters, or of their changes since some marks."""
         return TableSnapshots(
             self.server_client, self.parameters(), lambda: self.servers.running, since
         )
@@ -256,7 +256,7 @@ class StrategyCore:
         addresses = frozenset(server.address for server in self.servers.running)
         return self._names.of(closure_workers(addresses, cluster), connected)
 
-    @uninterrupted  # except while it waits; what was made is closed then
+    @uninterrupted  # except while it waits; what was placed is closed then
     def one_coordinator(
         self, make: Callable[[], tuple[C, Callable[[], Fences], LastSave]], kept: set[Any]
     ) -> C:

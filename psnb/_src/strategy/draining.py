@@ -1,12 +1,11 @@
 """ServerDraining: servers whose processes were asked to end, until they hold nothing any more.
 
 Such a server says so in its answers (`ServerStatus.leaves`), and its process waits for a while.
-The reconciler moves its shards to others as in any other move. This notices when it holds nothing
-that no other has: then it is asked to stop, and its process ends. If there is no other server
-to take its shards, all is saved, and it ends before any closure goes on: nothing is written that
-would be lost with it.
+The reconciler moves its shards to others as in any other move. Once other servers have all that
+it holds, it is asked to stop, and its process ends. If no other server can take its shards, all
+is saved, and it ends before any closure continues: no write is lost with it.
 
-On the client's event loop; what saves runs in a thread, ``psnb-last-save``.
+On the client's event loop; saving runs in a thread, ``psnb-last-save``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from psnb._src.utils.threads import run_on_loop
 from psnb.errors import CheckpointError
 
 LastSave = Callable[[Callable[[], None]], AnyPath]
-"""Saves all parameters and then calls a function, both before any closure goes on."""
+"""Saves all parameters and then calls a function, both before any closure continues."""
 
 _END_TIMEOUT = 5.0
 

@@ -52,11 +52,11 @@ class Ownership:
     client : distributed.Client
         The owner's.
     record : OwnershipRecord
-        What the strategy is.
+        The strategy's record.
     owner : Owner, optional
-        What the scheduler knows of the owner, if it does.
+        The owner as the scheduler knows it, if it does.
     parameters, models : mapping of str to bytes, optional
-        Those that are known to the scheduler.
+        As far as the scheduler knows them.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Ownership:
         self.record = replace(self.record, name=found[0])
 
     async def describe(self, strategy: str, name: str, packed: bytes) -> None:
-        """Note a parameter; what raises has noted none."""
+        """Note a parameter; if this raises, none was noted."""
         self.parameters[name] = packed
         arguments = {"strategy": strategy, "name": name}
         try:

@@ -56,7 +56,7 @@ async def rebalance(
 ) -> int:
     """Spread shards over all servers that there are, except those to be drained.
 
-    If it is cancelled, the layout stays valid; another call goes on from there.
+    If it is cancelled, the layout stays valid; another call continues from there.
 
     Returns
     -------

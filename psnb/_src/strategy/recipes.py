@@ -46,7 +46,7 @@ def described_parameter(
     optimizer: Mapping[str, Any] | None,
     recipe: Mapping[str, Any],
 ) -> Make:
-    """Return what makes a parameter again; its values are those of the beginning.
+    """Return a function that makes a parameter again, with its initial values.
 
     Parameters
     ----------

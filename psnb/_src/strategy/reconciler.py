@@ -67,12 +67,12 @@ class Reconciler:
     servers : Servers
         The strategy's.
     departures : ServerDraining
-        Sees servers off that leave.
+        Lets servers leave.
     on_end : callable
-        Called if the servers cannot be looked after any more, with the reason: the strategy was
-        taken over, or the scheduler has ended.
+        Called with the reason if the reconciler has to stop: the strategy was taken over, or the
+        scheduler has ended.
     way : callable
-        Returns what was lost with some shards, and the way on, in words.
+        Returns a text: which parameters were lost with some shards, and what can be done.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Reconciler:
         self._task = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
 
     def close(self) -> None:
-        """End it; returns at once, any thread. Idempotent."""
+        """End it; returns immediately, any thread. Idempotent."""
         self._task.cancel()
 
     async def arrange(
@@ -131,7 +131,7 @@ class Reconciler:
         for server in drained:
             self._servers.give_up(server)
         self.wanted = wanted
-        # Until the scheduler knows: who ends a process now must get an empty one.
+        # Until the scheduler knows: if it retires a process now, this must be an empty one.
         while not self._task.done() and set(drained) & set(self._named):
             await self.next_round()
 
@@ -149,7 +149,7 @@ class Reconciler:
                 )
         left = [
             server
-            for server in self._servers.running  # those that have just joined are not watched yet
+            for server in self._servers.running  # servers that have just joined are not watched yet
             if not self.is_unresponsive(server) and server not in self._drained
         ]
         if self._drained and len(left) <= self._servers.layout.replicas:
@@ -185,8 +185,8 @@ class Reconciler:
     async def settled(self) -> bool:
         """Wait until each shard is on a server that answers, while copies may take over.
 
-        On the client's event loop. Who finds a server lost, or unresponsive, asks this before that
-        is an error: then the layout may name others, and it can be tried again.
+        On the client's event loop. A request that finds a server lost, or unresponsive, asks this
+        before it fails: afterwards the layout may name other servers, and it can be sent again.
 
         Returns
         -------
@@ -195,7 +195,7 @@ class Reconciler:
         """
         end = self._loop.time() + FAILOVER_TIMEOUT
         while self._loop.time() < end and not self._task.done():
-            await self.next_round()  # at least one: what is lost may be noticed only then
+            await self.next_round()  # at least one: a loss may be noticed only then
             served = self._servers.layout.served(self._answers)
             if served is not None:
                 return served
@@ -208,7 +208,7 @@ class Reconciler:
 
     async def _run(self) -> None:
         rounds = asyncio.create_task(self._make_rounds(), name="psnb rounds")
-        # Beside the rounds, which wait for the scheduler.
+        # Apart from the rounds, which wait for the scheduler.
         life = asyncio.create_task(scheduler_ends(self._client), name="psnb scheduler")
         try:
             await asyncio.wait([rounds, life], return_when=asyncio.FIRST_COMPLETED)
@@ -279,7 +279,7 @@ class Reconciler:
         for watched in self._watched.values():
             watched.beat(after, self._news)
         if after is not before:
-            self._news.set()  # the next step may be possible at once
+            self._news.set()  # the next step may be possible immediately
         self._recruit(now, len(leaving))
 
     def _follow(self, passed: float) -> None:
@@ -423,7 +423,7 @@ class WatchedServer:
         except OSError:
             if not connected:
                 return  # not reached: it counts as unresponsive if that lasts
-            news.set()  # the connection broke: the next beat, at once, shows more
+            news.set()  # the connection broke: the next beat comes immediately and shows more
         else:
             self.observed = ObservedServer(
                 Health.ALIVE, layout.version, status.shards, status.leaves, status.writes

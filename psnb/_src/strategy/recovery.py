@@ -53,7 +53,7 @@ async def recover_shards(
     restart_timeout: float,
     check: Callable[[Collection[int]], object] = bool,
 ) -> list[int]:
-    """Host lost shards again, empty, and return which they are: those that no server holds.
+    """Host lost shards again, empty, and return them: the shards that no server holds.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ async def _look(
 def missing(
     layout: Layout, holds: Mapping[ServerAddress, Collection[int]]
 ) -> tuple[list[int], list[int]]:
-    """Return which shards are lost, and those of which a copy is about to take over. Pure.
+    """Return the lost shards, and the shards of which a replica is about to take over. Pure.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ async def _replaced(
             try:
                 started = await servers.start(fresh[: wanted - len(alive)]) if fresh else []
                 break
-            except ClusterError:  # that of a process which is just about to end, perhaps
+            except ClusterError:  # perhaps of a process that is just about to end
                 if late:
                     raise
         await asyncio.sleep(_LOOK)
@@ -382,9 +382,9 @@ def reinitialize(
 def _at_rest(core: StrategyCore) -> Iterator[Callable[[], None]]:
     """Drain the coordinator for as long as the block lasts.
 
-    The function that it gives drains again, once all shards have tables on servers that respond:
-    what was blocked by one that does not is settled then, and workers have sent what they have
-    learned in mode `Geo`. Later it would come on top of what is loaded.
+    The returned function drains again, once all shards have tables on servers that respond:
+    closures that an unresponsive server has blocked are settled then, and workers have sent their
+    updates of mode `Geo`. Later these would come on top of the loaded values.
     """
     coordinator, _ = core.coordinator()
     if coordinator is None:
@@ -414,7 +414,7 @@ def _at_rest(core: StrategyCore) -> Iterator[Callable[[], None]]:
 def _made_again(core: StrategyCore, lost: Collection[int]) -> Iterator[None]:
     """Make the tables of lost shards again, and drop them if the block fails.
 
-    Closures go on after a recovery that has failed, and must not find zeros there.
+    Closures continue after a recovery that has failed, and must not find zeros there.
     """
     core.tables.make_again(lost, _optimizers(core, lost), {})
     try:

@@ -1,10 +1,10 @@
 """Notices that the Dask scheduler has ended. On the client's event loop.
 
-Dask's client tries for minutes to connect again: see `psnb._src.cluster.links`. But when its
-scheduler ends, every Dask worker ends within seconds, with all parameters that it holds, and a
-scheduler that is started at the same address knows nothing of them. So there is nothing to wait
-for, once nothing listens there any more, or another scheduler does. A connection that has only
-broken is made again by Dask.
+Dask's client tries for minutes to reconnect, without a message: see `psnb._src.cluster.links`. But
+when its scheduler ends, every Dask worker ends within seconds, with all parameters that it holds,
+and a scheduler that is started at the same address knows nothing of them. So waiting is pointless
+once nothing listens there any more, or another scheduler does. If only the connection has broken,
+Dask reconnects.
 """
 
 from __future__ import annotations

@@ -58,9 +58,9 @@ class Servers:
     ownership : Ownership
         As given.
     ended : CoordinatorClosedError or None
-        Why they are not looked after any more, if that is for good.
+        Why the reconciler has ended, if it has.
     on_end : callable
-        Called on the client's event loop when that is so.
+        Called on the client's event loop when it ends.
     control : ServerControl
         Sends requests to the servers themselves.
     layout_cache : LayoutCache
@@ -166,7 +166,7 @@ class Servers:
         """Start a server at each of some Dask workers; return them. On the client's event loop.
 
         If another task has started a server at one of them meanwhile, that server is returned: with
-        two in one process, one could hold the copy of what the other holds, and both die together.
+        two in one process, one could hold the replica of the other's shard, and both die together.
 
         Raises
         ------
@@ -265,7 +265,7 @@ class Servers:
         CoordinatorClosedError
             If the strategy was taken over, or this is another scheduler.
         """
-        # Known here first: what this process decides on next must not forget it.
+        # Known here first: this process's next decision must include it.
         self._layout = layout
         if not layout.incomplete:
             self._lost.clear()
@@ -276,9 +276,9 @@ class Servers:
             self._let_go(server)  # the registry holds it
 
     def end(self, why: CoordinatorClosedError) -> None:
-        """Note that they are not looked after any more, for good; on the client's event loop.
+        """Note that the reconciler has ended; on the client's event loop.
 
-        Those whose processes end need not wait for this one to move what they hold.
+        Servers whose processes end need not wait for this process to move their shards.
         """
         self.ended = why
         for server in self.running:
@@ -286,7 +286,7 @@ class Servers:
         self.on_end()
 
     def close(self) -> None:
-        """Stop all servers, and forget where shards were; returns at once, any thread."""
+        """Stop all servers, and forget where shards were; returns immediately, any thread."""
         # A RuntimeError: the loop is closed. The registry ends servers without an owner.
         with contextlib.suppress(RuntimeError):
             event_loop(self._client).call_soon_threadsafe(self._begin_to_close)
@@ -316,8 +316,8 @@ class Servers:
         task.add_done_callback(self._stopping.discard)
 
     async def _end(self, server: ServerAddress) -> None:
-        # At once, as closures that go on must write nothing to it; what it holds is freed. The
-        # registry lets its actor go with the next layout, also if it does not get this.
+        # Immediately, as closures that continue must write nothing to it; what it holds is freed.
+        # The registry lets its actor go with the next layout, also if it does not get this.
         try:
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await self.control.stop(server)
@@ -354,7 +354,7 @@ def _number(server: ServerAddress) -> int:
 
 
 def extend(client: Client) -> None:
-    """Have a cluster's processes load what psnb needs there, and warn of what would end them.
+    """Have a cluster's processes load psnb's plugins, and warn of settings that would end them.
 
     Raises
     ------

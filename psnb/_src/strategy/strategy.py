@@ -1,8 +1,8 @@
 """ParameterServerStrategy: places variables and embeddings on servers.
 
 The strategy divides all parameters into shards and puts the shards on servers (`Servers`), makes
-the tables there (`TableFactory`) and knows their names (`Registry`), looks after the servers and
-keeps copies (`Reconciler`), and recovers or moves shards; `StrategyCore` has these parts. The
+the tables there (`TableFactory`) and knows their names (`Registry`), keeps servers and replicas as
+they should be (`Reconciler`), and recovers or moves shards; `StrategyCore` has these parts. The
 strategy belongs to the notebook; closures get the handles that it makes.
 """
 
@@ -108,10 +108,10 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         operation keeps its event loop for so long. Its complete copies take over then. A shard
         without one stays where it is, and requests to it raise `ServerUnresponsiveError` (twenty
         seconds later if a copy is being filled or has failed). The end of a server's process is
-        noticed at once.
+        noticed immediately.
     name : str, optional
-        What views and `attach` call it, and its coordinator; by default the name of the notebook,
-        or two words. A number is added if a strategy of the cluster has that name.
+        Its name in views and for `attach`, and its coordinator's; by default the name of the
+        notebook, or two words. A number is added if a strategy of the cluster has that name.
     retention : float or str
         For how long the servers keep the parameters when their owner has gone, as a number of
         seconds or a text such as ``"2 h"``: a notebook whose kernel has died, or whose client was
@@ -296,10 +296,9 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
 
         Functions that the notebook defines travel with their closures; those of a module are
         imported on the workers, as they were when first used. After an edit, upload the module
-        again: closures that are scheduled from then on use the new code, and one that runs goes on
-        with the old. The notebook's own copy stays as it is: ``%autoreload`` or
-        ``importlib.reload`` renew it. Per-worker values and datasets that were made stay as they
-        are, too.
+        again: closures that are scheduled from then on use the new code, and a running one keeps
+        the old. The notebook's own copy stays as it is: ``%autoreload`` or ``importlib.reload``
+        renew it. Per-worker values and datasets that were made stay as they are, too.
 
         Parameters
         ----------
@@ -490,15 +489,15 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         initialize : bool or mapping of str to array_like
             Without a checkpoint: parameters start over, embeddings by their initializers and
             variables with the values that they were made with, of which the notebook keeps 256 MiB
-            (equal ones take none). Values by name are used in their place, and are needed for what
-            is not kept, or was made by `psnb.resume` or taken over by `psnb.attach`.
+            (equal ones take none). Values by name are used in their place, and are needed for
+            values that are not kept, or were made by `psnb.resume` or taken over by `psnb.attach`.
         consistent : bool
             True: all parameters go back to the checkpoint, or start over, so that they fit each
             other. False: only lost shards do (of a variable that is split, the rows there); the
             others keep what they have learned since.
         restart_timeout : float
             Seconds in which Dask's nannies may start the processes of dead servers again. With 0
-            those that are left take everything at once.
+            the remaining servers take everything immediately.
 
         Returns
         -------
@@ -537,7 +536,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         Workers that were started since with ``--resources "ps=1"`` become servers; there are shards
         for them if the strategy was made with more ``shards`` than servers. A request to a shard
         that moves at that moment waits for a few milliseconds; nothing is lost. An interrupt ends
-        only the waiting: the rebalancing goes on.
+        only the waiting: the rebalancing continues.
 
         Parameters
         ----------

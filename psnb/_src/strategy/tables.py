@@ -45,9 +45,9 @@ class TablePlacement:
 
     It remembers how each table was made, so that it can be made again when a shard was lost, and
     how many bytes each shard was given, so that the next table goes where there are fewest. Of the
-    initial values of variables it keeps what takes little memory: those with which one can start
-    over without a checkpoint. (On the servers they would be lost with them; in a file the
-    notebook's disk would hold every large model once more.)
+    initial values of variables it keeps those that take little memory, to start over without a
+    checkpoint. (On the servers they would be lost with them; in a file the notebook's disk would
+    hold every large model once more.)
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ class TablePlacement:
     """
 
     def __init__(self, shards: int) -> None:
-        # What growing tables will take is not known.
+        # How much growing tables will take is not known.
         self._bytes = [0] * shards
         self._made: dict[str, list[Creation]] = {}
         self._unkept: set[str] = set()  # variables whose initial values are not known
-        self._kept = 0  # bytes of those that are
+        self._kept = 0  # bytes of those that are kept
 
     def choose(self, nbytes: int, servers: Sequence[object]) -> int:
         """Return the shard for a table of a given size, and count the bytes there.
@@ -90,7 +90,7 @@ class TablePlacement:
     def remember(self, parameter: str, made: Sequence[Creation], *, known: bool = True) -> None:
         """Note how the tables of a parameter were made, and its initial values if they are known.
 
-        All of the values are kept, or none: zeros stand for those that are not.
+        All values of a variable are kept, or none: zeros stand for values that are not.
         """
         size = sum(_size(creation) for _, creation in made)
         known = known and self._kept + size <= MOST_KEPT
@@ -159,7 +159,7 @@ def _held(creation: CreateTable, known: bool) -> CreateTable:
         one = values.flat[0] if known and values.size else np.zeros((), values.dtype)
         values = np.broadcast_to(one, values.shape)
     else:
-        values = values.copy()  # it may be the user's, who may change it
+        values = values.copy()  # the user may change the array
     return msgspec.structs.replace(creation, values=values)
 
 
@@ -279,17 +279,17 @@ class TableFactory:
         optimizers: Mapping[str, Optimizer | None],
         values: Mapping[tuple[int, str], np.ndarray],
     ) -> None:
-        """Make all tables of some shards again, with nothing of what they have learned.
+        """Make all tables of some shards again, with their initial values.
 
         Parameters
         ----------
         numbers : collection of int
             The shards.
         optimizers : mapping
-            Those of all parameters, with the hyperparameters that they have now.
+            The optimizers of all parameters, with their present hyperparameters.
         values : mapping
-            What variables begin with, by shard and table, in place of the values that they were
-            made with. Of others, those that are not kept (`unkept`) hold zeros.
+            Initial values of variables, by shard and table, in place of the values that they were
+            made with. Other variables whose values are not kept (`unkept`) hold zeros.
         """
         with self._lock:
             made = self._tables.made_on(numbers, optimizers, values)
@@ -368,7 +368,7 @@ def _sparse_creations(shards: SparseShards) -> list[Creation]:
     ]
 
 
-# What a notebook shows of a strategy: its servers and its parameters. Asks no server.
+# How a notebook shows a strategy: its servers and its parameters. Asks no server.
 
 
 def describe(

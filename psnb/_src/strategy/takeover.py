@@ -1,9 +1,9 @@
 """Taking over: the strategy of an owner that has gone becomes this process's.
 
-The scheduler decides which process may, one at a time. Then orphaned commits are finished or given
-up, under the strategy's id as it was, with the servers looked after as usual. Only then strategy
-and servers get other names, under which nothing is pending, and the former names reach nothing
-(`Servers.move`). If this process dies meanwhile, another one takes over what it finds.
+The scheduler allows it to one process at a time. Then orphaned commits are applied or dropped,
+under the strategy's former id, with its reconciler running as usual. Only then strategy and servers
+get other names, under which nothing is pending, and the former names reach nothing
+(`Servers.move`). If this process dies meanwhile, another one can take over in any of these states.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 One daemon thread, ``psnb-servers``, asks the servers every second, but only while the figures are
 used: `keep` starts it, and it ends when `keep` was not called for some seconds. Readers never wait
-for it. A server that hangs holds up only this thread, for as long as a request may take. An
-unexpected exception is logged, once, and the thread goes on.
+for it. A server that hangs blocks only this thread, for as long as a request may take. An
+unexpected exception is logged, once, and the thread continues.
 """
 
 from __future__ import annotations

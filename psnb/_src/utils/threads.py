@@ -1,8 +1,7 @@
 """How a thread waits for another thread, or for an event loop, so that no interrupt breaks it.
 
-The stop button ends the waiting, at once. Dask's own ``client.sync`` and futures wait in Python
-code, where an interrupt may leave a lock locked for ever (`psnb._src.utils.interrupts`); the event
-loop would then wait for that lock. An `Answer` replaces `concurrent.futures.Future` for the same
+The stop button ends the waiting immediately. Dask's own ``client.sync`` and futures wait in Python
+code, where an interrupt may leave a lock locked for ever; the event loop would then wait for it. An `Answer` replaces `concurrent.futures.Future` for the same
 reason: the thread that gives it, usually an event loop, only stores a value and releases a lock,
 and never waits.
 """
