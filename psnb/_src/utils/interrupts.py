@@ -214,7 +214,12 @@ def _strike(handler: Any) -> None:
 
 
 class Lock:
-    """A lock for short blocks: ``with lock:``. Not re-entrant."""
+    """A lock for short blocks, which are sections: ``with lock:``. Not re-entrant.
+
+    No interrupt leaves it locked, or what it guards half changed. It takes the place of
+    `threading.Lock` where the main thread meets an event loop, or where half an update would do
+    harm, and `Condition` that of `threading.Condition` wherever the main thread may wait.
+    """
 
     __slots__ = ("_mutex",)
 

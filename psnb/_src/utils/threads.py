@@ -1,9 +1,9 @@
 """How a thread waits for another thread, or for an event loop, so that no interrupt breaks it.
 
 The stop button ends the waiting immediately. Dask's own ``client.sync`` and futures wait in Python
-code, where an interrupt may leave a lock locked for ever; the event loop would then wait for it. An `Answer` replaces `concurrent.futures.Future` for the same
-reason: the thread that gives it, usually an event loop, only stores a value and releases a lock,
-and never waits.
+code, where an interrupt may leave a lock locked for ever; the event loop would then wait for it. An
+`Answer` replaces `concurrent.futures.Future` for the same reason: the thread that gives it, usually
+an event loop, only stores a value and releases a lock, and never waits.
 """
 
 from __future__ import annotations
