@@ -346,6 +346,9 @@ class FolderManager(FixedAttributes):
         run: Mapping[str, Any],
         base: UsedBase | None,
     ) -> DeltaBase:
+        def note_share(share: float) -> None:
+            self._status = CheckpointStatistics("saving", share=share)
+
         try:
             kept = self._keep_every is not None and (
                 time.time() - self._folder.last_kept() >= self._keep_every
@@ -358,13 +361,10 @@ class FolderManager(FixedAttributes):
             content,
             consistent=self._barrier is not None,
             kept=kept,
-            on_progress=self._note_share,
+            on_progress=note_share,
             run=run,
             base=base,
         )
-
-    def _note_share(self, share: float) -> None:
-        self._status = CheckpointStatistics("saving", share=share)
 
     def _newest(self, choice: RestoreChoice, strict: bool) -> Checkpoint:
         while path := self.latest_checkpoint:

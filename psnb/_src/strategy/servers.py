@@ -26,7 +26,7 @@ from psnb._src.placement.registry import LAYOUT, SERVER_KEY, LayoutRegistry, Par
 from psnb._src.server.operations import AddKey, DropOtherKeys, HostShards, PrepareServer
 from psnb._src.strategy.control import ServerControl, following
 from psnb._src.strategy.ownership import Ownership
-from psnb._src.utils.threads import run_in_thread, run_on_loop
+from psnb._src.utils.threads import run_in_thread, run_on_loop, start_task
 from psnb._src.worker.plugin import Runtime
 from psnb.errors import ClusterError, CoordinatorClosedError, PsnbError, ServerLostError
 
@@ -311,9 +311,7 @@ class Servers:
 
     def _stop(self, server: ServerAddress) -> None:
         self._let_go(server)
-        task = asyncio.create_task(self._end(server), name="psnb stopping a server")
-        self._stopping.add(task)
-        task.add_done_callback(self._stopping.discard)
+        start_task(self._end(server), self._stopping, "psnb stopping a server")
 
     async def _end(self, server: ServerAddress) -> None:
         # Immediately, as closures that continue must write nothing to it; what it holds is freed.

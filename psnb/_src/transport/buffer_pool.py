@@ -67,7 +67,8 @@ class BufferPool:
     def _take_back_dropped(self) -> None:
         while self._dropped:
             capacity, memory = self._dropped.popleft()
-            if memory is None or self._free_bytes() + capacity > KEPT_BYTES:
+            free = sum(size * len(each) for size, each in self._free.items())
+            if memory is None or free + capacity > KEPT_BYTES:
                 self._bytes -= capacity
             else:
                 self._free.setdefault(capacity, []).append(memory)
@@ -83,9 +84,6 @@ class BufferPool:
             return None
         self._bytes += capacity
         return memory
-
-    def _free_bytes(self) -> int:
-        return sum(capacity * len(each) for capacity, each in self._free.items())
 
 
 def lend(memory: mmap.mmap, size: int, dropped: Callable[..., object], *what: Any) -> memoryview:
