@@ -330,7 +330,7 @@ async def begin(servers: Servers, addresses: Sequence[str], shards: int, replica
         placements = [ShardPlacement(started[index % len(started)]) for index in range(shards)]
         for server in started:
             mine = {i: each for i, each in enumerate(placements) if each.primary == server}
-            await servers.control.ask(server, HostShards(mine))
+            await servers.control.ask(server, HostShards(mine, ()))
         patience = servers.control.patience
         await servers.ownership.register(servers.name)
         await servers.publish(Layout(servers.name, 1, replicas, patience, tuple(placements)))
