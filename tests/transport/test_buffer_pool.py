@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from psnb._src.transport.buffer_pool import BufferPool
+from psnb._src.transport import buffer_pool
 from psnb._src.utils import memory
 
 LARGE = 1 << 20
@@ -45,7 +46,7 @@ def test_it_knows_what_it_has_lent() -> None:
 
 
 def test_there_is_no_more_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MOST_BYTES", 3 * LARGE)
+    monkeypatch.setattr(buffer_pool, "MOST_BYTES", 3 * LARGE)
     ours = BufferPool()
     held = [lent(ours) for _ in range(3)]
     assert ours.allocate(LARGE) is None
@@ -54,8 +55,8 @@ def test_there_is_no_more_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MOST_BYTES", 3 * LARGE)
-    monkeypatch.setattr(memory, "KEPT_BYTES", 2 * LARGE)
+    monkeypatch.setattr(buffer_pool, "MOST_BYTES", 3 * LARGE)
+    monkeypatch.setattr(buffer_pool, "KEPT_BYTES", 2 * LARGE)
     ours = BufferPool()
     held = [lent(ours) for _ in range(3)]
     held.clear()
@@ -100,7 +101,7 @@ def test_without_memory_there_is_none_to_lend_and_later_there_is(
     def refused(*_: int, **__: int) -> None:
         raise OSError("cannot allocate memory")
 
-    monkeypatch.setattr(memory, "MOST_BYTES", LARGE)
+    monkeypatch.setattr(buffer_pool, "MOST_BYTES", LARGE)
     ours = BufferPool()
     with monkeypatch.context() as patch:
         patch.setattr(memory.mmap, "mmap", refused)
@@ -111,7 +112,7 @@ def test_without_memory_there_is_none_to_lend_and_later_there_is(
 FORKING = """
 import os
 import numpy as np
-from psnb._src.utils.memory import BufferPool
+from psnb._src.transport.buffer_pool import BufferPool
 
 ours = BufferPool()
 np.frombuffer(ours.allocate(100_000), np.uint8)[...] = 1

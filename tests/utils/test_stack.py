@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import resource
-from psnb._src.utils.memory import extend_stack
+from psnb._src.utils.standby import extend_stack
 
 def deep(levels):
     if levels:
