@@ -12,8 +12,8 @@ from mmap import mmap
 import numpy as np
 import pytest
 
-from psnb._src.transport.buffer_pool import BufferPool
 from psnb._src.transport import buffer_pool
+from psnb._src.transport.buffer_pool import BufferPool
 from psnb._src.utils import memory
 
 LARGE = 1 << 20
