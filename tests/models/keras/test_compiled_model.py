@@ -18,12 +18,7 @@ from psnb._src.models import keras_backend
 from psnb._src.models.keras.compiled import CompiledModel, program
 from psnb._src.models.keras.split import plain_copy, split
 from psnb._src.worker.context import WorkerContext, entered
-from psnb.errors import (
-    ConfigurationError,
-    IdOutOfRangeError,
-    InvalidArrayError,
-    SerializationError,
-)
+from psnb.errors import ConfigurationError, IdOutOfRangeError, InvalidArrayError, SerializationError
 from tests.models.keras import nets
 from tests.models.placing import InProcessStrategy
 

@@ -16,10 +16,7 @@ import psnb
 import psnb.torch
 from psnb._src.models.torch.split import split
 from psnb._src.server.optimizers import SGD, Adagrad
-from psnb.errors import (
-    ConfigurationError,
-    SerializationError,
-)
+from psnb.errors import ConfigurationError, SerializationError
 from tests.models.placing import InProcessStrategy
 from tests.models.torch.wide_deep import (
     RATE,
