@@ -94,7 +94,7 @@ def switch(on: bool) -> None:
     """Switch the clocks of closures on or off, in a worker's process."""
     from psnb._src.worker import attempt
 
-    clock: Any = profiling.start_clock if on else StoppedClock
+    clock: Any = phases.start_clock if on else StoppedClock
     attempt.start_clock = clock
 
 

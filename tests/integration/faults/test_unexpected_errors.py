@@ -14,7 +14,7 @@ import psnb
 from psnb._src.coordinator.workers import membership
 from psnb._src.coordinator.workers.figures import WorkerFigures
 from psnb._src.coordinator.workers.membership import Membership
-from psnb._src.strategy import reconciler
+from psnb._src.strategy import control, reconciler, scheduler_life
 from tests.conftest import DEADLINE, wait_until
 
 
