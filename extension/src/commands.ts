@@ -32,7 +32,7 @@ const SVG = `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 22 
 /** Three workers around a server. */
 export const psnbIcon = new LabIcon({ name: 'psnb:icon', svgstr: SVG });
 
-/** Tell people what went wrong, if something did. */
+/** Shows people what went wrong, if something did. */
 export async function complain(asked: Promise<CommandReply>): Promise<boolean> {
   const { error } = await asked;
   if (error) {
@@ -41,7 +41,7 @@ export async function complain(asked: Promise<CommandReply>): Promise<boolean> {
   return error === '';
 }
 
-/** Tell people for some seconds, in the way of nothing for longer; the bell keeps it. */
+/** Shows an error for some seconds, as it may be in the way; the bell keeps it. */
 export function warn(error: string): void {
   Notification.error(`psnb: ${error}`, { autoClose: 10_000 });
 }

@@ -38,7 +38,7 @@ export interface Obstacle {
 export interface ConnectionOptions {
   /** Opens a socket. */
   open: () => Socket;
-  /** Finds out why no socket opens: a socket itself never tells. */
+  /** Finds out why no socket opens: a socket itself does not say. */
   why: () => Promise<Obstacle>;
   clock?: Clock;
 }
@@ -60,12 +60,12 @@ export class Connection implements IDisposable {
     return this._reach;
   }
 
-  /** Tells where the connection stands, whenever that changes. */
+  /** Emitted with where the connection stands, whenever that changes. */
   get changed(): ISignal<this, Reach> {
     return this._changed;
   }
 
-  /** Tells the text of each message. */
+  /** Emitted with the text of each message. */
   get received(): ISignal<this, string> {
     return this._received;
   }

@@ -81,14 +81,14 @@ export class DashboardPanel extends Widget {
     const source = this.hub.source(this.coordinator);
     if (!source) {
       return this.store
-        ? 'This coordinator is gone; here is what it told last.'
-        : 'This coordinator is gone, and with it what it told. A new one appears in the panel “psnb”.';
+        ? 'This coordinator is gone; here are its last figures.'
+        : 'This coordinator is gone, and so are its figures. A new one appears in the panel “psnb”.';
     }
     if (this.store) return ''; // It shows by itself why nothing new comes.
     return source.gone || 'This coordinator has sent nothing yet.';
   }
 
-  /** Not the notebook's own title, whose tab may be beside it. */
+  /** Not the notebook's own title, whose tab may be next to it. */
   private name(): string {
     const file = this.hub.source(this.coordinator)?.notebook.split('/').pop();
     return `${this.store?.state?.identity.name || file || 'psnb'} - dashboard`;

@@ -31,7 +31,7 @@ import { Preferences } from './preferences';
 import { dismiss, hubOf } from './server';
 import { Status } from './status';
 
-const IHub = new Token<Hub>('psnb:IHub', 'What the hub on the Jupyter server tells.');
+const IHub = new Token<Hub>('psnb:IHub', 'The coordinators that the hub on the Jupyter server knows.');
 const IPreferences = new Token<Preferences>('psnb:IPreferences', 'What people have set.');
 
 const hub: JupyterFrontEndPlugin<Hub> = {

@@ -14,6 +14,8 @@ const CUT = 'comm_live_update';
 
 const CLOSED = 'closed'; // The state of a coordinator.
 
+const HELD = 5_000; // Milliseconds in which the kernel puts a summary in the place of the dashboard.
+
 const GONE =
   'The connection to its kernel has ended: it was restarted or shut down. Run the cell again.';
 
@@ -97,12 +99,12 @@ export default function (): object {
 }
 
 /**
- * Holds what is below a cell whose output becomes shorter: for some seconds, scrolls by as much as the cell around an element grows or shrinks, if its end is
- * in view or above: then what people read below it does not jump. Near the beginning of the page it
- * cannot scroll that far: the cell keeps the rest as empty space until it is out of view. Browsers
- * scroll by themselves, but leave that rest.
+ * Holds in place what is below a cell whose output becomes shorter. For some seconds it scrolls by
+ * as much as the cell grows or shrinks, if the cell's end is in view or above: what people read below
+ * does not jump. Near the beginning of the page it cannot scroll that far: the cell keeps the rest as
+ * empty space until it is out of view. Browsers scroll by themselves, but leave that rest.
  */
-function holdBelow(element: Element, seconds = 5): void {
+function holdBelow(element: Element): void {
   const cell = element.closest<HTMLElement>('.jp-Cell');
   const scroller = cell && scrollerOf(cell);
   if (!cell || !scroller) return;
@@ -123,7 +125,7 @@ function holdBelow(element: Element, seconds = 5): void {
     sizes.disconnect();
     scroller.style.overflowAnchor = overflowAnchor;
     releaseOutOfView(cell);
-  }, 1000 * seconds);
+  }, HELD);
 }
 
 function releaseOutOfView(cell: HTMLElement): void {

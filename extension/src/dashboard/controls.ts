@@ -137,7 +137,7 @@ export class ActionButton {
   }
 
   update({ label, reason, busy }: ButtonState): void {
-    setText(this.button, label); // Also while it is busy: a wider one would move those beside it.
+    setText(this.button, label); // Also while it is busy: a wider one would move those next to it.
     // A button that is disabled altogether could not be reached by keyboard to hear why, and would
     // lose its focus when pressed.
     this.available = !reason && !busy;

@@ -67,7 +67,7 @@ export class Header implements Section {
     this.show('epoch', training?.epoch ? formatOf(training.epoch, training.epochs) : '');
     this.show('batch', training ? formatOf(training.batch, training.batches) : '');
     const most = training?.batches ?? 0;
-    // Its digits grow in number, and must not move what is beside them.
+    // Its digits grow in number, and must not move what is next to them.
     this.figures['batch']?.style.setProperty('min-width', most ? `${formatOf(most, most).length}ch` : '');
     this.figure('elapsed', formatDuration(summary.elapsed));
     this.figure('eta', summary.eta === null ? '' : formatDuration(toNumber(summary.eta)));

@@ -1,5 +1,5 @@
-// What a view knows of a coordinator: folds the messages into one state and tells its listeners
-// what has changed. No page is needed for it.
+// What a view knows of a coordinator: folds the messages into one state and notifies its
+// listeners of what has changed. No page is needed for it.
 
 import type {
   CheckpointRow,
@@ -142,7 +142,7 @@ export class Store {
     return this.problem ? null : this.current;
   }
 
-  /** Tells a listener what changes from now on; returns what ends that. */
+  /** Notifies a listener of all changes from now on; returns what ends that. */
   listen(listener: Listener): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);

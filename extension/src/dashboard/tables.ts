@@ -173,27 +173,27 @@ const PHASES: readonly (readonly [name: string, title: string])[] = [
   ['commit', "From the end of the function until the servers have its writes"],
 ];
 
-/** A bar whose parts are in the colours of the phases. The figures beside it say the same. */
+/** A bar in the colours of the phases. The figures next to it say the same. */
 class PhaseBar {
-  private readonly parts: HTMLElement[];
+  private readonly segments: HTMLElement[];
 
   constructor(parent: Element, className: string) {
     const root = make('span', className, parent);
     root.setAttribute('aria-hidden', 'true');
-    this.parts = PHASES.map(([name]) => {
-      const part = make('span', 'psnb-phase', root);
-      part.dataset['phase'] = name;
-      return part;
+    this.segments = PHASES.map(([name]) => {
+      const segment = make('span', 'psnb-phase', root);
+      segment.dataset['phase'] = name;
+      return segment;
     });
   }
 
   /** Fills so much of the bar, divided by the shares; all of one colour if none is known. */
   update(shares: readonly number[], filled: number): void {
     const known = shares.some((share) => share > 0);
-    this.parts.forEach((part, i) => {
+    this.segments.forEach((segment, i) => {
       const share = known ? (shares[i] ?? 0) : Number(PHASES[i]?.[0] === 'compute');
       const width = `${(100 * filled * share).toFixed(1)}%`;
-      if (part.style.width !== width) part.style.width = width;
+      if (segment.style.width !== width) segment.style.width = width;
     });
   }
 }
