@@ -205,7 +205,7 @@ _ALL = RestoreChoice()
 
 
 class ModelParts(NamedTuple):
-    """What is known of the models that parameters are of.
+    """The records of the models that parameters are of.
 
     Attributes
     ----------
@@ -244,9 +244,9 @@ class Checkpoint:
     choice : RestoreChoice
         Which of them to load.
     strict : bool
-        Whether all that is chosen must fit; otherwise only what fits is loaded.
+        Whether all chosen parameters must fit; otherwise only fitting ones are loaded.
     models : callable
-        Returns what is known of models; by default there are none.
+        Returns the records of models; by default there are none.
 
     Attributes
     ----------

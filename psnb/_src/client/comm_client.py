@@ -52,7 +52,8 @@ logger = logging.getLogger("psnb")
 
 CALL_TIMEOUT = 600.0
 """Seconds for one operation of a server that answers others, including the transfer of data. A
-server whose process is gone is noticed at once; an unresponsive one after the layout's patience."""
+server whose process is gone is noticed immediately; an unresponsive one after its
+`heartbeat_timeout`."""
 
 RETRIES = 3
 """How often an operation is tried again when its connection breaks, as in TensorFlow."""
@@ -193,9 +194,9 @@ class CommServerClient(ServerClient):
     ) -> None:
         """Begin what `commit` does; see `ServerClient`.
 
-        The thread sends it and goes on with something else; the event loop takes the answer. So a
-        worker computes while its last commit travels. Nearly always there is one answer: all shards
-        are on one server.
+        The thread sends it and continues; the event loop takes the answer. So a worker computes
+        while its last commit travels. Nearly always there is one answer: all shards are on one
+        server.
 
         With ``later``, a small one is held back until this client sends that server something else,
         or `flush`: in a run of steps, what the next one reads goes in the same write.
@@ -315,7 +316,7 @@ class CommServerClient(ServerClient):
         raise _unanswered(batch)
 
     def _send(self, batch: RequestBatch, positions: Iterable[int]) -> list[int]:
-        """Send what can be sent at once; any thread. Return the positions of the rest."""
+        """Send what can be sent immediately; any thread. Return the positions of the rest."""
         groups: dict[ServerAddress, list[int]] = {}
         rest = []
         for position in positions:
@@ -343,7 +344,7 @@ class CommServerClient(ServerClient):
         later, batch.later = batch.later, False  # not when it is sent again
         try:
             connection.send(_RequestRound(self, batch, server, positions), later=later)
-        except MemoryError as error:  # an answer as others: what was prepared must be undone
+        except MemoryError as error:  # an answer like others: prepared parts must be undone
             batch.failed(positions, refusal(error, "a request to it", "this process"))
 
     def _server(self, to: ShardId | ServerAddress) -> ServerAddress | None:
@@ -382,7 +383,7 @@ class CommServerClient(ServerClient):
             elif not connecting.cancelled() and connecting.exception() is None:
                 connecting.result().close()
 
-    # What follows runs on the event loop.
+    # On the event loop.
 
     def moved(self, batch: RequestBatch, positions: Sequence[int], server: ServerAddress) -> None:
         """Send requests again whose shard has left the server; it will be elsewhere soon."""
@@ -530,7 +531,7 @@ class CommServerClient(ServerClient):
     def _longest(self, request: Request, server: ServerAddress, moves: bool) -> float:
         """Return the seconds to wait for a server that does not answer.
 
-        The notebook is as patient, and only then lets a copy take over. So who waited just as long
+        The notebook waits as long before a replica takes over. A client that waited just as long
         would give up at that very moment.
         """
         return self._patience(request, server) + (FAILOVER_TIMEOUT if moves else 0.0)

@@ -127,8 +127,8 @@ class ControlConnection:
 
 
 _TICKS = 20
-"""The number of ticks that patience is divided into. Ticks are counted instead of comparing clocks:
-if this process itself was frozen, the servers' messages are still waiting to be read."""
+"""Ticks for each `heartbeat_timeout`. They are counted instead of comparing clocks: if this process
+itself was frozen, the servers' messages are still waiting to be read."""
 
 
 class ServerLiveness:
@@ -141,13 +141,12 @@ class ServerLiveness:
     pool : distributed.core.ConnectionPool
         Its connections ask for heartbeats.
     heard : callable
-        Returns how many messages of a server have come elsewhere. They count too: a busy server
-        opens no new connection.
+        Returns how many messages of a server have come over other connections. They count too: a
+        busy server opens no new connection.
     overdue : callable
-        Called with each batch that waits for a server that has not responded for as long as it may,
-        again and again.
+        Called again and again with each batch whose server is unresponsive.
     waited : float
-        Seconds without an answer after which a server is followed; they count as silence.
+        Seconds without an answer after which a server is watched; they count towards the timeout.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class EmbeddingStatistics:
     Attributes
     ----------
     rows : int
-        Rows that exist: those of admitted ids, or all rows of a table with fixed rows.
+        Rows that exist: of admitted ids, or all rows of a table with fixed rows.
     waiting : int
         Ids that were sighted, but not often enough to be admitted.
     nbytes : int
@@ -174,7 +174,7 @@ class Embedding(FixedAttributes):
         """Return rows as a Dask DataFrame, by id: for evaluation with the tools that it has.
 
         Nothing is read yet. Each partition is read when it is computed, as it is then: drain the
-        coordinator before if all are to be of one moment. Servers make no rows for it.
+        coordinator first if all must be of one moment. Servers make no rows for it.
 
         Parameters
         ----------
@@ -277,7 +277,7 @@ class Embedding(FixedAttributes):
         include_last_offset: bool = False,
         immediate: bool = False,
     ) -> None:
-        """Let the optimizer apply the gradients of what `lookup_bags` returned.
+        """Let the optimizer apply gradients for the result of `lookup_bags`.
 
         Each id gets its share, summed over the bags that it is in. With ``max``, a column's
         gradient goes to the row with the largest number in it, the first of equals; the other rows
@@ -373,8 +373,8 @@ class Embedding(FixedAttributes):
     def assign(self, ids: ArrayLike, values: ArrayLike) -> None:
         """Replace the rows of some ids; optimizer state stays as it is.
 
-        It happens at once, also in a closure (and then at least once), on all servers or on none.
-        An id without a row gets one, admitted or not.
+        It happens immediately, also in a closure (and then at least once), on all servers or on
+        none. An id without a row gets one, admitted or not.
 
         Parameters
         ----------
@@ -397,8 +397,9 @@ class Embedding(FixedAttributes):
     def end_day(self) -> None:
         """End a day: shows and clicks decay, and every row counts one more day unseen.
 
-        It happens at once, also in a closure; call it from the notebook, once a day. A push sets a
-        row's days unseen to 0. In Paddle, ``shrink`` does the decay and ``save`` counts the days.
+        It happens immediately, also in a closure; call it from the notebook, once a day. A push
+        sets a row's days unseen to 0. In Paddle, ``shrink`` does the decay and ``save`` counts the
+        days.
 
         Raises
         ------
@@ -421,8 +422,8 @@ class Embedding(FixedAttributes):
         """Remove the rows that are hardly used, and free their memory.
 
         A row is removed if its score is below the threshold, or if it was not pushed for more days
-        than the limit. If its id is seen again, it starts as if it had never been seen. It happens
-        at once, also in a closure.
+        than the limit. If its id is seen again, it starts as if it had never been seen. This
+        happens immediately, also in a closure.
 
         Parameters
         ----------
@@ -490,8 +491,8 @@ class Embedding(FixedAttributes):
     def skipped(self) -> int:
         """Return how many rows were left out of updates as not finite; asks the servers.
 
-        Counted with ``nonfinite="skip"``, since the table was made. What a closure pushes counts
-        when the closure has ended.
+        Counted with ``nonfinite="skip"``, since the table was made. A closure's pushes count when
+        the closure has ended.
         """
         return sum(self._shards.ask_all(CountSkipped()))
 

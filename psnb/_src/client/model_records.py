@@ -1,9 +1,9 @@
 """ModelRecords: which models were placed on a strategy, and what of each is in which parameter.
 
-The parameters of a model lie one after another in few variables, whose values do not show what
-they belong to. A record does, and goes wherever the values go: to the scheduler, for those who
-attach the strategy, and into checkpoints. It is made when a model was placed wholly, and not
-before: what an interrupt has left unfinished has none.
+The parameters of a model lie one after another in few variables, whose values do not show to what
+they belong. A record does, and goes wherever the values go: to the scheduler, for `attach`, and
+into checkpoints. It is made once a model was placed completely: a model that an interrupt has left
+unfinished has none.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class ModelRecord(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     arrays : mapping of str to mapping
-        For each kind of arrays (those that learn, those that are moved) what the variables have, by
-        their names.
+        For each kind of arrays (trained ones, moved ones) the contents of the variables, by their
+        names.
     tables : mapping of str to str
-        By what the model calls them the names of its tables.
+        The names of its tables, by the model's names for them.
     local : mapping of str to str
-        By name what identifies the values that are not on servers, such as frozen embeddings.
+        By name an identification of values that are not on servers, such as frozen embeddings.
     scratch : mapping of str to str
-        By what it is for the name of a variable whose value is not needed later, such as metrics.
+        By purpose the name of a variable whose value is not needed later, such as metrics.
     """
 
     arrays: Mapping[str, Mapping[str, Arrays]]
@@ -88,8 +88,8 @@ class ModelRecord(Struct, frozen=True, forbid_unknown_fields=True):
 def placed_otherwise(here: Arrays, there: Arrays) -> str:
     """Return what is different if arrays are not where they were; empty if nothing is.
 
-    What has another name at the same place was renamed. But what has the name of another place has
-    moved, and would get the values of another array.
+    An array with another name at the same place was renamed. But one with the name of another place
+    has moved, and would get the values of another array.
     """
     for known, other in zip_longest(here, there):
         if known is None or other is None or known[1] != other[1]:
@@ -152,13 +152,13 @@ class ModelRecords:
         Parameters
         ----------
         saved : object
-            The models that a checkpoint has, from JSON; those that are none are left out.
+            The models that a checkpoint has, from JSON; invalid ones are left out.
 
         Returns
         -------
         tuple
-            What takes the name of a variable, and that of one in the checkpoint, and returns what
-            has moved, as `placed_otherwise`; and the variables here and there whose values are
+            A function of the names of a variable here and in the checkpoint, which returns the
+            moved arrays, as `placed_otherwise`; and the variables here and there whose values are
             not needed later.
         """
         own = list(self.all().values())

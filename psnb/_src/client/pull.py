@@ -156,8 +156,8 @@ def prefetch(
 
     The request for a batch is sent when the batch that comes ``depth`` batches earlier is handed
     out. It sees all writes that this thread had made by then, as with `pull` (in a closure also
-    those held back until its end). This thread's writes for the ``depth`` batches in between: those
-    that are held back are not seen; the others (``immediate=True``, or outside of closures) may or
+    those held back until its end). This thread's writes for the ``depth`` batches in between:
+    held-back writes are not seen; the others (``immediate=True``, or outside of closures) may or
     may not be seen, like those of other workers. So with the default, a worker may miss the last
     one of its own steps; with ``depth=0``, which fetches when a batch is due, it misses none.
 
@@ -169,8 +169,8 @@ def prefetch(
     Parameters
     ----------
     batches : iterable
-        Anything; taken in the calling thread, up to ``depth`` batches early. What is read early is
-        a copy, so a generator may fill the same arrays for each batch.
+        Anything; taken in the calling thread, up to ``depth`` batches early. Batches that are read
+        early are copies, so a generator may fill the same arrays for each batch.
     wanted : callable
         Takes a batch, returns the argument of `pull` for it.
     depth : int

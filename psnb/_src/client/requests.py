@@ -50,7 +50,6 @@ class Request:
 
 
 def on_table(shard: ShardId, table: str, operation: TableOperation) -> Request:
-    """Return the request for an operation on a table."""
     return Request(shard, OnTable(table, operation))
 
 
@@ -197,7 +196,7 @@ class RequestBatch:
         return self._pause
 
     def answered(self, positions: Sequence[int], answers: Sequence[ServerAnswer]) -> list[int]:
-        """Take the answers to some requests; return those whose shard has left the server."""
+        """Take the answers to some requests; return the ones whose shard has left the server."""
         moved = []
         for position, answer in zip(positions, answers, strict=True):
             if isinstance(answer, Moved):

@@ -42,7 +42,7 @@ class Variable(FixedAttributes):
         return Variable, (self._shards,)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
-        # For np.asarray and the like. The value is fetched, so this is a copy in any case.
+        # For ``np.asarray``. The value is fetched, so this is a copy in any case.
         if copy is False:
             raise ValueError(f"variable {self.name!r} is on servers: its value must be copied")
         return self.read().astype(dtype or self.dtype, copy=False)
@@ -212,7 +212,7 @@ class Variable(FixedAttributes):
     def skipped(self) -> int:
         """Return how many updates were left out because they were not finite; asks the servers.
 
-        Counted with ``nonfinite="skip"``, since the variable was made. What a closure pushes counts
+        Counted with ``nonfinite="skip"``, since the variable was made. A closure's pushes count
         when the closure has ended.
         """
         return self._shards.skipped()

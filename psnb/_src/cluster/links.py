@@ -69,9 +69,9 @@ logger = logging.getLogger("psnb")
 def connect(address: str, *, timeout: float = 8.0, security: Security | None = None) -> Client:
     """Connect to a running cluster.
 
-    If the connection breaks later, it is made again for as long as that takes, up to five minutes;
-    what is queued waits, and workers go on with what they have. After that the client is closed;
-    then `attach` gives a strategy back, with all that it holds, for as long as its ``retention``.
+    If the connection breaks later, the client reconnects for up to five minutes; queued closures
+    wait, and workers continue with theirs. After that the client is closed; then `attach` gives a
+    strategy back, with all that it holds, for as long as its ``retention``.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ SILENT = 30.0
 
 
 def present(cluster: dict[str, Any]) -> dict[str, Any]:
-    """Return a scheduler's description of its cluster without processes that have fallen silent.
+    """Return a scheduler's description of its cluster without unresponsive processes.
 
     It lists one whose host has died as long as it waits for its link. Pure.
     """

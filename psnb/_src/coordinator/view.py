@@ -39,7 +39,7 @@ _LAST_SAVE_WAIT = 10.0
 
 
 class CoordinatorView:
-    """The `monitor.Viewed` of a coordinator.
+    """The `Viewed` of a coordinator.
 
     Parameters
     ----------

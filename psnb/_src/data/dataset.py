@@ -51,8 +51,8 @@ class Dataset(DatasetSources, FixedAttributes, metaclass=NamedClass):
     Immutable: each method returns another dataset. It may be iterated over any number of times, and
     by several threads, which have an iterator each or share one. Methods with a name from tf.data
     behave as its documentation says, except where a docstring here says otherwise. Functions get
-    an element as their argument; a tuple's items are separate arguments. What they return is
-    copied at once: they may refill one array for each element.
+    an element as their argument; a tuple's items are separate arguments. Their results are copied
+    immediately: they may refill one array for each element.
 
     It pickles, including lambdas and functions of a notebook (by cloudpickle), without running
     anything.
@@ -97,7 +97,7 @@ class Dataset(DatasetSources, FixedAttributes, metaclass=NamedClass):
         return True
 
     def iterator(self, state: dict[str, Any] | None = None) -> DatasetIterator:
-        """Return an iterator; with a state, it goes on where the state was taken.
+        """Return an iterator; with a state, it continues where the state was taken.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class Dataset(DatasetSources, FixedAttributes, metaclass=NamedClass):
         return {"node": self.node}
 
     def with_files(self, files: Paths) -> Self:
-        """Return the same chain over other files: those of another day, for example.
+        """Return the same chain over other files, of another day for example.
 
         Parameters
         ----------
@@ -230,9 +230,9 @@ class Dataset(DatasetSources, FixedAttributes, metaclass=NamedClass):
             Whether elements keep their order if there are several threads. By default the `Options`
             decide, whose default is yes.
         batched : bool
-            The function gets many elements at once, stacked (a `Ragged` if they differ in length),
+            The function gets many elements together, stacked (a `Ragged` if they differ in length),
             and must return as many. psnb chooses how many, and may make more than are used. If the
-            function fails, all of those are lost. TensorFlow has no such option.
+            function fails, all of them are lost. TensorFlow has no such option.
         """
         _check_callable("map", function)
         if num_parallel_calls not in (None, AUTOTUNE):
@@ -243,7 +243,7 @@ class Dataset(DatasetSources, FixedAttributes, metaclass=NamedClass):
     def filter(self, predicate: Callable[..., Any], batched: bool = False) -> Self:
         """Leave out the elements for which a predicate is false.
 
-        With ``batched`` the predicate gets many elements at once, stacked, and returns a bool for
+        With ``batched`` the predicate gets many elements together, stacked, and returns a bool for
         each, ``(n,)``.
         """
         _check_callable("filter", predicate)
@@ -365,7 +365,7 @@ class Dataset(DatasetSources, FixedAttributes, metaclass=NamedClass):
         return type(self)(EveryNth(self.node, count, place))
 
     def concatenate(self, dataset: Dataset) -> Self:
-        """Return these elements, then those of another dataset."""
+        """Return these elements, then another dataset's."""
         if not isinstance(dataset, Dataset):
             raise ConfigurationError(
                 f"concatenate: expected a Dataset, found a {type(dataset).__name__}"
@@ -434,8 +434,8 @@ class Dataset(DatasetSources, FixedAttributes, metaclass=NamedClass):
     ) -> Self:
         """Batch elements of similar length, so that little is padded.
 
-        A batch comes when its bucket is full; what is left at the end comes from the shortest to
-        the longest.
+        A batch comes when its bucket is full; remaining elements come at the end from the shortest
+        to the longest.
 
         Parameters
         ----------

@@ -38,13 +38,13 @@ class NodeIterator(ABC):
         Raises
         ------
         DatasetError
-            If the very next element raises an error. It is skipped: the next call goes on after it.
-            Earlier calls have returned the elements before it.
+            If the very next element raises an error. It is skipped: the next call continues after
+            it. Earlier calls have returned the elements before it.
         """
 
     @abstractmethod
     def state(self) -> State:
-        """Return the state with which `Node.iterate` goes on after the elements returned so far."""
+        """Return the state for `Node.iterate` to continue after the elements returned so far."""
 
     def level(self) -> tuple[int, int] | None:
         """Return what is in its buffer, and how much has room; None if it has none. Any thread."""
@@ -156,7 +156,7 @@ class Node(ABC):
 
     @property
     def ahead(self) -> int:
-        """How many elements may be made at once: 1 if user code would notice."""
+        """How many elements may be made together: 1 if user code would notice."""
         return min((each.ahead for each in self.inputs), default=BLOCK)
 
     def parameters(self) -> list[str]:

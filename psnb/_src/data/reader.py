@@ -1,8 +1,8 @@
 """Reader: takes elements from an input, and can put some of them back.
 
 All nodes read with one. It reads whole blocks, and keeps the elements that were not asked for yet.
-Its state is that of the input before the block, and how many elements of the block to skip, so a
-state never contains elements.
+Its state is the input's before the block, and how many elements of the block to skip, so a state
+never contains elements.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Reader:
     context : Context
         The context of the input.
     state : object
-        From `state`, to go on from there.
+        From `state`, to continue from there.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class Reader:
         return skipped
 
     def state(self) -> State:
-        """Return the state from which a new reader can go on here."""
+        """Return the state from which a new reader can continue here."""
         if not self._held:
             return [self.position, self._input.state(), 0, self._swallow]
         base = next(each for each in reversed(self._bases) if each.position <= self.position)

@@ -40,7 +40,7 @@ def loaded() -> tuple[flights.Flights, flights.Flights]:
 
 
 def place(strategy: psnb.ParameterServerStrategy, seed: int = 0) -> dict[str, Any]:
-    """Put fresh parameters on the servers; return what the functions of `psnb.jax` take of them."""
+    """Put fresh parameters on the servers; return the arguments for functions of `psnb.jax`."""
     adagrad, start = psnb.Adagrad(EMBEDDING_RATE, START), psnb.Normal(stddev=0.01)
     tables = {
         "wide": strategy.embedding("wide", 1, initializer=0.0, optimizer=adagrad),
@@ -54,7 +54,7 @@ def place(strategy: psnb.ParameterServerStrategy, seed: int = 0) -> dict[str, An
 def make_trainer(
     coordinator: psnb.ClusterCoordinator, of: dict[str, Any], **options: Any
 ) -> psnb.Trainer:
-    """Return what trains the parameters that `place` returned."""
+    """Return a trainer of the parameters that `place` returned."""
     step = psnb.jax.step(model.loss, has_aux=True, **of)
     predict = psnb.jax.forward(model.predict, **of)
     auc = psnb.metrics.AUC()
@@ -144,7 +144,7 @@ class StepLines(psnb.Callback):
 
 
 def show(history: psnb.TrainingHistory, batch_size: int, manager: psnb.CheckpointManager) -> None:
-    """Print the result beside the references, and draw the learning curve beside the checkpoint."""
+    """Print the result and the references, and draw the learning curve."""
     curve = Path(manager.directory) / "learning-curve.png"
     write_learning_curve(curve, history, batch_size)
     # In the first part, workers read the flights and compile: the median leaves it out.
@@ -218,8 +218,8 @@ def run(
 
 
 def _lost(error: ServerLostError, checkpoint: object) -> ServerLostError:
-    """Return the error for those who have no notebook to recover in."""
-    what = str(error).partition("; ")[0]  # the ways on are those of a notebook
+    """Return the error for a run from the command line, which has no notebook to recover in."""
+    what = str(error).partition("; ")[0]  # what it proposes needs a notebook
     if checkpoint is None:
         way = (
             "nothing was saved yet: the same command starts over, and with a smaller "

@@ -61,8 +61,8 @@ class TopK(WeightedMean):
     r"""The share of examples whose class is among the ``k`` highest scores.
 
     :math:`\sum_i w_i [r_i < k] / \sum_i w_i`, where :math:`r_i` is how many classes come before the
-    right one: those with a higher score, and of equal ones those with a lower number. So a model
-    that scores all classes alike gains nothing, and ``TopK(1)`` is `Accuracy`.
+    right one: a higher score comes first, and of equal scores the lower number. So a model that
+    scores all classes alike gains nothing, and ``TopK(1)`` is `Accuracy`.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class TopK(WeightedMean):
         Raises
         ------
         ConfigurationError
-            If shapes, dtypes or numbers are not such.
+            If the shapes, dtypes or numbers are not as described.
         """
         right, array = classes(labels, scores)
         own = array[np.arange(right.size), right][:, np.newaxis]
@@ -139,7 +139,7 @@ class Mean(WeightedMean):
         Raises
         ------
         ConfigurationError
-            If shapes, dtypes or numbers are not such.
+            If the shapes, dtypes or numbers are not as described.
         """
         array = column("values", values).astype(np.float64, copy=False)
         return self.mean_of("values", array, weights_of(weights, array.size))
@@ -183,7 +183,7 @@ class MAE(WeightedMean):
         Raises
         ------
         ConfigurationError
-            If shapes, dtypes or numbers are not such.
+            If the shapes, dtypes or numbers are not as described.
         """
         errors, checked = differences(labels, predictions, weights)
         return self.mean_of("errors", np.abs(errors), checked)
@@ -265,7 +265,7 @@ class Accuracy(WeightedMean):
         Raises
         ------
         ConfigurationError
-            If shapes, dtypes or numbers are not such.
+            If the shapes, dtypes or numbers are not as described.
         """
         array = numbers("scores", scores)
         if array.ndim == 2 and array.shape[1] != 1:
@@ -279,7 +279,7 @@ class Accuracy(WeightedMean):
 
 def cross_entropy(positive: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     """Return what each example adds to the log loss, in nats: float64."""
-    # As scikit-learn: a float32 of exactly 0 or 1 stands for what float32 rounds to it.
+    # As in scikit-learn: a float32 of exactly 0 or 1 stands for a number that float32 rounds to it.
     margin = float(np.finfo(predictions.dtype).eps)
     clipped = np.clip(predictions.astype(np.float64), margin, 1 - margin)
     return -np.where(positive, np.log(clipped), np.log1p(-clipped))
@@ -317,7 +317,7 @@ class LogLoss(WeightedMean):
         Raises
         ------
         ConfigurationError
-            If shapes, dtypes or numbers are not such.
+            If the shapes, dtypes or numbers are not as described.
         """
         positive = binary(labels)
         array = probabilities("predictions", predictions, positive.size)

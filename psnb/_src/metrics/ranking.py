@@ -62,7 +62,7 @@ class RankingMetric(MergeableMetric):
         Raises
         ------
         ConfigurationError
-            If shapes, dtypes or numbers are not such.
+            If the shapes, dtypes or numbers are not as described.
         """
         positive = binary(labels)
         size, side = positive.size, positive.astype(np.intp)
@@ -186,7 +186,7 @@ class AUC(RankingMetric):
         return reason or float(pairs / positives.sum() / negatives.sum())
 
     def largest_error(self, negatives: np.ndarray, positives: np.ndarray) -> float:
-        """Return it: half of the pairs that fall into one bucket."""
+        """Return half of the pairs that fall into one bucket."""
         return float(positives @ negatives / 2 / positives.sum() / negatives.sum())
 
 
@@ -232,11 +232,11 @@ class PRAUC(RankingMetric):
         return float(positives @ _share(hits, false) / positives.sum())
 
     def largest_error(self, negatives: np.ndarray, positives: np.ndarray) -> float:
-        """Return it, from the best and the worst order within buckets."""
+        """Return the error from the best and the worst order within buckets."""
         hits, false = _from_above(positives), _from_above(negatives)
         share = _share(hits, false)
-        best = _share(hits, false - negatives)  # its positives come first
-        worst = _share(hits - positives, false)  # last; the first of them has a higher precision
+        best = _share(hits, false - negatives)  # if its positives come first
+        worst = _share(hits - positives, false)  # if last; the first of them is more precise
         return float(positives @ np.maximum(best - share, share - worst) / positives.sum())
 
 

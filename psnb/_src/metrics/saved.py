@@ -38,7 +38,7 @@ _MOST_BYTES = 1 << 20
 
 
 def saved_states(states: Mapping[str, MetricState]) -> dict[str, Any]:
-    """Return states by name; those of users' own metrics, and large ones, are left out."""
+    """Return states by name, without large ones and without the states of users' own metrics."""
     return {
         name: {
             "metric": to_config(state.metric),

@@ -1,9 +1,9 @@
 """BatchRows: the rows that one batch uses, each once, and the way back for their gradients. Pure.
 
 A batch names its ids, table by table; each table numbers its distinct ids by *positions*, from 0.
-What is not here yet is fetched for all tables and variables in one round trip to each server, and
-all gradients are pushed in another one. A framework computes with positions, which are small,
-whatever the ids are. Belongs to one thread.
+Missing rows are fetched for all tables and variables in one round trip to each server, and all
+gradients are pushed in another one. A framework computes with positions, which are small, whatever
+the ids are. Belongs to one thread.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _TableRows:
         self._index: GrowingRowIndex | None = None  # made when ids come a second time
 
     def locate(self, flat: np.ndarray) -> np.ndarray:
-        """Return the position of each id; those that were not here get the next ones."""
+        """Return the position of each id; new ids get the next ones."""
         if not self._found.size:
             self._found, position = self._distinct(flat)
             return position
@@ -67,7 +67,6 @@ class _TableRows:
         return int(at[0]) if at.size else None
 
     def ids(self, at: slice | np.ndarray) -> DistinctIds:
-        """Return the ids at positions."""
         return DistinctIds(self._found[at], self.table.padding_idx)
 
     @property
@@ -165,18 +164,18 @@ class BatchRows:
             gradients of all its rows here, ``(n, dim)``. More rows than there are, of padding, are
             left out.
         used : mapping, optional
-            Of embeddings whose rows were fetched in part for nothing: the positions ``(m,)`` of
-            those that get their gradient.
+            For embeddings with rows that were fetched in vain: the positions ``(m,)`` of the rows
+            that get a gradient.
         loss : float, optional
-            Of which they are the gradients.
+            The loss that they are the gradients of.
         weight : float, optional
-            What the batch counts in its round, as far as that is known.
+            The batch's weight in its round, as far as that is known.
 
         Raises
         ------
         InvalidArrayError
-            If a gradient is not finite; or the loss, though all gradients may be (those of a part
-            of the model that it does not depend on): then the step has learned from no loss.
+            If a gradient is not finite; or the loss, even if all gradients are (of a part of the
+            model that it does not depend on): then the step has learned from no loss.
         """
         given: dict[Handle, object] = {}
         for handle, gradient in gradients.items():
@@ -220,7 +219,7 @@ _SHOWN = 8
 
 
 def batch_summary(fields: Iterable[tuple[str, np.ndarray]]) -> str:
-    """Return shapes of a batch's fields, and the range of those that are floats.
+    """Return shapes of a batch's fields, and the range of floats.
 
     Fields with numbers that are not finite come first. At the end is which element of its dataset
     the closure took last: the batch, unless it made the batch of several.

@@ -1,10 +1,10 @@
 """FlatVariables: many arrays by name, kept in few variables on the servers. Pure.
 
-A model has hundreds of small parameters. Those of one dtype and one optimizer lie one after
+A model has hundreds of small parameters. Parameters of one dtype and one optimizer lie one after
 another in one variable, so that a step reads and writes a few. The optimizers work element by
-element, and what a step has no gradient for stays as it is, with its count of updates
-(`FlatVariables.gradients`), so the result is that of one variable each; but ``clipnorm`` counts
-the norm of all of them together.
+element, and a parameter without a gradient stays as it is, with its count of updates
+(`FlatVariables.gradients`), so the result is as with one variable each; but ``clipnorm`` counts the
+norm of all of them together.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class FlatVariables:
     def gradients(
         self, arrays: Mapping[str, np.ndarray], *, together: bool = False
     ) -> dict[Variable, np.ndarray | PartialGradient]:
-        """Return what to push: the gradients of arrays; those without one stay as they are.
+        """Return the gradients of arrays, to push; arrays without one stay as they are.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ def place_flat(
     optimizer : Optimizer, callable or None
         For all arrays, or by name; None for arrays that steps move, see `FlatVariables.blends`.
     apart : callable, optional
-        Says by name which arrays may lie in one variable: those of which it is equal.
+        Returns a key by name: arrays with equal keys may lie in one variable.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which backend Keras has in a process: that of the notebook whose models come here.
+"""Keras's backend in a process: the one of the notebook whose models come here.
 
 Imports no Keras: it is called before that may be done. Threads: closures of several may arrive at
 a time; one at a time imports Keras.
@@ -24,9 +24,9 @@ _known: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def unpickled(backend: str, name: str, payload: bytes) -> Any:
-    """Return what is made of what was pickled in a process whose Keras has a backend.
+    """Return an unpickled object from a process whose Keras has this backend.
 
-    Of a name, once; what was pickled is a class and its arguments.
+    Once for a name; the pickle has a class and its arguments.
 
     Raises
     ------

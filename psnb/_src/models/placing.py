@@ -2,9 +2,9 @@
 
 After `psnb.attach` and `psnb.resume` a strategy has the parameters of a model, but this process has
 no model. A model of the same name adopts them: they stay as they are, with the state of their
-optimizers. What does not fit is refused, with all that is different. A model that this process
-has a handle of already is adopted on demand alone: a cell that runs again may want weights that
-start over as well as those that were learned.
+optimizers. Parameters that do not fit are refused, with all differences. A model of which this
+process has a handle already is adopted only on demand: a cell that runs again may want new weights
+as well as the learned ones.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ModelValues:
     parameters, state : FlatVariables
         By name, the arrays that optimizers move, and those that steps change without a gradient.
     tables : dict
-        The tables, by what the model calls them.
+        The tables, by the model's names for them.
     """
 
     parameters: FlatVariables
@@ -104,7 +104,7 @@ class ModelValues:
         return FlatVariables.joined([self.parameters, self.state])
 
     def read(self, names: Collection[str]) -> dict[str, np.ndarray]:
-        """Read values, those of tables too, by name; what comes with them may be there as well."""
+        """Read values, also of tables, by name; further values may come with them."""
         found: dict[str, np.ndarray] = {}
         for flat in (self.parameters, self.state):
             if not flat.places.keys().isdisjoint(names):
@@ -168,18 +168,18 @@ def place_model(
     strategy : ParameterServerStrategy
         Whose servers.
     name : str
-        What the model is called there.
+        The model's name there.
     wanted : WantedModel
         What it needs.
     sparse, dense : Optimizer, callable or None
-        Those that it was given. Of what is there servers keep the optimizers, with their
-        hyperparameters; a warning says what is different.
+        The optimizers that it was given. Servers keep the optimizers of adopted parameters, with
+        their hyperparameters; a warning says which differ.
     adopt : bool or None
         As for `psnb.torch.distribute`.
     named : callable, optional
-        Gives what was placed the names that the model has for it, if these are not of the user.
+        Gives placed parameters the model's names for them, if these are not the user's.
     moved : str
-        What variables of arrays that steps move are called, after the model's name.
+        The names of variables of arrays that steps move, after the model's name.
     clips_each : bool
         Whether ``clipnorm`` is of each array by itself: servers clip the norm of a variable.
     apart : callable
@@ -408,7 +408,7 @@ def _table(table: WantedTable) -> str:
     """Return what a table is: all that must be the same."""
     if table.rows is not None:
         return f"table of {table.rows:,} rows of {table.dtype}[{table.dim}]"
-    # What decides on the rows of ids that come later.
+    # The settings for rows of later ids.
     begins = as_initializer(table.initializer, "").describe()
     return f"table of any id, rows of {table.dtype}[{table.dim}] that begin by {begins}"
 

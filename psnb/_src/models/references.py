@@ -11,11 +11,11 @@ from typing import Any
 import cloudpickle
 
 NameOf = Callable[[Any], str | None]
-"""Returns what a thing is called, if it is one of those that are looked for."""
+"""Returns the name of an object, if it is a wanted one."""
 
 
 def leads_to(value: object, known: NameOf, skipped: tuple[type, ...] = ()) -> str | None:
-    """Return what a value leads to of what is known; None if it leads to nothing of it.
+    """Return the name of a wanted object that a value leads to; None if it leads to none.
 
     Classes are not followed, nor objects of the classes that are skipped.
 

@@ -1,4 +1,4 @@
-"""Events: what happened to workers, servers and closures, and when. Pure, thread-safe."""
+"""Events of workers, servers and closures, with their times. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EventKind(enum.Enum):
     WORKER_UNREACHABLE = "worker unreachable"
     """A worker that Dask knows does not answer, or is not prepared; psnb tries again."""
     WORKER_RETIRING = "worker retiring"
-    """A worker gets no new closures, and finishes those that it has."""
+    """A worker gets no new closures, and finishes its present ones."""
     WORKER_RETIRED = "worker retired"
     """A retiring worker has finished them."""
     WORKER_LOST = "worker lost"
@@ -172,7 +172,7 @@ class EventLog:
         level = logging.WARNING if 0 < warned <= MOST_WARNINGS else logging.INFO
         try:
             logger.log(level, "%s", message)
-        except Exception:  # of a user's handler or filter: what was to be recorded goes on
+        except Exception:  # of a user's handler or filter: the event is recorded all the same
             traceback.print_exc()
 
     def _warn(self, event: Event) -> int:
@@ -186,7 +186,7 @@ class EventLog:
         return number + 1
 
     def count(self, kind: EventKind) -> int:
-        """Return how many there were of a kind, those that are forgotten included."""
+        """Return how many there were of a kind, including forgotten ones."""
         with self._lock:
             return self._counts[kind]
 

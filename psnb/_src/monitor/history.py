@@ -34,7 +34,7 @@ NO_METRICS = (EXAMPLES, "programs")
 """What steps report that says nothing of the model; views have it last."""
 
 VALIDATION = "val_"
-"""What begins the name of what validation gave of a metric."""
+"""The prefix of a validation metric's name."""
 
 _POINT = np.dtype([("step", "i8"), ("time", "f8"), ("value", "f8"), ("smoothed", "f8")])
 """One point; arrays of points are copied in microseconds, so a reader holds the lock only
@@ -131,7 +131,7 @@ class History:
         self._warn(dropped)
 
     def add_validation(self, time: float, values: Mapping[str, float]) -> None:
-        """Record what validation gave of metrics, beside the values that they had by then.
+        """Record validation metrics, next to the training values at that moment.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""MergedMetrics: what closures report as metrics, merged over all that ended well.
+"""MergedMetrics: metrics that closures report, merged over all that succeeded.
 
 The scheduler hands it over, packed, on the event loop: that only appends to a deque. A reader
 merges them first, and so does the event loop when many have arrived. One lock guards what is
@@ -22,7 +22,7 @@ from psnb._src.utils.text import NAME, text_of, truncate
 logger = logging.getLogger("psnb")
 
 MOST_ARRIVED = 32
-"""Closures whose states are merged at once: more are cheaper, and hold others up for longer."""
+"""Closures whose states are merged together: more are cheaper, and block others for longer."""
 
 _NOTHING = MetricStates({})
 
@@ -42,8 +42,8 @@ def recent_name(name: str) -> str:
 class MergedMetrics:
     """Metrics by name, since the coordinator was made. Thread-safe.
 
-    What is drawn, and shown as a figure, is of the epoch: a trainer's printed lines and its history
-    say the same by the same name. Before the first epoch, it is of all.
+    Charts and figures are of the epoch: a trainer's printed lines and its history have the same
+    values by the same names. Before the first epoch, they are of all closures.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ class MergedMetrics:
         self._history = history
         self._arrived: deque[bytes] = deque()  # its operations are atomic
         self._lock = Lock()  # guards all that follows, and that no state is merged twice
-        # By metric too: if a changed cell reports another metric under an old name, closures of
-        # the old one may still end, and a mark of `MetricStates` stays a part of what it marked.
+        # By metric, too: if a changed cell reports another metric under an old name, closures of
+        # the old one may still end, and a mark (`MetricStates`) must stay a part of its metric.
         self._merged: dict[tuple[str, MergeableMetric], MetricState] = {}
         self._latest: dict[str, MergeableMetric] = {}
         self._numbers: dict[str, tuple[float, float, int]] = {}  # as `ReportedStates` has them
@@ -78,7 +78,7 @@ class MergedMetrics:
         return states
 
     def begin(self, now: float, earlier: MetricStates = _NOTHING) -> None:
-        """Draw what there is, and count for views from zero: an epoch begins.
+        """Draw the present values, and count for views from zero: an epoch begins.
 
         Parameters
         ----------
@@ -92,7 +92,7 @@ class MergedMetrics:
             self._begun, self._earlier = self._merge(), earlier
 
     def draw(self, now: float, period: float = PERIOD) -> None:
-        """Add points to the history if the last ones are old enough and there is news.
+        """Add points to the history if the last ones are old enough and values have changed.
 
         Also merges what has arrived, if that is much.
 

@@ -71,7 +71,7 @@ class Summary(TypedDict):
     failed: int
     cancelled: int
     retried: int
-    workers_lost: int  # so far, those that are back included
+    workers_lost: int  # so far, including those that are back
     servers_lost: int
     staleness_mean: Number
     staleness_max: int

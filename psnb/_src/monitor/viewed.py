@@ -1,4 +1,4 @@
-"""Viewed: what views read of a coordinator, and what their controls call."""
+"""Viewed: a coordinator's interface for views and their controls."""
 
 from __future__ import annotations
 

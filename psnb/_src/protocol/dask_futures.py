@@ -1,8 +1,8 @@
 """Dask's futures among the arguments of a closure: the worker fetches their results.
 
-A closure gets what a task of Dask's would get: results in the place of futures, at any depth.
-They go from the worker that has them to the one that needs them, and not through the notebook.
-What a function has captured is refused where it is used: Dask makes nothing of it there either.
+A closure gets what a Dask task would get: results in place of futures, at any depth. They go from
+worker to worker, not through the notebook. Futures that a function has captured are refused where
+they are used: Dask does not replace them there either.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from psnb.errors import ClosureError, InternalError
 def pack_error(error: BaseException, where: str = "") -> bytes:
     """Pickle an exception with its traceback as text, so that it can be raised elsewhere.
 
-    Its causes go with it. Of these exceptions, one that cannot be pickled becomes a `ClosureError`
-    that says what it was. Whatever its class does meanwhile, this raises nothing.
+    Its causes travel with it. An exception that cannot be pickled becomes a `ClosureError` that
+    describes it. Nothing is raised here, whatever the exception's class does.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ _MOST_CAUSES = 10
 
 
 class _ErrorPickler(cloudpickle.Pickler):
-    """Pickles one exception without what it was raised from, whatever its class has for that.
+    """Pickles one exception without its causes, however its class pickles.
 
     The exception stays as it is: other threads may raise the same one.
     """
@@ -75,7 +75,7 @@ def _pickled(error: BaseException) -> bytes:
         packed = buffer.getvalue()
         # Many exceptions pickle, but do not come back, or take nothing that is said about them.
         pickle.loads(packed).add_note("")
-    except BaseException:  # again whatever its class, or that of an attribute, may raise
+    except BaseException:  # again: its class, or an attribute's, may raise anything
         substitute = ClosureError(f"{type(error).__qualname__}: {_shortened(error, 500)}")
         packed = cloudpickle.dumps(substitute, protocol=PROTOCOL)
     return packed
@@ -93,7 +93,7 @@ def _raisable(error: BaseException) -> Exception:
 
 
 def _chained(packed: Sequence[tuple[bytes, bool]]) -> Any:
-    """Return the first exception, with those that it was raised from."""
+    """Return the first exception, with its causes."""
     first, *rest = packed
     error = upper = pickle.loads(first[0])
     is_cause = first[1]
@@ -111,7 +111,7 @@ def _chained(packed: Sequence[tuple[bytes, bool]]) -> Any:
 def unpack_error(data: bytes) -> BaseException:
     """Return what `pack_error` packed; a `ClosureError` if its type cannot be imported here.
 
-    What would end or cancel the caller (SystemExit, KeyboardInterrupt, the
+    An exception that would end or cancel the caller (SystemExit, KeyboardInterrupt, the
     CancelledError of asyncio) becomes the cause of a `ClosureError`.
 
     Its notes say where it was raised, with the user's frames. Its attribute ``full_traceback`` has

@@ -1,8 +1,8 @@
 """What the error of a lost shard says: what has happened, and the ways on.
 
-A worker that finds a shard gone knows neither what else went with it nor whether there is a
-checkpoint. The process that looks after the servers knows both: there the error is completed,
-whether it was made there or has come from a worker. Thread-safe.
+A worker that finds a shard gone knows neither what else is lost nor whether there is a checkpoint.
+The process that runs the reconciler knows both: it completes the error, whether it was raised there
+or has come from a worker. Thread-safe.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Adviser(Protocol):
         """The strategy's name, at present."""
 
     def advice(self, shard: int, server: ServerAddress | None) -> str:
-        """Return the ways on; empty if the shard is there (again).
+        """Return what can be done; empty if the shard is there (again).
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ def lost_shard(message: str, shard: ShardId, server: ServerAddress | None) -> Se
 
 
 def completed(error: E) -> E:
-    """Add the ways on that this process knows to an error, if it is that of a lost shard."""
+    """Add what this process knows can be done, if an error is of a lost shard."""
     loss = getattr(error, "loss", None)
     if isinstance(error, ServerLostError) and isinstance(loss, _Loss):
         with _lock:

@@ -1,8 +1,8 @@
 """What a coordinator's `WorkerConnection` and its `Session` on a worker say to each other. Pure.
 
-The connection opens the session with a `SessionOpening`. From then on either side sends what it has
-at any time, and waits for nothing but answers to questions. Closures and their results travel in
-batches of whatever is there.
+The connection opens the session with a `SessionOpening`. From then on either side sends at any
+time, and waits only for answers to questions. Closures and their results travel in batches, as many
+as there are.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class SessionOpening(Struct, frozen=True):
 def held_seconds(workers: int) -> float:
     """Return for how long each worker holds back what steps of its runs have done.
 
-    So that the notebook hears twenty times a second, and of hundreds of workers more: what is shown
-    of one should not be older than five seconds.
+    The notebook gets twenty reports a second, and more with hundreds of workers: no worker's
+    figures should be older than five seconds.
     """
     return min(max(0.4, 0.05 * workers), 5.0)
 
@@ -162,8 +162,9 @@ EFFECTIVE = -1
 class Taken(NamedTuple):
     """What a closure has taken next from a lease.
 
-    A worker reports it in the order in which it was taken, and before the closure's result. Before
-    that, the closure may have had its effect: so the servers have it, too, beside the commit.
+    A worker reports elements in the order in which they were taken, and before the closure's
+    result. The closure may have had its effect even earlier: so the servers have them, too, next to
+    the commit.
     """
 
     epoch: int
@@ -223,7 +224,7 @@ class SignOfLife(ToNotebook, frozen=True):
 
 
 class ChainsRead(ToNotebook, frozen=True):
-    """What the worker has read has news: with heartbeats, and when it runs out of closures."""
+    """Changed statistics of datasets: with heartbeats, and when the worker runs out of closures."""
 
     stages: dict[str, Stages]  # of chains that have changed, by kind
 
@@ -257,9 +258,9 @@ class Lease(Struct, frozen=True, gc=False):
 class BeginLease(Inquiry, frozen=True):
     """May a closure take from a lease, from the split's beginning? False if it was given up.
 
-    Asked once, before anything is taken: the order of elements may be drawn by lot, and then this
-    state alone says which are left. If the rows of a partition are not those of which another part
-    was read, the answer is a text that says so.
+    Asked once, before anything is taken: the order of elements may be random, and then only this
+    state says which are left. If a partition no longer has the rows of which a part was read
+    before, the answer is a text that says so.
     """
 
     epoch: int
@@ -269,7 +270,7 @@ class BeginLease(Inquiry, frozen=True):
 
 
 class ReturnLease(Inquiry, frozen=True):
-    """Lease this again: what is left of it could not be read here. Always true."""
+    """Lease this again: the rest of it could not be read here. Always true."""
 
     epoch: int
     lease: int
@@ -294,7 +295,7 @@ class AnnounceStrategies(Inquiry, frozen=True):
 
 
 class QuestionAsked(ToNotebook, frozen=True):
-    """A closure asks; the answer is to have the same number."""
+    """A closure asks; the answer has the same number."""
 
     number: int
     inquiry: Inquiry

@@ -32,14 +32,14 @@ Reducer = Callable[[Any], tuple[Any, ...] | None]
 """Returns how an object is pickled, like ``__reduce__``; None if by itself."""
 
 _CLASS = 6
-"""Items of what cloudpickle makes a class of that travels by value."""
+"""Items of what cloudpickle returns for a class that travels by value."""
 
 _INPUT = ""
 """Stands for the owner where an input is pickled."""
 
 
 class PerWorkerReference(NotebookOnly):
-    """Base of what stands for a different value on each worker.
+    """Base of objects that stand for a different value on each worker.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class PerWorkerReference(NotebookOnly):
 
 
 class InputReference(NotebookOnly):
-    """Base of what stands for the result of another closure."""
+    """Base of objects that stand for the result of another closure."""
 
     __slots__ = ()
 

@@ -66,7 +66,7 @@ class RemoteTraceback:
 
     @classmethod
     def of(cls, error: BaseException) -> RemoteTraceback:
-        """Return that of an exception which was just caught."""
+        """Return the traceback of an exception that was just caught."""
         links: list[tuple[str, tuple[Frame | str, ...]]] = []
         texts = ""
         for each in causes(error):

@@ -1,8 +1,8 @@
 """CommitLog: which commits a shard has prepared, has applied, or will never apply. Pure.
 
-The writes of a closure are one *commit*. Those that go to several servers go out in two steps: each
-shard *prepares* its part without applying it; when all have prepared theirs, the commit is decided,
-and each shard *applies* its part. What goes to one server is prepared and applied at once. This is
+The writes of a closure are one *commit*. Writes to several servers go out in two steps: each shard
+*prepares* its part without applying it; when all have prepared theirs, the commit is decided, and
+each shard *applies* its part. Writes to one server are prepared and applied in one step. This is
 two-phase commit (Gray, *Notes on Data Base Operating Systems*, 1978). The worker that runs the
 closure is the coordinator of the commit as long as it lives. If it is lost, or cannot tell the
 outcome, the notebook asks all shards (`CommitLog.fence`) and decides
@@ -10,12 +10,12 @@ outcome, the notebook asks all shards (`CommitLog.fence`) and decides
 answer any more, even if it is still alive.
 
 A closure that runs again does so in another *attempt*, under the same number. The log refuses
-attempts that were given up, and all numbers that are *settled*: those have ended for good. The log
-has them as ranges, and keeps each of the others, so its size is proportional to the work under way.
-A coordinator tells all shards now and then what is settled (`Resolver.report_settled`). The process
-that makes writes outside of closures numbers them in the same way, so a request without an answer
-can be sent again; its commits carry what is settled (`CommitNumbers`). To tell it again, late, or
-never changes no answer of a shard, only what it must remember.
+dropped attempts, and all *settled* numbers: they have ended, whatever comes. The log has these as
+ranges, and keeps each of the others, so its size is proportional to the work under way. A
+coordinator tells all shards now and then which numbers are settled (`Resolver.report_settled`). A
+process that writes outside of closures numbers its writes in the same way, so a request without an
+answer can be sent again; its commits carry the settled numbers (`CommitNumbers`). If a shard is
+told again, late, or never, that changes none of its answers, only its size.
 
 The log also counts the updates of closures, from which the staleness of each is computed, and it
 keeps what closures pushed in a round that is not over yet.
@@ -239,7 +239,7 @@ class CommitLog:
         return entry
 
     def find(self, commit: Commit, *, decided: bool = False) -> LogEntry:
-        """Return a commit that is to be applied, and is prepared or was applied before.
+        """Return a commit to apply, which is prepared or was applied before.
 
         Parameters
         ----------
@@ -311,7 +311,7 @@ class CommitLog:
         return facts
 
     def close(self, writer: str) -> list[CommitRecord]:
-        """Refuse all further commits of a writer, and report those that are here."""
+        """Refuse all further commits of a writer, and report the present ones."""
         known = self._settle(writer)
         known.closed = True
         facts = []
@@ -322,13 +322,13 @@ class CommitLog:
         return facts
 
     def close_to_all(self) -> list[CommitRecord]:
-        """Refuse all further commits, and report those that other shards take part in."""
+        """Refuse all further commits, and report those in which other shards take part."""
         self._closed = True
         facts = [fact for writer in list(self._writers) for fact in self.close(writer)]
         return [fact for fact in facts if len(fact.commit.shards) > 1]
 
     def end(self, writer: str) -> None:
-        """Refuse all further commits of a writer, and forget those that are here."""
+        """Refuse all further commits of a writer, and forget the present ones."""
         self._writers[writer] = _CommitWriter(closed=True)
 
     def settle(self, writer: str, settled: Bounds) -> None:

@@ -1,4 +1,4 @@
-"""Making tables: what must be compiled first, and which requests make some. Pure."""
+"""Making tables: which loops must be compiled first, and which requests make tables. Pure."""
 
 from __future__ import annotations
 

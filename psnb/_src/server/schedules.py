@@ -100,7 +100,7 @@ class ExponentialDecay(Schedule):
     decay_rate : float
         Above 0, 1 at most.
     staircase : bool
-        Fall at once after each ``decay_steps``, not a little at each step.
+        Fall in one step after each ``decay_steps``, not a little at each step.
 
     Raises
     ------

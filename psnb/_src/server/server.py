@@ -78,7 +78,7 @@ class Host:
     soon : callable
         Calls functions on the server's event loop, from any thread.
     making, writing : StandbyThreads
-        Make memory ready, and write checkpoints; they may be those of several servers.
+        Make memory ready, and write checkpoints; several servers may share them.
 
     Attributes
     ----------

@@ -1,11 +1,11 @@
 """Transfer: sends a shard to a replica while the shard is in use. Pure.
 
-All rows are sent, in segments, then those that have changed meanwhile, and so on, until so little
-is left that all of it goes at once, with everything that is not by row (`Transfer.last`). From
-that moment on the replica can follow the shard. So no backlog of changes builds up, and the shard
-stops for no longer than the last step takes. (Dense tables, which mostly change as a whole, go
-with the last step.) This is the live migration of virtual machines: Clark et al., *Live Migration
-of Virtual Machines*, NSDI 2005.
+All rows are sent, in segments, then the rows that have changed meanwhile, and so on, until so
+little is left that all of it goes in one message, with everything that is not by row
+(`Transfer.last`). From then on the replica can follow the shard. So no backlog of changes builds
+up, and the shard stops for no longer than the last step takes. (Dense tables, which mostly change
+as a whole, go with the last step.) This is the live migration of virtual machines: Clark et al.,
+*Live Migration of Virtual Machines*, NSDI 2005.
 
 Not thread-safe; the server's one thread is its only user.
 """
@@ -32,8 +32,7 @@ LAST = 1 << 20
 """Bytes of rows that may be left for the last segments."""
 
 _MOST = 3
-"""How often all rows may be sent. After that the rest goes at once, however much it is: rows change
-too fast."""
+"""How often all rows may be sent. Then the rest goes in one message: rows change too fast."""
 
 
 class _Moving:
@@ -60,7 +59,7 @@ class _Moving:
     def more(self, than: int) -> bool:
         """Return whether `next` has something, if need be after a look at what has changed.
 
-        Changes of no more bytes than that are left: the same mark has them the next time.
+        Changes of no more bytes than this are left for later: the same mark has them the next time.
         """
         if self.pending():
             return True

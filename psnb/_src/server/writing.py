@@ -1,9 +1,8 @@
 """TableWriting: writes snapshots of a server's tables into files, while the tables change. Pure.
 
-One of the server's `StandbyThreads` writes, syncs and computes checksums. What it writes it asks
-of the server's one thread, a chunk at a time, of which each takes less than a millisecond; the
-next one is asked for while one is written. It goes on until all is written, something fails, or
-it was stopped.
+One of the server's `StandbyThreads` writes, syncs and computes checksums. It asks the server's one
+thread for the data, a chunk at a time, of which each takes less than a millisecond; the next one is
+asked for while one is written. It ends when all is written, something fails, or it is stopped.
 """
 
 from __future__ import annotations
@@ -144,12 +143,12 @@ class TableWriting:
         return self._ticks < TICKS
 
     def stop(self) -> None:
-        """End it; what is not whole is removed. Idempotent."""
+        """End it; unfinished files are removed. Idempotent."""
         self._stopped = True
         for taken in self._files.values():
             taken.close()
 
-    # What follows runs in the thread that writes.
+    # The rest runs in the thread that writes.
 
     def _run(self) -> None:
         for name, taken in self._files.items():

@@ -67,10 +67,10 @@ class DeviceWorker:
 class Hogwild(DeviceWorker):
     """Each worker trains on batch after batch, without waiting for others; the default.
 
-    Its threads share the parameters and the dataset's iterator. No update waits for another: what a
-    step has read may be out of date by as many updates as there are threads of all workers. With
-    more threads than cores, pulling the next batch and committing the last overlap with computing;
-    numpy, numba, XLA and PyTorch release the interpreter's lock.
+    Its threads share the parameters and the dataset's iterator. No update waits for another: the
+    values that a step has read may be out of date by as many updates as all workers have threads.
+    With more threads than cores, pulling the next batch and committing the last overlap with
+    computing; numpy, numba, XLA and PyTorch release the interpreter's lock.
 
     After Niu et al., *Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent*,
     NIPS 2011; Paddle's ``HogwildWorker``, whose threads share the memory of one process.
@@ -112,8 +112,8 @@ class Downpour(DeviceWorker):
     """Workers compute with variables pulled now and then, and push gradients added up.
 
     Variables that a step reads as a whole come from the worker's copies. After every ``pull_every``
-    batches a thread of its own pulls them again, while steps go on with the last ones; so they are
-    up to twice as many batches old. Rows of embeddings are looked up for each batch, as by Paddle.
+    batches a separate thread pulls them again, while steps use the last ones; so they are up to
+    twice as many batches old. Rows of embeddings are looked up for each batch, as by Paddle.
 
     A closure takes ``push_every`` batches. The gradients of each variable, and of each row, are
     added up over them and pushed once, as one step of its optimizer. A step does not see what the

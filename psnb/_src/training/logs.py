@@ -29,10 +29,10 @@ class CSVLog(Callback):
     """Appends a line for each epoch to a CSV file.
 
     The first epoch that is written decides on the columns. A file that is there already is
-    continued, with its own columns. An epoch that was stopped has a line, too, and one more of the
-    whole if training goes on with it. So has one after which a process was killed before it saved:
-    it is trained again. If the file ends within a line, that is ended if it has all columns, and
-    else removed; a warning has it.
+    continued, with its own columns. An epoch that was stopped has a line, too, and one more for the
+    whole if training continues it. So has an epoch after which a process was killed before it
+    saved: it is trained again. A last line without an end is ended if it has all columns, and else
+    removed; a warning has it.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class CSVLog(Callback):
             return next(csv.reader(file), [])
 
     def _is_line(self, rest: str, head: str) -> bool:
-        """Return whether this has all columns, and is no beginning of those that are written."""
+        """Return whether a line has all columns, and is not the beginning of a longer one."""
         try:
             values = next(csv.reader([rest]), [])
         except csv.Error:
@@ -80,8 +80,8 @@ class JSONLinesLog(Callback):
 
     Events are ``"begin"``, ``"batch"`` (now and then), ``"epoch"``, ``"checkpoint"``,
     ``"failure"`` and ``"end"``. A metric that is not a finite number is null. An epoch that was
-    stopped has a line, too, and one more of the whole if training goes on with it. If the file
-    ends within a line, that is ended if it is an event, and else removed; a warning has it.
+    stopped has a line, too, and one more for the whole if training continues it. A last line
+    without an end is ended if it is an event, and else removed; a warning has it.
 
     Parameters
     ----------
@@ -145,10 +145,10 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
 class TensorBoard(Callback):
     """Writes metrics as scalars; ``tensorboard --logdir FOLDER`` shows them.
 
-    Under ``epoch/`` and a metric's name those of whole epochs, by the epoch; under ``batch/`` those
-    of the epoch so far, a few times a second, by the number of batches that this training has used.
-    If it goes on with an earlier one, so does that number. Needs
-    ``pip install psnb[tensorboard]``.
+    Under ``epoch/`` and a metric's name the values of whole epochs, by the epoch; under ``batch/``
+    those of the epoch so far, a few times a second, by the number of batches that this training has
+    used. If it continues an earlier one, so does that number. Needs ``pip install
+    psnb[tensorboard]``.
 
     Parameters
     ----------
@@ -205,8 +205,8 @@ _CHUNK = 1 << 18
 def end_last_line(path: Path, is_line: Callable[[str], bool]) -> None:
     """See to it that a file ends with a line end, if it has anything; of a pipe there is no end.
 
-    What follows the last line end, if it is a whole line, was left so by an editor, and is ended.
-    All else is none, and none to be continued: it goes. A warning has either.
+    Text after the last line end, if it is a whole line, was left so by an editor, and is ended.
+    Anything else is no line, nor can it be continued: it is removed. A warning has either.
     """
     if not path.is_file():
         return
@@ -230,7 +230,7 @@ def end_last_line(path: Path, is_line: Callable[[str], bool]) -> None:
 
 
 def append_lines(path: Path, text: str) -> None:
-    """Append whole lines to a file, or nothing: what was written before an error is taken back."""
+    """Append whole lines to a file, or nothing: a part from before an error is removed."""
     with open(path, "ab", buffering=0) as file:
         begin = file.tell() if file.seekable() else None
         left = memoryview(text.encode())

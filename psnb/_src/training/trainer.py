@@ -33,12 +33,13 @@ _WORKERS: dict[str, Callable[[], DeviceWorker]] = {"hogwild": Hogwild, "downpour
 
 
 class Callback:
-    """Gets the events of training; its methods do nothing, override those that you need.
+    """Gets the events of training; its methods do nothing: override the ones that you need.
 
-    They are called in the thread that called `Trainer.train_from_dataset`, one at a time, while
-    the workers go on: be quick, or the workers wait. ``trainer.stop("why")`` ends training. What a
-    method raises ends it, too, at a consistent point, and is raised with the callback's name; the
-    other callbacks are called all the same, and what they raise is among the error's notes.
+    They are called in the thread that called `Trainer.train_from_dataset`, one at a time, while the
+    workers continue: be quick, or the workers wait. ``trainer.stop("why")`` ends training. An
+    exception of a method ends it, too, at a consistent point, and is raised with the callback's
+    name; the other callbacks are called all the same, and their exceptions are among the error's
+    notes.
     """
 
     def on_begin(self, trainer: Trainer) -> None:
@@ -53,9 +54,9 @@ class Callback:
     def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
         """Handle a row of the history, when an epoch and its validation are over.
 
-        Also of an epoch that was stopped in the middle: ``trainer.history.stopped`` says why then,
-        and the row is of that part and has no validation. If training goes on with it later, its
-        next row is of the whole epoch.
+        Also for an epoch that was stopped in the middle: then ``trainer.history.stopped`` says why,
+        and the row is of that part and has no validation. If training continues it later, its next
+        row is of the whole epoch.
         """
 
     def on_checkpoint(self, trainer: Trainer, path: AnyPath) -> None:
@@ -89,8 +90,8 @@ class Trainer(FixedAttributes):
         How the workers go through an epoch: ``"hogwild"``, ``"downpour"``, or an object: `Hogwild`,
         `Downpour` or `Section`.
     evaluate : callable, optional
-        A closure of an iterator that reports metrics, in place of ``step`` where nothing is to be
-        trained: with a model in evaluation mode, or without gradients, which takes less time.
+        A closure of an iterator that reports metrics, in place of ``step`` for evaluation: with a
+        model in evaluation mode, or without gradients, which takes less time.
     predict : callable, optional
         Takes a batch, and returns an array with one row for each example, or a dict of arrays:
         ``psnb.jax.forward(...)``, for example. For `infer_from_dataset`.
@@ -99,8 +100,9 @@ class Trainer(FixedAttributes):
     checkpoint : CheckpointManager, optional
         For each `train_from_dataset` that is not given another one.
     resume : bool
-        Whether the first `train_from_dataset` goes on from the newest checkpoint of ``checkpoint``,
-        if there is one. So the same script can be started again whenever it was killed.
+        Whether the first `train_from_dataset` continues from the newest checkpoint of
+        ``checkpoint``, if there is one. So the same script can be started again whenever it was
+        killed.
 
     Attributes
     ----------
@@ -156,7 +158,7 @@ class Trainer(FixedAttributes):
 
     @property
     def history(self) -> TrainingHistory:
-        """What came out of the latest training, also if it goes on or has failed."""
+        """The results of the latest training, also while it runs or if it has failed."""
         run = self._run
         return self._history if run is None else run.history()
 
@@ -179,9 +181,9 @@ class Trainer(FixedAttributes):
     ) -> TrainingHistory:
         """Train on every example of a dataset exactly once an epoch, whatever worker dies.
 
-        An interrupt (Ctrl-C, the stop button), `stop` and the dashboard's stop let the batches that
-        run have their effect, begin no other, and return the history. If they take nearly a second,
-        an interrupt is raised instead, and a second one at once: they have their effect all the
+        An interrupt (Ctrl-C, the stop button), `stop` and the dashboard's stop let running batches
+        have their effect, begin no other, and return the history. If they take nearly a second, an
+        interrupt is raised instead, and a second one immediately: they have their effect all the
         same.
 
         Parameters
@@ -191,8 +193,8 @@ class Trainer(FixedAttributes):
             `psnb.data.InMemoryDataset` is loaded into the workers' memory, and shuffled globally
             before each epoch.
         epochs : int, optional
-            How many, with those that ``resume`` has done; 1 by default, or as many as ``files``
-            has entries.
+            How many, including those before ``resume``; 1 by default, or as many as ``files`` has
+            entries.
         fetch : iterable of str
             Metrics that are printed every ``fetch_every`` batches: ``"loss"`` is the mean since the
             last line. A name that the step has not reported by the first line is refused.
@@ -210,11 +212,11 @@ class Trainer(FixedAttributes):
             ones; the last save raises.
         save_every : float or str, optional
             Saves also in the middle of epochs, every this many seconds, or ``"5 min"``. Unless the
-            manager has ``consistent=False``, closures are held for it, so that what is saved is one
-            moment: ``resume`` then goes on with exactly the examples that were not used.
+            manager has ``consistent=False``, closures are held for it, so that the checkpoint is of
+            one moment: ``resume`` then continues with exactly the examples that were not used.
         save_steps : int, optional
-            Likewise, every this many batches of all workers; with both, when either is due. Workers
-            report some times a second, so a few batches more may have passed.
+            Likewise, every this many batches of all workers; with both, whichever comes first.
+            Workers report some times a second, so a few batches more may have passed.
         files : callable or sequence, optional
             The files of each epoch, in place of the dataset's own: a function of the epoch's number
             from 1 on, or one entry (a pattern, or a list) for each epoch. See
@@ -223,16 +225,16 @@ class Trainer(FixedAttributes):
             Is evaluated at the end of each epoch, as by `evaluate`; its metrics are in the history
             with ``val_`` before their names.
         metadata : mapping, optional
-            Of your own, kept with each checkpoint beside the trainer's; anything that JSON can
-            hold, by other names than those of `TrainingHistory.state`.
+            Metadata of your own, kept with each checkpoint next to the trainer's; anything that
+            JSON can hold, by other names than those of `TrainingHistory.state`.
         debug : bool
             Print at the end where the time of the coordinator's closures has gone so far, by phase
             and by stage of the dataset: `ClusterCoordinator.phases` and ``stages``.
         resume : mapping, optional
-            `TrainingHistory.state`, or what `CheckpointManager.restore` returned: go on from there,
-            with the same dataset. (To train an earlier model further from the beginning of a
-            dataset, restore it and leave this out.) Left out, a trainer with ``resume=True`` goes
-            on from its newest checkpoint the first time.
+            `TrainingHistory.state`, or the result of `CheckpointManager.restore`: continue from
+            there, with the same dataset. (To train an earlier model further from the beginning of a
+            dataset, restore it and leave this out.) Without it, a trainer with ``resume=True``
+            continues from its newest checkpoint the first time.
 
         Returns
         -------
@@ -242,12 +244,12 @@ class Trainer(FixedAttributes):
         Raises
         ------
         Exception
-            What a closure or a callback raised, when everything has ended. `history` has what came
-            out until then.
+            The exception of a closure or a callback, when everything has ended. `history` has the
+            results until then.
         ConfigurationError
-            If an argument is of the wrong kind, or this trainer is training. Or if it is to go on
-            in the middle of an epoch, and the dataset is another one: other files, another batch
-            size; nothing was restored. Or if an epoch has no files, or no epoch a batch.
+            If an argument is of the wrong kind, or this trainer is training. Or if it is to
+            continue in the middle of an epoch, and the dataset is another one: other files, another
+            batch size; nothing was restored. Or if an epoch has no files, or no epoch a batch.
         CheckpointError
             With ``resume=True``: if all checkpoints are damaged, or the newest does not fit the
             parameters, or was saved by an earlier psnb that kept less of a run. Nothing was
@@ -309,7 +311,7 @@ class Trainer(FixedAttributes):
             self._run, self._history = None, run.history()
 
     def _prepared(self, plan: TrainingPlan, resume: Mapping[str, Any] | None) -> TrainingRun:
-        """Return a run that goes on with a state, or from the newest checkpoint."""
+        """Return a run that continues from a state, or from the newest checkpoint."""
         manager = self._checkpoint
         restore: Callable[[], object] = bool
         if self._resume and manager is not None and resume is None:
@@ -329,10 +331,10 @@ class Trainer(FixedAttributes):
         """Evaluate the model on a dataset; every example counts exactly once, whatever worker dies.
 
         The workers run the trainer's ``evaluate``, or else its step, in a way that changes nothing:
-        what it writes to parameters is dropped, and lookups are those of ``training=False``. A step
-        of ``psnb.jax`` then computes its loss alone, without gradients. (What a step does besides,
-        it does: one that draws dropout, draws it here, too; give ``evaluate`` then.) What it
-        reports is not mixed with the training's.
+        its writes to parameters are dropped, and lookups have ``training=False``. A step of
+        ``psnb.jax`` then computes only its loss, without gradients. (All else in a step happens as
+        in training: dropout, for example; give ``evaluate`` then.) Its reports are not mixed with
+        the training's.
 
         Parameters
         ----------
@@ -368,10 +370,10 @@ class Trainer(FixedAttributes):
         to : str, optional
             Files for the predictions, on a file system that notebook and workers share:
             ``"predictions/*.parquet"``, or of suffix ``.csv`` or ``.jsonl``. Each part of the
-            dataset has one, whose number takes the place of ``*``, from ``00000`` on, and one
-            without examples has none. They appear when all are written, in place of those of an
-            earlier call, which stay as they are if this one fails. Then only a batch at a time
-            is in memory. JSON lines have null for NaN and infinite numbers; bfloat16 is written as
+            dataset has a file, whose number takes the place of ``*``, from ``00000`` on; a part
+            without examples has none. They appear when all are written, in place of an earlier
+            call's, which stay as they are if this one fails. Then only a batch at a time is in
+            memory. JSON lines have null for NaN and infinite numbers; bfloat16 is written as
             float32.
 
         Returns
@@ -414,7 +416,7 @@ class Trainer(FixedAttributes):
         return columns[ALONE] if columns is not None and list(columns) == [ALONE] else columns
 
     def infer_dask(self, dataset: Dataset, to: str) -> Any:
-        """Predict for every row of a Dask DataFrame; return a frame that lies beside it.
+        """Predict for every row of a Dask DataFrame; return a frame aligned with it.
 
         As `infer_from_dataset` does, now, into files; so predictions are not lost with the workers.
 
@@ -429,10 +431,10 @@ class Trainer(FixedAttributes):
         Returns
         -------
         dask.dataframe.DataFrame
-            With the partitions and the index of the collection; a column for each thing that
-            ``predict`` returns by name, or ``prediction``. Of several numbers a row, a cell is an
-            array. The files are read when it is computed: another call with the same ``to`` changes
-            what an earlier frame has. Give each its own folder to keep both.
+            With the partitions and the index of the collection; a column for each name that
+            ``predict`` returns, or ``prediction``. With several numbers a row, a cell is an array.
+            The files are read when it is computed: another call with the same ``to`` changes what
+            an earlier frame has. Give each its own folder to keep both.
 
         Raises
         ------

@@ -1,9 +1,9 @@
 """Evaluation and Inference: closures of one split of a dataset, which write nothing.
 
-What an evaluation reports stays out of the coordinator's metrics; it is the closure's result, so it
-counts once, whichever worker dies. The result of an inference is the predictions, in order, or
-whether there is a file that has them; if its worker dies, another one predicts the whole split
-again. Threads: those of all closures on a worker share the step.
+The reports of an evaluation stay out of the coordinator's metrics; they are the closure's result,
+so they count once, whichever worker dies. The result of an inference is the predictions, in order,
+or whether there is a file that has them; if its worker dies, another one predicts the whole split
+again. Threads: the closures of a worker share the step.
 """
 
 from __future__ import annotations

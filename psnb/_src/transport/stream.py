@@ -1,16 +1,17 @@
 """MessageStream: messages both ways over a Dask connection, with less overhead than Dask's own.
 
-A handler on a Dask server may keep the connection through which it was called. Dask has opened it
-then, with its addresses, limits and TLS; from there on psnb uses its own framing: any object that
-pickles, the buffers of arrays beside the pickle and not in it, many messages under way, either side
-at any time. A message to another process and one back take half the time that Dask's framing takes.
-Connections that are not sockets (``inproc://``, ``ws://``) carry the same frames in Dask messages.
+A handler on a Dask server may keep the connection through which it was called. Dask has opened it,
+with its addresses, limits and TLS; from then on psnb uses its own framing: any object that pickles,
+with the buffers of arrays outside the pickle; many messages may be under way, and either side may
+send at any time. A message to another process and one back take half the time that Dask's framing
+takes. Connections that are not sockets (``inproc://``, ``ws://``) carry the same frames in Dask
+messages.
 
 Between processes of one host the buffers of large arrays may go through shared memory
 (`psnb._src.transport.shared_memory`), if both sides have called `MessageStream.share`.
 
-Threads: any thread may send. If the connection is a plain socket that takes the message at once,
-that thread itself writes it: waking the event loop would take longer than the rest. All else
+Threads: any thread may send. If the connection is a plain socket that takes the message
+immediately, that thread writes it: waking the event loop would take longer than the rest. All else
 belongs to the connection's event loop. One lock keeps messages whole and in order.
 """
 
@@ -46,8 +47,8 @@ _SMALL = 1 << 16
 """Frames below this are copied together, larger ones are handed to the socket as they are. A step
 of a model with 50 tables sends a hundred: one by one, they took a millisecond of system calls."""
 
-# Of the process, not of a stream: a server has hundreds of them. And two: what was received belongs
-# to users, who may change it after they have sent it.
+# Pools of the process, not of each stream: a server has hundreds. Two pools: received arrays belong
+# to users, and users may change an array once it is sent.
 _sent, _received = BufferPool(), BufferPool()
 
 
@@ -89,7 +90,7 @@ class MessageStream(ABC):
     def send(self, message: Any, *, later: bool = False) -> None:
         """Send a message as it is now; any thread that no signal interrupts.
 
-        Returns at once and never raises for a broken connection: `receive` here raises that.
+        Returns immediately and never raises for a broken connection: `receive` raises that.
 
         Parameters
         ----------
@@ -130,18 +131,18 @@ class MessageStream(ABC):
         Raises
         ------
         UnreadableError
-            If the message cannot be unpickled, or if one that was sent cannot at the other end;
-            both sides get the reason. It is not known who waits for an answer to it, so the
-            connection cannot be used any more.
+            If the message cannot be unpickled, or if the other end cannot unpickle one; both sides
+            get the reason. Which call waits for an answer to it is not known, so the connection
+            cannot be used any more.
         ConnectionError
             If it is of another kind: the other end has another version of psnb.
         UnreceivedError
-            If there is no memory for it. The connection can be used on.
+            If there is no memory for it. The connection can still be used.
         OSError
             If the connection is closed, before or meanwhile.
         """
         head, *buffers = await self._receive()
-        if not head:  # no message: what the other side says of one of this side's
+        if not head:  # no message: the other side's report about one of this side's
             raise UnreadableError(str(buffers[0], "utf-8"))
         try:
             found = pickle.loads(head, buffers=buffers)
@@ -253,7 +254,7 @@ class _SocketStream(MessageStream):
                 parts = self._parts(frames, blocks, released)
                 small = sum(map(len, parts)) < _SMALL
                 waiting = b"".join([self._waiting, *parts]) if small else self._waiting
-            except BaseException:  # nothing of it is sent: what was taken for it is as it was
+            except BaseException:  # nothing of it was sent: return its buffers unchanged
                 for block in blocks:
                     self._take_back(block.number)
                 if self._mapped is not None:
@@ -357,7 +358,7 @@ class _SocketStream(MessageStream):
                 found.append(error.head)
         if lacking:
             raise UnreceivedError(bytes(found[0][:_CHUNK]), lacking)
-        # Each small one is copied: who keeps the rows of one table must not keep those of all.
+        # Each small one is copied: to keep the rows of one table must not keep the rows of all.
         whole, end, rest, apart = memoryview(found[1]), 0, iter(found[2:]), [found[0]]
         try:
             for length in lengths:
@@ -392,7 +393,7 @@ class _SocketStream(MessageStream):
             del self._read[: self._at]
             self._at = 0
             while len(self._read) < size:
-                # Not `read_bytes`, which makes a new buffer and copies it twice.
+                # Not ``read_bytes``, which makes a new buffer and copies it twice.
                 got = await self._stream.read_into(self._chunk, partial=True)
                 self._read += memoryview(self._chunk)[:got]
             self._receiving = False

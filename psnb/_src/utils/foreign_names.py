@@ -130,8 +130,8 @@ class SaysWhatToUse:
 class FixedAttributes(SaysWhatToUse):
     """Base of classes whose objects take only attributes that the class declares, and each once.
 
-    An assignment that nothing reads would be a mistake that nobody sees. What begins with an
-    underscore, and classes that users derive, are free.
+    An assignment that nothing reads would be a mistake that goes unnoticed. Names with a leading
+    underscore, and derived classes, are free.
     """
 
     if not TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """DryRunClient: the way to the servers of a closure whose writes must not happen.
 
 Reads go to the servers, without making rows or counting occurrences. Writes stay in the closure's
-`Updates`, which is never committed, so that the closure sees them. What would change a parameter
-at once, and could not be seen otherwise, is refused.
+`Updates`, which is never committed, so that the closure sees them. An operation that would change a
+parameter immediately, and could not be seen otherwise, is refused.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DryRunClient(ServerClient):
         return self._server_client.attempt([_reading(each) for each in requests])
 
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
-        """Hold back what should be written at once, too."""
+        """Also hold back writes that should be immediate."""
         writes = [(shard, each) for shard, part in parts.items() for each in part.writes]
         for _, each in writes:
             if isinstance(each.operation, EndDay):

@@ -61,7 +61,7 @@ class _Cycle:
         self.tables: dict[TableName, LocalTable] = {}
         self.over = False
         self.ended = 0  # closures
-        self.closures: list[tuple[int, bytes | None]] = []  # those that have written something
+        self.closures: list[tuple[int, bytes | None]] = []  # those that have written
         self.updates = Updates(counted=True)
 
     def answers(self, shard: ShardId, on_table: OnTable) -> bool:
@@ -159,8 +159,8 @@ class LocalCopies:
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
         """Take the writes of a closure; they go to the servers with the next exchange.
 
-        Writes with ``immediate=True``, which have a number of this process, go to the servers at
-        once, except pushes.
+        Writes with ``immediate=True``, which have a number of this process, go to the servers
+        immediately, except pushes.
 
         Raises
         ------
@@ -220,8 +220,8 @@ class LocalCopies:
             unresponsive: some servers may have it, and only the notebook can make sure that none
             applies it.
         ServerMemoryError
-            If a server has no memory for it: what all closures of this cycle have learned and
-            written is lost, and the error says so.
+            If a server has no memory for it: all updates of this cycle's closures are lost, and the
+            error says so.
         MemoryError
             Likewise, if this worker has none for it.
         """
@@ -293,7 +293,7 @@ class LocalCopies:
             try:
                 for make in makes:
                     make()
-            except MemoryError as error:  # of what changes something first
+            except MemoryError as error:  # of a change, before it is made
                 cycle.over = True
                 with self._lock:
                     if self._cycle is cycle:

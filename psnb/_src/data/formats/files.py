@@ -1,8 +1,8 @@
 """Opening files, local or remote, compressed or not.
 
 Paths are local ones, or addresses that fsspec understands, such as ``s3://bucket/key``,
-``https://host/file``, ``memory://file`` (what each needs to be installed, fsspec's errors say). An
-address is never split: what fsspec would take for a chain of several, ``a::b``, may be a file name
+``https://host/file``, ``memory://file`` (fsspec's errors say what each needs to be installed). An
+address is never split: ``a::b``, which fsspec would take for a chain of several, may be a file name
 that other people have chosen. Local files are opened without fsspec. They are read, not mapped into
 memory: a mapped file that another process shortens ends this one.
 
@@ -47,7 +47,7 @@ _MARKS = (
 
 
 def list_files(patterns: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Return the files that some paths or patterns name, those of each pattern sorted.
+    """Return the files that some paths or patterns name, sorted for each pattern.
 
     Parameters
     ----------

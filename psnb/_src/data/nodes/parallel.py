@@ -84,7 +84,7 @@ def _work(jobs: SimpleQueue[_Job | None], ended: Condition) -> None:
 
 
 _MOST_JOBS = 1024
-"""Including those that were returned before an older one."""
+"""Including blocks that were returned before an older one."""
 
 
 @dataclass
@@ -128,7 +128,7 @@ class ParallelMapIterator(NodeIterator):
     function : callable
         Takes a block and the number of its first element, returns a block.
     unit : int
-        How many elements it gets at once.
+        How many elements it gets in one call.
     threads : int
         How many calls at a time.
     ordered : bool

@@ -1,8 +1,8 @@
-"""Exported: what a framework gives to be written, and what it makes of that when it is loaded.
+"""Exported: the content of an export, and the computation that a framework makes of it.
 
 A framework has two small parts. One makes an `Exported` of a model (`Exportable.to_export`). The
 other is a module ``<framework>_program`` here: without Dask, its ``load(manifest, programs,
-dense, tables)`` makes a `Computation` of what was written, or raises ValueError.
+dense, tables)`` makes a `Computation` of it, or raises ValueError.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class Exported:
     framework : str
         Which room loads it.
     feeds : sequence of ModelFeed
-        What it needs of a batch.
+        The parts of a batch that it needs.
     fetches : sequence of Fetch
         What it returns.
     outputs : object
-        The structure of what it returns, with numbers in place of ``fetches``; see `nested`.
+        The structure of its result, with numbers in place of ``fetches``; see `nested`.
     dense : mapping of str to numpy.ndarray
         Its dense parameters.
     tables : mapping of str to TableSource
@@ -77,7 +77,7 @@ class Exported:
     programs : mapping of str to bytes
         Its computation, in files by name.
     detail : mapping
-        What else the framework needs; as JSON can hold it.
+        Anything else that the framework needs; as JSON can hold it.
     written_with : mapping of str to str
         The versions of libraries.
     sources : DenseSources
@@ -119,14 +119,14 @@ def tracing(what: str, hint: Callable[[Exception], str] = lambda error: "") -> I
 
 
 def returned(outputs: Any, forms: Iterable[tuple[str, Iterable[Any]]]) -> tuple[Any, list[Fetch]]:
-    """Return the form of what a model returns, and its arrays.
+    """Return the form of a model's result, and its arrays.
 
     Parameters
     ----------
     outputs : object
         The structure, with numbers in place of its arrays.
     forms : iterable of (str, iterable)
-        For each number dtype and shape; what is not an int in a shape depends on the batch.
+        For each number dtype and shape; an item of a shape that is not an int depends on the batch.
     """
     form = check_nested(outputs)
     names = [name for _, name in sorted(leaves_of(form))]

@@ -70,7 +70,7 @@ def _refresh(found: weakref.ref[Refreshed], ended: threading.Event, every: float
     while not ended.wait(pause) and (model := found()) is not None:
         try:
             model.refresh()
-        except Exception as error:  # the thread must go on, whatever a store raises
+        except Exception as error:  # the thread must continue, whatever a store raises
             pause = schedule.failed(time.monotonic())
             if schedule.failures == 1:
                 reason = truncate(str(error)) or type(error).__name__

@@ -28,7 +28,7 @@ with_x64: Callable[[bool], Any] = (
 """Sets for a block of code whether JAX has 64 bits; experimental before JAX 0.8."""
 
 PROGRAM, IDS = "program.jax", "ids.jax"
-"""The files of the model, and of what computes ids, if they are not fields of the batch."""
+"""The files of the model, and of the computation of ids, if they are not fields of the batch."""
 
 COMBINERS = ("sum", "mean", "sqrtn")
 """How rows of bags become one."""
@@ -99,7 +99,7 @@ class JaxComputation:
             return [np.asarray(each) for each in self._run(*given)]
 
     def with_dense(self, dense: Mapping[str, np.ndarray]) -> JaxComputation:
-        """Return the same with other dense parameters; what was compiled is shared."""
+        """Return the same with other dense parameters; compiled programs are shared."""
         other = copy.copy(self)
         other._dense = self._placed(dense)
         return other

@@ -115,7 +115,7 @@ class LoadedModel:
     def row_errors(self) -> Mapping[str, Mapping[str, float]]:
         """By table, the largest error of a number in its rows, and the root of the mean square.
 
-        It is of the rows that were exported; those of checkpoints have none.
+        It is of the exported rows; rows of checkpoints have none.
         """
         return {table.name: table.error for table in self._manifest.tables}
 
@@ -170,14 +170,14 @@ class LoadedModel:
         return self
 
     def refresh(self, directory: str | os.PathLike[str] | None = None) -> bool:
-        """Take the newest checkpoint, if it is newer than what there is; return whether it was.
+        """Take the newest checkpoint, if it is newer than the present one; return whether it was.
 
-        Predictions of other threads go on meanwhile. What they see is the export or one checkpoint
-        wholly: dense parameters and rows, with rows that came, changed and vanished. Only files are
-        read that are new: of a delta its own.
+        Predictions of other threads continue meanwhile. They see either the export or one
+        checkpoint as a whole: dense parameters and rows, with rows that came, changed and vanished.
+        Only new files are read: of a delta its own.
 
-        A checkpoint is newer if its number is larger than that of the one before, or of the newest
-        one that was there when the model was exported with ``follow=``.
+        A checkpoint is newer if its number is larger than the present one's, or than the newest
+        one's at the time of the export with ``follow=``.
 
         Parameters
         ----------
@@ -268,7 +268,7 @@ class LoadedModel:
         Parameters
         ----------
         frame : dask.dataframe.DataFrame
-            Whose columns are the `feeds`; what else it has is left out.
+            Its columns are the `feeds`; others are left out.
         features : callable, optional
             Takes a dict of columns of some rows and returns a batch for `predict`: where the feeds
             are not columns themselves.
@@ -409,9 +409,9 @@ def _loaded(path: str, manifest: ModelManifest) -> LoadedModel:
 def load_model(path: str | os.PathLike[str]) -> LoadedModel:
     """Load a model that `psnb.export` wrote, after a check of all its files.
 
-    It needs the framework that the model was made with (for Keras, JAX), and nothing else of what
-    trained it. A model is a program: load those that come from where you trust. Nothing in it is
-    pickled, its programs are checked to be computations of the framework, and what is damaged is
+    It needs the framework that the model was made with (for Keras, JAX), and nothing else that the
+    training needed. A model is a program: load models from sources that you trust. Nothing in it is
+    pickled, its programs are checked to be computations of the framework, and damaged files are
     refused.
 
     Parameters

@@ -1,4 +1,4 @@
-"""The manifest of an exported model: what is in its folder, how it is written and read. Pure.
+"""The manifest of an exported model: its content, how it is written and read. Pure.
 
 ::
 
@@ -11,8 +11,8 @@
       0000-places.safetensors    and where the row of each is
       program.…                  the computation, as the framework writes it
 
-A manifest may come from anywhere: what `read_model_manifest` returns has the right kinds of values
-everywhere, and names files of its folder alone.
+A manifest may come from anywhere: the result of `read_model_manifest` has the right kinds of values
+everywhere, and names only files of its folder.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TableEntry(Struct, frozen=True, forbid_unknown_fields=True):
             require(each < 1 << 64, f"table {self.name!r:.80}: seed or padding_idx is {each!r:.80}")
 
     def table(self) -> ExportedTable:
-        """Return what is known of the table besides its rows.
+        """Return the table's description without its rows.
 
         Raises
         ------

@@ -25,11 +25,11 @@ class ModelVersion:
     path : str
         The checkpoint; or the model's folder, before there was a newer one.
     number : int
-        Of the checkpoint; of the model, that of the newest one before its export.
+        The checkpoint's; for the model, the newest checkpoint's before its export.
     closures : int or None
         How many closures had ended, if the checkpoint says so.
     metadata : mapping
-        What the checkpoint was saved with, or the model exported with.
+        The metadata of the checkpoint, or of the model.
     since : float
         Since when it predicts with it, in seconds since the epoch.
     """

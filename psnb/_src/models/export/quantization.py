@@ -40,7 +40,7 @@ def quantized(rows: np.ndarray, stored: str) -> tuple[np.ndarray, np.ndarray | N
 
 
 def restored(stored: np.ndarray, scales: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
-    """Return rows from what is stored of them."""
+    """Return rows from their stored form."""
     found = stored.astype(dtype, copy=False)
     if scales is not None:
         found *= scales[:, None]  # a copy: int8 is none of the dtypes of rows

@@ -103,7 +103,7 @@ class StoredTable(ExportedTable):
     Attributes
     ----------
     content : StoredRows or SavedTable
-        Its rows: those that were exported, or those of a checkpoint.
+        Its rows: the exported ones, or a checkpoint's.
     """
 
     content: StoredRows | SavedTable

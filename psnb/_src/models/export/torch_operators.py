@@ -1,12 +1,11 @@
 """Which operators of ATen an exported model may call, and with what arguments.
 
 ATen has some 1,200 operators that change nothing. Some of them read or write outside of their
-tensors when their arguments are forged, or return uninitialized memory: those of
-sparse, nested and quantized tensors, ``as_strided``, ``empty``, ``resize``, ``_unsafe_index``,
-gradients (``…_backward``), packed sequences, ``segment_reduce``, ``ctc_loss``,
-``fractional_max_pool2d``. To forbid these by name was tried, and each release of PyTorch brings
-more. PyTorch's tags do not separate them (``core`` has ``empty`` and ``as_strided``), and
-differ by release.
+tensors when their arguments are forged, or return uninitialized memory: operators of sparse, nested
+and quantized tensors, ``as_strided``, ``empty``, ``resize``, ``_unsafe_index``, gradients
+(``…_backward``), packed sequences, ``segment_reduce``, ``ctc_loss``, ``fractional_max_pool2d``. To
+forbid these by name was tried, and each release of PyTorch brings more. PyTorch's tags do not
+separate them (``core`` has ``empty`` and ``as_strided``), and differ by release.
 
 So this is the list of what ``torch.export`` makes of models and of functions of tensors (some 480
 were exported), with their kin. Those that take indices, sizes or modes were called with such as
@@ -142,7 +141,7 @@ def _division(given: Given) -> bool:
     kind = torch.result_type(dividend, divisor)
     if kind.is_floating_point or kind.is_complex:
         return True
-    # As they are divided: a single number takes the dtype of the other array.
+    # As for division: a single number takes the dtype of the other array.
     least = kind != torch.bool and bool((dividend.to(kind) == torch.iinfo(kind).min).any())
     return not (least and bool((divisor.to(kind) == -1).any()))
 

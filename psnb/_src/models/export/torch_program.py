@@ -1,9 +1,8 @@
 """TorchComputation: an exported PyTorch graph, run operator by operator.
 
 ``torch.export`` traces a module to a graph of ATen operators. Its own file format pickles a part,
-and names functions that are looked up when it is loaded; so the graph is JSON here, whose
-operators are those of `torch_operators`, arithmetic of sizes, and ``lookup``, which asks a table
-for rows::
+and names functions that are looked up on loading; so the graph is JSON here, whose operators are
+those of `torch_operators`, arithmetic of sizes, and ``lookup``, which asks a table for rows::
 
     {"inputs": [["feed", "x"], ["dense", "linear.weight"], …],
      "nodes": [["aten.linear.default", [{"node": 0}, {"node": 1}], {}], …],
@@ -55,7 +54,7 @@ _KINDS: dict[str, Any] = {
     for kind, cls in (("dtype", torch.dtype), ("memory_format", torch.memory_format))
 }
 _KINDS["layout"] = {"strided": torch.strided}
-"""What arguments are besides numbers, by kind and name; no sparse tensors, which nothing checks."""
+"""Arguments other than numbers, by kind and name; no sparse tensors, which nothing checks."""
 
 for _name in [name for name in _KINDS["dtype"] if re.match("q|bits|u?int[1-7]$", name)]:
     del _KINDS["dtype"][_name]  # of quantized tensors, and of parts of bytes

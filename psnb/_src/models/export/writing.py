@@ -65,12 +65,11 @@ def export(
     path : path
         The folder to write, which must not be there yet.
     model : psnb.jax.ForwardPass, psnb.torch.DistributedModel or psnb.keras.DistributedKeras
-        What is called for predictions.
+        The model to call for predictions.
     example : object
-        What the model is called with: for JAX a batch, for PyTorch the arguments of ``forward`` (a
-        tuple; or a dict by name); for Keras nothing. Its first axis is that of the examples;
-        batches of other sizes can be predicted as well. Its values do not matter, except that ids
-        must be ids.
+        The arguments of a call: for JAX a batch, for PyTorch the arguments of ``forward`` (a tuple;
+        or a dict by name); for Keras nothing. Its first axis is the examples; batches of other
+        sizes can be predicted as well. Its values do not matter, except that ids must be ids.
     dtype : {"float32", "float16", "int8"} or mapping, optional
         In which dtype rows are stored, for all tables or by table; by default their own. int8 rows
         have a scale each. The error is measured, and is in the manifest.
@@ -118,7 +117,7 @@ def export(
     for name, table in exported.tables.items():
         stored.setdefault(name, table.dtype.name)
     _check_choices(exported.tables, stored, scores, isinstance(min_score, Mapping))
-    # Not as checkpoints are that are not complete: a manager removes those in its folder.
+    # Not named like incomplete checkpoints: a manager removes these in its folder.
     partial = where.with_name(f".exporting-{uuid.uuid4().hex}")
     try:
         where.parent.mkdir(parents=True, exist_ok=True)

@@ -28,13 +28,13 @@ class BatchFunction:
     function : callable
         ``function(params, rows, batch)``, with ``key`` if there is a seed; pure.
     params : TreeVariables
-        Its parameters; without any, those of a tree that is None.
+        Its parameters; without any, of a tree that is None.
     tables : dict of str to Embedding
         The table of each feature.
     ids : callable or None
         Takes a batch, returns the ids of each feature; None for ``batch[feature]``.
     combiners : dict of str to str
-        How the rows of bags become one, by feature.
+        How the rows of a bag are combined, by feature.
     seed : int or None
         Of the random keys.
     device : str or None
@@ -130,7 +130,7 @@ def batch_text(batch: Any) -> str:
 def made_ids(ids: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mapping[str, Any]:
     """Return the ids that a user's function makes of a batch.
 
-    With 64 bits, also of what it computes with jax.numpy: JAX would silently cut them to 32.
+    With 64 bits, also in computations with jax.numpy: JAX would cut them to 32 without a word.
     """
     with with_x64(True):
         return ids(batch)

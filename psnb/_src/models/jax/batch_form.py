@@ -1,7 +1,8 @@
-"""BatchForm: what of a batch goes into a compiled program, and how it becomes a batch there again.
+"""BatchForm: the part of a batch for a compiled program, and how it becomes a batch there again.
 
-A batch is any tree of JAX. What no program can take stays behind, and says so where it is used:
-strings, `Ragged` rows, and integers that do not fit 32 bits, which JAX would truncate silently.
+A batch is any tree of JAX. Leaves that no program can take stay behind, and raise where they are
+used: strings, `Ragged` rows, and integers that do not fit 32 bits, which JAX would truncate without
+a word.
 """
 
 from __future__ import annotations
@@ -50,7 +51,6 @@ class BatchForm(NamedTuple):
     behind: tuple[tuple[int, str, str], ...]
 
     def batch(self, arrays: Sequence[Any]) -> Any:
-        """Return the batch with these arrays."""
         given = iter(arrays)
         behind = {at: StayedBehind(name, why) for at, name, why in self.behind}
         leaves = [behind[i] if i in behind else next(given) for i in range(self.tree.num_leaves)]

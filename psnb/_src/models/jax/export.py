@@ -90,15 +90,15 @@ class _FeatureSources:
     Attributes
     ----------
     sources : dict
-        Which feed has them, for those that a feed has.
+        The feed of ids that are one.
     shapes : dict
-        Their shapes, with a symbol; of bags, that of the rows that they become.
+        Their shapes, with a symbol; for bags, the shape of the rows that they become.
     bags : set
         The features whose ids are bags.
     computed, computed_of : list
         The features whose ids are computed, and of which feeds.
     program : dict
-        The file of what computes them, if any are.
+        The file of their computation, if any are.
     """
 
     def __init__(self) -> None:
@@ -249,7 +249,7 @@ _Argument = tuple[str, str]
 def _exported(
     function: Callable[..., Any], forms: Mapping[_Argument, jax.ShapeDtypeStruct], what: str
 ) -> tuple[jax_export.Exported, list[_Argument]]:
-    """Return a program, and the arguments that it takes: those that the function uses."""
+    """Return a program, and its arguments: the ones that the function uses."""
 
     def of(chosen: Sequence[_Argument]) -> Callable[..., Any]:
         def program(*arrays: Any) -> Any:

@@ -34,23 +34,23 @@ _BY_ELEMENT = {
 """The operations of JAX that give each number of an array by the numbers at its place."""
 
 _SCALES = (1.0, 1e-4, 0.0, 1e3, 1e6, 1.0)
-"""The sizes of the gradients of a sample: what clips shows itself."""
+"""The sizes of the gradients of a sample: clipping shows in them."""
 
 _LATER = (9, 99, 1_000, 1 << 30)
-"""After how many updates counts are looked at besides the first ones."""
+"""After how many updates counts are compared, besides the first ones."""
 
 
 @dataclass(frozen=True, repr=False)
 class OptaxOptimizer(Optimizer):
     """A transformation of optax; made by `optimizer`.
 
-    Its rate, decay and clipping are in it: those of `Optimizer` are refused, but for clipping and
+    Its rate, decay and clipping are in it: `Optimizer`'s are refused, but for clipping and
     ``maximize`` of one that works by element.
 
     Parameters
     ----------
     learning_rate : float
-        1: what the transformation gives is added as it is.
+        1: the result of the transformation is added as it is.
     transformation : optax.GradientTransformation
         It.
     starts : tuple of (str, float)
@@ -143,10 +143,10 @@ def optimizer(transformation: Any) -> Optimizer:
 
     Notes
     -----
-    *By element* works what uses no operation of JAX on arrays but those that give each number by
-    the numbers at its place; this is looked up in the program that JAX traces of it. What does not,
-    such as ``optax.clip_by_global_norm``, is taken for variables that are on one server wholly, and
-    counts the norm of all parameters in that variable; it is refused for tables.
+    A transformation works *by element* if JAX's trace of it has only operations that compute each
+    number from the numbers at its place. Others, such as ``optax.clip_by_global_norm``, are
+    possible for variables that are on one server as a whole, with the norm of all parameters in
+    that variable; they are refused for tables.
 
     Masks are refused, and so are groups of parameters (``optax.multi_transform``). A sample tests
     that parameters and shapes are not treated differently otherwise: some steps for a tree of two

@@ -1,6 +1,6 @@
 """PipelinePart: a part of a JAX model, for a pipeline of several.
 
-Threads: those of all closures on a worker may share one.
+Threads: the closures of a worker may share one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PipelinePart:
         return self._forward(inputs)[0]
 
     def backward(self, inputs: Any, gradient: list[np.ndarray], scale: float) -> list[np.ndarray]:
-        """Push the gradients of the parameters, and return that of the inputs.
+        """Push the gradients of the parameters, and return the inputs' gradient.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class PipelinePart:
 
 
 class _Recomputed:
-    """A number whose gradients by the parameters are those of a stage."""
+    """A number whose gradients by the parameters are a stage's."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.__wrapped__, self._function = function, function

@@ -1,7 +1,7 @@
 """Program: a function of a batch, compiled, with the pull that goes before it.
 
-Threads: closures of several threads may use one. Each has its own `BatchRows`; what is kept are the
-compiled programs and the sizes that they were compiled for.
+Threads: closures of several threads may use one. Each has its own `BatchRows`; compiled programs,
+and the sizes that they were compiled for, are kept.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ class Program:
     training : bool
         Whether ids that are not known get rows; then state of libraries must not move.
     draws : bool
-        Whether random numbers that the function draws from what it refers to are others in each
-        step.
+        Whether random numbers that the function draws from captured objects change with each step.
 
     Attributes
     ----------

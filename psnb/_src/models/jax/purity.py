@@ -1,12 +1,12 @@
 """Refuses losses that change what they refer to: that would be the state of one worker, or lost.
 
 A compiled function runs in Python only while it is traced, so a counter that it keeps counts
-programs, and another one on each worker. What it draws from `random` or reads from a clock cannot
-be noticed: it is traced into the program as a constant.
+programs, and another one on each worker. A number from `random` or a clock cannot be noticed: it is
+traced into the program as a constant.
 
 A loss returns no state of libraries, such as averages of BatchNorm, either. They compute the new
-one while the loss is traced, and none of them can know that nobody keeps it; so their setters are
-watched then.
+one while the loss is traced, and cannot know that it is not kept; so their setters are watched
+meanwhile.
 
 Threads: each watches what it traces itself.
 """
@@ -32,7 +32,7 @@ from psnb.errors import ConfigurationError
 def pure(function: Callable[..., Any]) -> Iterator[None]:
     """Raise ConfigurationError at the end if a name of the function has another value, or content.
 
-    Of its own globals and closure cells, and of the items of lists, sets and dicts.
+    Its own globals and closure cells, and the items of lists, sets and dicts.
     """
     before = _referred(function)
     yield
@@ -108,8 +108,8 @@ def kept_state(number: Any = None) -> Iterator[None]:
     Parameters
     ----------
     number : array, optional
-        Of the step. What nnx draws from streams of random numbers that the function refers to is
-        another one in each step then: alone, nnx counts on in them.
+        Of the step. With it, random numbers that nnx draws from captured streams change with each
+        step: without it, nnx only counts on in them.
     """
     _watch()
     before, _local.tracing = getattr(_local, "tracing", None), _Tracing(number)
@@ -161,7 +161,7 @@ def _of_equinox(tracing: _Tracing, setter: Any, state: Any, *args: Any, **kwargs
 def _of_linen(tracing: _Tracing, setter: Any, scope: Any, col: str, name: str, value: Any) -> Any:
     key = id(scope.root), scope.path_text, col, name
     if not scope.has_variable(col, name):
-        tracing.made[key] = scope.root  # what `sow` gives the caller
+        tracing.made[key] = scope.root  # what ``sow`` gives the caller
     elif key not in tracing.made:
         raise tracing.moved(f"{name!r} of collection {col!r} of Flax")
     return setter(col, name, value)

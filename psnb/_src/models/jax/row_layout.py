@@ -2,8 +2,8 @@
 
 The rows of all tables of one length and dtype are one matrix, so a program has one gather for
 them, and its transpose is one sum by id. `Ragged` ids are bags: their rows are combined in the
-program. The number of rows, and that of the ids in bags, is padded to few sizes, so that few
-programs are compiled.
+program. The numbers of rows and of ids in bags are padded to few sizes, so that few programs are
+compiled.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class GroupGather(NamedTuple):
     Attributes
     ----------
     positions : int32 ``(n,)``
-        The position of each id's row: first those of features with a shape, then those in bags.
+        The position of each id's row: first for features with a shape, then for bags.
     bag : int32 ``(m,)``
-        Which bag each id in bags belongs to; the number of bags for those that are left out.
+        The bag of each id in bags; the number of bags for ids that are left out.
     scale : float32 ``(bags,)``
-        By what the sum of each bag is multiplied.
+        The factor of each bag's sum.
     """
 
     positions: np.ndarray
@@ -186,7 +186,7 @@ class RowLayout:
     def gradients(
         self, fetched: Mapping[Embedding, np.ndarray], matrices: Sequence[Any]
     ) -> dict[Handle, np.ndarray]:
-        """Return the gradients of each table's rows from those of the groups."""
+        """Return the gradients of each table's rows from the groups' gradients."""
         found: dict[Handle, np.ndarray] = {}
         for group, matrix in zip(self._groups, matrices, strict=True):
             start = 0
@@ -227,7 +227,7 @@ def _joined(
         starts[id(table)] = count
         count += len(fetched[table]) if table in fetched else 0
     first = group.tables[0]
-    # What is padding is never read.
+    # Padding is never read.
     matrix = np.empty((group.rows_sizes.at_least(count), first.dim), first.dtype)
     for table in group.tables:
         if table in fetched:
@@ -250,7 +250,7 @@ _SPARE = 16
 
 
 class SizeBuckets:
-    """Chooses sizes, and prefers those that it has chosen before, as they are compiled.
+    """Chooses sizes, preferably ones that it has chosen before, as these are compiled.
 
     Threads: several may use one; at worst, one of them uses another size than it would have alone.
     """

@@ -1,6 +1,6 @@
 """TrainStep: a closure that trains a JAX model on one batch.
 
-Threads: those of all closures on a worker may share one.
+Threads: the closures of a worker may share one.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TrainStep:
         self.__wrapped__, self.__qualname__ = of.function, f"step of {of.name}"
         self._program = Program(of, self._gradients, training=True, draws=draws)
         self._losses = Program(of, self._found, training=False)  # for evaluation
-        # What gets gradients, by variable.
+        # The parameters with gradients, by variable.
         self._learning = of.params.members(of.learns or (lambda name: True))
         self._reported = 0
 
@@ -193,9 +193,9 @@ class TrainStep:
     def describe(self, batch: Any) -> StepDescription:
         """Return the operations of a step for a batch, in their order; nothing is carried out.
 
-        First what is pulled from which servers; then JAX's operations with their dtypes and shapes,
-        those of functions within them indented, and marked where they compute a gradient; then what
-        is pushed. Printed, it has a line for each.
+        First the pulls from each server; then JAX's operations with their dtypes and shapes,
+        operations of inner functions indented, and marked where they compute a gradient; then the
+        pushes. Printed, it has a line for each.
 
         Parameters
         ----------
@@ -251,8 +251,8 @@ def step(
     has_aux : bool
         ``loss`` returns ``(loss, metrics)``, and ``metrics``, numbers by name, are reported.
     seed : int, optional
-        If given, ``loss`` gets ``key=``, a random key that is another one in each closure, and the
-        same when the closure runs again.
+        If given, ``loss`` gets ``key=``, a random key that differs in each closure, and is the same
+        when the closure runs again.
     device : str or jax.Device, optional
         Where workers compute: ``"cuda"``, ``"cuda:1"``, ``"cpu"``. What a batch needs is moved
         there in one copy for each dtype. By default where JAX computes.

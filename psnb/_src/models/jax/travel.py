@@ -37,7 +37,7 @@ def travelling(kind: Callable[..., Any], *made_of: Any) -> tuple[Any, ...]:
     try:
         packed = dumps(made_of, with_article(kind.__qualname__))
     except SerializationError as error:
-        # As it was: the pickler of the step names the culprit, by where it is in the closure.
+        # Unchanged: the pickler of the step names the culprit, and where it is in the closure.
         raise error.__cause__ or error from None
     return _arrived, (hashlib.blake2b(packed, digest_size=16).digest(), kind, *made_of)
 

@@ -1,4 +1,4 @@
-"""CompiledModel: what `compile` makes of a Keras model: its program, and where its values are."""
+"""CompiledModel: the result of `compile`: a model's program, and where its values are."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class CompiledModel:
         return self._counted[what]
 
     def read(self, numbers: Sequence[int] | None = None) -> list[np.ndarray]:
-        """Read the weights, in the order of the model's; or those of some numbers in it."""
+        """Read the weights, in the model's order; or some, by their numbers in it."""
         asked = [self._weights[at] for at in numbers] if numbers is not None else self._weights
         values = self._values.read({each for each in asked if isinstance(each, str)})
         return [values[each] if isinstance(each, str) else as_array(each) for each in asked]
@@ -111,7 +111,7 @@ class CompiledModel:
         Raises
         ------
         InvalidArrayError
-            If they are not those of the model, or frozen ones are others; nothing was changed.
+            If they are not the model's, or frozen ones differ; nothing was changed.
         """
         if len(weights) != len(self._weights):
             raise InvalidArrayError(
@@ -190,7 +190,7 @@ def check_execution(
 def compile_plain(
     model: Any, optimizer: Any, compiled: Mapping[str, Any], steered: SteeredOptimizer
 ) -> None:
-    """Compile a model with copies of what ``compile`` was given.
+    """Compile a model with copies of the arguments of ``compile``.
 
     With an optimizer of psnb it stays as it is: there may be no such one in Keras.
 

@@ -14,8 +14,8 @@ from psnb.errors import ConfigurationError
 def custom_objects(*things: Any) -> dict[str, Any]:
     """Return the classes and functions that are not Keras's, by the names that configs have.
 
-    Of layers, losses and metrics, and of all that they hold. They are found as objects: a name may
-    mean another class by now, as of a cell that has run again.
+    In layers, losses and metrics, and all that they hold. They are found as objects: a name may
+    mean another class by now, if a cell has run again.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def custom_objects(*things: Any) -> dict[str, Any]:
 
 
 def _held(things: Any) -> Iterator[Any]:
-    """Yield what has a config, and functions: those given, and those in their attributes."""
+    """Yield objects with a config, and functions: given ones, and those in their attributes."""
     seen: set[int] = set()
     left = [*things]
     while left:
@@ -61,7 +61,7 @@ def _held(things: Any) -> Iterator[Any]:
 
 
 def _attributes(thing: Any) -> Iterator[Any]:
-    """Yield the attributes of what has a config.
+    """Yield the attributes of an object with a config.
 
     But for methods that Keras has wrapped in functions that hold their object (`build`): these are
     in no config, and would have all of the object travel.

@@ -36,26 +36,26 @@ _BACKENDS = ("jax", "torch")
 class DistributedKeras:
     """A Keras model whose values are on parameter servers; made by `psnb.keras.distribute`.
 
-    `compile`, `fit`, `evaluate`, `predict` and `save` are those of Keras, and so are callbacks,
-    which run in the notebook, as batches end. Workers lease parts of the data and read them, and
-    every example is used exactly once an epoch. In mode `psnb.Sync` the notebook reads the batches
-    and hands them out in order, so that a round has the same batches whichever is faster or dies;
-    so it does with datasets that cannot be cut into parts, such as generators.
-    Metrics are added up over all workers, exactly: each batch counts once.
+    `compile`, `fit`, `evaluate`, `predict` and `save` are as in Keras, and so are callbacks, which
+    run in the notebook, as batches end. Workers lease parts of the data and read them, and every
+    example is used exactly once an epoch. In mode `psnb.Sync` the notebook reads the batches and
+    hands them out in order, so that a round has the same batches whichever is faster or dies; so it
+    does with datasets that cannot be cut into parts, such as generators. Metrics are added up over
+    all workers, exactly: each batch counts once.
 
     What a step changes besides weights is on the servers, too, and written by a rule that is right
     however late it comes: servers move the averages that ``BatchNormalization`` has by then towards
-    those of the batch, by its momentum; other state of layers (and averages with ``renorm``) is set
-    to what the step has computed, and the last one counts. In mode `psnb.Sync` the results of a
+    the batch's, by its momentum; other state of layers (and averages with ``renorm``) is set to the
+    values that the step has computed, and the last one counts. In mode `psnb.Sync` the results of a
     round are averaged. Random seeds are drawn afresh for each step, and are the same when it runs
-    again. What is frozen stays as it is.
+    again. Frozen weights stay as they are.
 
     In mode `psnb.Sync`, if a callback has a hook for batches of training, a round is scheduled when
     the hooks of the one before have run. So ``on_train_batch_begin`` steers its batch, and
     ``on_train_batch_end`` sees the weights after it, or after its round. The cost: each round waits
-    for the hooks, and for its batches to reach the workers. Keras's own callbacks do not count, but
-    for those that save at batches. In other modes batches overlap: a hook sees the weights of its
-    moment.
+    for the hooks, and for its batches to reach the workers. Keras's own callbacks do not count,
+    except those that save at batches. In other modes batches overlap: a hook sees the weights of
+    its moment.
 
     Attributes
     ----------
@@ -122,12 +122,12 @@ class DistributedKeras:
         ----------
         optimizer : str, keras.optimizers.Optimizer or Optimizer
             One that psnb has, too, with its hyperparameters: SGD, Adagrad, Adam, AdamW, RMSprop.
-            For what `distribute` was given no other one for.
+            For parameters for which `distribute` was given no other.
         loss, loss_weights, metrics, weighted_metrics
-            As in Keras. Metrics must add up: those of Keras that count or average do.
+            As in Keras. Metrics must add up: Keras's metrics that count or average do.
         run_eagerly, steps_per_execution, jit_compile, auto_scale_loss
-            As in Keras. Workers run each batch by itself; JAX compiles it, and torch does not. What
-            is something else is refused.
+            As in Keras. Workers run each batch by itself; JAX compiles it, and torch does not.
+            Anything else is refused.
 
         Raises
         ------
@@ -310,11 +310,10 @@ class DistributedKeras:
     def describe(self, batch: Any) -> StepDescription:
         """Return the operations of a training step for a batch, in their order.
 
-        First what is pulled from which servers; then the operations of the backend with their
-        dtypes and shapes, those of layers (torch) and functions (JAX) indented; then what is
-        pushed. Printed, it has a line for each. Nothing is written. With JAX nothing is carried
-        out, and the operations that compute gradients are among the others; with torch the loss is
-        computed once.
+        First the pulls from each server; then the operations of the backend with their dtypes and
+        shapes, operations of layers (torch) and functions (JAX) indented; then the pushes. Printed,
+        it has a line for each. Nothing is written. With JAX nothing is computed, and the operations
+        that compute gradients are among the others; with torch the loss is computed once.
 
         Parameters
         ----------
@@ -334,7 +333,7 @@ class DistributedKeras:
 
     @property
     def layers(self) -> list[LayerView]:
-        """The layers, to be read: what they are, and the values that their weights have now."""
+        """The layers, to be read: their attributes, and the present values of their weights."""
         return [LayerView(each, self._read) for each in self._model.layers]
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> LayerView:
@@ -384,7 +383,7 @@ class DistributedKeras:
         Raises
         ------
         InvalidArrayError
-            If they are not those of the model; nothing was changed.
+            If they are not the model's; nothing was changed.
         """
         self._compiled().write(weights)
 
@@ -400,7 +399,7 @@ class DistributedKeras:
         self._plain().save_weights(filepath, overwrite=overwrite)
 
     def load_weights(self, filepath: str | Path, **options: Any) -> None:
-        """Replace the weights by those of a file, of this model or of the undistributed one."""
+        """Replace the weights by a file's, of this model or of the undistributed one."""
         plain = self._plain()
         plain.load_weights(filepath, **options)
         self.set_weights(plain.get_weights())
@@ -461,26 +460,26 @@ def distribute(
 ) -> DistributedKeras:
     """Put a Keras model on parameter servers, or take up what the strategy has of it.
 
-    Its ``keras.layers.Embedding`` become tables, those of models in it too, however often each is
+    Its ``keras.layers.Embedding`` become tables, also in models within it, however often each is
     called; all other weights become parts of few variables. BatchNormalization's averages are
-    averaged there by its momentum, and other state of layers is set to what the last step has
-    computed, however late a step comes. Keras's backend is JAX or torch, the same in the notebook
-    and on the workers: models bring it along to workers that have not imported Keras. The model
-    itself stays as it is.
+    averaged there by its momentum, and other state of layers is set to the last step's values,
+    however late a step comes. Keras's backend is JAX or torch, the same in the notebook and on the
+    workers: models bring it along to workers that have not imported Keras. The model itself stays
+    as it is.
 
     On a strategy of `psnb.attach` or `psnb.resume`, `compile` *adopts* the parameters of the model
-    that had its name, if names, shapes and dtypes of weights are those of the model: they stay as
-    they are, with the state of their optimizers, and training goes on; a warning says so. The
-    model's own values are not used, but for those that are frozen, which must be equal. Models and
-    layers that Keras has given names with a number (``dense_1``) are found by their order.
+    that had its name, if names, shapes and dtypes of weights are the model's: they stay as they
+    are, with the state of their optimizers, and training continues; a warning says so. The model's
+    own values are not used, except frozen ones, which must be equal. Models and layers that Keras
+    has given names with a number (``dense_1``) are found by their order.
 
     Parameters
     ----------
     model : keras.Model
         Functional or sequential, and built. Layers, losses and metrics of your own may be in it.
     strategy : ParameterServerStrategy
-        Whose servers. Its coordinator (`psnb.ClusterCoordinator`, one for each strategy) runs what
-        the model does.
+        Whose servers. Its coordinator (`psnb.ClusterCoordinator`, one for each strategy) runs the
+        model.
     sparse, dense : Optimizer or callable, optional
         For tables and for all other weights, or a function from the name of an embedding, or from
         the path of a weight, to one; by default that of ``compile``.
@@ -504,8 +503,8 @@ def distribute(
 
     Notes
     -----
-    psnb's own optimizers, for ``sparse`` and ``dense``, have defaults of their own; what
-    ``compile`` is given keeps Keras's:
+    psnb's own optimizers, for ``sparse`` and ``dense``, have defaults of their own; optimizers for
+    ``compile`` keep Keras's:
 
     ========  =======================================  =======================================
     ..        psnb                                     Keras

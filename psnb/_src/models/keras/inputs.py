@@ -1,4 +1,4 @@
-"""ModelInputs: what a Keras model takes, as arrays by name."""
+"""ModelInputs: a Keras model's inputs, as arrays by name."""
 
 from __future__ import annotations
 

@@ -110,8 +110,8 @@ class _Rows:
 class _IdsOf:
     """Finds the ids of each table in the inputs of a batch, before the model is computed.
 
-    The model is traced once without rows. Ids that are an input are taken from the arrays; what the
-    model computes (a column, a sum) is a program of its own, of which XLA leaves out all else.
+    The model is traced once without rows. Ids that are an input are taken from the arrays; computed
+    ids (a column, a sum) are a program of their own, of which XLA leaves out all else.
     """
 
     def __init__(self, network: KerasNetwork, dims: Mapping[str, int]) -> None:
@@ -154,7 +154,6 @@ class _IdsOf:
         ]
 
     def _asked(self, x: Any) -> dict[str, list[Any]]:
-        """Return the ids that each table is asked for."""
         asked: dict[str, list[Any]] = {table: [] for table in self._dims}
 
         def collect(table: str, ids: Any) -> Any:

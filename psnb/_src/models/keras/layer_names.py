@@ -25,7 +25,7 @@ _NUMBERED = re.compile(r"(.*?)(?:_(\d+))?", re.ASCII)
 def numbered_kinds(model: Any) -> set[str]:
     """Return what Keras calls the layers of a model that have no name, without numbers.
 
-    Those of ``Embedding`` are among them: a split model has lookups in their places.
+    Including those of ``Embedding``: a split model has lookups in their places.
     """
     kinds = {type(each) for each in every_layer(model)}
     return {_snake(kind.__name__) for kind in (*kinds, keras.layers.Embedding)}
@@ -64,7 +64,7 @@ def named_alike(kinds: Collection[str], record: ModelRecord, wanted: WantedModel
     Raises
     ------
     ConfigurationError
-        If the names are the same, but those that Keras may have given are in another order.
+        If the names are the same, but names that Keras may have given are in another order.
     """
     here = _names(wanted)
     there = [
@@ -106,8 +106,8 @@ def named_alike(kinds: Collection[str], record: ModelRecord, wanted: WantedModel
 def _orders(record: ModelRecord) -> Iterator[list[str]]:
     """Yield names that were placed in the order of the model.
 
-    Those in each variable, the first ones of variables, and tables. Weights that are clipped each
-    by itself have variables called like them, which come after all others.
+    The weights in each variable, the first of each variable, and the tables. Weights that are
+    clipped each by itself have variables of their names, which come after all others.
     """
     for variables in record.arrays.values():
         first: dict[bool, list[str]] = {}

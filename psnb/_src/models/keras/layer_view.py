@@ -25,9 +25,9 @@ _DESCRIBING = ("compute_output_shape", "count_params", "get_config", "get_layer"
 class LayerView:
     """What a layer is, and the values that its weights have on the servers.
 
-    It has the attributes of the layer: weights are arrays of the values of now, layers in it are
-    views too. What computes or changes something raises `ConfigurationError`. To `isinstance` it is
-    what the layer is.
+    It has the attributes of the layer: weights are arrays of the present values, layers in it are
+    views too. Methods that compute or change something raise `ConfigurationError`. For `isinstance`
+    it is of the layer's class.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class LayerView:
             return tuple(shown) if isinstance(value, tuple) else shown
         if name in _DESCRIBING:
             return lambda *args, **kwargs: self._shown("", value(*args, **kwargs))
-        # What is computed has the values that the model began with.
+        # Computations have the values that the model began with.
         if callable(getattr(type(self._layer), name, None)) or keras.ops.is_tensor(value):
             self._refuse(name)
         if isinstance(value, keras.KerasTensor):

@@ -1,7 +1,7 @@
-"""MovingAverages: what calls of `BatchNormalization` blend into their moving averages.
+"""MovingAverages: how calls of `BatchNormalization` blend into their moving averages.
 
 As `psnb._src.models.torch.moving_averages`: a call that begins with zeros for averages gives its
-share of them to the last digit. Threads: each notes what it computes itself.
+share of them to the last digit. Threads: each notes its own computations.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class MovingAverages:
     def blend(self, variable: Any, before: Any, now: Any) -> Blended:
         """Return what a step has blended into a variable that it has written to.
 
-        What cannot be blended is set to what the step has computed: a late change would make of it
-        what no step has.
+        State that cannot be blended is set to the step's value: a late change would give it a value
+        that no step has computed.
         """
         blend, left = self._blends.get(id(variable), ((0.0, None), None))
         if left is not None and left is now:

@@ -1,6 +1,6 @@
-"""KerasNetwork: what a model computes, as a function of the values of its variables.
+"""KerasNetwork: a model's computation, as a function of the values of its variables.
 
-For both backends: what it gets and returns are tensors of Keras's. Threads: several may call one;
+For both backends: arguments and results are Keras's tensors. Threads: several may call one;
 variables keep their own values, as all values come from outside.
 """
 
@@ -48,13 +48,13 @@ class Computed:
     outputs : object
         The model's.
     loss : tensor or None
-        With all that layers and regularizers add; None without targets.
+        With the losses of layers and regularizers; None without targets.
     metrics : list of tensor
-        What to add to the metrics' variables.
+        The terms to add to the metrics' variables.
     moved : dict
-        The share and the term of what was moved in the state, by name; see `Blend`.
+        The share and the term of moved state, by name; see `Blend`.
     weight : tensor or None
-        Of how many numbers the loss is the mean; None without targets.
+        The number of values of which the loss is the mean; None without targets.
     """
 
     outputs: Any
@@ -92,7 +92,7 @@ class KerasNetwork:
     ) -> None:
         self._tail, self._compiled = tail, dict(compiled)
         self.inputs = ModelInputs(tail)
-        # What is frozen stays where it is, and travels with the model.
+        # Frozen weights stay where they are, and travel with the model.
         still = [*adapted(tail), *(each for each in layers_of(tail) if not each.trainable)]
         frozen = {id(v) for each in still for v in each.weights}
         learning = tail.trainable_variables
@@ -175,7 +175,7 @@ class KerasNetwork:
                 if (now := scope.get_current_value(each)) is not before[name]
             }
             metrics_ = [scope.get_current_value(each) for each in variables]
-            # What is written and not on servers would be that of one worker.
+            # Written state that is not on servers would be one worker's.
             written = [e.path for e in self._local if scope.get_current_value(e) is not None]
             learned = [
                 each.path
@@ -196,9 +196,9 @@ class KerasNetwork:
         return Computed(outputs, loss, metrics_, moved, weight)
 
     def _weight(self, outputs: Any, weights: Any) -> Any:
-        """Return of how many numbers the loss is the mean: those of outputs that are not masked.
+        """Return the number of values of which the loss is the mean, without masked ones.
 
-        Of a sum it is 1, as of no mean. Where losses reduce in several ways, the first one counts.
+        For a sum it is 1, as no mean. Where losses reduce in several ways, the first one counts.
         """
         losses_ = self._tail._compile_loss
         each = getattr(losses_, "_flat_losses", None) or ()
@@ -218,7 +218,7 @@ class KerasNetwork:
         batch : mapping
             As for `computed`, with targets.
         shaped : callable
-            Calls a function with arrays for the shapes of what it makes, as far as it can do that.
+            Calls a function with arrays for the shapes of its results, as far as it can.
         """
         if self._built:
             return
@@ -263,7 +263,7 @@ class KerasNetwork:
                 )
 
     def layers(self) -> Iterator[tuple[str, Any]]:
-        """Yield the layers with their names, those of models in the model, too."""
+        """Yield the layers with their names, also of models in the model."""
         for each in layers_of(self._tail):
             yield each.name, each
 
@@ -283,7 +283,7 @@ class KerasNetwork:
         return sum(math.prod(each.shape) for each in self._tail.metrics_variables)
 
     def results(self, value: np.ndarray) -> dict[str, Any]:
-        """Return the metrics from what was added up, one after another."""
+        """Return the metrics from the sums, one after another."""
         start = 0
         for variable in self._tail.metrics_variables:
             size = int(np.prod(variable.shape))
@@ -328,7 +328,7 @@ def _tensors(given: Any) -> Any:
 
 def _counted(output: Any) -> Any:
     """Return how many numbers of an output a mean counts, but for its last axis."""
-    mask = get_keras_mask(output)  # which cannot be had otherwise of what JAX traces
+    mask = get_keras_mask(output)  # which a trace of JAX does not give otherwise
     if mask is None:
         shape = output.shape[:1] if len(output.shape) < 2 else output.shape[:-1]
         return keras.ops.cast(math.prod(shape), "float32")

@@ -1,4 +1,4 @@
-"""Optimizers of Keras as those of psnb, which the servers apply."""
+"""Keras's optimizers as psnb's, which the servers apply."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def _check(given: Any, kind: str) -> None:
 class SteeredOptimizer:
     """The optimizer that ``compile`` was given, as the servers have it.
 
-    Setting ``learning_rate`` sets it on the servers, from the next update on, for all parameters
-    that ``compile``'s optimizer is for: not for those that ``distribute`` was given one for.
+    Setting ``learning_rate`` sets it on the servers, from the next update on, for all parameters of
+    ``compile``'s optimizer: not for parameters with one from ``distribute``.
 
     Parameters
     ----------

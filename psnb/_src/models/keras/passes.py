@@ -1,6 +1,6 @@
 """Passes: calling closures for all batches of a dataset, and returning their results.
 
-In the notebook's thread that asks for results; what is scheduled ahead runs meanwhile.
+In the notebook's thread that asks for results; closures that were scheduled ahead run meanwhile.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Passes:
         Parameters
         ----------
         closure : callable
-            Takes a batch with ``next`` from what it is given; returns None if there is none.
+            Takes a batch with ``next`` from its argument; returns None if there is none.
         steps : int or None
-            For how many batches; the next call goes on with those after them. None for all.
+            For how many batches; the next call continues after them. None for all.
         begin : callable
             Called with the number of a batch before its result is yielded.
         hold : bool
             In mode `Sync`, call ``begin`` before a batch is scheduled, yield when its round is
             applied, and schedule nothing before all of its round were taken: so a batch's taker
-            sees the parameters as they are after it, and ``begin`` changes what it is trained with.
+            sees the parameters as they are after it, and ``begin`` changes the parameters for it.
             In other modes there is no such moment, as batches of several workers overlap.
         """
         coordinator, count = self._coordinator, 0
@@ -107,7 +107,7 @@ class Passes:
                     coordinator.join(progress=False)  # likewise
                 if held:
                     remote.fetch()  # waits for its round
-                if (found := remote.returned()) is not None:  # its round goes on
+                if (found := remote.returned()) is not None:  # its round continues
                     if not held:
                         begin(count)
                     count += 1

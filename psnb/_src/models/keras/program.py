@@ -1,4 +1,4 @@
-"""KerasProgram: what workers compute of a Keras model: steps, metrics and predictions.
+"""KerasProgram: a Keras model on workers: steps, metrics and predictions.
 
 Threads: closures of several may use one.
 """
@@ -155,7 +155,7 @@ class KerasProgram(ABC):
 
     @abstractmethod
     def _shaped(self, function: Any, *given: Any) -> Any:
-        """Call a function with arrays, for the shapes of what it makes."""
+        """Call a function with arrays, for the shapes of its results."""
 
     def _prepared(self, batch: Any) -> tuple[dict[str, Any], int]:
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):

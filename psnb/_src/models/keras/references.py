@@ -1,4 +1,4 @@
-"""ModelReferences: finds what refers to a model besides its layers: on workers, a copy."""
+"""ModelReferences: finds references to a model outside of its layers, which workers would copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ModelReferences:
     model : keras.Model
         The model.
     layers : iterator of keras.layers.Layer
-        Its layers, and those of the models in it.
+        Its layers, and the layers of models in it.
     """
 
     def __init__(self, model: Any, layers: Iterator[Any]) -> None:

@@ -114,14 +114,14 @@ def plain_copy(model: Any, weights: Sequence[np.ndarray]) -> Any:
 def adapted(model: Any) -> Iterator[Any]:
     """Yield the layers that compute with what they have made of their weights, wherever they are.
 
-    So does ``Normalization``, which `adapt` has given a mean and a variance: for what computes, its
-    weights are constants.
+    So does ``Normalization``, which ``adapt`` has given a mean and a variance: for computations,
+    its weights are constants.
     """
     return (each for each in every_layer(model) if hasattr(each, "finalize_state"))
 
 
 def every_layer(model: Any) -> Iterator[Any]:
-    """Yield a model and the layers in it, those that layers hold too."""
+    """Yield a model and the layers in it, also within layers."""
     seen, left = {id(model)}, [model]
     while left:
         layer = left.pop()
@@ -154,7 +154,7 @@ def copied(layer: Any, of_lambda: type[keras.layers.Lambda]) -> Any:
 
 
 def layers_of(model: Any) -> Iterator[Any]:
-    """Yield the layers of a model, and those of the models in it."""
+    """Yield the layers of a model, and of the models in it."""
     for layer in model.layers:
         yield layer
         if isinstance(layer, keras.Model):

@@ -146,7 +146,7 @@ class _Prediction(nn.Module):
 
 @contextmanager
 def _seeded(given: dict[str, Any]) -> Iterator[None]:
-    """Let torch's own random numbers, which Keras uses for dropout, be those of the step."""
+    """Let torch's own random numbers, which Keras uses for dropout, be the step's."""
     if "seeds" not in given:
         yield
         return

@@ -30,7 +30,6 @@ def check_buffer(name: str, value: Tensor) -> None:
 
 
 def is_integer(dtype: torch.dtype) -> bool:
-    """Return whether a dtype is of integers."""
     return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
 
 
@@ -67,11 +66,11 @@ def from_kept(kept: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def moved(before: Tensor, now: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the share and the term of what a step has changed; see `Blend`.
+    """Return the share and the term of a step's change; see `Blend`.
 
-    What integers have counted is added. What a late change would make of others is unknown, so they
-    are set to what the step has computed: bools one by one, as each is a mark of its own, others as
-    a whole, or elements would be of several steps.
+    Integers count: their change is added. The effect of a late change on others is unknown, so they
+    are set to the step's values: bools one by one, as each is a mark of its own, others as a whole,
+    or elements would be of several steps.
     """
     if is_integer(now.dtype):
         if now.dtype in _WIDE:
@@ -82,7 +81,7 @@ def moved(before: Tensor, now: Tensor) -> tuple[Tensor, Tensor]:
     was, found = as_kept(before), as_kept(now)
     changed = (found != was) & ~(found.isnan() & was.isnan())
     if now.dtype != torch.bool:
-        # What stays infinite or NaN, in masks, could not be pushed.
+        # Numbers that stay infinite or NaN, in masks, could not be pushed.
         changed = changed.any() & (changed | found.isfinite())
     return changed.to(found.dtype), torch.where(changed, found, 0.0)
 

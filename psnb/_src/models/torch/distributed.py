@@ -1,6 +1,6 @@
 """DistributedModel: a PyTorch module whose parameters are on servers.
 
-Threads: each has its own copy of the module (without tables), so closures may run at once.
+Threads: each has its own copy of the module (without tables), so closures may run in parallel.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DistributedModel:
     own, so `train` and `eval` are for the thread that calls them.
 
     *Modes.* A closure begins in the modes that the model, and each module within it, had in the
-    notebook when the closure was scheduled. What a closure changes in them ends with it.
+    notebook when the closure was scheduled. A closure's changes of them end with it.
 
     In a closure, a step is one block; leaving it pushes the gradients of everything, and leaving it
     by an exception pushes nothing::
@@ -63,55 +63,55 @@ class DistributedModel:
 
     The model may be called, and ``backward`` too, several times in a block: gradients add up.
     ``torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)`` after ``backward`` clips all
-    gradients, those of rows included. Under ``torch.autocast``, use bfloat16: gradients that a
-    ``GradScaler`` scaled would be pushed as they are.
+    gradients, including rows'. Under ``torch.autocast``, use bfloat16: gradients that a
+    ``GradScaler`` has scaled would be pushed scaled.
 
     For evaluation, call the model outside of a block, after `eval` or under ``torch.no_grad()``.
     Parameters are fetched for each call, and tables are left without a trace.
 
     Notes
     -----
-    *Rows.* A step asks each server once and tells it once, if ids are inputs of the model or views
-    of them (``ids[:, 3]``), which is learned from the first batch, or declared. Ids that the module
-    computes are asked for table by table. What computes with the weight of a table itself, such as
-    a penalty or an output layer, gets all rows, and pushes the gradients of all.
+    *Rows.* A step pulls from each server once and pushes once, if ids are inputs of the model or
+    views of them (``ids[:, 3]``), which is learned from the first batch, or declared. Rows of ids
+    that the module computes are pulled table by table. Computations with the weight of a table
+    itself, such as a penalty or an output layer, get all rows, and push the gradients of all.
 
     *Buffers* that are part of the state are on the servers, too, and so are parameters with
-    ``requires_grad=False``, which forward may move (momentum encoders, target networks). What a
-    step has moved is written together with its gradients, and so exactly once, by a rule that is
+    ``requires_grad=False``, which forward may move (momentum encoders, target networks). A step's
+    changes of them are written together with its gradients, and so exactly once, by a rule that is
     right however late it comes. Running statistics of BatchNorm and InstanceNorm are moving
-    averages: servers move what they have by then towards the batch's, ``(1 - momentum) * average +
-    momentum * statistic``, so that a variance stays one. Integers count: what a step has added is
-    added. Bools that a step has changed are set, one by one. All others are set, as a whole, to
-    what the step has computed: the last one counts, and what others have made of them meanwhile is
-    lost. (So are statistics that something else moves: a layer of another kind, a compiled one.) In
-    mode `psnb.Sync` the results of a round are averaged, and a bool is true if a step of the round
-    has set it. Sums that must not lose anything belong into integers, or into `psnb.metrics`; a
-    position in a ring counts on, and is taken modulo the ring's length where it is used. Buffers
-    that are not part of the state stay on each worker, as do the weights of frozen embeddings and
-    frozen parameters of integers, which must stay as they are. A buffer keeps its shape.
+    averages: servers move their present values towards the batch's, ``(1 - momentum) * average +
+    momentum * statistic``, so that a variance stays one. Integers count: a step's increment is
+    added. Bools that a step has changed are set, one by one. All others are set, as a whole, to the
+    step's values: the last one counts, and changes of others meanwhile are lost. (So are statistics
+    that another kind of layer moves, or a compiled one.) In mode `psnb.Sync` the results of a round
+    are averaged, and a bool is true if a step of the round has set it. Sums that must not lose
+    anything belong into integers, or into `psnb.metrics`; a position in a ring counts on, and is
+    taken modulo the ring's length where it is used. Buffers that are not part of the state stay on
+    each worker, as do the weights of frozen embeddings and frozen parameters of integers, which
+    must stay as they are. A buffer keeps its shape.
 
     *No gradient* is not a gradient of zeros. As with PyTorch alone, a parameter whose ``grad`` is
     None at the end of a step stays as it is, with the state of its optimizer and its count of
-    steps: what the loss does not depend on, and what is frozen. ``requires_grad`` is set as in
+    steps: if the loss does not depend on it, or it is frozen. ``requires_grad`` is set as in
     PyTorch, of `parameters`, of ``model.module``, of the module that was distributed, or with
     `requires_grad_`: in the notebook for closures that are scheduled from now on, in a closure for
-    the rest of it. What was frozen when it was distributed may learn later if an optimizer of torch
-    has it, but for embeddings; else a gradient of it is refused. (Rates that go by updates count
-    those of a variable, whichever of its parameters had a gradient.)
+    the rest of it. A parameter that was frozen when it was distributed may learn later if an
+    optimizer of torch has it, except embeddings; else its gradient is refused. (Schedules count the
+    updates of a variable, whichever of its parameters had a gradient.)
 
     Parameters
     ----------
     placed : PlacedModule
         The module without values, where they are, and where workers compute.
     plan : tuple of PlannedIds
-        Where in the inputs ids are, as far as that is known.
+        Where ids are in the inputs, as far as that is known.
     flags : Flags, optional
         Its modes, and what does not learn; by default those of ``placed``.
     note_local : callable, optional
-        Notes what identifies the values that are not on servers; stays in the notebook.
+        Notes an identification of the values that are not on servers; stays in the notebook.
     followed : FollowedModule, optional
-        What the notebook may set of the module and the optimizers that were given; stays there.
+        The module and the optimizers, as far as the notebook may set them; stays there.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class DistributedModel:
         return DistributedModel, (self._placed, self._plan, self._replicas.flags())
 
     def __psnb_referred__(self) -> tuple[object, ...]:
-        """Return what may change of what travels: functions that capture it travel again then."""
+        """Return the changeable part of its pickled form, after which functions are sent again."""
         self._follow()
         flags = self._replicas.flags()
         return self._placed.graph, *flags.modes.values(), *sorted(flags.frozen)
@@ -221,7 +221,7 @@ class DistributedModel:
             yield parameter
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield `parameters` with their names; those of rows are of the parameters they are of."""
+        """Yield `parameters` with their names; rows have the names of their parameters."""
         replica = self._replicas.get()
         if replica.current is not None:
             self._refresh(replica, replica.current)
@@ -242,7 +242,7 @@ class DistributedModel:
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
     ) -> IncompatibleKeys:
-        """Replace values by those of a state; the state of optimizers stays as it is.
+        """Replace values by a state's; the state of optimizers stays as it is.
 
         A table of any id then has the rows of the state and no others.
 
@@ -251,7 +251,7 @@ class DistributedModel:
         state_dict : mapping
             From `state_dict`, or of the undistributed module.
         strict : bool
-            Whether the keys must be those of the model; if not, what is in both is loaded.
+            Whether the keys must be the model's; if not, common keys are loaded.
 
         Returns
         -------
@@ -261,7 +261,7 @@ class DistributedModel:
         Raises
         ------
         InvalidArrayError
-            If keys, shapes or kinds are not those of this model; nothing was changed.
+            If keys, shapes or kinds are not this model's; nothing was changed.
         ServerLostError
             If a server is gone.
         """
@@ -287,10 +287,10 @@ class DistributedModel:
         ----------
         ids : mapping, optional
             Ids that embeddings will be asked for, by the name of the embedding in the module: for
-            those that the module computes, so that their rows come in the same round trip.
+            ids that the module computes, so that their rows come in the same round trip.
         weight : float, optional
-            In mode `psnb.Sync`, what the batch counts in its round: of how much its loss is the
-            mean. By default the number of examples that the model was called with, that is the
+            In mode `psnb.Sync`, the batch's weight in its round: how many values its loss is the
+            mean of. By default the number of examples that the model was called with, that is the
             length of its first input; give the number of tokens where the loss is a mean of these
             (``weight=mask.sum()``), and where ``model.module`` was called in another way.
 
@@ -298,7 +298,7 @@ class DistributedModel:
         ------
         ConfigurationError
             If the model was called, and nothing has a gradient at the end; if the module reads
-            what an earlier step has left, which would be that of one worker; if there are gradients
+            state that an earlier step has left, which would be one worker's; if there are gradients
             of parameters that were fetched before; or if this process does not have the device.
         InvalidArrayError
             If the loss or a gradient is not finite, ids are not integers, or a parameter changed
@@ -415,7 +415,7 @@ class DistributedModel:
                 "parameters have gradients, and were not fetched in this step: take model.module "
                 "within the block, `with model.step(): model.module.loss(...).backward()`"
             )
-        # What is on the CPU need not be moved; what numpy has no dtype for fits into float32.
+        # Tensors on the CPU need not be moved; dtypes that numpy lacks fit into float32.
         losses = [e.float() if e.element_size() < 4 else e for e in current.losses]
         there = {
             n: each for n, each in enumerate(losses) if each.device.type == replica.device.type
@@ -472,12 +472,12 @@ def distribute(
     other parameters become parts of few variables, and so do buffers: moving averages (BatchNorm)
     are averaged on the servers, integers are added to, others are set, which is right however late
     a step's update comes; see `DistributedModel`. The module itself stays as it is, so closures use
-    the model: what they have captured of the module raises where it is used.
+    the model: captured parts of the module raise where they are used.
 
     On a strategy of `psnb.attach` or `psnb.resume`, the module *adopts* the parameters of the model
-    that had its name, if names, shapes and dtypes are those of the module: they stay as they are,
-    with the state of their optimizers, and training goes on; a warning says so. The module's own
-    values are not used, but for what is on no server (frozen embeddings), which must be equal.
+    that had its name, if names, shapes and dtypes are the module's: they stay as they are, with the
+    state of their optimizers, and training continues; a warning says so. The module's own values
+    are not used, except values on no server (frozen embeddings), which must be equal.
 
     Parameters
     ----------
@@ -487,8 +487,8 @@ def distribute(
         Whose servers.
     optimizer : torch.optim.Optimizer or list of them, optional
         Taken over with hyperparameters and groups of parameters, before its first step: SGD,
-        Adagrad, Adam, AdamW, RMSprop, and SparseAdam for tables. Servers then compute what torch's
-        step would; in a training step there is no ``optimizer.step()``. See below.
+        Adagrad, Adam, AdamW, RMSprop, and SparseAdam for tables. Servers then compute the same as
+        torch's step; in a training step there is no ``optimizer.step()``. See below.
     sparse : Optimizer or callable
         Not needed to adopt: servers keep their optimizers, with the hyperparameters that they have
         now. One of another kind is refused, and a warning says which hyperparameters are others.
@@ -523,8 +523,8 @@ def distribute(
         precision or has no shape yet, or is referred to in a way that cannot be followed; a
         BatchNorm has ``momentum=None`` in another mode than `psnb.Sync`; there is no optimizer for
         a parameter; torch's has been used, is of another kind, or has a scheduler, hooks or
-        parameters of another module; a name is taken; what is to be adopted does not fit, which
-        the message lists; or there is no such kind of device. Nothing was placed.
+        parameters of another module; a name is taken; parameters to adopt do not fit, which the
+        message lists; or there is no such kind of device. Nothing was placed.
     SerializationError
         If the module cannot be pickled; the message names the part that cannot.
     ServerLostError
@@ -548,9 +548,9 @@ def distribute(
 
     Rows of tables change only with batches that have them: torch alone would move the others, too,
     by momentum, moments and decay, unless it is ``SparseAdam``; with SGD and Adagrad without decay
-    there is no difference. Moments of rows that come back are those that they had. Corrections and
-    decays of rates count a table's updates, on each server. ``foreach``, ``fused`` and
-    ``capturable`` change no numbers, and nothing here.
+    there is no difference. Rows that come back have their former moments. Corrections and decays of
+    rates count a table's updates, on each server. ``foreach``, ``fused`` and ``capturable`` change
+    no numbers, and nothing here.
     """
     if not isinstance(module, nn.Module):
         raise ConfigurationError(

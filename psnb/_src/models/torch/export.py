@@ -1,4 +1,4 @@
-"""Exports a module: what `psnb._src.models.export.torch_program` runs without the training code.
+"""Exports a module, for `psnb._src.models.export.torch_program` to run without its code.
 
 ``torch.export`` traces the module, with lookups as operators of their own and the number of
 examples as a symbol: one graph is for batches of any size, and nothing is compiled when it runs.
@@ -118,7 +118,7 @@ class _FedTensors(NamedTuple):
 
 
 class _Flat(nn.Module):
-    """Takes the tensors of all feeds, and returns those of all outputs."""
+    """Takes the tensors of all feeds, and returns the tensors of all outputs."""
 
     def __init__(self, module: nn.Module, given: Any, results: list[Any]) -> None:
         super().__init__()
@@ -187,14 +187,14 @@ def exported(
     """
     module = _traceable(module, tables).eval()
     given, places, tensors = _feeds(module, example)
-    results: list[Any] = []  # no attribute: those are put back after the tracing
+    results: list[Any] = []  # no attribute: attributes are restored after the tracing
     flat = _Flat(module, given, results)
 
     def hint(error: Exception) -> str:
         return _DECIDES if isinstance(error, GuardOnDataDependentSymNode) else ""
 
     with tracing(type(module).__name__, hint), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # those of torch about itself
+        warnings.simplefilter("ignore")  # torch's about itself
         program = torch.export.export(flat, tuple(tensors), dynamic_shapes=(_dims(places),))
         program = program.run_decompositions(_DECOMPOSED)
     graph, dense, forms = _graph(program, places)
@@ -234,8 +234,7 @@ def _traceable(module: nn.Module, tables: Mapping[str, Embedding]) -> nn.Module:
 class _TracedEncoder(nn.TransformerEncoder):
     """An encoder that gives zeros for padding, as torch's own does where it computes no gradients.
 
-    There it leaves out what is padded, if that is at the end of each sequence; what is exported
-    computes it.
+    There it leaves out padding, if that is at the end of each sequence; the export computes it.
     """
 
     def forward(

@@ -99,7 +99,7 @@ class FollowedOptimizers:
         self._seen = now
 
     def _settings(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """Return the hyperparameters of each group of those that are still there."""
+        """Return the hyperparameters of each group of the optimizers that still exist."""
         return {
             (number, index): {
                 key: value.item() if isinstance(value, Tensor) else value

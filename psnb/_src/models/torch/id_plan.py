@@ -1,9 +1,9 @@
 """IdPlan: where in the inputs of a model the ids of its tables are, as learned from a batch. Pure.
 
 A model is given a batch, and its layers take ids from it: a whole tensor, a column, a few
-columns. From how they did it once, the ids of the next batch are known before the model runs, so
-that the rows of all tables come in one round trip. What a layer computes first (``ids + offset``)
-is not part of an input, and is asked for when it is there.
+columns. From a first batch it is known how, and so the ids of the next batch are known before the
+model runs, so that the rows of all tables come in one round trip. Ids that a layer computes (``ids
++ offset``) are not part of an input, and their rows are pulled when they are there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ModelPass: what one thread's model computes with, from the pull to the push.
+"""ModelPass: the tensors of one thread's model, from the pull to the push.
 
 The rows that are pulled become leaves of autograd, one for each table, however often the table is
-used; their gradients are pushed together with those of all other parameters.
+used; their gradients are pushed together with all other parameters'.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ModelPass:
     learns : bool
         Whether rows take gradients.
     owner : object
-        Whose tables these are: what looks up with the pass has the same owner.
+        The owner of the tables: layers that look up with the pass have the same.
 
     Attributes
     ----------
@@ -234,7 +234,7 @@ class ModelPass:
     def push(
         self, gradients: Mapping[Handle, Pushed], loss: float, weight: float | None = None
     ) -> None:
-        """Push gradients; see `BatchRows.push`. The weight is by default that of the examples."""
+        """Push gradients; see `BatchRows.push`. The weight is by default the number of examples."""
         weight = self.examples if weight is None else weight
         self._rows.push(gradients, self._used_rows(), loss, weight)
 
@@ -262,7 +262,7 @@ class ModelPass:
     def _used_rows(self) -> dict[Embedding, np.ndarray]:
         """Return the positions that were looked up, of tables with ids that were not.
 
-        What was expected for nothing has no gradient: a gradient of zero would move it, too.
+        Rows that were fetched in vain have no gradient: a gradient of zero would move them, too.
         """
         found = {}
         for name, numbers in self._looked_up.items():
@@ -294,7 +294,7 @@ def _joined(path: Path) -> str:
 
 
 def _version(ids: Tensor) -> int:
-    """Return how often a tensor was changed in its place; what inference makes does not count."""
+    """Return how often a tensor was changed in place; tensors of inference do not count."""
     return -1 if ids.is_inference() else ids._version
 
 
@@ -332,14 +332,14 @@ def _noting_losses(backward: Callable[..., None]) -> Callable[..., None]:
 
 
 def _as_number(losses: Tensor, gradient: Tensor | None) -> Tensor:
-    """Return a loss; of several the largest size, but of those that a gradient of zero masks."""
+    """Return a loss; of several the largest size, without those that a gradient of zero masks."""
     if gradient is not None:
         losses = torch.where(gradient.detach() != 0, losses, 0)
     return losses.abs().amax() if losses.numel() > 1 or losses.is_complex() else losses
 
 
 def _leaves_of(value: Any) -> list[Any]:
-    """Return the rows that take the gradient of a table's weight; what else it is, itself."""
+    """Return the rows that take the gradient of a table's weight; another tensor as it is."""
     if getattr(value, "owner", None) is None:
         return [value]
     return [

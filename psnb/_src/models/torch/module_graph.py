@@ -2,7 +2,7 @@
 
 Modules, parameters and buffers are referred to from anywhere: from functions and hooks that an
 attribute holds, lists next to the module, objects of the user. In a copy all of these references
-lead to what the copy has. So a graph is copied by pickling it, where functions are followed;
+lead into the copy. So a graph is copied by pickling it, where functions are followed;
 ``copy.deepcopy`` takes functions over as they are, with the module that they have captured.
 """
 
@@ -36,7 +36,7 @@ Span = tuple[int, int]
 """Where in memory something begins and ends."""
 
 Hooks = tuple[Any, Any]
-"""The hooks of a gradient, and those that run after it was accumulated, as torch keeps them."""
+"""The hooks of a gradient, and the hooks after its accumulation, as torch keeps them."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,10 @@ class ModuleGraph:
         module : torch.nn.Module
             The module.
         instead : mapping
-            By id what the copy has in place of tensors.
+            By id the copy's objects in place of tensors.
         later : container of int
-            The ids of frozen parameters that may learn later: they are followed as those that do.
+            The ids of frozen parameters that may learn later: they are followed as learned ones
+            are.
 
         Raises
         ------
@@ -126,7 +127,6 @@ class ModuleGraph:
 
 
 def hooks_of(parameter: Tensor) -> Hooks:
-    """Return the hooks of a parameter."""
     return parameter._backward_hooks, parameter._post_accumulate_grad_hooks
 
 
@@ -158,7 +158,7 @@ def check_references(module: nn.Module, graph: object) -> None:
 def check_module(module: nn.Module, later: Container[int] = ()) -> None:
     """Raise ConfigurationError if what a module does is not all in its graph.
 
-    ``later`` are those of `ModuleGraph.of`.
+    ``later`` is as for `ModuleGraph.of`.
     """
     known = _Known(module, later)
     known.check_apart()
@@ -200,9 +200,9 @@ def keep_here(module: nn.Module, served: str) -> None:
 
 
 class _Known:
-    """The modules, parameters and buffers of a module, and where those that learn are in memory.
+    """The modules, parameters and buffers of a module, and where learned ones are in memory.
 
-    Those with an id in ``later`` learn later.
+    Parameters with an id in ``later`` learn later.
     """
 
     def __init__(self, module: nn.Module, later: Container[int] = ()) -> None:
@@ -236,7 +236,7 @@ class _Known:
         return what
 
     def check_apart(self) -> None:
-        """Raise ConfigurationError if memory of a parameter is that of another one, or a buffer."""
+        """Raise ConfigurationError if a parameter shares memory with another one, or a buffer."""
         for (one, first), (other, second) in pairwise(self._spans):
             if other[0] < one[1]:
                 raise self._same_memory(second, first)
@@ -247,7 +247,7 @@ class _Known:
                 raise self._same_memory(each, shown)
 
     def _at(self, span: Span) -> Tensor | None:
-        # Those that learn are apart from each other.
+        # Learned ones do not share memory.
         at = bisect_left(self._starts, span[1]) - 1
         return self._spans[at][1] if at >= 0 and self._spans[at][0][1] > span[0] else None
 
@@ -304,7 +304,7 @@ class _Checking(_Pickler):
 
 
 class _Copier(_Pickler):
-    """Copies a graph: what belongs to the module, and what leads to it."""
+    """Copies a graph: the parts of the module, and references to it."""
 
     def __init__(self, known: _Known, instead: Mapping[int, object]) -> None:
         super().__init__(known)
@@ -315,7 +315,6 @@ class _Copier(_Pickler):
         self.views: list[View] = []
 
     def copied(self, value: Any) -> Any:
-        """Return the copy."""
         self.dump(value)
         self.buffer.seek(0)
         return _Unpickler(self.buffer, [copied for _, copied in self._kept]).load()

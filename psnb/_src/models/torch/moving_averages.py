@@ -1,4 +1,4 @@
-"""MovingAverages: what calls of BatchNorm and its like blend into their running statistics. Pure.
+"""MovingAverages: how calls of BatchNorm and its like blend into running statistics. Pure.
 
 A call makes ``(1 - share) * average + share * statistic`` of an average, and its result depends
 on the batch alone. So it is called with zeros for averages, which gives ``share * statistic`` to
@@ -23,8 +23,8 @@ _AVERAGES = ("running_mean", "running_var")
 class MovingAverages:
     """Notes what calls of a module blend into averages, from one `begin` to the next.
 
-    What else changes an average is noticed by its value: code of the user's that writes to it, a
-    call that is compiled, or one under ``torch.inference_mode``.
+    Other changes of an average are noticed by its value: by the user's code, a compiled call, or
+    one under ``torch.inference_mode``.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class _Layer:
                 yield name, blend
 
     def _calling(self, module: nn.Module, given: Any) -> None:
-        # What is compiled, or computes for inference alone, moves averages by itself.
+        # Compiled modules, and modules in inference mode, move averages by themselves.
         if (
             not module.training
             or torch.compiler.is_compiling()

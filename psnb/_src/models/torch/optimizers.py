@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch as those of psnb, which the servers apply."""
+"""PyTorch's optimizers as psnb's, which the servers apply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS = ("SGD", "Adagrad", "Adam", "AdamW", "SparseAdam", "RMSprop")
 class _Taken(NamedTuple):
     """The optimizer of a parameter, and of which of torch's kinds it was.
 
-    And which optimizer and group it was, among those that were given.
+    And which optimizer and group it was, among the given ones.
     """
 
     optimizer: Optimizer
@@ -131,7 +131,7 @@ def take_over(
 def trained_by(given: TorchOptimizers | None) -> set[int]:
     """Return the ids of the parameters that optimizers have and can move, unless they are tables.
 
-    What is none of torch's is left out: `take_over` says what is wrong with it.
+    Objects that are none of torch's are left out: `take_over` reports them.
     """
     several = given if isinstance(given, list | tuple) else [given]
     return {
@@ -186,7 +186,7 @@ def _name(
 def _choice(
     found: Mapping[str, _Taken | None], others: OptimizerChoice | None, what: str
 ) -> OptimizerChoice:
-    """Return a function from a name to its optimizer: torch's, or that of ``sparse`` or ``dense``.
+    """Return a function from a name to its optimizer: torch's, ``sparse`` or ``dense``.
 
     Raises
     ------
@@ -269,7 +269,7 @@ def _made(kind: str, group: Mapping[str, Any]) -> Optimizer:
 def _fresh(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> dict[str, float]:
     """Return where the accumulators of a group begin, if it has any.
 
-    Adagrad makes them with the optimizer, from its own argument and not from that of a group.
+    Adagrad makes them with the optimizer, from its own argument and not from a group's.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """ModuleStage: a part of a PyTorch model, for a pipeline of several.
 
-Threads: those of all closures on a worker may share one; each has its own module.
+Threads: the closures of a worker may share one; each has its own module.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ModuleStage:
         return tree_map(lambda e: e.cpu().numpy() if isinstance(e, Tensor) else e, outputs)
 
     def backward(self, inputs: Any, gradient: Sequence[np.ndarray], scale: float) -> Any:
-        """Push the gradients of the parameters, and return that of the inputs.
+        """Push the gradients of the parameters, and return the inputs' gradient.
 
         Parameters
         ----------
@@ -92,7 +92,7 @@ class ModuleStage:
                 torch.as_tensor(each, dtype=of.dtype, device=of.device) * scale
                 for each, of in zip(gradient, found, strict=True)
             ]
-            # What was made of no parameter and no float has no gradient to give.
+            # A result of no parameter and no float has no gradient.
             learns = [number for number, each in enumerate(found) if each.requires_grad]
             torch.autograd.backward([found[n] for n in learns], [by[n] for n in learns])
         back = [torch.zeros_like(e) if e.grad is None else e.grad / scale for e in leaves]

@@ -57,7 +57,6 @@ class PlacedModule:
 
     @property
     def template(self) -> nn.Module:
-        """The module."""
         return self.graph.module
 
     def sources(self) -> DenseSources:
@@ -90,7 +89,7 @@ class PlacedModule:
         Raises
         ------
         InvalidArrayError
-            If keys or shapes are not those of the module; nothing was changed.
+            If keys or shapes are not the module's; nothing was changed.
         """
         keys = check_keys(state, self.names, strict=strict)
         checked = self._checked(state)
@@ -116,7 +115,7 @@ class PlacedModule:
         InvalidArrayError
             If something in it has another shape or kind than the model's.
         """
-        # Of several keys of one value the last one counts, as in torch.
+        # If a value has several keys, the last one counts, as in torch.
         given = {name: (key, state[key]) for key, name in self.names.items() if key in state}
         arrays = {
             name: checked_array(*given[name], place.shape)
@@ -157,7 +156,7 @@ class PlacedModule:
 
 
 def _read_table(name: str, table: Embedding) -> dict[str, Tensor]:
-    """Return what a table holds: all rows, or those that ids have got, in their order."""
+    """Return a table's rows: all, or the rows of known ids, in their order."""
     if table.rows is not None:
         return {name: torch.from_numpy(read_rows(table))}
     states = shards_of(table).shard_states()

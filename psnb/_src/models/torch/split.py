@@ -80,17 +80,15 @@ class SplitModule:
     tables : list of TableForm
         What becomes tables.
     parameters, buffers : dict
-        The initial values of what becomes parts of variables, by name, those of buffers as
-        `as_kept`. Frozen parameters are among the buffers: forward may move them (momentum
-        encoders, target networks).
+        The initial values of parts of variables, by name, buffers as `as_kept`. Frozen parameters
+        are among the buffers: forward may move them (momentum encoders, target networks).
     frozen : tuple of str
         Which of the buffers are parameters that could learn.
     fixed : tuple of str
         The weights of frozen embeddings, and of integers: too large to come with each step, they
         stay in the module.
     names : dict
-        For each key of the module's state the name of what it is a value of; several keys may be of
-        one parameter.
+        For each key of the module's state the name of its parameter; several keys may be of one.
     local : tuple of str
         The keys of the state whose values are not on servers.
     """
@@ -139,7 +137,7 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
     module : torch.nn.Module
         The module.
     trained : collection of int
-        The ids of parameters that an optimizer has: those that are frozen may learn later.
+        The ids of parameters that an optimizer has: frozen ones may learn later.
 
     Raises
     ------
@@ -163,7 +161,7 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
     check_module(module, later)
     tables = list(_tables(module))
     weights = {id(form.weight): form.name for form in tables if form.weight is not None}
-    # Of one tensor with several names, the first one counts.
+    # If one tensor has several names, the first one counts.
     names: dict[str, str] = {}
     first: dict[int, str] = dict(weights)
     for form in tables:
@@ -218,7 +216,7 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
         check_references(module, graph)
     except ConfigurationError:
         raise
-    except Exception as error:  # of what is pickled, which has errors of its own
+    except Exception as error:  # of a pickled object, which raises errors of its own
         raise _cannot_travel(graph.module, error) from error
     for value in parameters.values():
         if value.dtype not in _LEARNING_DTYPES:
@@ -254,8 +252,8 @@ def _tables(module: nn.Module) -> Iterator[TableForm]:
             weight = each.weight
             assert isinstance(weight, Tensor)
             using = users[id(weight)]
-            # What a layer uses as a whole (a tied output layer, say) is a parameter like others,
-            # and so is what has hooks: they get the gradient of the whole.
+            # A table that a layer uses as a whole (a tied output layer, say) is a parameter like
+            # others, and so is one with hooks: they get the gradient of the whole.
             if (
                 weight.requires_grad
                 and not any(hooks_of(weight))
@@ -286,7 +284,7 @@ def _not_followed(
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield what modules hold besides their parts, inner ones first, and hooks of parameters."""
+    """Yield modules' attributes other than parts, inner ones first, and hooks of parameters."""
     for path, each in reversed(list(module.named_modules())):
         for name, value in vars(each).items():
             if name not in ("_parameters", "_buffers", "_modules"):

@@ -20,7 +20,7 @@ from psnb.errors import ConfigurationError
 
 
 class Owner:
-    """Whose tables some are: those of one thread's module.
+    """The owner of tables: one thread's module.
 
     Attributes
     ----------
@@ -72,7 +72,6 @@ class TableWeight(Tensor):
     owner: object
 
     def __new__(cls, table: str, like: Tensor, device: torch.device | None = None) -> TableWeight:
-        """Make one."""
         return _made(table, tuple(like.shape), like.dtype, str(device or "cpu"), vars(like))
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -109,7 +108,7 @@ class TableWeight(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Raise ConfigurationError: what comes here has gone around the above."""
+        """Raise ConfigurationError: a call that comes here has gone around the methods above."""
         raise ConfigurationError(
             f"{func} takes the weight of an embedding whose rows are on servers in a way that psnb "
             "cannot follow: let it take embedding(ids), or weight + 0, all rows"
@@ -167,7 +166,7 @@ def _rows(weight: TableWeight, ids: Tensor, options: dict[str, Any]) -> tuple[Te
     if padding is not None and padding < 0:
         padding += len(weight)
     options["padding_idx"] = found.find(weight.table, padding)
-    options["sparse"] = False  # its gradient is that of rows as it is
+    options["sparse"] = False  # its gradient is the rows' gradient as it is
     return rows if weight.requires_grad else rows.detach(), position
 
 
@@ -273,7 +272,7 @@ class HashedEmbedding(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        # The number of rows is that of the state.
+        # The number of rows is the state's.
         for name in (IDS, ROWS):
             if prefix + name in state_dict:
                 setattr(self, name, torch.empty_like(state_dict[prefix + name]))

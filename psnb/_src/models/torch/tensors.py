@@ -67,10 +67,10 @@ def as_torch(element: Any) -> Any:
     Returns
     -------
     object
-        The same structure. A mapping becomes a dict; asked for what it lacks, it raises a KeyError
-        that says what it has. `psnb.data.Ragged` becomes `TensorBags`; uint16 becomes int32, and
-        uint32 int64 (copies, with the same numbers); uint64 becomes int64 of the same bits, as
-        torch takes them for ids; what torch has no dtype for (str, bytes) stays.
+        The same structure. A mapping becomes a dict; its KeyError for a missing key lists the keys.
+        `psnb.data.Ragged` becomes `TensorBags`; uint16 becomes int32, and uint32 int64 (copies,
+        with the same numbers); uint64 becomes int64 of the same bits, as torch takes them for ids;
+        values that torch has no dtype for (str, bytes) stay.
     """
     match element:
         case Tensor():
@@ -117,7 +117,7 @@ def array_of(tensor: Tensor) -> np.ndarray:
 
 
 def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
-    """Return arrays as tensors on a device: those of one buffer, which is copied there."""
+    """Return arrays as tensors on a device: views of one buffer, which is copied there."""
     tensors = [tensor_of(each) for each in arrays]
     return tensors if device.type == "cpu" else _unpacked(_packed(tensors).to(device), tensors)
 

@@ -90,14 +90,14 @@ class WorkerState:
 
 
 def _values_of(module: nn.Module, served: Collection[str]) -> dict[Attribute, Any]:
-    # What servers keep of these, and what does not move, is known: that lists refer to it is no
-    # state of theirs.
+    # Buffers on servers, and constant ones, are known: lists that refer to them are no state of
+    # their own.
     own = {id(each) for each in (*module.parameters(), *module.buffers())}
     found = {}
     for path, each in module.named_modules():
         attributes = dict(vars(each))
         for name, value in each._buffers.items():
-            # Of the state, those that calls have made, or may make, of none.
+            # The part of the state that calls have made, or may make, of nothing.
             known = f"{path}.{name}" if path else name
             if known not in served and name not in each._non_persistent_buffers_set:
                 attributes[name] = value

@@ -1,4 +1,4 @@
-"""SavedSummaries: what a notebook shows of a coordinator when it is opened without its kernel.
+"""SavedSummaries: a coordinator in a notebook that is opened without its kernel.
 
 A notebook is saved at any moment, and a widget's output is nothing without its kernel. So each
 live widget has a second output: a static summary, which the page hides while the widget lives,

@@ -92,8 +92,8 @@ class CountFilter(Admission):
     """An id gets a row with the ``count``-th lookup or push that contains it.
 
     A lookup or push that has an id several times counts once. (Paddle counts each time, and counts
-    lookups alone.) A training step that looks an id up and pushes it counts twice. What a closure
-    pushes counts once, when it is committed. An id that waits takes a slot of the hash map.
+    lookups alone.) A training step that looks an id up and pushes it counts twice. A closure's
+    pushes count once, when it is committed. A waiting id takes a slot of the hash map.
 
     Parameters
     ----------

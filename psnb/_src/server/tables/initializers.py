@@ -35,7 +35,7 @@ class Initializer(ABC):
     """
 
     may_be_left_out: ClassVar[frozenset[str]] = frozenset({"seed"})
-    """Of a description: without a seed it is as those of psnb that knew none."""
+    """From a description; without a seed, as in releases that had no seeds."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -1,7 +1,7 @@
 """What a request may do with a table, and with a shard that holds it. Pure, only data.
 
-A `TableOperation` has the arguments of what a table does (`psnb._src.server.tables`). `OnTable`
-adds the name of the table: so it is an operation of the shard, and a write in a closure's commit.
+A `TableOperation` has the arguments of a table's method (`psnb._src.server.tables`). `OnTable` adds
+the name of the table: so it is an operation of the shard, and a write in a closure's commit.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class RoundWeights(Message, frozen=True):
     Attributes
     ----------
     each : sequence of float
-        Of those that pushed, in their order.
+        Of the closures that pushed, in their order.
     total : float
         Of all, those without gradients too; above 0.
     """

@@ -142,7 +142,7 @@ class RowUse:
         return {name: self.column(name, rows) for name in ROW_USE}
 
     def column(self, name: str, rows: slice | np.ndarray) -> np.ndarray:
-        """Return one of these: ``show``, ``click`` or ``unseen_days``."""
+        """Return ``show``, ``click`` or ``unseen_days``."""
         return self._use[rows, ROW_USE.index(name)].copy()
 
     def load(self, rows: np.ndarray, state: Mapping[str, np.ndarray]) -> None:

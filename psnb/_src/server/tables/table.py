@@ -121,7 +121,7 @@ class Table(ABC):
     def changed_since(self, mark: str) -> Changes:
         """Return what has changed since a mark, or since something that is none.
 
-        From the first call on, the table takes note of what changes.
+        From the first call on, the table tracks changes.
         """
         if self._changed is None:
             self._changed = ChangedRows()
@@ -176,8 +176,9 @@ class Table(ABC):
     def reserve(self, write: TableOperation) -> Callable[[], None]:
         """Get all memory that one of the `writes` needs, after all checks; return what makes it.
 
-        That takes no more memory, and is called once at most, then or later: whatever happens to
-        the table meanwhile, what was got is kept for it as long as there is a reference to it.
+        The function takes no more memory, and is called once at most, then or later: whatever
+        happens to the table meanwhile, its memory stays reserved as long as there is a reference to
+        it.
 
         Raises
         ------
@@ -283,8 +284,8 @@ class Table(ABC):
 def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) -> list[Push]:
     """Return pushes, each with the learning rate that its table has for it.
 
-    A push all of whose ids turn out to have no row is not a step; those of the same commit behind
-    it have the rate of one step later.
+    A push whose ids all turn out to have no row is not a step; later pushes of the same commit have
+    the rate of one step later.
 
     Parameters
     ----------
@@ -313,9 +314,8 @@ def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) ->
 class ReservedWrite:
     """A write that will not fail for want of memory.
 
-    It has the memory as long as it is there, so that must not be given back: not when a commit is
-    given up, nor when its writer ends. It goes to another process without memory: what is copied
-    must be reserved again.
+    It holds the memory as long as it exists, so nothing must be released when a commit is dropped
+    or its writer ends. Sent to another process it has no memory: a copy must reserve again.
 
     Attributes
     ----------

@@ -63,7 +63,7 @@ class Updater:
 
     @optimizer.setter
     def optimizer(self, optimizer: Optimizer | None) -> None:
-        # First: there may be no memory. What changes gradients has it before it is used.
+        # First: there may be no memory. Changing gradients needs it before they are used.
         if self._workspace is None and optimizer and (self._gaps or optimizer.changes_gradients):
             self._workspace = self._make_workspace()
         self._optimizer = optimizer
@@ -116,8 +116,8 @@ class Updater:
     ) -> None:
         """Take one step of some numbers of a variable; all arrays have one axis.
 
-        Of each run which numbers, where their gradients are, and how many updates they have had.
-        The rate is that of the variable's count of updates.
+        For each run its numbers, where their gradients are, and how many updates they have had. The
+        rate is the one at the variable's count of updates.
         """
         optimizer = self._required()
         if rate is None or not self.rate_is_users():
