@@ -1,4 +1,4 @@
-"""SavedCheckpoint: what is in a checkpoint, read without a cluster. Thread-safe.
+"""SavedCheckpoint: the content of a checkpoint, read without a cluster. Thread-safe.
 
 Threads may open the same parameter twice, which is the same twice.
 """
@@ -178,7 +178,7 @@ class SavedCheckpoint(Mapping[str, Any]):
 def parameter_value(
     name: str, shards: Sequence[Mapping[FileKey, State]], base: Any = None
 ) -> np.ndarray | SavedTable:
-    """Return what a parameter was, from its arrays; ``base`` is what it was before."""
+    """Return a parameter as saved, from its arrays; ``base`` is its earlier state."""
     parts = [list(shard.values()) for shard in shards]
     if "ids" in parts[0][0]:
         return SavedTable(name, parts, base)

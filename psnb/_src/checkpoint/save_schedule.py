@@ -43,7 +43,6 @@ class SaveSchedule:
         return min(self._every, self._steps) < math.inf
 
     def due(self, now: float, step: int) -> bool:
-        """Return whether a save is due."""
         late = now - self._saved_at >= self._every or step - self._saved_step >= self._steps
         return late and now >= self._not_before
 

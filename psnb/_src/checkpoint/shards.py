@@ -98,8 +98,8 @@ class CheckpointReader:
             Of the parameter to load.
         known : mapping of tuple to mapping
             The arrays of files that were checked before, of a parameter with this description. They
-            are not read again, and what is new in a shard of which the first file is known is
-            checked by itself.
+            are not read again, and new files of a shard whose first file is known are checked by
+            themselves.
 
         Returns
         -------

@@ -1,6 +1,6 @@
 """CheckpointStore: checkpoints in an object store, or wherever else fsspec writes. Pure.
 
-A checkpoint is there wholly or not at all, at any time, whichever process is killed.
+At any time a checkpoint is complete or absent, whichever process is killed.
 
 There is no renaming and there are no locks, so the manifest makes a checkpoint, and is written
 last::
@@ -20,9 +20,9 @@ whether a writer is alive: files that belong to no checkpoint are removed a day 
 begun. A checkpoint may be removed while it is read, which raises an error. To be read, files are
 copied to this machine's folder for temporary files.
 
-Only what is known to be unneeded is removed: `CheckpointStore._named` says which files are
-needed, by all that has a manifest, whatever its name. One that cannot be read now (no answer, no
-room for its copy, a newer format, damage) may need any: then nothing is removed.
+Only files that are known to be unneeded are removed: `CheckpointStore._named` says which files are
+needed, by every folder with a manifest, whatever its name. A manifest that cannot be read now (no
+answer, no room for its copy, a newer format, damage) may need any: then nothing is removed.
 """
 
 from __future__ import annotations

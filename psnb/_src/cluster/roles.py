@@ -142,8 +142,7 @@ class WorkerNames:
     """Names of workers, each of one worker at a time; thread-safe.
 
     A worker may be given a name when it is started; else Dask names it by its address, or by a
-    number. Such a worker is called ``worker-0`` or the like, and so is a second one of the same
-    name.
+    number. Such a worker gets a name like ``worker-0``, and so does a second one of the same name.
     """
 
     def __init__(self) -> None:

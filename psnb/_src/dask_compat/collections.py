@@ -22,10 +22,10 @@ __all__ = ["Delayed", "compute", "futures_of", "is_dask_collection", "make_delay
 async def task_value(worker: Worker, key: Any) -> tuple[str | None, Any, bool]:
     """Return a task's state at the scheduler, its result, and whether that was fetched.
 
-    The result is there in the state ``memory`` only, None otherwise. What this worker holds is
-    returned as it is; what another holds is copied, and not kept. The state is None if the
-    scheduler does not have the task. Relies on ``Worker.data``, on the handlers ``get_task_status``
-    and ``who_has``, and on ``gather_from_workers``, which returns what it got first.
+    The result is there only in the state ``memory``, None otherwise. A result on this worker is
+    returned as it is; one on another is copied, and not kept. The state is None if the scheduler
+    does not have the task. Relies on ``Worker.data``, on the handlers ``get_task_status`` and
+    ``who_has``, and on ``gather_from_workers``, which returns what it got first.
     """
     if key in worker.data:
         return "memory", worker.data[key], False
@@ -51,8 +51,8 @@ async def holders(node: Client | Worker, keys: list[Any]) -> dict[Any, list[str]
 async def scheduler_has(client: Client, keys: list[Any]) -> bool:
     """Return whether the scheduler has all of some tasks; raises as others do.
 
-    It takes graphs one by one, beside other messages: what was submitted first may arrive last.
-    Relies on the handler ``get_task_status``, which answers None for a task that it has not.
+    It takes graphs one by one, in parallel with other messages: an earlier submission may arrive
+    later. Relies on the handler ``get_task_status``, which answers None for an unknown task.
     """
     states: dict[Any, str | None] = await ask_scheduler(client, "get_task_status", keys=keys)
     return all(states.values())
@@ -95,7 +95,7 @@ def partitions_delayed(collection: Any) -> list[Delayed]:
 def with_own_tasks(several: Iterable[Delayed]) -> list[Delayed]:
     """Return delayed objects that have the tasks which they need, and no others.
 
-    Those of a collection have all of its tasks, which would be gone through for each of them.
+    The keys of a collection refer to all of its tasks, which would be traversed for each of them.
     Relies on ``HighLevelGraph.get_all_dependencies``, and on `Delayed` taking a dict.
     """
     known: dict[int, tuple[Any, dict[Any, Any], Any]] = {}

@@ -1,12 +1,12 @@
 """Processes of a local cluster: Dask's classes, changed where no setting changes them.
 
-A process that multiprocessing spawns begins by importing the script of its parent. What a script
-does outside of ``if __name__ == "__main__":`` it would do again in each worker: first of all, start
-a cluster. Workers need nothing of it, as what a script defines is pickled by value: so nannies hide
-it (`script_hidden`).
+A process that multiprocessing spawns begins by importing the script of its parent. The code outside
+of ``if __name__ == "__main__":`` would run again in each worker: first of all, start a cluster.
+Workers do not need it, as a script's definitions are pickled by value: so nannies hide it
+(`script_hidden`).
 
-What Dask logs of these processes is said in words that say what it means for them. Dask's line is
-left out where it is known; if a release words it otherwise, it appears as it is.
+Dask's log messages about these processes are replaced by ones that say what they mean for the user.
+Dask's line is left out where it is known; if a release words it otherwise, it appears as it is.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _reworded(record: logging.LogRecord) -> bool:
 
 
 def await_heartbeats(worker: Worker, patience: float = 1.0) -> None:
-    """Have a worker say that its scheduler does not answer only if it goes on after that.
+    """Have a worker log that its scheduler does not answer only if it keeps running after that.
 
     While a cluster closes the scheduler often hangs up first, which Dask logs with a traceback. To
     be called in the worker's own process. Relies on the logger ``distributed.worker``, and on how
@@ -130,8 +130,8 @@ DRAIN_TIMEOUT = 30.0
 _NANNY_TIMEOUT = (DRAIN_TIMEOUT + 5) / 0.8
 
 
-# Dask has malloc give memory back to the system at once, so the pages of each large array must be
-# cleared again: that costs several times what copying it does. So this much is kept for the next.
+# Dask has malloc return memory to the system immediately, so the pages of each large array must be
+# cleared again, which costs several times as much as copying it. So this much is kept for the next.
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str(1 << 26)}
 
 
@@ -205,7 +205,7 @@ def _is_warning(record: logging.LogRecord) -> bool:
 class SteadyCluster(SpecCluster):
     """A cluster that leaves it to nannies to start lost workers again.
 
-    Those that are added get the names ``worker-0`` and so on.
+    Added ones get the names ``worker-0`` and so on.
 
     Relies on ``_update_worker_status``, called for each worker that comes or goes,
     ``_new_worker_name``, which is meant to be changed, ``status``, and ``workers``, the nannies or
@@ -216,8 +216,8 @@ class SteadyCluster(SpecCluster):
         """Close the cluster, and log nothing of its own streams that end.
 
         The scheduler informs the cluster a moment later that a worker has gone. Within a process it
-        finds the cluster's stream closed by then and logs that with a traceback, when the cluster
-        has ceased to silence Dask's logs.
+        finds the cluster's stream closed by then and logs that with a traceback, as the cluster no
+        longer suppresses Dask's logs.
         """
         logger = logging.getLogger("distributed.batched")
         logger.addFilter(_is_warning)

@@ -48,8 +48,8 @@ def replace_operation(
 def hold_tasks(scheduler: Scheduler, holder: str, keys: Iterable[str]) -> None:
     """Keep tasks for a holder that is not a client, as for Dask's own ``Variable``; idempotent.
 
-    Those that the scheduler does not have are left out. Relies on
-    ``Scheduler.client_desires_keys``, which makes such a client up, and on ``Scheduler.tasks``.
+    Keys that the scheduler does not have are left out. Relies on ``Scheduler.client_desires_keys``,
+    which makes such a client up, and on ``Scheduler.tasks``.
     """
     there = [key for key in keys if key in scheduler.tasks]
     scheduler.client_desires_keys(keys=there, client=holder)

@@ -22,7 +22,7 @@ from distributed.utils import offload
 from tornado.iostream import IOStream
 
 __all__ = ["Comm", "ConnectionPool", "cloudpickled", "offload", "parse_timedelta", "unpickled"]
-# With what is defined below: what psnb imports from modules of Dask that are not documented.
+# With the definitions below: psnb's imports from undocumented modules of Dask.
 
 CONNECTION_KEPT = Status.dont_reply
 """What a handler returns that has sent its own answer, and keeps or has closed the connection."""
@@ -81,7 +81,7 @@ def tls_context(pool: ConnectionPool) -> ssl.SSLContext | None:
 def tls_context_of(security: Security) -> ssl.SSLContext | None:
     """Return the certificates with which clients connect; None if there are none.
 
-    What it does not name is that of Dask's configuration. Relies on
+    Anything that it does not name is as in Dask's configuration. Relies on
     ``Security.get_connection_args``.
     """
     context: ssl.SSLContext | None = security.get_connection_args("client")["ssl_context"]
@@ -108,7 +108,7 @@ def socket_stream(comm: Comm | None) -> IOStream | None:
     """Return the Tornado stream below a connection; None if it is not a socket.
 
     Relies on ``TCP.stream``, of ``tcp://`` and ``tls://``, and on Dask reading from it only when it
-    is asked to, so that nothing is lost if another reader goes on.
+    is asked to, so that nothing is lost if another reader continues.
     """
     stream = getattr(comm, "stream", None)
     return stream if isinstance(stream, IOStream) else None
@@ -186,10 +186,10 @@ def has_ended(client: Client) -> bool:
 def await_before_reconnecting(client: Client, wait: Callable[[], Awaitable[bool]]) -> None:
     """Have a client whose connection has broken wait for something before it makes another one.
 
-    It is closed if ``wait`` returns False; what was given first counts. Dask itself tries for as
-    long as the client was given to connect at first, or for ever if somebody listens there who says
-    nothing. Relies on ``Client._reconnect``, which is awaited once for each connection that breaks,
-    in a task that ends when the client is closed, and on ``Client._close``.
+    It is closed if ``wait`` returns False; the first call counts. Dask itself tries for the
+    client's timeout of connecting, or for ever if the listener there never answers. Relies on
+    ``Client._reconnect``, which is awaited once for each connection that breaks, in a task that
+    ends when the client is closed, and on ``Client._close``.
     """
     if "_reconnect" in vars(client):
         return
@@ -204,10 +204,11 @@ def await_before_reconnecting(client: Client, wait: Callable[[], Awaitable[bool]
 async def renew_tcp_timeouts(client: Client) -> None:
     """Give connections that were made before the limits of Dask's configuration as it is now.
 
-    Those of a client, and of the scheduler of its cluster if that is in this process, as of batch
-    systems. Relies on ``set_tcp_timeout``, which each connection gets once, and which takes its
-    stream; on ``Client.scheduler_comm``, ``Scheduler.stream_comms`` and ``client_comms``, and their
-    ``comm``; and on ``ConnectionPool.available`` and ``occupied``, sets of connections by address.
+    The connections of a client, and of its cluster's scheduler if that is in this process, as with
+    batch systems. Relies on ``set_tcp_timeout``, which each connection gets once, and which takes
+    its stream; on ``Client.scheduler_comm``, ``Scheduler.stream_comms`` and ``client_comms``, and
+    their ``comm``; and on ``ConnectionPool.available`` and ``occupied``, sets of connections by
+    address.
     """
     pool, streams = pool_of(client), [client.scheduler_comm]
     scheduler = getattr(client.cluster, "scheduler", None)

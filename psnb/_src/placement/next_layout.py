@@ -50,10 +50,9 @@ class ObservedServer:
     health : Health
         Whether it answers.
     heard : int
-        Version of the layout that it had heard of when it reported what it holds; 0 if it never
-        did.
+        Version of the layout that had reached it when it reported its holdings; 0 if it never did.
     holdings : mapping of int to ShardStatus
-        What it reported, by the shards' numbers.
+        The holdings that it reported, by the shards' numbers.
     leaves : bool
         Whether it reported that its process will end soon.
     writes : bool

@@ -182,7 +182,7 @@ UNKNOWN = "unknown"
 
 
 class LayoutRegistry(SchedulerPlugin):
-    """Remembers the newest layout of each strategy, and what it is made again from.
+    """Remembers the newest layout of each strategy, and its description for a takeover.
 
     Every method but `layout` returns a text if it has refused: why, for the user.
 
@@ -315,7 +315,7 @@ class LayoutRegistry(SchedulerPlugin):
         ]
 
     def claim(self, strategy: str, owner: list[Any]) -> list[Any] | str:
-        """Give a strategy that has no owner this one; return what is kept of it.
+        """Give a strategy without an owner this one; return its entry.
 
         That is its record, owner, layout, parameters and models.
         """

@@ -65,7 +65,7 @@ class ShardStatus:
     role : Role
         The server's role.
     version : int
-        Version of the place that it has heard of last.
+        Version of the latest place that has reached it.
     idle : bool
         Whether it is retired, and all replicas have acknowledged everything.
     replicas : mapping of str to ReplicaState

@@ -47,7 +47,6 @@ class ServerControl:
         self._connections: dict[ServerAddress, ControlConnection] = {}
 
     def connection(self, server: ServerAddress) -> ControlConnection:
-        """Return the control connection to a server."""
         if server not in self._connections:
             self._connections[server] = ControlConnection(self._pool, server)
         return self._connections[server]

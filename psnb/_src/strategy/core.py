@@ -72,7 +72,7 @@ C = TypeVar("C", bound=Coordinator)
 
 
 def _none() -> None:
-    """Stand for a weak reference to what is not there."""
+    """Stand for a weak reference to a missing object."""
 
 
 class StrategyCore:
@@ -102,7 +102,7 @@ class StrategyCore:
     registry : Registry
         The parameters.
     models : ModelRecords
-        What of which model is in which parameter.
+        Which part of which model is in which parameter.
     tables : TableFactory
         Makes the parameters' tables.
     reconciler : Reconciler
@@ -294,7 +294,7 @@ class StrategyCore:
             return self._save_last() or no_last_save
 
     def what_is_lost(self) -> str:
-        """Return what no server has, and the way on; empty if nothing is lost."""
+        """Return a text: what no server has, and what can be done; empty if nothing is lost."""
         lost = self.losses.lost()
         return self.losses.loss_text(lost) if lost else ""
 

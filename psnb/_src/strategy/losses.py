@@ -1,4 +1,4 @@
-"""Losses: which parameters were lost with servers, and what can be done about it, in words.
+"""Losses: a text about the parameters that were lost with servers, and what can be done.
 
 Any thread.
 """
@@ -64,7 +64,7 @@ class Losses:
         ]
 
     def loss_text(self, numbers: Collection[int]) -> str:
-        """Return the way on, what was lost with some shards, and what else is to be known."""
+        """Return what can be done, what was lost with some shards, and further advice."""
         if self.checkpoint is not None:
             more = "All parameters go back to it, or with consistent=False only what was lost"
         else:
@@ -79,7 +79,7 @@ class Losses:
         return f"{self.names(numbers)}; {self.way()}"
 
     def way(self) -> str:
-        """Return the shortest way on."""
+        """Return the shortest advice."""
         if self.checkpoint is None:
             return f"there is no checkpoint: {self.beginning()} starts over in place"
         return f"strategy.recover() goes back to the checkpoint {str(self.checkpoint)!r}"

@@ -1,9 +1,9 @@
 """Reconciler: watches the servers of a strategy, and repairs its layout.
 
-Several times a second it sends each server which shards to hold, and the server answers which it
+Several times a second it tells each server which shards to hold, and the server answers which it
 holds; the answer is also the heartbeat (`ServerControl.beat`). From what is observed, a pure
 function (`psnb._src.placement.next_layout.next_layout`) computes the next layout. It is published,
-and the servers get it with the next beats. So no single message needs to arrive: whatever went
+and the servers get it with the next heartbeats. So no single message needs to arrive: whatever went
 wrong is seen again in the next round.
 
 Threads: the Dask client's event loop. One task makes the rounds; it waits for no server. One task
@@ -46,7 +46,7 @@ from psnb.errors import ClusterError, CoordinatorClosedError, ServerLostError
 logger = logging.getLogger("psnb")
 
 _BEAT = 0.2
-"""Seconds between two beats of a server, at most."""
+"""Seconds between two heartbeats of a server, at most."""
 
 _HASTY_BEAT = 0.02
 """The same while shards move or copies are filled: the next step waits for servers' answers."""
@@ -170,7 +170,7 @@ class Reconciler:
             return False
         if watched is None or watched.is_unresponsive:
             return True
-        # Only what it has sent since it knows of that: before, a save might have begun.
+        # Only answers since it knows of that: a save might have begun before.
         return watched.observed.heard >= layout.version and not watched.observed.writes
 
     def _answers(self, server: ServerAddress) -> bool:
@@ -330,7 +330,7 @@ class Reconciler:
 def changes(
     before: Layout, after: Layout, way: Callable[[Collection[int]], str]
 ) -> list[tuple[EventKind, str]]:
-    """Return the events to report for a new layout, with the way on from lost shards. Pure."""
+    """Return the events for a new layout, with what can be done about lost shards. Pure."""
     taken: dict[str, list[int]] = {}
     outdated: dict[str, list[int]] = {}
     lost = []
@@ -379,7 +379,7 @@ class WatchedServer:
         self._asking: asyncio.Task[None] | None = None
         self._errors = LoopErrors(f"Asking {server.name} how it is")
         self._gone: str | None = None
-        # Nothing was heard of it yet: that is no reason to let its replicas take over.
+        # It has sent nothing yet: that is no reason to let its replicas take over.
         self.observed = ObservedServer(Health.ALIVE)
         self.reported = Health.ALIVE
 
@@ -397,7 +397,7 @@ class WatchedServer:
 
     @property
     def is_unresponsive(self) -> bool:
-        """Whether nothing was heard of it for too long."""
+        """Whether its last heartbeat is too long ago."""
         return self._silence >= self._control.patience
 
     def why(self) -> str:

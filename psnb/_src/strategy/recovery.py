@@ -1,4 +1,4 @@
-"""Recovery: what was lost with servers, or is on servers that do not respond, is made again.
+"""Recovery: shards that are lost, or on servers that do not respond, are made again.
 
 First lost shards are hosted again, empty, on the client's event loop (`recover_shards`).
 Then, while no closure runs, they get what a checkpoint has, or begin again.
@@ -335,7 +335,7 @@ def restore_lost(
 ) -> Mapping[str, Any]:
     """Load what was lost, and return the checkpoint's metadata.
 
-    The arguments and what it raises are those of `ParameterServerStrategy.recover`.
+    Arguments and errors are as for `ParameterServerStrategy.recover`.
     """
     path = core.losses.checkpoint if checkpoint is None else checkpoint
     if path is None:
@@ -365,7 +365,7 @@ def reinitialize(
 ) -> None:
     """Make all parameters as they were at first, or what was lost of them.
 
-    The arguments and what it raises are those of `ParameterServerStrategy.recover`.
+    Arguments and errors are as for `ParameterServerStrategy.recover`.
     """
     initial = InitialValues(core, initialize, consistent)
     with _at_rest(core) as settle:

@@ -123,7 +123,7 @@ class Servers:
                 if isinstance(error, BaseException):
                     if any(server == placement.primary for placement in self._layout.placements):
                         raise error
-                    del names[server]  # what it has a copy of is elsewhere
+                    del names[server]  # the shard that it has a replica of is elsewhere
             layout = self._layout.renamed(name, names)
             former = {new.key: old.key for old, new in names.items()}
             await self.ownership.move(before, layout, former)

@@ -1,4 +1,4 @@
-"""StoredStrategies: what lives on the servers of a cluster, with or without an owner."""
+"""StoredStrategies: the strategies on the servers of a cluster, with or without an owner."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
     def upload(self, module: ModuleType) -> None:
         """Send a module of yours to all workers and servers, also to those that join later.
 
-        Functions that the notebook defines travel with their closures; those of a module are
+        Functions that the notebook defines travel with their closures; a module's functions are
         imported on the workers, as they were when first used. After an edit, upload the module
         again: closures that are scheduled from then on use the new code, and a running one keeps
         the old. The notebook's own copy stays as it is: ``%autoreload`` or ``importlib.reload``
@@ -303,7 +303,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         Parameters
         ----------
         module : module
-            Imported from a file of yours. Of a package, all files are sent.
+            Imported from a file of yours. All files of a package are sent.
 
         Raises
         ------
@@ -575,7 +575,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         """Close the coordinator, end the servers and free all parameters; idempotent.
 
         The servers end a moment later. The notebook's handles raise `CoordinatorClosedError` from
-        now on, those on workers `ServerLostError`.
+        now on, handles on workers `ServerLostError`.
         """
         if not self._core.begin_to_close():
             return
@@ -593,7 +593,6 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
 
 
 def core_of(strategy: ParameterServerStrategy) -> StrategyCore:
-    """Return the `StrategyCore` of a strategy."""
     return strategy._core
 
 

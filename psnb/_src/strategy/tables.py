@@ -381,7 +381,7 @@ def describe(
     title : str
         The line at the top.
     servers : sequence of ServerStatistics
-        As they were when last heard of.
+        As of their last answers.
     parameters : mapping of str to Variable or Embedding
         By name.
     """

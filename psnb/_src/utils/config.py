@@ -1,7 +1,6 @@
 """Small frozen objects as what JSON can hold, and made again of it. Pure.
 
-Nothing is pickled: what is made again is of kinds that the reader names, and these check their
-values.
+Nothing is pickled: only kinds that the reader names are made again, and they check their values.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _FLOAT = "float"
 def to_config(thing: Any) -> dict[str, Any]:
     """Return a dataclass's name and fields as values that JSON can hold.
 
-    What has a ``describe`` of its own in a field is described by it.
+    A field's value with a ``describe`` method of its own is described by it.
     """
     values = {each.name: getattr(thing, each.name) for each in fields(thing)}
     return {NAME_KEY: _kind(type(thing))} | {name: _plain(each) for name, each in values.items()}
@@ -45,7 +44,7 @@ def from_config(what: str, description: Any, kinds: Mapping[str, type]) -> Any:
     Raises
     ------
     ValueError
-        If it describes nothing of these kinds, or has another value than they take.
+        If it is of none of these kinds, or has a value that they refuse.
     """
     kind = None
     if isinstance(description, dict):

@@ -58,7 +58,7 @@ class WrittenFile(NamedTuple):
     checksum : str
         XXH3 of it, as `psnb._src.utils.files.checksum` returns it.
     by : str
-        What people call who wrote it.
+        A name of the writer, for messages.
     """
 
     nbytes: int
@@ -102,17 +102,16 @@ class NewFile:
                 os.fsync(self._file.fileno())
 
     def _remove(self) -> None:
-        # To close it is to upload what there is, maybe after its folder was removed.
+        # To close it would upload its content, maybe after its folder was removed.
         with suppress(Exception):  # the error before is raised
             self._system.rm(self._path)
 
     def write(self, content: memoryview) -> None:
-        """Write all of this."""
         self._sum.update(content)
         self._nbytes += content.nbytes
         while content:
             content = content[self._file.write(content) :]
 
     def written(self, by: str) -> WrittenFile:
-        """Return what was written, by whom."""
+        """Return the description of the written file."""
         return WrittenFile(self._nbytes, self._sum.hexdigest(), by)

@@ -35,11 +35,11 @@ _LOOP_MAY_END = 1.0
 """Seconds after which a waiting thread sees whether the loop runs."""
 
 _LOOK_AGAIN = 0.1
-"""Seconds between two calls of what looks after something else while a thread waits."""
+"""Seconds between two calls of ``look`` while a thread waits."""
 
 
 class Waiter(Protocol):
-    """Who waits: an `Answer`, for example."""
+    """A waiter: an `Answer`, for example."""
 
     def done(self) -> bool:
         """Return whether it waits no more."""
@@ -48,7 +48,7 @@ class Waiter(Protocol):
         """Wake it."""
 
     def set_exception(self, error: BaseException) -> None:
-        """Wake it: what it waits for cannot be told."""
+        """Wake it: its condition cannot be evaluated."""
 
 
 class Inbox:
@@ -79,7 +79,7 @@ class Inbox:
         self._loop, self._turn, self._take = loop, turn, take
         self.trouble: Callable[[Any], str] = lambda waited: ""
         self._commands: deque[Any] = deque()
-        self._unseen = 0  # that were carried out in this turn, of which nobody sees the effect yet
+        self._unseen = 0  # carried out in this turn, with effects that are not visible yet
         self._woken = False  # `run` is going to be called
         self._waiters: list[tuple[Callable[[], object], Waiter]] = []  # the loop's alone
         # Held by the thread that carries out commands once the loop is closed; `_orphan` is its id.
@@ -137,9 +137,9 @@ class Inbox:
     ) -> T | None:
         """Wait until ``ready`` returns something true, and return that; None after a timeout.
 
-        It is called on the loop, at once and at the end of each turn, until it is true. What it
-        raises is raised here. If an interrupt ends the waiting, ``undo`` is called on the loop with
-        what it has returned. ``look`` is called here meanwhile, ten times a second.
+        It is called on the loop, immediately and at the end of each turn, until it is true. Its
+        exceptions are raised here. If an interrupt ends the waiting, ``undo`` is called on the loop
+        with its result. ``look`` is called here meanwhile, ten times a second.
 
         Raises
         ------
@@ -158,8 +158,8 @@ class Inbox:
             # Not `ask`, whose answer would wake this thread once more: a fetch took a fifth longer.
             self.post(partial(self._look_for, ready, answer))
             if not self._result(answer, timeout, look):
-                # On the loop, where nothing is found at the same moment. It is looked at once, also
-                # if the time is over by then.
+                # On the loop, where nothing happens at the same moment. The condition is evaluated
+                # once, even if the time is over by then.
                 self.ask(partial(answer.set_result, None))
         except BaseException:  # an interrupt
             self.post(partial(_take_back, answer, undo))
@@ -179,7 +179,7 @@ class Inbox:
     def when(self, ready: Callable[[], object], waiter: Waiter) -> bool:
         """Give a waiter what ``ready`` returns as soon as that is true; on the loop.
 
-        Returns whether it waits no more.
+        Returns whether it has stopped waiting.
         """
         if waiter.done():
             return True
@@ -196,9 +196,9 @@ class Inbox:
             answer.set_exception(error)
 
     def look(self) -> bool:
-        """See who has what it waits for; on the loop, at the end of each turn.
+        """Evaluate the conditions of waiters; on the loop, at the end of each turn.
 
-        Returns whether some waited, who may have changed the object.
+        Returns whether there were waiters; they may have changed the object.
         """
         if not self._waiters:
             return False
@@ -221,7 +221,7 @@ class Inbox:
             self._loop.call_soon(self.run)
 
     def _carry_out(self) -> None:
-        self._woken = False  # before: what is posted from here on wakes it again
+        self._woken = False  # before: later posts wake it again
         with self._turn():
             for _ in range(_MOST_COMMANDS):
                 if not self._commands:
@@ -272,7 +272,7 @@ class Inbox:
         with self._orphaned:
             self._orphan = get_ident()
             try:
-                self._carry_out()  # once at least: who waits is looked at
+                self._carry_out()  # once at least: waiters are evaluated
                 while self._commands:
                     self._carry_out()
             finally:

@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 
-# What `signal` wraps in Python: so it is one call in C, and takes a tenth of the time.
+# The C function that `signal` wraps in Python: it takes a tenth of the time.
 from _signal import getsignal, raise_signal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from _thread import LockType, allocate_lock, get_ident
@@ -93,9 +93,10 @@ class DeferInterrupts:
             return
         try:
             # An interrupt may strike at any of these instructions until the handler is ours. It
-            # leaves all as it was; what this very call raises was pending before, and is raised
-            # before it changes anything. Counted first: from then on a finalizer that the garbage
-            # collector runs here, and that has sections of its own, is within this one.
+            # leaves everything as it was; an interrupt that this very call raises was pending
+            # before, and is raised before it changes anything. Counted first: from then on a
+            # finalizer that the garbage collector runs here, and that has sections of its own, is
+            # within this one.
             self._depth = 1
             self._struck = self._noted  # one may be left over: see `end`
             # None: a handler that C code has set, which could not be put back. It raises nothing.
@@ -113,9 +114,9 @@ class DeferInterrupts:
         # In locals: a finalizer that has sections of its own may run as soon as this one has ended.
         handler, struck = self._handler, self._struck
         self._depth = 0
-        # Nothing strikes before the handler is put back, and what is noted up to then is seen
-        # below. An interrupt that comes later finds all in order, and strikes at once: then it is
-        # the one that is raised, and what was noted is left over and forgotten.
+        # No interrupt strikes before the handler is restored, and one that was noted up to then is
+        # seen below. A later interrupt finds all in order, and strikes immediately: then it is the
+        # one that is raised, and the noted one is forgotten.
         if handler is not None:
             set_handler(_SIGINT, handler)
         if self._noted != struck:
@@ -146,8 +147,8 @@ class DeferInterrupts:
             return
         limit = min(limit, look_again)
         if self.locks:
-            # A finalizer that runs in the middle of a block with a lock waits here. What it raised
-            # would be lost, and the interrupt with it.
+            # A finalizer that runs in the middle of a block with a lock waits here. An exception of
+            # it would be lost, and the interrupt with it.
             lock.acquire(True, limit)
             return
         self._sleeps_on = lock
@@ -216,9 +217,9 @@ def _strike(handler: Any) -> None:
 class Lock:
     """A lock for short blocks, which are sections: ``with lock:``. Not re-entrant.
 
-    No interrupt leaves it locked, or what it guards half changed. It takes the place of
-    `threading.Lock` where the main thread meets an event loop, or where half an update would do
-    harm, and `Condition` that of `threading.Condition` wherever the main thread may wait.
+    No interrupt leaves it locked, or its data half changed. Use it in place of `threading.Lock`
+    where the main thread meets an event loop, or where half an update would do harm, and
+    `Condition` in place of `threading.Condition` wherever the main thread may wait.
     """
 
     __slots__ = ("_mutex",)

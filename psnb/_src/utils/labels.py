@@ -50,7 +50,7 @@ def check_label(value: object) -> str:
 
 
 def made_up_label() -> str:
-    """Return a name for what has none: that of the notebook, or two words."""
+    """Return a name for an object without one: the notebook's, or two words."""
     if notebook := notebook_name():
         return notebook[:NAME]
     # Not `random`, whose state is the user's.

@@ -61,7 +61,7 @@ def lasting(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return an array that is not filled, from the beginning of a cache line on.
 
-    XLA takes such arrays as they are, and copies those that lie elsewhere.
+    XLA uses such arrays in place, and copies others.
     """
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + _CACHE_LINE, np.uint8)

@@ -34,7 +34,7 @@ def filesystem_of(address: str) -> tuple[Any, str]:
 
 @total_ordering
 class RemotePath:
-    """The address of a file or folder; what is there is always looked up again.
+    """The address of a file or folder; nothing is cached.
 
     Immutable, and safe in any thread. All errors of the place are OSErrors.
 
@@ -93,7 +93,7 @@ class RemotePath:
         return True
 
     def names(self) -> list[str]:
-        """Return the names of what is in a folder; none if it is not there."""
+        """Return the names in a folder; none if it is not there."""
         try:
             with self._system() as (system, inner):
                 found = system.ls(inner, detail=False)
@@ -119,7 +119,7 @@ class RemotePath:
     def create(self, text: str) -> None:
         """Make a file, unless there is one: then it raises FileExistsError.
 
-        Most stores see to it that only one of two can, who do it at once.
+        Most stores make sure that of two concurrent callers only one succeeds.
         """
         with self._system() as (system, inner):
             system.pipe_file(inner, text.encode(), mode="create")

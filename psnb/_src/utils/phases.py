@@ -1,4 +1,4 @@
-"""Phases: what the time of a closure goes to. Pure.
+"""Phases: where the time of a closure goes. Pure.
 
 A clock is turned at the doors that a closure goes through: an iterator's ``next``, a pull, a push,
 and the commit at its end. It is always in one phase, so nothing counts twice, and the phases add up
@@ -117,7 +117,7 @@ def stop_clock() -> None:
 
 
 def counted_as(phase: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function a door: its time counts as that of a phase."""
+    """Make a function a door: its time counts for a phase."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)

@@ -32,7 +32,7 @@ def sealed(content: Mapping[str, Any], form: int) -> str:
     ValueError, TypeError, RecursionError
         If JSON cannot hold it.
     """
-    # As it will be read: for example, keys that are numbers become texts.
+    # In the form in which it will be read: for example, keys that are numbers become texts.
     plain = plain_json({"format": form, **content})
     return json.dumps({**plain, "xxh3": _sum(plain)}, indent=1)
 
@@ -94,7 +94,7 @@ def typed(content: object, kind: type[Typed]) -> Typed:
 def one_of(*words: str) -> Meta:
     """Return what has `msgspec` check that a text is one of some words.
 
-    Not `Literal`: then mypy would want such a type of all who write one.
+    Not `Literal`: mypy would then require that type wherever one is written.
     """
     return Meta(pattern=rf"\A({'|'.join(map(re.escape, words))})\Z")
 

@@ -1,6 +1,7 @@
-"""Stages: what the parts of a dataset's chain have given, and what they took. Pure.
+"""Stages: how many elements the parts of a dataset's chain have given, and their time. Pure.
 
-A snapshot is plain data and never changes. Those of several workers are added place by place.
+A snapshot is plain data and never changes. The snapshots of several workers are added place by
+place.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ class StageStatistics:
     Attributes
     ----------
     name : str
-        What the chain calls it, such as ``map(parse)``.
+        Its name in the chain, such as ``map(parse)``.
     elements : int
         How many it has given.
     seconds : float
-        Its own time: that in which a reader waited for its elements, without the time in which it
-        waited for its inputs. Of a parallel `map`, the time in which no result was ready.
+        Its own time: how long a reader waited for its elements, without its waiting for its inputs.
+        For a parallel `map`, the time in which no result was ready.
     waits : bool
-        It reads ahead in a thread: its time is spent on waiting for what is before it.
+        It reads ahead in a thread: its time is spent waiting for the stages before it.
     level, limit : int or None
-        What is in its buffer, and how much has room there: elements of ``prefetch`` and
+        The elements in its buffer, and how many it can hold: elements of ``prefetch`` and
         ``shuffle``, results that are ready of a parallel ``map``, open datasets of ``interleave``.
         None for parts without a buffer, and if it is not being read.
     depth : int
@@ -42,7 +43,7 @@ class StageStatistics:
     place : int
         Its place in the chain: the same number for all datasets that are made in the same way.
     moved : int
-        Bytes that came from other workers for it: of partitions that Dask holds elsewhere.
+        Bytes that came from other workers for it, of partitions that Dask holds elsewhere.
     empty_files : int
         Files without a record that it has passed over.
     """

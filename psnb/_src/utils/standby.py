@@ -78,7 +78,7 @@ def _give(future: Future[T], function: Callable[[], T]) -> None:
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(function())
-        except BaseException as error:  # who has submitted it gets it
+        except BaseException as error:  # the submitter gets it
             future.set_exception(error)
             del future  # the error refers to this frame, and would keep itself alive
 

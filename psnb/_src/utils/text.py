@@ -18,7 +18,7 @@ NAME = 200
 """Characters of a name: of a function, a worker, a metric, a parameter."""
 
 ARGUMENT = 120
-"""Characters of what a user passed where something else belongs."""
+"""Characters of a wrong argument in a message."""
 
 PAGE = 10_000
 """Characters of a text with many lines: a traceback."""

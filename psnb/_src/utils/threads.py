@@ -35,7 +35,7 @@ class Answer(Generic[T]):
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """Return whether `result` would return or raise at once."""
+        """Return whether `result` would return or raise immediately."""
         return self._done
 
     def give(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -192,7 +192,7 @@ async def _give(function: Callable[[], Awaitable[T]], answer: Answer[T]) -> None
 
 
 def start_task(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]], name: str) -> None:
-    """Begin a task that nobody waits for, unless no event loop runs any more in this thread."""
+    """Begin a task whose end nobody awaits, unless no event loop runs any more in this thread."""
     try:
         task = asyncio.get_running_loop().create_task(work, name=name)
     except RuntimeError:

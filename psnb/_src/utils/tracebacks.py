@@ -72,7 +72,7 @@ def _render_last() -> list[str]:
 def render(error: BaseException) -> list[str]:
     """Return what IPython would show of an error without psnb's frames.
 
-    Of what caused it, that is left out in which the user has no part; the message names it.
+    Causes without frames of the user are left out; the message names them.
     """
     with _trimmed(error):
         return format_error(error)

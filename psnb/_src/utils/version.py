@@ -1,6 +1,6 @@
-"""Whether processes have the same version of psnb: what they say to each other is its own affair.
+"""Whether processes have the same version of psnb: its messages are compatible with no other.
 
-The version is that of the door, which imports all rooms: so it is asked for when it is needed.
+The version is in `psnb`, which imports everything: so it is imported when it is needed.
 """
 
 from __future__ import annotations
