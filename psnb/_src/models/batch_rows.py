@@ -40,7 +40,7 @@ _Distinct = tuple[np.ndarray, np.ndarray]
 class _TableRows:
     """The distinct ids of one table, and how many of their rows were fetched.
 
-    ``distinct`` returns what `psnb._src.server.kernels.distinct` does.
+    ``distinct`` returns what `psnb._src.server.hashing.distinct` does.
     """
 
     def __init__(self, table: Embedding, distinct: Callable[[np.ndarray], _Distinct]) -> None:

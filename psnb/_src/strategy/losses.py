@@ -50,7 +50,7 @@ class Losses:
         return self._servers.name
 
     def advice(self, shard: int, server: ServerAddress | None) -> str:
-        """Return the ways on; see `psnb._src.protocol.remote_traceback.Adviser`."""
+        """Return what can be done; see `psnb._src.protocol.lost_shards.Adviser`."""
         numbers = self.lost(server)
         return self.loss_text(numbers) if shard in numbers else ""
 

@@ -18,7 +18,7 @@ _local = threading.local()
 
 
 Blended = tuple[Any, Any]
-"""A share and a term; see `psnb._src.client.variable.Blend`."""
+"""A share and a term; see `psnb._src.client.dense_shards.Blend`."""
 
 
 class MovingAverages:
