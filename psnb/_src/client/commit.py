@@ -18,19 +18,8 @@ import msgspec
 
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ShardId
+from psnb._src.server import operations as ops
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.operations import (
-    APART,
-    ApplyCommit,
-    ClosedLog,
-    CloseLog,
-    CommitParts,
-    EndRound,
-    FenceCommits,
-    GiveUpCommit,
-    PreparePart,
-    SquareNorms,
-)
 from psnb.errors import (
     ClosureCancelledError,
     CoordinatorClosedError,
@@ -144,23 +133,23 @@ async def commit(
     shards = of.shards
     if together(shards):
         several = {shard.number: part for shard, part in parts.items()}
-        (outcome,) = await ask([Request(shards[0], CommitParts(of, several))])
+        (outcome,) = await ask([Request(shards[0], ops.CommitParts(of, several))])
         if isinstance(outcome, _UNKNOWN):
             raise UndecidedError(of, outcome) from outcome
         if isinstance(outcome, Exception):
             raise outcome
-        if outcome != APART:
+        if outcome != ops.APART:
             staleness: int | None = outcome
             return staleness
-    holds = await ask([Request(shard, PreparePart(of, parts[shard])) for shard in shards])
+    holds = await ask([Request(shard, ops.PreparePart(of, parts[shard])) for shard in shards])
     if failed := _errors(holds):
         # Not all have prepared it, so none will apply it; shards that have must drop it.
         held = [s for s, each in zip(shards, holds, strict=True) if not isinstance(each, Exception)]
-        await ask([Request(shard, GiveUpCommit(of)) for shard in held])
+        await ask([Request(shard, ops.GiveUpCommit(of)) for shard in held])
         raise failed[0]
     # The commit is decided. From here on its effect is lost only if a server is lost with all its
     # data.
-    applied = await ask([Request(shard, ApplyCommit(of)) for shard in shards])
+    applied = await ask([Request(shard, ops.ApplyCommit(of)) for shard in shards])
     for error in _errors(applied):
         # A replica that took over at a bad moment may not know the commit, while others have
         # applied it.
@@ -232,7 +221,7 @@ async def resolve_in_doubt(
     found: dict[CommitKey, _Findings] = {}
     lost: set[ShardId] = set()
     asked, waiting = set(shards), list(shards)
-    fence = FenceCommits(attempts, closed)
+    fence = ops.FenceCommits(attempts, closed)
     while waiting:
         requests = [Request(shard, fence) for shard in waiting]
         answers = await _settled(requests, ask, on_blocked, _GONE)
@@ -248,7 +237,10 @@ async def resolve_in_doubt(
         asked.update(waiting)
     forward = {key: each.commit for key, each in found.items() if each.goes_forward(lost)}
     conclusions = [
-        Request(shard, (ApplyCommit if key in forward else GiveUpCommit)(each.commit, decided=True))
+        Request(
+            shard,
+            (ops.ApplyCommit if key in forward else ops.GiveUpCommit)(each.commit, decided=True),
+        )
         for key, each in found.items()
         for shard in sorted(each.held - lost)
     ]
@@ -299,8 +291,8 @@ async def recover_orphans(shards: Sequence[ShardId], ask: Ask) -> None:
     ServerUnresponsiveError
         If a server does not respond; it can be done again.
     """
-    outcomes = await ask([Request(shard, CloseLog()) for shard in shards])
-    found: dict[ShardId, ClosedLog] = {
+    outcomes = await ask([Request(shard, ops.CloseLog()) for shard in shards])
+    found: dict[ShardId, ops.ClosedLog] = {
         shard: outcome
         for shard, outcome in zip(shards, outcomes, strict=True)
         if not _is_lost(outcome)
@@ -314,9 +306,9 @@ async def recover_orphans(shards: Sequence[ShardId], ask: Ask) -> None:
         _is_lost(outcome)
 
 
-def _ends(logs: Mapping[ShardId, ClosedLog]) -> list[Request]:
+def _ends(logs: Mapping[ShardId, ops.ClosedLog]) -> list[Request]:
     """Return the ends of rounds for the shards that keep what was pushed in them."""
-    ends: list[EndRound] = [log.ended for log in logs.values() if log.ended is not None]
+    ends: list[ops.EndRound] = [log.ended for log in logs.values() if log.ended is not None]
     distinct = {(each.writer, each.number): each for each in ends}.values()
     return [
         Request(shard, msgspec.structs.replace(end, decided=True))
@@ -341,7 +333,7 @@ def _raise(error: ServerUnresponsiveError) -> None:
 async def end_round(
     shards: Sequence[ShardId],
     owners: Mapping[str, str],
-    of: EndRound,
+    of: ops.EndRound,
     ask: Ask,
     on_blocked: Blocked,
 ) -> None:
@@ -370,7 +362,7 @@ async def end_round(
     norms: dict[str, float] = {}
     if owners or len(shards) > 1:
         # Also where no norm is needed: it makes sure that all shards are there.
-        wanted = SquareNorms(of.writer, of.number, of.closures, sorted(owners), of.weights)
+        wanted = ops.SquareNorms(of.writer, of.number, of.closures, sorted(owners), of.weights)
         answers = await _settled([Request(shard, wanted) for shard in shards], ask, on_blocked)
         squares: dict[str, list[float]] = {}
         for answer in answers:
@@ -380,7 +372,7 @@ async def end_round(
                 squares.setdefault(owners[table], []).append(square)
         whole = {name: math.sqrt(math.fsum(each)) for name, each in squares.items()}
         norms = {table: whole[name] for table, name in owners.items() if name in whole}
-    end = EndRound(of.writer, of.number, of.closures, norms, of.weights)
+    end = ops.EndRound(of.writer, of.number, of.closures, norms, of.weights)
     # A shard that is lost now is lost with all its data, this round included.
     ended = await _settled([Request(shard, end) for shard in shards], ask, on_blocked)
     lost = _errors(ended)

@@ -22,19 +22,7 @@ from psnb._src.client.whole_tables import read_states, write_states
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.kernels import all_finite, copy_with_norm, norm
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.tables.operations import (
-    AddRows,
-    AddValues,
-    AssignRows,
-    AssignValues,
-    BlendValues,
-    CountSkipped,
-    GatherRows,
-    OnTable,
-    PushGradient,
-    ReadValues,
-    SkipUpdates,
-)
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.presence import UpdateCounts, counts_together, within
 from psnb._src.server.tables.states import COUNTS, Expected, SavedShard, check_saved_slice
 from psnb._src.transport.message import as_float32
@@ -209,7 +197,7 @@ class DenseShards(ParameterShards):
 
     def skipped(self) -> int:
         """Return how many updates were left out because they were not finite."""
-        requests = [on_table(s.shard, s.table, CountSkipped()) for s in self._shards]
+        requests = [on_table(s.shard, s.table, ops.CountSkipped()) for s in self._shards]
         return sum(self.server_client.call(requests))
 
     def _parts(self, array: np.ndarray) -> list[np.ndarray]:
@@ -238,14 +226,14 @@ class DenseShards(ParameterShards):
         """Return the requests that read the value, or some rows of it."""
         if rows is None:
             requests = [
-                read_request(s.shard, s.table, ReadValues(self._half)) for s in self._shards
+                read_request(s.shard, s.table, ops.ReadValues(self._half)) for s in self._shards
             ]
             return PendingRead(self.server_client, requests, self._read)
         checked = checked_rows(rows, self.name, self.shape)
         flat = checked.reshape(-1)
         parts = self._split_rows(flat)
         requests = [
-            read_request(s.shard, s.table, GatherRows(flat[at] - s.start, self._half))
+            read_request(s.shard, s.table, ops.GatherRows(flat[at] - s.start, self._half))
             for s, at in parts
         ]
 
@@ -274,11 +262,11 @@ class DenseShards(ParameterShards):
         finite = math.isfinite(size) or all_finite(array)
         if not finite and self.must_skip(array, what):
             first = self._shards[0]
-            return [(first.shard, OnTable(first.table, SkipUpdates(1)))]
+            return [(first.shard, ops.OnTable(first.table, ops.SkipUpdates(1)))]
         # Computing the norm costs as much as looking for NaN and infinities, and finds them too. So
         # it is always sent, and clipnorm can be switched on live.
         return [
-            (s.shard, OnTable(s.table, PushGradient(part, size, half=self._half)))
+            (s.shard, ops.OnTable(s.table, ops.PushGradient(part, size, half=self._half)))
             for s, part in zip(self._shards, parts, strict=True)
         ]
 
@@ -298,13 +286,14 @@ class DenseShards(ParameterShards):
         parts, size = self._written([array[at] for _, at in ranges])
         if not (math.isfinite(size) or all_finite(array)) and self.must_skip(array, what):
             first = self._shards[0]
-            return [(first.shard, OnTable(first.table, SkipUpdates(1)))]
+            return [(first.shard, ops.OnTable(first.table, ops.SkipUpdates(1)))]
         # Also to shards without any: the rate is that of the variable's count of updates.
         return [
             (
                 s.shard,
-                OnTable(
-                    s.table, PushGradient(part, size, None, own, given.together, half=self._half)
+                ops.OnTable(
+                    s.table,
+                    ops.PushGradient(part, size, None, own, given.together, half=self._half),
                 ),
             )
             for s, part, (own, _) in zip(self._shards, parts, ranges, strict=True)
@@ -316,7 +305,10 @@ class DenseShards(ParameterShards):
             return []
         parts = zip(self._shards, self._parts(shares), self._parts(terms), strict=True)
         return [
-            (s.shard, OnTable(s.table, BlendValues(self._sent(s, share), self._sent(s, term))))
+            (
+                s.shard,
+                ops.OnTable(s.table, ops.BlendValues(self._sent(s, share), self._sent(s, term))),
+            )
             for s, share, term in parts
         ]
 
@@ -347,7 +339,7 @@ class DenseShards(ParameterShards):
 
     def scatter(
         self,
-        kind: type[AssignRows | AddRows],
+        kind: type[ops.AssignRows | ops.AddRows],
         rows: ArrayLike,
         values: ArrayLike,
         immediate: bool,
@@ -366,18 +358,18 @@ class DenseShards(ParameterShards):
         array = (array if sign > 0 else -array).reshape(flat.size, *self.shape[1:])
         self.send(
             [
-                (s.shard, OnTable(s.table, kind(flat[where] - s.start, array[where])))
+                (s.shard, ops.OnTable(s.table, kind(flat[where] - s.start, array[where])))
                 for s, where in self._split_rows(flat)
             ],
             immediate,
         )
 
     def write(
-        self, kind: type[AssignValues | AddValues], array: np.ndarray, immediate: bool
+        self, kind: type[ops.AssignValues | ops.AddValues], array: np.ndarray, immediate: bool
     ) -> None:
         """Write the whole value; copied once, into memory shared with the servers if possible."""
         parts = zip(self._shards, self._parts(array), strict=True)
-        writes = [(s.shard, OnTable(s.table, kind(self._sent(s, part)))) for s, part in parts]
+        writes = [(s.shard, ops.OnTable(s.table, kind(self._sent(s, part)))) for s, part in parts]
         self.send(writes, immediate)
 
     def _sent(self, shard: DenseShard, part: np.ndarray) -> np.ndarray:

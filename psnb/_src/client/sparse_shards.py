@@ -25,20 +25,9 @@ from psnb._src.placement.layout import ShardId
 from psnb._src.server.hashing import add_up_rows, distinct
 from psnb._src.server.kernels import all_finite, norm
 from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.initializers import Initializer, Uniform
-from psnb._src.server.tables.operations import (
-    EndDay,
-    LookUpRows,
-    OnTable,
-    PushRows,
-    PutRows,
-    ReadUse,
-    RecordUse,
-    SkipUpdates,
-    TableOperation,
-    TableWrite,
-)
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import shard_of_ids
 from psnb._src.server.tables.states import ExpectedRows, SavedShard, check_saved_rows
@@ -208,7 +197,9 @@ class SparseShards(ParameterShards):
             return own.spread(out)
 
         requests = [
-            read_request(shard, self.name, LookUpRows(share(asked, at), training, self.spec.half))
+            read_request(
+                shard, self.name, ops.LookUpRows(share(asked, at), training, self.spec.half)
+            )
             for shard, at in parts
         ]
         return PendingRead(self.server_client, requests, value)
@@ -243,17 +234,17 @@ class SparseShards(ParameterShards):
             found, position = distinct(flat)
             sums, _ = self._summed(found, position, rows)
         size = norm(sums) if self._sends_norm else None
-        writes: list[tuple[ShardId, TableWrite]] = [
-            (shard, PushRows(ids, gradients, size, distinct=True, half=self.spec.half))
+        writes: list[tuple[ShardId, ops.TableWrite]] = [
+            (shard, ops.PushRows(ids, gradients, size, distinct=True, half=self.spec.half))
             for shard, ids, gradients in self._dealt(found, sums)
         ]
-        writes += [(shard, SkipUpdates(bad[at].size)) for shard, at in self._split(bad)]
+        writes += [(shard, ops.SkipUpdates(bad[at].size)) for shard, at in self._split(bad)]
         if self.accessor is not None:
             writes += [
-                (shard, RecordUse(own.flat[at], use[0, at], use[1, at]))
+                (shard, ops.RecordUse(own.flat[at], use[0, at], use[1, at]))
                 for shard, at in self._split(own.flat)
             ]
-        return [(shard, OnTable(self.name, each)) for shard, each in writes]
+        return [(shard, ops.OnTable(self.name, each)) for shard, each in writes]
 
     def assign(self, ids: ArrayLike, values: ArrayLike) -> None:
         """Replace rows on all shards or on none, at once."""
@@ -269,7 +260,7 @@ class SparseShards(ParameterShards):
         last[position] = np.arange(position.size)  # of equal ids, the last value counts
         rows = array.reshape(-1, self.dim)[last]
         writes = [
-            (shard, OnTable(self.name, PutRows(share(found, at), rows[at])))
+            (shard, ops.OnTable(self.name, ops.PutRows(share(found, at), rows[at])))
             for shard, at in self._split(found)
         ]
         self.send(writes, immediate=True)
@@ -308,7 +299,7 @@ class SparseShards(ParameterShards):
 
     def end_day(self) -> None:
         """End a day on all shards or on none."""
-        end = OnTable(self.name, EndDay())
+        end = ops.OnTable(self.name, ops.EndDay())
         self.send([(shard, end) for shard in self._shards], immediate=True)
 
     def row_use(self, ids: ArrayLike) -> np.ndarray:
@@ -317,12 +308,12 @@ class SparseShards(ParameterShards):
         flat = checked.reshape(-1)
         found = np.zeros((3, flat.size), np.float32)
         parts = self._split(flat)
-        requests = [on_table(shard, self.name, ReadUse(flat[at])) for shard, at in parts]
+        requests = [on_table(shard, self.name, ops.ReadUse(flat[at])) for shard, at in parts]
         for (_, at), part in zip(parts, self.server_client.call(requests), strict=True):
             found[:, at] = part.T
         return found.reshape(3, *checked.shape)
 
-    def ask_all(self, operation: TableOperation) -> list[Any]:
+    def ask_all(self, operation: ops.TableOperation) -> list[Any]:
         """Ask all shards."""
         return self.server_client.call(
             [on_table(shard, self.name, operation) for shard in self._shards]

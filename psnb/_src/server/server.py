@@ -14,42 +14,11 @@ from typing import Any
 
 from psnb._src.placement.layout import ShardPlacement
 from psnb._src.placement.status import Role, ServerStatus
+from psnb._src.server import operations as ops
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.hosted import HostedShard
 from psnb._src.server.making import build, unpacked
 from psnb._src.server.memory import refusal
-from psnb._src.server.operations import (
-    APART,
-    AdoptReplica,
-    ApplyCommit,
-    AskWriting,
-    AttachReplica,
-    CommitPart,
-    CommitParts,
-    CountTraffic,
-    CreateTable,
-    Done,
-    EndWriting,
-    Failed,
-    FenceCommits,
-    FollowPlacements,
-    GiveUpCommit,
-    HostShards,
-    MeasureShards,
-    MeasureTables,
-    Moved,
-    OnShard,
-    PreparePart,
-    PrepareSnapshots,
-    ReadSegment,
-    ReleaseSnapshot,
-    RepeatChange,
-    ServerAnswer,
-    SyncReplica,
-    TakeSnapshot,
-    WriteTables,
-    WritingProgress,
-)
 from psnb._src.server.replication import DEPOSED, DONE, Connect
 from psnb._src.server.replies import PendingReply
 from psnb._src.server.shard import ParameterShard
@@ -131,7 +100,7 @@ class Host:
             if not writing.tick():
                 self._end_writing(folder)
 
-    def _answer(self, packed: Operation, reply: PendingReply, connect: Connect) -> ServerAnswer:
+    def _answer(self, packed: Operation, reply: PendingReply, connect: Connect) -> ops.ServerAnswer:
         try:
             operation = unpacked(packed)
         except Exception as error:  # whatever a class may raise while it is unpickled
@@ -140,33 +109,33 @@ class Host:
                 f"the arguments of {packed} cannot be unpickled on {self._name}: {why}. "
                 "Install there the modules that they need, or define them in the notebook"
             )
-            return Failed(SerializationError(text))
+            return ops.Failed(SerializationError(text))
         try:
-            if not isinstance(operation, OnShard):
-                return Done(self._manage(operation, connect))
+            if not isinstance(operation, ops.OnShard):
+                return ops.Done(self._manage(operation, connect))
             hosted = self._primary(operation.shard)
             if hosted is None:
-                return Moved()
+                return ops.Moved()
             result = self._on_shard(hosted, operation.operation, reply)
-            return Done(result, hosted.shard.version)
+            return ops.Done(result, hosted.shard.version)
         except PsnbError as error:
-            return Failed(error)
+            return ops.Failed(error)
         except MemoryError as error:
-            return Failed(refusal(error, str(operation), self._name))
+            return ops.Failed(refusal(error, str(operation), self._name))
         except Exception as error:  # a bug of ours must reach its caller, not only the log
-            return Failed(InternalError(f"{operation} on {self._name}: {error!r}"))
+            return ops.Failed(InternalError(f"{operation} on {self._name}: {error!r}"))
 
     def _on_shard(self, hosted: HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
         match operation:
             case OnTable():
                 return self._run(hosted, operation, reply)
-            case CommitParts(commit, parts):
+            case ops.CommitParts(commit, parts):
                 return self._commit(commit, parts, reply)
-            case TakeSnapshot(table, since):
+            case ops.TakeSnapshot(table, since):
                 return self._snapshots.begin(self._key, hosted.shard.table(table), since)
-            case ReadSegment(name, start, stop):
+            case ops.ReadSegment(name, start, stop):
                 return self._snapshots.read(name, start, stop)
-            case ReleaseSnapshot(name):
+            case ops.ReleaseSnapshot(name):
                 return self._snapshots.release(name)
         return self._run(hosted, operation, reply)
 
@@ -191,52 +160,52 @@ class Host:
         found = [self._primary(index) for index in parts]
         hosted = [each for each in found if each is not None]
         if len(hosted) < len(parts) or (len(hosted) > 1 and any(each.replicas for each in hosted)):
-            return APART
+            return ops.APART
         if len(hosted) == 1:
             (part,) = parts.values()
-            return self._run(hosted[0], CommitPart(commit, part), reply)
+            return self._run(hosted[0], ops.CommitPart(commit, part), reply)
         try:
             for each, part in zip(hosted, parts.values(), strict=True):
-                self._run(each, PreparePart(commit, part), reply)
+                self._run(each, ops.PreparePart(commit, part), reply)
         except Exception:  # whatever raised: all parts are given up, or none
             for each in hosted:
-                self._run(each, GiveUpCommit(commit), reply)
+                self._run(each, ops.GiveUpCommit(commit), reply)
             raise
-        stale = [self._run(each, ApplyCommit(commit), reply) for each in hosted]
+        stale = [self._run(each, ops.ApplyCommit(commit), reply) for each in hosted]
         return max((each for each in stale if each is not None), default=None)
 
     def _manage(self, operation: Operation, connect: Connect) -> Any:
         match operation:
-            case RepeatChange():
+            case ops.RepeatChange():
                 return self._repeat(operation)
-            case SyncReplica():
+            case ops.SyncReplica():
                 return self._fill(operation)
-            case AdoptReplica(index, term, version):
+            case ops.AdoptReplica(index, term, version):
                 return self._adopt(index, term, version)
-            case AttachReplica():
+            case ops.AttachReplica():
                 return self._attach(operation)
-            case FollowPlacements(placements, versions):
+            case ops.FollowPlacements(placements, versions):
                 return self._follow(placements, versions, connect)
-            case HostShards(placements, fences):
+            case ops.HostShards(placements, fences):
                 return self._host(placements, fences)
-            case MeasureShards():
+            case ops.MeasureShards():
                 return self._measure()
-            case CountTraffic():
+            case ops.CountTraffic():
                 return self._count_traffic()
-            case PrepareSnapshots():
+            case ops.PrepareSnapshots():
                 return self._prepare()
-            case WriteTables(folder, files):
+            case ops.WriteTables(folder, files):
                 return self._write(folder, files)
-            case AskWriting(folder):
+            case ops.AskWriting(folder):
                 return self._progress(folder)
-            case EndWriting(folder):
+            case ops.EndWriting(folder):
                 return self._end_writing(folder)
         raise InternalError(f"{self._name} has no operation {operation}")
 
     # Operations that the strategy calls.
 
     def _host(
-        self, placements: Mapping[int, ShardPlacement], fences: Sequence[FenceCommits]
+        self, placements: Mapping[int, ShardPlacement], fences: Sequence[ops.FenceCommits]
     ) -> None:
         """Create new shards; they are empty, but know which commits were given up."""
         for index, placement in placements.items():
@@ -264,7 +233,9 @@ class Host:
 
     def _measure(self) -> dict[int, dict[str, int]]:
         """Return the bytes of all tables of each shard, including replicas."""
-        return {index: hosted.shard.run(MeasureTables()) for index, hosted in self._hosted.items()}
+        return {
+            index: hosted.shard.run(ops.MeasureTables()) for index, hosted in self._hosted.items()
+        }
 
     def _count_traffic(self) -> dict[str, int]:
         """Return the size of the shards here, and counts of the operations since the start."""
@@ -294,7 +265,7 @@ class Host:
         taken = {file: self._snapshots.taken(name) for file, name in files.items()}
         self._writings[folder] = TableWriting(self._name, folder, taken, self._soon, self._writing)
 
-    def _progress(self, folder: str) -> WritingProgress:
+    def _progress(self, folder: str) -> ops.WritingProgress:
         if folder not in self._writings:
             raise CheckpointError(
                 f"{self._name} does not write into {folder!r} any more: for minutes it was not "
@@ -321,7 +292,7 @@ class Host:
         self._hosted[index] = HostedShard(index, self._shard(index), Role.REPLICA, term, version)
         return DONE
 
-    def _fill(self, fill: SyncReplica) -> str:
+    def _fill(self, fill: ops.SyncReplica) -> str:
         hosted = self._replica(fill.shard, fill.term)
         if isinstance(hosted, str):
             return hosted
@@ -330,7 +301,7 @@ class Host:
         hosted.position = fill.position
         return DONE
 
-    def _attach(self, attach: AttachReplica) -> str:
+    def _attach(self, attach: ops.AttachReplica) -> str:
         """Become a replica of a new primary that has the same content."""
         hosted, term = self._hosted.get(attach.shard), attach.term
         if hosted is None or hosted.term >= term or hosted.position != attach.position:
@@ -340,7 +311,7 @@ class Host:
         hosted.term, hosted.version = term, max(attach.version, hosted.version)
         return DONE
 
-    def _repeat(self, repeat: RepeatChange) -> str:
+    def _repeat(self, repeat: ops.RepeatChange) -> str:
         hosted = self._replica(repeat.shard, repeat.term)
         if isinstance(hosted, str):
             return hosted
@@ -368,7 +339,7 @@ class Host:
     def _shard(self, index: int) -> ParameterShard:
         return ParameterShard(f"shard {index} on {self._name}", partial(self._make, index))
 
-    def _make(self, index: int, creation: CreateTable) -> Table:
+    def _make(self, index: int, creation: ops.CreateTable) -> Table:
         made = self._made.get((index, creation.name))
         return build(creation) if made is None else made
 

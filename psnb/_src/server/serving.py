@@ -37,23 +37,9 @@ from distributed import Worker
 from psnb._src.dask_compat.plugins import actor_of, add_handler, remove_handler
 from psnb._src.dask_compat.reach import CONNECTION_KEPT, Comm, event_loop
 from psnb._src.placement.registry import ParameterServer
+from psnb._src.server import operations as ops
 from psnb._src.server.making import build, takes_long, to_make, unpacked, warm_up
 from psnb._src.server.memory import answers_in, refusal
-from psnb._src.server.operations import (
-    AddKey,
-    CommitParts,
-    Done,
-    DropOtherKeys,
-    Failed,
-    FollowPlacements,
-    OnShard,
-    PrepareServer,
-    ServerAnswer,
-    ServerReply,
-    ServerRequest,
-    StopServer,
-    number_in,
-)
 from psnb._src.server.replication import Connect
 from psnb._src.server.replies import PendingReply
 from psnb._src.server.schedules import rate_at
@@ -186,7 +172,7 @@ class ParameterServers:
                 stream.share(probe[0], seen=seen)
             while True:
                 try:
-                    messages.take(await stream.receive(ServerRequest))
+                    messages.take(await stream.receive(ops.ServerRequest))
                 except UnreceivedError as error:
                     stream.send(self._refused(error))
         except OSError:  # the client that asked is gone
@@ -195,65 +181,65 @@ class ParameterServers:
             self._streams.discard(stream)
             stream.abort()
 
-    def _who_prepares(self, request: ServerRequest) -> StandbyThreads | None:
+    def _who_prepares(self, request: ops.ServerRequest) -> StandbyThreads | None:
         """Return the threads for what takes long of a request; None if nothing does."""
         here = request.key in self._servers
         return self._making if here and any(map(takes_long, request.operations)) else None
 
-    def _refused(self, error: UnreceivedError) -> ServerReply:
+    def _refused(self, error: UnreceivedError) -> ops.ServerReply:
         """Return the answer to a request that there is no memory for."""
         where = f"the parameter server at {self._worker.address}"
         refused = refusal(error, "a request", where)
-        return ServerReply(number_in(error.head), [Failed(refused)])
+        return ops.ServerReply(ops.number_in(error.head), [ops.Failed(refused)])
 
-    def _run(self, stream: MessageStream, request: ServerRequest, made: Made) -> None:
+    def _run(self, stream: MessageStream, request: ops.ServerRequest, made: Made) -> None:
         number, key = request.number, request.key
         match request.operations:
-            case [PrepareServer()] if self._leaving:
+            case [ops.PrepareServer()] if self._leaving:
                 ends = ServerLostError(f"the process at {self._worker.address} is about to end")
-                stream.send(ServerReply(number, [Failed(ends)]))
+                stream.send(ops.ServerReply(number, [ops.Failed(ends)]))
                 return
-            case [PrepareServer()]:
-                stream.send(ServerReply(number, [Done(None)]))
+            case [ops.PrepareServer()]:
+                stream.send(ops.ServerReply(number, [ops.Done(None)]))
                 return
-            case [StopServer()]:
+            case [ops.StopServer()]:
                 if key in self._servers:
                     self._stop(self._servers[key])
-                stream.send(ServerReply(number, [Done(None)]))
+                stream.send(ops.ServerReply(number, [ops.Done(None)]))
                 return
         server = self._servers.get(key)
         if server is None:
-            stream.send(ServerReply(number, None))
+            stream.send(ops.ServerReply(number, None))
             return
         match request.operations:
-            case [FollowPlacements()]:
+            case [ops.FollowPlacements()]:
                 server.keeper = stream
                 server.host.rename(key)  # what the places call it
-            case [AddKey(other)]:
+            case [ops.AddKey(other)]:
                 self._servers[other] = server
-                stream.send(ServerReply(number, [Done(None)]))
+                stream.send(ops.ServerReply(number, [ops.Done(None)]))
                 return
-            case [DropOtherKeys()]:
+            case [ops.DropOtherKeys()]:
                 others = [each for each in self._servers if self._servers[each] is server]
                 for each in others:
                     del self._servers[each]
                 self._servers[key] = server
-                stream.send(ServerReply(number, [Done(None)]))
+                stream.send(ops.ServerReply(number, [ops.Done(None)]))
                 return
 
         # The answer to a commit goes with that to the next request, if that is here: in a run of
         # steps it reads. Others do not wait for what may take long.
-        commits = all(isinstance(_on_a_shard(each), CommitParts) for each in request.operations)
+        commits = all(isinstance(_on_a_shard(each), ops.CommitParts) for each in request.operations)
 
-        def send(found: list[ServerAnswer]) -> None:
+        def send(found: list[ops.ServerAnswer]) -> None:
             try:
-                stream.send(ServerReply(number, found), later=commits and stream.has_more)
+                stream.send(ops.ServerReply(number, found), later=commits and stream.has_more)
             except MemoryError as error:
                 where = f"the parameter server at {self._worker.address}"
-                refused = Failed(refusal(error, "the answer to a request", where))
+                refused = ops.Failed(refusal(error, "the answer to a request", where))
                 # What was changed is changed: only what reads has large answers.
                 answered = [refused if _is_large(each) else each for each in found]
-                stream.send(ServerReply(number, answered))
+                stream.send(ops.ServerReply(number, answered))
 
         with answers_in(stream.allocate):
             server.host.run(request.operations, PendingReply(send), self._connect, made)
@@ -275,15 +261,15 @@ class ParameterServers:
 
 
 def _on_a_shard(operation: object) -> object:
-    return operation.operation if isinstance(operation, OnShard) else None
+    return operation.operation if isinstance(operation, ops.OnShard) else None
 
 
-def _is_large(answer: ServerAnswer) -> bool:
-    return isinstance(answer, Done) and not isinstance(answer.result, int | float | str | None)
+def _is_large(answer: ops.ServerAnswer) -> bool:
+    return isinstance(answer, ops.Done) and not isinstance(answer.result, int | float | str | None)
 
 
-_Run = Callable[[MessageStream, ServerRequest, Made], None]
-_WhoPrepares = Callable[[ServerRequest], StandbyThreads | None]
+_Run = Callable[[MessageStream, ops.ServerRequest, Made], None]
+_WhoPrepares = Callable[[ops.ServerRequest], StandbyThreads | None]
 
 
 class _MessageQueue:
@@ -291,10 +277,10 @@ class _MessageQueue:
 
     def __init__(self, stream: MessageStream, run: _Run, who_prepares: _WhoPrepares) -> None:
         self._stream, self._run, self._who_prepares = stream, partial(run, stream), who_prepares
-        self._waiting: deque[ServerRequest] = deque()
+        self._waiting: deque[ops.ServerRequest] = deque()
         self._making: asyncio.Task[None] | None = None
 
-    def take(self, request: ServerRequest) -> None:
+    def take(self, request: ops.ServerRequest) -> None:
         """Run a message, or queue it behind those before it."""
         # In a frame of its own, so that no variable keeps the message while the next is awaited:
         # its memory is given back with the answer.
@@ -315,7 +301,7 @@ class _MessageQueue:
             logger.error("a request could not be carried out", exc_info=error)
             self._stream.abort()
 
-    async def _make(self, request: ServerRequest, threads: StandbyThreads) -> None:
+    async def _make(self, request: ops.ServerRequest, threads: StandbyThreads) -> None:
         made: Made = {}
         # Without memory for that it is made, or refused, where it is run.
         with contextlib.suppress(MemoryError):
@@ -327,7 +313,7 @@ class _MessageQueue:
             self.take(self._waiting.popleft())
 
 
-def _prepared(request: ServerRequest) -> tuple[ServerRequest, Made]:
+def _prepared(request: ops.ServerRequest) -> tuple[ops.ServerRequest, Made]:
     """Do what takes long: unpickle, which may import modules, compile kernels and make tables.
 
     What fails raises when it is run.
@@ -337,7 +323,7 @@ def _prepared(request: ServerRequest) -> tuple[ServerRequest, Made]:
         with contextlib.suppress(Exception):
             operations[at] = unpacked(packed)
             match operations[at]:
-                case OnShard(_, OnTable(_, TuneOptimizer(hyperparameters))):
+                case ops.OnShard(_, OnTable(_, TuneOptimizer(hyperparameters))):
                     # Once here: JAX compiles what it calls first.
                     for value in hyperparameters.values():
                         rate_at(value, 0)
@@ -345,4 +331,4 @@ def _prepared(request: ServerRequest) -> tuple[ServerRequest, Made]:
             with contextlib.suppress(Exception):
                 warm_up(creation)
                 made[shard, creation.name] = build(creation)
-    return ServerRequest(request.number, request.key, operations), made
+    return ops.ServerRequest(request.number, request.key, operations), made

@@ -12,36 +12,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from psnb._src.server import operations as ops
 from psnb._src.server.commit_log import Commit, CommitLog, CommitRecord, CommitState, LogEntry, Part
 from psnb._src.server.making import build
 from psnb._src.server.memory import refusal
-from psnb._src.server.operations import (
-    ApplyCommit,
-    ClosedLog,
-    CloseLog,
-    CommitPart,
-    CreateDense,
-    CreateSparse,
-    CreateTable,
-    DropTable,
-    EndRound,
-    EndWriter,
-    FenceCommits,
-    FinishReplica,
-    GiveUpCommit,
-    MeasureTables,
-    OpenLog,
-    PreparePart,
-    SquareNorms,
-    TableTail,
-)
 from psnb._src.server.rounds import square_norm
 from psnb._src.server.tables.operations import OnTable, Push, ShardOperation
 from psnb._src.server.tables.table import ReservedWrite, Table, with_rates
 from psnb._src.utils.range_set import Bounds
 from psnb.errors import ConfigurationError, InternalError, OwnershipLostError
 
-_COMMITS = (CommitPart, PreparePart)
+_COMMITS = (ops.CommitPart, ops.PreparePart)
 
 
 class ParameterShard:
@@ -55,13 +36,13 @@ class ParameterShard:
         Makes a table, or returns one that was made ahead.
     """
 
-    def __init__(self, name: str, make: Callable[[CreateTable], Table] = build) -> None:
+    def __init__(self, name: str, make: Callable[[ops.CreateTable], Table] = build) -> None:
         self.name = name
         self._make = make
         self._tables: dict[str, Table] = {}
-        self._creations: dict[str, CreateDense | CreateSparse] = {}
+        self._creations: dict[str, ops.CreateDense | ops.CreateSparse] = {}
         self._log = CommitLog()
-        self._ended: EndRound | None = None  # the end of the latest round
+        self._ended: ops.EndRound | None = None  # the end of the latest round
 
     @property
     def version(self) -> int:
@@ -73,38 +54,38 @@ class ParameterShard:
         match operation:
             case OnTable(table, inner):
                 return self.table(table).run(inner)
-            case CommitPart(commit, part):
+            case ops.CommitPart(commit, part):
                 return self._apply(self._prepare(commit, part))
-            case PreparePart(commit, part):
+            case ops.PreparePart(commit, part):
                 self._prepare(commit, part)
                 return None
-            case ApplyCommit(commit, decided):
+            case ops.ApplyCommit(commit, decided):
                 return self._apply(self._log.find(commit, decided=decided))
-            case GiveUpCommit(commit, decided):
+            case ops.GiveUpCommit(commit, decided):
                 return self._log.give_up(commit, decided=decided)
-            case FenceCommits(attempts, closed, settled):
+            case ops.FenceCommits(attempts, closed, settled):
                 return self.fence(attempts, closed, settled)
-            case EndWriter(writer):
+            case ops.EndWriter(writer):
                 return self._log.end(writer)
-            case CloseLog():
+            case ops.CloseLog():
                 rounds = self._log.rounds
-                return ClosedLog(self._log.close_to_all(), self._ended, rounds.held())
-            case OpenLog():
+                return ops.ClosedLog(self._log.close_to_all(), self._ended, rounds.held())
+            case ops.OpenLog():
                 self._log, self._ended = CommitLog(self._log.version), None
                 return None
-            case SquareNorms():
+            case ops.SquareNorms():
                 return self._square_norms(operation)
-            case EndRound():
+            case ops.EndRound():
                 return self._end_round(operation)
-            case CreateDense() | CreateSparse():
+            case ops.CreateDense() | ops.CreateSparse():
                 # Sent again, because the answer was lost: the table was not used meanwhile.
                 return self._create(operation)
-            case DropTable(name):
+            case ops.DropTable(name):
                 self._drop(name)
                 return None
-            case MeasureTables():
+            case ops.MeasureTables():
                 return {name: table.nbytes() for name, table in self._tables.items()}
-            case FinishReplica(tails, log, ended):
+            case ops.FinishReplica(tails, log, ended):
                 return self._finish(tails, log, ended)
         raise InternalError(f"{self.name} has no operation {operation}")
 
@@ -130,7 +111,7 @@ class ParameterShard:
         by_users = [table.rate_is_users() for table, _ in pushes]
         # What is applied later, when all have prepared it or at the end of a round, might find a
         # function there by then, which fails.
-        at_once = isinstance(operation, CommitPart) and part.round_number is None
+        at_once = isinstance(operation, ops.CommitPart) and part.round_number is None
         if at_once and not any(by_users):
             return operation
         if not self._log.expects(operation.commit):
@@ -165,26 +146,29 @@ class ParameterShard:
             raise ConfigurationError(f"{self.name} holds no {name!r}: it was dropped")
         return found
 
-    def creation(self, name: str) -> CreateDense | CreateSparse:
+    def creation(self, name: str) -> ops.CreateDense | ops.CreateSparse:
         """Return the operation that makes an empty table like this one."""
         optimizer = self._tables[name].optimizer()
         return msgspec.structs.replace(self._creations[name], optimizer=optimizer)
 
-    def tail(self, name: str) -> TableTail:
+    def tail(self, name: str) -> ops.TableTail:
         """Return the part of a table that is not by row, and its optimizer."""
         table = self._tables[name]
-        return TableTail(table.tail(), table.skipped(), table.optimizer())
+        return ops.TableTail(table.tail(), table.skipped(), table.optimizer())
 
     def log(self) -> CommitLog:
         """Return the log of commits itself, not a copy."""
         return self._log
 
-    def ended(self) -> EndRound | None:
+    def ended(self) -> ops.EndRound | None:
         """Return the end of the latest round, with which other shards can end it as well."""
         return self._ended
 
     def _finish(
-        self, tails: Mapping[str, TableTail], log: CommitLog, ended: EndRound | None
+        self,
+        tails: Mapping[str, ops.TableTail],
+        log: CommitLog,
+        ended: ops.EndRound | None,
     ) -> None:
         for name, tail in tails.items():
             self._tables[name].check_tail(tail.tail)
@@ -206,11 +190,11 @@ class ParameterShard:
             del self._creations[name]
             self._log.leave_out(name)
 
-    def _create(self, creation: CreateDense | CreateSparse) -> None:
+    def _create(self, creation: ops.CreateDense | ops.CreateSparse) -> None:
         made = self._make(creation)  # there may be no memory: then all is as it was
         self._drop(creation.name)
         self._tables[creation.name] = made
-        if isinstance(creation, CreateDense):  # large, and not needed: the table has them
+        if isinstance(creation, ops.CreateDense):  # large, and not needed: the table has them
             values = np.empty(0, creation.values.dtype)
             creation = msgspec.structs.replace(creation, values=values)
         self._creations[creation.name] = creation
@@ -287,7 +271,7 @@ class ParameterShard:
             facts += self._log.fence(writer, last)
         return facts
 
-    def _end_round(self, end: EndRound) -> None:
+    def _end_round(self, end: ops.EndRound) -> None:
         """Apply what closures pushed in a round, once, as one update; see `Rounds`."""
         rounds = self._log.rounds
         if rounds.over(end.writer, end.number):
@@ -307,7 +291,7 @@ class ParameterShard:
         self._log.version += len(end.closures)
         self._ended = end
 
-    def _square_norms(self, of: SquareNorms) -> dict[str, float]:
+    def _square_norms(self, of: ops.SquareNorms) -> dict[str, float]:
         """Return the squared norms of a round's gradients, by table, of those that were pushed."""
         rounds = self._log.rounds
         if rounds.over(of.writer, of.number):

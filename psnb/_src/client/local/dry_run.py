@@ -26,25 +26,20 @@ from psnb._src.client.updates import (
 )
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.tables.operations import (
-    CountSkipped,
-    CountUpdates,
-    DescribeRows,
-    EndDay,
-    LookUpRows,
-    OnTable,
-    Preview,
-    ReadOptimizer,
-    ReadRate,
-    ReadUse,
-    TableOperation,
-    TableRead,
-)
+from psnb._src.server.tables import operations as ops
 from psnb.errors import ConfigurationError
 
 T = TypeVar("T")
 
-_READS = (TableRead, ReadOptimizer, ReadRate, ReadUse, DescribeRows, CountSkipped, CountUpdates)
+_READS = (
+    ops.TableRead,
+    ops.ReadOptimizer,
+    ops.ReadRate,
+    ops.ReadUse,
+    ops.DescribeRows,
+    ops.CountSkipped,
+    ops.CountUpdates,
+)
 
 
 class DryRunClient(ServerClient):
@@ -86,7 +81,7 @@ class DryRunClient(ServerClient):
         """Also hold back writes that should be immediate."""
         writes = [(shard, each) for shard, part in parts.items() for each in part.writes]
         for _, each in writes:
-            if isinstance(each.operation, EndDay):
+            if isinstance(each.operation, ops.EndDay):
                 raise _refused(each.operation)
         if self._updates is not None:
             self._updates.buffer(writes)
@@ -124,25 +119,25 @@ def writes_nothing() -> bool:
 def _reading(request: Request) -> Request:
     """Return a request that neither makes rows nor counts occurrences."""
     on = request.operation
-    if not isinstance(on, OnTable):
+    if not isinstance(on, ops.OnTable):
         raise _refused(on)
     match on.operation:
-        case LookUpRows():
+        case ops.LookUpRows():
             return Request(request.to, replace(on, operation=_unseen(on.operation)))
-        case Preview(writes, read):
-            preview = Preview(writes, _unseen(read))
+        case ops.Preview(writes, read):
+            preview = ops.Preview(writes, _unseen(read))
             return Request(request.to, replace(on, operation=preview))
     if not isinstance(on.operation, _READS):
         raise _refused(on.operation)
     return request
 
 
-def _unseen(read: TableRead) -> TableRead:
-    return replace(read, training=False) if isinstance(read, LookUpRows) else read
+def _unseen(read: ops.TableRead) -> ops.TableRead:
+    return replace(read, training=False) if isinstance(read, ops.LookUpRows) else read
 
 
 def _refused(operation: object) -> ConfigurationError:
-    name = str(operation) if isinstance(operation, TableOperation) else type(operation).__name__
+    name = str(operation) if isinstance(operation, ops.TableOperation) else type(operation).__name__
     return ConfigurationError(
         f"{name} would change parameters at once, and a closure that is run again to be examined "
         "changes none"

@@ -27,29 +27,12 @@ from psnb._src.client.updates import ShardWrite, Updates
 from psnb._src.client.whole_tables import TableName
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.tables.operations import (
-    AddRows,
-    AddValues,
-    AssignRows,
-    AssignValues,
-    BlendValues,
-    FetchRows,
-    GatherRows,
-    LookUpRows,
-    OnTable,
-    Preview,
-    Push,
-    PushRows,
-    ReadOptimizer,
-    ReadState,
-    ReadValues,
-    TableOperation,
-)
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.table import with_rates
 from psnb._src.transport.message import as_float32
 from psnb.errors import ServerLostError, ServerMemoryError
 
-_DENSE = (AddRows, AddValues, AssignRows, AssignValues)
+_DENSE = (ops.AddRows, ops.AddValues, ops.AssignRows, ops.AssignValues)
 """Writes other than pushes that later reads must show."""
 
 
@@ -64,16 +47,16 @@ class _Cycle:
         self.closures: list[tuple[int, bytes | None]] = []  # those that have written
         self.updates = Updates(counted=True)
 
-    def answers(self, shard: ShardId, on_table: OnTable) -> bool:
+    def answers(self, shard: ShardId, on_table: ops.OnTable) -> bool:
         """Return whether copies answer; called under the lock.
 
         Fetching a row creates it, so reads that are not for training go to the servers, unless the
         rows are here.
         """
         match _read_of(on_table.operation):
-            case ReadValues() | GatherRows() | LookUpRows(training=True):
+            case ops.ReadValues() | ops.GatherRows() | ops.LookUpRows(training=True):
                 return True
-            case LookUpRows():
+            case ops.LookUpRows():
                 key, ids = _needs(shard, on_table)
                 return key in self.tables and self.tables[key].missing(ids) is None
         return False
@@ -135,7 +118,7 @@ class LocalCopies:
                 position: (shard, operation)
                 for position, request in enumerate(requests)
                 if isinstance(shard := request.to, ShardId)
-                if isinstance(operation := request.operation, OnTable)
+                if isinstance(operation := request.operation, ops.OnTable)
                 if cycle.answers(shard, operation)
             }
         others = [position for position in range(len(requests)) if position not in reads]
@@ -169,15 +152,17 @@ class LocalCopies:
         ConfigurationError
             If a learning rate cannot be computed; no push was made then.
         """
-        pushes: list[tuple[TableName, Push | BlendValues]] = []
+        pushes: list[tuple[TableName, ops.Push | ops.BlendValues]] = []
         others: list[ShardWrite] = []
         for shard, part in parts.items():
             for write in part.writes:
-                if isinstance(write.operation, Push | BlendValues):
+                if isinstance(write.operation, ops.Push | ops.BlendValues):
                     pushes.append(((shard, write.table), write.operation))
                 else:
                     others.append((shard, write))
-        needs = [(key, push.ids if isinstance(push, PushRows) else None) for key, push in pushes]
+        needs = [
+            (key, push.ids if isinstance(push, ops.PushRows) else None) for key, push in pushes
+        ]
         cycle = self._cycle
         if commit.closures:
             dense = [(shard, w.table) for shard, w in others if isinstance(w.operation, _DENSE)]
@@ -233,7 +218,7 @@ class LocalCopies:
                 return None
             try:
                 cycle.updates.add(
-                    (shard, OnTable(name, write))
+                    (shard, ops.OnTable(name, write))
                     for (shard, name), table in cycle.tables.items()
                     for write in table.learned(1 / self.workers)
                 )
@@ -270,7 +255,7 @@ class LocalCopies:
         self,
         cycle: _Cycle,
         commit: Commit,
-        pushes: Sequence[tuple[TableName, Push | BlendValues]],
+        pushes: Sequence[tuple[TableName, ops.Push | ops.BlendValues]],
         others: Sequence[ShardWrite],
     ) -> bool:
         with cycle.lock:
@@ -279,7 +264,11 @@ class LocalCopies:
             # First: a user's function may fail.
             rated = iter(
                 with_rates(
-                    [(cycle.tables[k].table, push) for k, push in pushes if isinstance(push, Push)]
+                    [
+                        (cycle.tables[k].table, push)
+                        for k, push in pushes
+                        if isinstance(push, ops.Push)
+                    ]
                 )
             )
             # All memory, and then all changes: without it, nothing is changed.
@@ -288,7 +277,7 @@ class LocalCopies:
                 if (shard, write.table) in cycle.tables:
                     makes += cycle.tables[shard, write.table].reserve_write(write.operation)
             for key, push in pushes:
-                rate_known = next(rated) if isinstance(push, Push) else push
+                rate_known = next(rated) if isinstance(push, ops.Push) else push
                 makes += cycle.tables[key].reserve_push(rate_known)
             try:
                 for make in makes:
@@ -325,8 +314,10 @@ class LocalCopies:
             return
         requests = []
         for (shard, name), rest in missing:
-            fetch = ReadState() if rest is None else FetchRows(rest)
-            requests += [Request(shard, OnTable(name, each)) for each in (fetch, ReadOptimizer())]
+            fetch = ops.ReadState() if rest is None else ops.FetchRows(rest)
+            requests += [
+                Request(shard, ops.OnTable(name, each)) for each in (fetch, ops.ReadOptimizer())
+            ]
         answers = cycle.updates.read(self._server_client, requests)
         with cycle.lock:
             for (key, rest), state, optimizer in zip(
@@ -348,17 +339,17 @@ def _lost(cycle: _Cycle, error: MemoryError) -> MemoryError:
     )
 
 
-def _read_of(operation: TableOperation) -> TableOperation:
-    return operation.read if isinstance(operation, Preview) else operation
+def _read_of(operation: ops.TableOperation) -> ops.TableOperation:
+    return operation.read if isinstance(operation, ops.Preview) else operation
 
 
-def _needs(shard: ShardId, on_table: OnTable) -> tuple[TableName, np.ndarray | None]:
+def _needs(shard: ShardId, on_table: ops.OnTable) -> tuple[TableName, np.ndarray | None]:
     """Return the table that is read, and the ids that the read needs, if it has ids."""
     ids = []
-    if isinstance(on_table.operation, Preview):
+    if isinstance(on_table.operation, ops.Preview):
         # The closure's own pushes are shown on top of the rows that they change.
-        ids = [each.ids for each in on_table.operation.writes if isinstance(each, PushRows)]
+        ids = [each.ids for each in on_table.operation.writes if isinstance(each, ops.PushRows)]
     read = _read_of(on_table.operation)
-    if isinstance(read, LookUpRows):
+    if isinstance(read, ops.LookUpRows):
         ids.append(read.ids)
     return (shard, on_table.table), np.concatenate(ids) if ids else None

@@ -13,21 +13,10 @@ from functools import partial
 import numpy as np
 
 from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import Admission
 from psnb._src.server.tables.dense import DenseTable, composed
 from psnb._src.server.tables.initializers import Constant
-from psnb._src.server.tables.operations import (
-    BlendValues,
-    MergeRows,
-    MergeValues,
-    Push,
-    PushGradient,
-    PushRows,
-    PutRows,
-    SkipUpdates,
-    TableOperation,
-    TableWrite,
-)
 from psnb._src.server.tables.presence import pieces, union, whole
 from psnb._src.server.tables.row_index import GrowingRowIndex
 from psnb._src.server.tables.sparse import SparseTable
@@ -64,18 +53,18 @@ class LocalTable(ABC):
         """Load what was fetched for these ids, unless it is here already."""
 
     @abstractmethod
-    def reserve_write(self, write: TableOperation) -> list[Make]:
+    def reserve_write(self, write: ops.TableOperation) -> list[Make]:
         """Get the memory to repeat a write of the server, and return what does that.
 
         It does not count as learned here.
         """
 
     @abstractmethod
-    def reserve_push(self, push: Push | BlendValues) -> list[Make]:
+    def reserve_push(self, push: ops.Push | ops.BlendValues) -> list[Make]:
         """Get the memory to apply gradients here, or to blend, and return what does that."""
 
     @abstractmethod
-    def learned(self, share: float) -> Sequence[TableWrite]:
+    def learned(self, share: float) -> Sequence[ops.TableWrite]:
         """Return the writes that send a share of what was learned."""
 
 
@@ -101,7 +90,7 @@ class LocalDense(LocalTable):
         # What has got a gradient: a range of nothing at first, None for the whole slice.
         self._pushed: np.ndarray | None = np.empty((0, 2), np.int64)
         self._pushes = 0
-        self._blend: BlendValues | None = None  # all of them, one after the other
+        self._blend: ops.BlendValues | None = None  # all of them, one after the other
 
     def missing(self, ids: np.ndarray | None) -> np.ndarray | None:
         return None
@@ -109,37 +98,37 @@ class LocalDense(LocalTable):
     def install(self, ids: np.ndarray | None, state: Mapping[str, np.ndarray]) -> None:
         pass
 
-    def reserve_write(self, write: TableOperation) -> list[Make]:
-        if isinstance(write, SkipUpdates):
+    def reserve_write(self, write: ops.TableOperation) -> list[Make]:
+        if isinstance(write, ops.SkipUpdates):
             return []
         return [table.reserve(write) for table in (self.table, self._fetched)]
 
-    def reserve_push(self, push: Push | BlendValues) -> list[Make]:
+    def reserve_push(self, push: ops.Push | ops.BlendValues) -> list[Make]:
         # What is blended is sent as such, so it does not count as learned.
-        blends = isinstance(push, BlendValues)
+        blends = isinstance(push, ops.BlendValues)
         tables = (self.table, self._fetched) if blends else (self.table,)
         return [*(table.reserve(push) for table in tables), partial(self._note, push)]
 
-    def _note(self, push: Push | BlendValues) -> None:
-        if isinstance(push, BlendValues):
+    def _note(self, push: ops.Push | ops.BlendValues) -> None:
+        if isinstance(push, ops.BlendValues):
             self._blend = composed(self._blend, push)
         else:
-            assert isinstance(push, PushGradient)
+            assert isinstance(push, ops.PushGradient)
             self._pushed = union(self._pushed, push.ranges)
             self._pushes += 1
 
-    def learned(self, share: float) -> Sequence[TableWrite]:
-        found: list[TableWrite] = []
+    def learned(self, share: float) -> Sequence[ops.TableWrite]:
+        found: list[ops.TableWrite] = []
         if (blend := self._blend) is not None:
             # Not the difference to what was fetched: others have moved the values meanwhile. And
             # first: what was learned before lies in the difference as it is after the blend.
             part = blend.terms.dtype.type(share)
-            found.append(BlendValues(blend.shares * part, blend.terms * part))
+            found.append(ops.BlendValues(blend.shares * part, blend.terms * part))
         if self._pushes:
             state = self.table.state()
             step, counts = int(state["step"][0]), state.get(COUNTS)
             values = self._difference(state["values"]) * state["values"].dtype.type(share)
-            found.append(MergeValues(values, _slots(state), step, share, self._pushed, counts))
+            found.append(ops.MergeValues(values, _slots(state), step, share, self._pushed, counts))
         return found
 
     def _difference(self, values: np.ndarray) -> np.ndarray:
@@ -196,25 +185,25 @@ class LocalSparse(LocalTable):
         if ids is not None:
             self._asked.locate(ids)
 
-    def reserve_write(self, write: TableOperation) -> list[Make]:
+    def reserve_write(self, write: ops.TableOperation) -> list[Make]:
         # The other writes of an embedding are counts, which are not read here.
-        if not isinstance(write, PutRows):
+        if not isinstance(write, ops.PutRows):
             return []
         here = self._asked.find(write.ids) >= 0
-        known = PutRows(write.ids[here], write.values[here])
+        known = ops.PutRows(write.ids[here], write.values[here])
         return [table.reserve(known) for table in (self.table, self._fetched)]
 
-    def reserve_push(self, push: Push | BlendValues) -> list[Make]:
-        assert isinstance(push, PushRows)
+    def reserve_push(self, push: ops.Push | ops.BlendValues) -> list[Make]:
+        assert isinstance(push, ops.PushRows)
         return [self.table.reserve(push), partial(self._pushed.append, push.ids)]
 
-    def learned(self, share: float) -> Sequence[TableWrite]:
+    def learned(self, share: float) -> Sequence[ops.TableWrite]:
         if not self._pushed:
             return ()
         state = self.table.fetch(np.unique(np.concatenate(self._pushed)))
         ids = state["ids"]
         values = (state["values"] - self._fetched.lookup(ids)) * state["values"].dtype.type(share)
-        return [MergeRows(ids, values, _slots(state), int(state["step"][0]), share)]
+        return [ops.MergeRows(ids, values, _slots(state), int(state["step"][0]), share)]
 
 
 def _slots(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

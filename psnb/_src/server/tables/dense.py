@@ -11,26 +11,13 @@ import numpy as np
 
 from psnb._src.server.memory import answer_array, lasting, scratch
 from psnb._src.server.optimizer import Optimizer, Workspace
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.checks import (
     check_array,
     check_form,
     check_positions,
     check_within,
     forms,
-)
-from psnb._src.server.tables.operations import (
-    AddRows,
-    AddValues,
-    AssignRows,
-    AssignValues,
-    BlendValues,
-    GatherRows,
-    MergeValues,
-    PushGradient,
-    ReadValues,
-    Segment,
-    SkipUpdates,
-    TableOperation,
 )
 from psnb._src.server.tables.presence import UpdateCounts, check_ranges, count_in, pieces
 from psnb._src.server.tables.states import COUNTS, Expected
@@ -55,8 +42,15 @@ class DenseTable(Table):
     """
 
     writes = (
-        *(PushGradient, AssignValues, AddValues, AssignRows, AddRows, MergeValues),
-        *(BlendValues, SkipUpdates),
+        *(
+            ops.PushGradient,
+            ops.AssignValues,
+            ops.AddValues,
+            ops.AssignRows,
+            ops.AddRows,
+            ops.MergeValues,
+        ),
+        *(ops.BlendValues, ops.SkipUpdates),
     )
 
     def __init__(self, name: str, values: np.ndarray, optimizer: Optimizer | None) -> None:
@@ -71,11 +65,11 @@ class DenseTable(Table):
         self._expected = Expected(name, self._values.dtype, self._updater.slots)
         self._counts: UpdateCounts | None = None  # where they are not all the updater's step
 
-    def run(self, operation: TableOperation) -> Any:
+    def run(self, operation: ops.TableOperation) -> Any:
         match operation:
-            case ReadValues(half):
+            case ops.ReadValues(half):
                 return halved(self.read()) if half else self.read()
-            case GatherRows(rows, half):
+            case ops.GatherRows(rows, half):
                 return halved(self.gather(rows)) if half else self.gather(rows)
         if isinstance(operation, self.writes):
             return self.reserve(operation)()
@@ -91,30 +85,30 @@ class DenseTable(Table):
         out = answer_array((rows.size, *self._values.shape[1:]), self._values.dtype)
         return self._values.take(rows, axis=0, out=out, mode="clip")
 
-    def reserve(self, write: TableOperation) -> Callable[[], None]:
+    def reserve(self, write: ops.TableOperation) -> Callable[[], None]:
         match write:
-            case PushGradient(gradient, norm, rate, ranges, together):
+            case ops.PushGradient(gradient, norm, rate, ranges, together):
                 self._updater.check()
                 self._check_gradient(gradient, ranges)
                 return partial(self._push, gradient, norm, rate, ranges, together)
-            case AddRows(rows, values):
+            case ops.AddRows(rows, values):
                 self._check_rows(rows, values)
                 return self._reserved_addition(rows, values)
-            case AssignRows(rows, values):
+            case ops.AssignRows(rows, values):
                 self._check_rows(rows, values)
                 return partial(self._assign_rows, rows, values)
-            case AddValues(values):
+            case ops.AddValues(values):
                 self._check(values)
                 return partial(self._add, values)
-            case AssignValues(values):
+            case ops.AssignValues(values):
                 self._check(values)
                 return partial(self._assign, values)
-            case BlendValues(shares, terms):
+            case ops.BlendValues(shares, terms):
                 self._check(shares)
                 self._check(terms)
                 kept, set_ = (scratch(shares.shape, kind) for kind in (shares.dtype, np.bool_))
                 return partial(self.blend_in, shares, terms, kept, set_)
-            case MergeValues(values, slots, step, share, ranges, counts):
+            case ops.MergeValues(values, slots, step, share, ranges, counts):
                 self._expected.check_learned(values, slots, self._values.shape)
                 if ranges is not None:
                     check_ranges(f"values of {self._name!r}", ranges, self.extent, count_in(ranges))
@@ -122,7 +116,7 @@ class DenseTable(Table):
                     self._expected.check_counts(counts, self.extent, step)
                 room = scratch(self._values.shape, self._values.dtype) if slots else values
                 return partial(self._merge, values, slots, step, share, room, ranges, counts)
-            case SkipUpdates(count):
+            case ops.SkipUpdates(count):
                 return partial(self.skip, count)
         raise self._unknown(write)
 
@@ -141,23 +135,23 @@ class DenseTable(Table):
         ``ranges`` the gradient is that of some numbers (`tables.presence`); all others
         stay as they are, and so does their count of updates, unless all are counted ``together``.
         """
-        self.reserve(PushGradient(gradient, norm, rate, ranges, together))()
+        self.reserve(ops.PushGradient(gradient, norm, rate, ranges, together))()
 
     def assign(self, values: np.ndarray) -> None:
         """Replace the values; optimizer state stays."""
-        self.reserve(AssignValues(values))()
+        self.reserve(ops.AssignValues(values))()
 
     def add(self, values: np.ndarray) -> None:
         """Add to the values."""
-        self.reserve(AddValues(values))()
+        self.reserve(ops.AddValues(values))()
 
     def scatter_assign(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Replace some rows; the last value of a row counts."""
-        self.reserve(AssignRows(rows, values))()
+        self.reserve(ops.AssignRows(rows, values))()
 
     def scatter_add(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Add to some rows; all values of a row count."""
-        self.reserve(AddRows(rows, values))()
+        self.reserve(ops.AddRows(rows, values))()
 
     def merge(
         self,
@@ -174,7 +168,7 @@ class DenseTable(Table):
         two; the step is the copy's if that is later. With ``ranges``, the state of all else stays;
         ``counts`` are the copy's counts of updates where they differ.
         """
-        self.reserve(MergeValues(values, slots, step, share, ranges, counts))()
+        self.reserve(ops.MergeValues(values, slots, step, share, ranges, counts))()
 
     # What follows takes no memory; see `reserve`.
 
@@ -288,7 +282,7 @@ class DenseTable(Table):
     def extent(self) -> int:
         return self._values.size
 
-    def segment(self, start: int, stop: int) -> Segment:
+    def segment(self, start: int, stop: int) -> ops.Segment:
         arrays = {name: array.reshape(-1)[start:stop] for name, array in self._arrays().items()}
         # In the variable's shape, if the segment is the whole slice.
         shape = self._values.shape if (start, stop) == (0, self.extent) else (-1,)
@@ -314,7 +308,7 @@ class DenseTable(Table):
     def clear(self) -> None:
         pass  # segments replace everything
 
-    def put(self, segment: Segment) -> None:
+    def put(self, segment: ops.Segment) -> None:
         """Load numbers from position ``start`` on; 0 if it is left out."""
         found = forms(self._name, segment)
         shape = found.get("values", (None, ()))[1]
@@ -330,20 +324,20 @@ class DenseTable(Table):
             part = segment[name].reshape(-1)
             array.reshape(-1)[start : start + part.size] = part
 
-    def tail(self) -> Segment:
+    def tail(self) -> ops.Segment:
         found = super().tail()
         return found if self._counts is None else {**found, COUNTS: self._counts.array()}
 
-    def check_tail(self, tail: Segment) -> None:
+    def check_tail(self, tail: ops.Segment) -> None:
         self._expected.check_tail(forms(self._name, tail), tail)
         if COUNTS in tail:
             self._expected.check_counts(tail[COUNTS], self.extent, int(tail["step"][0]))
 
-    def finish(self, tail: Segment) -> None:
+    def finish(self, tail: ops.Segment) -> None:
         super().finish(tail)
         self._counts = UpdateCounts.of(tail[COUNTS].copy()) if COUNTS in tail else None
 
-    def check_state(self, state: Segment) -> None:
+    def check_state(self, state: ops.Segment) -> None:
         self._expected.check_numbers(forms(self._name, state), self._values.shape)
         self.check_tail(state)
 
@@ -369,7 +363,7 @@ class DenseTable(Table):
         slots = {f"slot.{name}": slot for name, slot in self._slots.items()}
         return {"values": self._values, **slots}
 
-    def _saved(self, writes: Sequence[TableOperation]) -> Callable[[], None]:
+    def _saved(self, writes: Sequence[ops.TableOperation]) -> Callable[[], None]:
         return partial(self.load, self.state())
 
     def nbytes(self) -> int:
@@ -389,16 +383,18 @@ def _copy(array: np.ndarray) -> np.ndarray:
 # between these and what was blended in, however late they come and in which order.
 
 
-def composed(first: BlendValues | None, second: BlendValues) -> BlendValues:
+def composed(first: ops.BlendValues | None, second: ops.BlendValues) -> ops.BlendValues:
     """Return the blend that does what one after the other does."""
     if first is None:
         return second
     shares, terms = first.shares.copy(), first.terms.copy()
     compose(shares, terms, second, np.empty_like(shares))
-    return BlendValues(shares, terms)
+    return ops.BlendValues(shares, terms)
 
 
-def compose(shares: np.ndarray, terms: np.ndarray, second: BlendValues, kept: np.ndarray) -> None:
+def compose(
+    shares: np.ndarray, terms: np.ndarray, second: ops.BlendValues, kept: np.ndarray
+) -> None:
     """Change the shares and terms of a blend so that it does what ``second`` does after it, too.
 
     ``kept`` is memory of their shape; no other is taken.

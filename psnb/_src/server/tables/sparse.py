@@ -13,27 +13,12 @@ from psnb._src.server.hashing import MOST_ROWS, distinct, summed
 from psnb._src.server.kernels import read_only
 from psnb._src.server.memory import Promise, answer_array
 from psnb._src.server.optimizer import Optimizer, Workspace
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.changed_rows import Watcher
 from psnb._src.server.tables.checks import check_array, check_ids, forms
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.initializers import Initializer
-from psnb._src.server.tables.operations import (
-    DescribeRows,
-    EndDay,
-    FetchRows,
-    LookUpRows,
-    MergeRows,
-    Preview,
-    PushRows,
-    PutRows,
-    ReadUse,
-    RecordUse,
-    Segment,
-    ShrinkTable,
-    SkipUpdates,
-    TableOperation,
-)
 from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex, RowRequest
 from psnb._src.server.tables.row_use import CtrAccessor, RowUse
 from psnb._src.server.tables.states import ROW_USE, ExpectedRows
@@ -45,7 +30,7 @@ from psnb.errors import InternalError, InvalidArrayError, ServerMemoryError
 _ALWAYS = Always()
 _COUNTS = np.dtype(np.float32)
 _NONE = np.empty(0, np.int64)
-_COUNTING = (LookUpRows, FetchRows, Preview)
+_COUNTING = (ops.LookUpRows, ops.FetchRows, ops.Preview)
 """Reads that count as occurrences of their ids."""
 
 
@@ -76,7 +61,7 @@ class SparseTable(Table):
         How the use of rows is recorded, if ``rows`` is None; by default it is not recorded.
     """
 
-    writes = (PushRows, PutRows, RecordUse, MergeRows, EndDay, SkipUpdates)
+    writes = (ops.PushRows, ops.PutRows, ops.RecordUse, ops.MergeRows, ops.EndDay, ops.SkipUpdates)
 
     def __init__(
         self,
@@ -117,46 +102,46 @@ class SparseTable(Table):
         self._use: RowUse | None
         self._begin()
 
-    def run(self, operation: TableOperation) -> Any:
+    def run(self, operation: ops.TableOperation) -> Any:
         match operation:
-            case LookUpRows(ids, training, half):
+            case ops.LookUpRows(ids, training, half):
                 return halved(self.lookup(ids, training)) if half else self.lookup(ids, training)
-            case FetchRows(ids):
+            case ops.FetchRows(ids):
                 return self.fetch(ids)
-            case ReadUse(ids):
+            case ops.ReadUse(ids):
                 return self.row_use(ids)
-            case ShrinkTable(threshold, days, forget_waiting):
+            case ops.ShrinkTable(threshold, days, forget_waiting):
                 return self.shrink(threshold, days, forget_waiting)
-            case DescribeRows():
+            case ops.DescribeRows():
                 return self.describe_rows()
         if isinstance(operation, self.writes):
             return self.reserve(operation)()
         return super().run(operation)
 
-    def reserve(self, write: TableOperation, *, counting: bool = True) -> Callable[[], None]:
+    def reserve(self, write: ops.TableOperation, *, counting: bool = True) -> Callable[[], None]:
         match write:
-            case PushRows(ids, gradients, norm, once, rate):
+            case ops.PushRows(ids, gradients, norm, once, rate):
                 self.check_push(write)
                 if not once:
                     ids, gradients = summed(ids, gradients)
                 request = self._requested(ids, counting=counting, repeated=False)
                 return partial(self._push, request, gradients, norm, rate)
-            case PutRows(ids, values):
+            case ops.PutRows(ids, values):
                 self._check_rows(ids, values, "values")
                 return partial(self._assign, self._inserted(ids), values)
-            case MergeRows(ids, values, slots, step, share):
+            case ops.MergeRows(ids, values, slots, step, share):
                 check_ids(f"ids for {self._name!r}", ids)
                 self._expected.check_learned(values, slots, (ids.size, self._dim))
                 request = self._requested(ids, counting=False)
                 return partial(self._merge, request, values, slots, step, share)
-            case RecordUse(ids, shows, clicks):
+            case ops.RecordUse(ids, shows, clicks):
                 use, rows = self._known_use(), self._rows.find(ids)
                 for name, counts in (("shows", shows), ("clicks", clicks)):
                     check_array(f"{name} for {self._name!r}", counts, _COUNTS, (ids.size,))
                 return partial(self._record, use, RowRequest(ids, rows, min_count=0), shows, clicks)
-            case EndDay():
+            case ops.EndDay():
                 return partial(self._end_day, self._known_use())
-            case SkipUpdates(count):
+            case ops.SkipUpdates(count):
                 return partial(self.skip, count)
         raise self._unknown(write)
 
@@ -170,7 +155,7 @@ class SparseTable(Table):
         """The dtype of the rows."""
         return self._dtype
 
-    def check_push(self, push: PushRows) -> None:
+    def check_push(self, push: ops.PushRows) -> None:
         """Raise ConfigurationError unless a push can be made."""
         self._updater.check()
         self._check_rows(push.ids, push.gradients, "gradients")
@@ -186,7 +171,7 @@ class SparseTable(Table):
         return self._growing().admitted(ids) if self._fixed is None else np.empty(0, np.bool_)
 
     def round_push(
-        self, push: PushRows, rows: np.ndarray, admitted: np.ndarray
+        self, push: ops.PushRows, rows: np.ndarray, admitted: np.ndarray
     ) -> Callable[[], None]:
         """Return what makes a push of distinct ids, for whose rows there is room.
 
@@ -229,15 +214,15 @@ class SparseTable(Table):
         shard's is the whole. ``distinct`` says that no id occurs twice, so there is nothing to sum.
         ``rate`` is what `rate` returned before; if it is left out, it is computed now.
         """
-        self.reserve(PushRows(ids, gradients, norm, distinct, rate))()
+        self.reserve(ops.PushRows(ids, gradients, norm, distinct, rate))()
 
-    def _rehearse(self, write: TableOperation) -> None:
+    def _rehearse(self, write: ops.TableOperation) -> None:
         # Until it is committed, it counts neither as an occurrence of its ids nor as a use of its
         # rows. (`end_day` is never among the writes of a closure: it happens at once.)
-        if isinstance(write, PushRows):
+        if isinstance(write, ops.PushRows):
             self.reserve(write, counting=False)()
 
-    def fetch(self, ids: np.ndarray) -> Segment:
+    def fetch(self, ids: np.ndarray) -> ops.Segment:
         """Return the rows of those of the distinct ids that have one, and the step."""
         rows = self._locate(ids)
         segment = self.pick(rows[rows >= 0])
@@ -252,7 +237,7 @@ class SparseTable(Table):
         share: float,
     ) -> None:
         """Merge what a copy has learned of distinct ids; see `DenseTable.merge`."""
-        self.reserve(MergeRows(ids, values, slots, step, share))()
+        self.reserve(ops.MergeRows(ids, values, slots, step, share))()
 
     def advance(self, step: int) -> None:
         """Raise the count of updates to at least ``step``."""
@@ -260,11 +245,11 @@ class SparseTable(Table):
 
     def assign(self, ids: np.ndarray, values: np.ndarray) -> None:
         """Replace the rows of distinct ids by ``values`` (``(n, dim)``); that admits the ids."""
-        self.reserve(PutRows(ids, values))()
+        self.reserve(ops.PutRows(ids, values))()
 
     def record(self, ids: np.ndarray, shows: np.ndarray, clicks: np.ndarray) -> None:
         """Add shows and clicks (float32, ``(n,)``) to the rows of ids that have one."""
-        self.reserve(RecordUse(ids, shows, clicks))()
+        self.reserve(ops.RecordUse(ids, shows, clicks))()
 
     def row_use(self, ids: np.ndarray) -> np.ndarray:
         """Return show, click and days unseen of ids, ``(n, 3)``; zeros for those without a row."""
@@ -272,7 +257,7 @@ class SparseTable(Table):
 
     def end_day(self) -> None:
         """Let shows and clicks decay, and count a day unseen."""
-        self.reserve(EndDay())()
+        self.reserve(ops.EndDay())()
 
     def shrink(self, threshold: float, days: float, forget_waiting: bool) -> int:
         """Remove rows with a lower score or more days unseen; return how many."""
@@ -355,11 +340,11 @@ class SparseTable(Table):
     def counted(self) -> int:
         return self.extent
 
-    def segment(self, start: int, stop: int) -> Segment:
+    def segment(self, start: int, stop: int) -> ops.Segment:
         """Return copies of rows: ``ids``, ``values``, ``slot.*``, ``show``, ``click``, ...."""
         return self.pick(slice(start, stop))
 
-    def pick(self, rows: slice | np.ndarray) -> Segment:
+    def pick(self, rows: slice | np.ndarray) -> ops.Segment:
         """Return copies of some rows, by their numbers, in the same form."""
         found = {"ids": self._rows.ids(rows), **self._numbers_of(rows)}
         return found if self._use is None else {**found, **self._use.state(rows)}
@@ -371,7 +356,7 @@ class SparseTable(Table):
             return self._known_use().column(name, rows)
         return self._numbers_of(rows, name)[name]
 
-    def _numbers_of(self, rows: slice | np.ndarray, only: str | None = None) -> Segment:
+    def _numbers_of(self, rows: slice | np.ndarray, only: str | None = None) -> ops.Segment:
         slots = {f"slot.{name}": slot for name, slot in self._slots.items()}
         numbers = {"values": self._values, **slots}
         return {
@@ -392,7 +377,7 @@ class SparseTable(Table):
             array.clear()
         self._extend(0, ids)
 
-    def put(self, segment: Segment) -> None:
+    def put(self, segment: ops.Segment) -> None:
         """Load rows; that admits their ids."""
         self._expected.check_rows(forms(self._name, segment), segment)
         rows = self._give(self._inserted(segment["ids"]))
@@ -403,17 +388,17 @@ class SparseTable(Table):
         if self._use is not None:
             self._use.load(rows, segment)
 
-    def tail(self) -> Segment:
+    def tail(self) -> ops.Segment:
         """Return ``step``, and ``waiting.ids``, ``waiting.frequencies`` of ids without a row."""
         waiting = {}
         if self._admission.min_count > 1:
             waiting["waiting.ids"], waiting["waiting.frequencies"] = self._growing().waiting_ids()
         return {**super().tail(), **waiting}
 
-    def check_tail(self, tail: Segment) -> None:
+    def check_tail(self, tail: ops.Segment) -> None:
         self._expected.check_tail(forms(self._name, tail), tail)
 
-    def finish(self, tail: Segment) -> None:
+    def finish(self, tail: ops.Segment) -> None:
         self.check_tail(tail)
         if self._admission.min_count > 1:  # first: it may be refused
             rows, ids = self._growing(), tail["waiting.ids"]
@@ -425,12 +410,12 @@ class SparseTable(Table):
             rows.wait(ids, tail["waiting.frequencies"])
         super().finish(tail)
 
-    def check_state(self, state: Segment) -> None:
+    def check_state(self, state: ops.Segment) -> None:
         self._expected.check_state(forms(self._name, state), state)
 
-    def _saved(self, writes: Sequence[TableOperation]) -> Callable[[], None]:
+    def _saved(self, writes: Sequence[ops.TableOperation]) -> Callable[[], None]:
         # Rows made for ids that are only in the writes remain: they have their initial values.
-        ids = [write.ids for write in writes if isinstance(write, PushRows)]
+        ids = [write.ids for write in writes if isinstance(write, ops.PushRows)]
         rows = self._locate(np.concatenate([np.empty(0, np.uint64), *ids]), counting=False)
         rows = rows[rows >= 0]
         values = self._values.rows[rows]
@@ -443,7 +428,7 @@ class SparseTable(Table):
 
         return undo
 
-    def changes(self, operation: TableOperation) -> bool:
+    def changes(self, operation: ops.TableOperation) -> bool:
         # A lookup may make rows, but a copy of the table would make the same rows.
         sees = isinstance(operation, _COUNTING)
         return (sees and self._admission.min_count > 1) or super().changes(operation)

@@ -21,26 +21,8 @@ import msgspec
 import numpy as np
 
 from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.changed_rows import ChangedRows, Changes, Watcher
-from psnb._src.server.tables.operations import (
-    ClearTable,
-    CountSkipped,
-    CountUpdates,
-    FinishTable,
-    OnTable,
-    Preview,
-    Push,
-    PutSegment,
-    ReadOptimizer,
-    ReadRate,
-    ReadState,
-    Segment,
-    SkipUpdates,
-    TableOperation,
-    TableRead,
-    TableWrite,
-    TuneOptimizer,
-)
 from psnb._src.server.tables.updater import Updater
 from psnb.errors import ConfigurationError, InternalError
 
@@ -58,7 +40,7 @@ class Table(ABC):
         Called before rows change.
     """
 
-    writes: ClassVar[tuple[type[TableWrite], ...]]
+    writes: ClassVar[tuple[type[ops.TableWrite], ...]]
     """What a closure's commit may do."""
 
     _name: str
@@ -83,7 +65,7 @@ class Table(ABC):
         """Return the bytes of parameters, optimizer state and index."""
 
     @abstractmethod
-    def segment(self, start: int, stop: int) -> Segment:
+    def segment(self, start: int, stop: int) -> ops.Segment:
         """Return copies of the rows from ``start`` to ``stop``."""
 
     @abstractmethod
@@ -95,21 +77,21 @@ class Table(ABC):
         """Remove all content, before new segments are loaded."""
 
     @abstractmethod
-    def put(self, segment: Segment) -> None:
+    def put(self, segment: ops.Segment) -> None:
         """Load rows, which may come from other shards; existing rows are replaced.
 
         An invalid segment raises ConfigurationError, and nothing is changed.
         """
 
-    def tail(self) -> Segment:
+    def tail(self) -> ops.Segment:
         """Return everything that is not by row, for `finish`."""
         return {"step": np.array([self._updater.step])}
 
     @abstractmethod
-    def check_tail(self, tail: Segment) -> None:
+    def check_tail(self, tail: ops.Segment) -> None:
         """Raise ConfigurationError unless this has the form that `tail` returns."""
 
-    def finish(self, tail: Segment) -> None:
+    def finish(self, tail: ops.Segment) -> None:
         """Load what `tail` returned, after all segments.
 
         An invalid tail raises ConfigurationError, and nothing is changed.
@@ -134,28 +116,28 @@ class Table(ABC):
             self.watchers.remove(self._changed)
             self._changed = None
 
-    def state(self) -> Segment:
+    def state(self) -> ops.Segment:
         """Return copies of all that a checkpoint needs."""
         return {**self.segment(0, self.extent), **self.tail()}
 
     @abstractmethod
-    def check_state(self, state: Segment) -> None:
+    def check_state(self, state: ops.Segment) -> None:
         """Raise ConfigurationError unless this has the form that `state` returns."""
 
-    def load(self, state: Segment) -> None:
+    def load(self, state: ops.Segment) -> None:
         """Load what `state` returned; raises as `put` does."""
         self.check_state(state)
         self.clear()
         self.put(state)
         self.finish(state)
 
-    def take_over(self, tail: Segment, skipped: int, optimizer: Optimizer | None) -> None:
+    def take_over(self, tail: ops.Segment, skipped: int, optimizer: Optimizer | None) -> None:
         """Take the counts and the optimizer of a table like this one."""
         self.finish(tail)
         self._updater.skipped, self._updater.optimizer = skipped, optimizer
 
     @abstractmethod
-    def _saved(self, writes: Sequence[TableOperation]) -> Callable[[], None]:
+    def _saved(self, writes: Sequence[ops.TableOperation]) -> Callable[[], None]:
         """Return a function that undoes the effect of these writes."""
 
     def _changing(self, rows: np.ndarray | None) -> None:
@@ -173,7 +155,7 @@ class Table(ABC):
                 watcher.lapse()
 
     @abstractmethod
-    def reserve(self, write: TableOperation) -> Callable[[], None]:
+    def reserve(self, write: ops.TableOperation) -> Callable[[], None]:
         """Get all memory that one of the `writes` needs, after all checks; return what makes it.
 
         The function takes no more memory, and is called once at most, then or later: whatever
@@ -186,12 +168,12 @@ class Table(ABC):
             If there is no memory; nothing is changed.
         """
 
-    def check_write(self, write: TableOperation) -> None:
+    def check_write(self, write: ops.TableOperation) -> None:
         """Raise InternalError unless an operation is one of the `writes`."""
         if not isinstance(write, self.writes):
             raise self._unknown(write)
 
-    def preview(self, writes: Sequence[TableOperation], read: TableRead) -> np.ndarray:
+    def preview(self, writes: Sequence[ops.TableOperation], read: ops.TableRead) -> np.ndarray:
         """Return what a read would return after some writes, without making them.
 
         So a closure sees its own writes before they are committed.
@@ -207,11 +189,11 @@ class Table(ABC):
             undo()
             self._updater.step, self._updater.skipped = step, skipped
 
-    def _rehearse(self, write: TableOperation) -> None:
+    def _rehearse(self, write: ops.TableOperation) -> None:
         """Make a write that will be undone."""
         self.run(write)
 
-    def changes(self, operation: TableOperation) -> bool:
+    def changes(self, operation: ops.TableOperation) -> bool:
         """Return whether an operation may change the table."""
         return operation.changes
 
@@ -250,38 +232,38 @@ class Table(ABC):
         """Change hyperparameters of the optimizer, from the next update on."""
         self._updater.tune(hyperparameters)
 
-    def run(self, operation: TableOperation) -> Any:
+    def run(self, operation: ops.TableOperation) -> Any:
         """Run an operation; raises InternalError if this kind of table does not have it."""
         match operation:
-            case Preview(writes, read):
+            case ops.Preview(writes, read):
                 return self.preview(writes, read)
-            case SkipUpdates(count):
+            case ops.SkipUpdates(count):
                 return self.skip(count)
-            case PutSegment(segment):
+            case ops.PutSegment(segment):
                 return self.put(segment)
-            case ReadState():
+            case ops.ReadState():
                 return self.state()
-            case ReadOptimizer():
+            case ops.ReadOptimizer():
                 return self.optimizer()
-            case ReadRate():
+            case ops.ReadRate():
                 return self.rate_now()
-            case TuneOptimizer(hyperparameters):
+            case ops.TuneOptimizer(hyperparameters):
                 return self.tune(hyperparameters)
-            case CountUpdates():
+            case ops.CountUpdates():
                 return self.updates()
-            case CountSkipped():
+            case ops.CountSkipped():
                 return self.skipped()
-            case ClearTable():
+            case ops.ClearTable():
                 return self.clear()
-            case FinishTable(tail):
+            case ops.FinishTable(tail):
                 return self.finish(tail)
         raise self._unknown(operation)
 
-    def _unknown(self, operation: TableOperation) -> InternalError:
+    def _unknown(self, operation: ops.TableOperation) -> InternalError:
         return InternalError(f"{type(self).__name__} {self._name!r} has no operation {operation}")
 
 
-def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) -> list[Push]:
+def with_rates(pushes: Sequence[tuple[Table, ops.Push]], *, as_one: bool = False) -> list[ops.Push]:
     """Return pushes, each with the learning rate that its table has for it.
 
     A push whose ids all turn out to have no row is not a step; later pushes of the same commit have
@@ -300,7 +282,7 @@ def with_rates(pushes: Sequence[tuple[Table, Push]], *, as_one: bool = False) ->
         If a learning rate cannot be computed.
     """
     ahead: Counter[Table] = Counter()
-    found: list[Push] = []
+    found: list[ops.Push] = []
     for table, push in pushes:
         found.append(msgspec.structs.replace(push, rate=table.rate(ahead[table])))
         ahead[table] += not as_one
@@ -327,7 +309,7 @@ class ReservedWrite:
         The memory that it needs at the end of the round.
     """
 
-    write: OnTable
+    write: ops.OnTable
     make: Callable[[], None] | None = None
     reservation: Any = None
 
