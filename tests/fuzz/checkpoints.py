@@ -27,7 +27,7 @@ from psnb._src.client.variable import Variable
 from psnb._src.server.optimizers import Adagrad, Adam
 from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.initializers import Uniform
-from psnb._src.server.tables.operations import Segment
+from psnb._src.server.tables.operations import PushRows, Segment
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.utils.files import checksum
@@ -200,7 +200,7 @@ def _load_alone(state: Segment) -> None:
         admission=CountFilter(3),
         accessor=CtrAccessor(),
     )
-    table.push(IDS, ONES)
+    table.run(PushRows(IDS, ONES))
     before = table.state()
     try:
         table.load(state)
@@ -210,5 +210,5 @@ def _load_alone(state: Segment) -> None:
         return
     known = growing_ids(table.state())
     for _ in range(3):
-        table.push(known, np.ones((known.size, DIM), np.float32))
+        table.run(PushRows(known, np.ones((known.size, DIM), np.float32)))
     table.shrink(1.0, 1, False)

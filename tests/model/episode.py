@@ -231,7 +231,7 @@ class Episode:
         for server in notebook.watched():
             for held in server.host._hosted.values() if server.alive else ():
                 held.shard.run(notebook.settled())
-                assert self._mode == "geo" or not len(held.shard.log())
+                assert self._mode == "geo" or not len(held.shard.log)
                 held.shard.run(EndWriter(notebook.queue.name))
 
     def _check_closure(self, closure: Work, found: dict[int, float]) -> None:

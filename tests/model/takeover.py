@@ -79,7 +79,7 @@ class Takeover:
         number = self._round()
         if number is None:
             return False
-        ends = [host._hosted[i].shard.ended() for i, host in self._primaries().items()]
+        ends = [host._hosted[i].shard.ended for i, host in self._primaries().items()]
         ended = [each is not None and each.number == number for each in ends]
         return any(ended) and not all(ended)
 

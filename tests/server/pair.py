@@ -194,9 +194,9 @@ def held(shard: ParameterShard) -> Any:
     """Return what a shard holds, rows in the order of their ids, as plain objects."""
     tables = []
     for name in sorted(shard.tables()):
-        state = {**shard.table(name).state(), "skipped": shard.table(name).skipped()}
+        state = {**shard.table(name).state(), "skipped": shard.table(name).updater.skipped}
         tables.append((name, plain(shard.creation(name), state)))
-    writers = shard.log()._writers.items()
+    writers = shard.log._writers.items()
     log = [
         (
             name,

@@ -11,6 +11,7 @@ import pytest
 from psnb._src.server.operations import CreateDense, FinishReplica, TableTail
 from psnb._src.server.optimizers import Adagrad
 from psnb._src.server.shard import ParameterShard
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import Always, CountFilter
 from psnb._src.server.tables.changed_rows import Watcher
 from psnb._src.server.tables.dense import DenseTable
@@ -21,6 +22,7 @@ from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
 from psnb.errors import ConfigurationError
+from tests.server.writes import assign, merge, push
 
 IDS = np.arange(4, dtype=np.uint64)
 ROWS = np.ones((4, 2), np.float32)
@@ -39,8 +41,8 @@ def growing() -> SparseTable:
         admission=CountFilter(2),
         accessor=CtrAccessor(),
     )
-    table.push(IDS, ROWS)
-    table.push(IDS, ROWS)
+    push(table, IDS, ROWS)
+    push(table, IDS, ROWS)
     table.lookup(np.array([9], np.uint64))
     return table
 
@@ -158,10 +160,10 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "lookup": lambda table, ids: table.lookup(ids),
     "look": lambda table, ids: table.lookup(ids, training=False),
     "fetch": lambda table, ids: table.fetch(ids),
-    "push": lambda table, ids: table.push(ids, ROWS[: np.size(ids)]),
-    "push distinct": lambda table, ids: table.push(ids, ROWS[: np.size(ids)], distinct=True),
-    "merge": lambda table, ids: table.merge(
-        ids, ROWS[: np.size(ids)], {"accumulator": ROWS[: np.size(ids)]}, 1, 0.5
+    "push": lambda table, ids: push(table, ids, ROWS[: np.size(ids)]),
+    "push distinct": lambda table, ids: push(table, ids, ROWS[: np.size(ids)], distinct=True),
+    "merge": lambda table, ids: merge(
+        table, ids, ROWS[: np.size(ids)], {"accumulator": ROWS[: np.size(ids)]}, 1, 0.5
     ),
 }
 
@@ -198,7 +200,7 @@ def test_gradients_of_another_form_reach_no_loop(gradients: Any, distinct: bool)
     table = growing()
     before = table.state()
     with pytest.raises(ConfigurationError, match="gradients for 'e'"):
-        table.push(IDS, gradients, distinct=distinct)
+        push(table, IDS, gradients, distinct=distinct)
     assert_unchanged(table, before)
 
 
@@ -207,7 +209,7 @@ def test_what_a_copy_has_learned_must_be_of_the_tables_form(slots: dict[str, np.
     table = growing()
     before = table.state()
     with pytest.raises(ConfigurationError, match="'e'"):
-        table.merge(IDS, ROWS, slots, 1, 0.5)
+        merge(table, IDS, ROWS, slots, 1, 0.5)
     assert_unchanged(table, before)
 
 
@@ -215,7 +217,7 @@ def test_counts_of_another_length_are_refused() -> None:
     table = growing()
     before = table.state()
     with pytest.raises(ConfigurationError, match="clicks for 'e'"):
-        table.record(IDS, COUNTS, COUNTS[:1])
+        table.run(ops.RecordUse(IDS, COUNTS, COUNTS[:1]))
     assert_unchanged(table, before)
 
 
@@ -223,16 +225,16 @@ THREE = np.ones((3, 2), np.float32)
 FLAT = {"values": np.ones(4, np.float32), "slot.accumulator": np.ones(4, np.float32)}
 
 DENSE: dict[str, Callable[[DenseTable], object]] = {
-    "a number for all": lambda v: v.assign(np.float32(1) * np.ones((), np.float32)),
-    "a row for all": lambda v: v.add(THREE[:1]),
-    "doubles": lambda v: v.assign(THREE.astype(np.float64)),
-    "a short gradient": lambda v: v.push(THREE[:1]),
-    "a gradient of integers": lambda v: v.push(THREE.astype(np.int32)),
-    "a row below 0": lambda v: v.scatter_assign(np.array([-1]), THREE[:1]),
-    "a row beyond": lambda v: v.scatter_add(np.array([3]), THREE[:1]),
+    "a number for all": lambda v: assign(v, np.float32(1) * np.ones((), np.float32)),
+    "a row for all": lambda v: v.run(ops.AddValues(THREE[:1])),
+    "doubles": lambda v: assign(v, THREE.astype(np.float64)),
+    "a short gradient": lambda v: push(v, THREE[:1]),
+    "a gradient of integers": lambda v: push(v, THREE.astype(np.int32)),
+    "a row below 0": lambda v: v.run(ops.AssignRows(np.array([-1]), THREE[:1])),
+    "a row beyond": lambda v: v.run(ops.AddRows(np.array([3]), THREE[:1])),
     "a read beyond": lambda v: v.gather(np.array([3])),
     "rows of floats": lambda v: v.gather(np.array([1.0])),
-    "one row for two": lambda v: v.scatter_assign(np.array([0, 1]), THREE[:1]),
+    "one row for two": lambda v: v.run(ops.AssignRows(np.array([0, 1]), THREE[:1])),
     "a segment that starts below 0": lambda v: v.put({**FLAT, "start": np.array([-1])}),
     "a segment that ends beyond": lambda v: v.put({**FLAT, "start": np.array([3])}),
     "a start of floats": lambda v: v.put({**FLAT, "start": np.array([1.0])}),
@@ -243,8 +245,8 @@ DENSE: dict[str, Callable[[DenseTable], object]] = {
     "a state that is a part": lambda v: v.load({**v.state(), **FLAT}),
     "a state that would broadcast": lambda v: v.load({**v.state(), "values": THREE[:1]}),
     "a bad step": lambda v: v.load({**v.state(), "step": np.array([-1])}),
-    "what was learned elsewhere": lambda v: v.merge(THREE[:1], {"accumulator": THREE}, 1, 0.5),
-    "slots that would broadcast": lambda v: v.merge(THREE, {"accumulator": THREE[:1]}, 1, 0.5),
+    "what was learned elsewhere": lambda v: merge(v, THREE[:1], {"accumulator": THREE}, 1, 0.5),
+    "slots that would broadcast": lambda v: merge(v, THREE, {"accumulator": THREE[:1]}, 1, 0.5),
 }
 
 
@@ -278,15 +280,15 @@ def test_a_copy_that_is_sent_a_bad_tail_keeps_what_it_had() -> None:
     good = TableTail({"step": np.array([5])}, 0, Adagrad(0.1))
     bad = TableTail({"step": np.array([-5])}, 0, Adagrad(0.1))
     with pytest.raises(ConfigurationError):
-        shard.run(FinishReplica({"v": good, "w": bad}, shard.log(), None))
+        shard.run(FinishReplica({"v": good, "w": bad}, shard.log, None))
     assert shard.table("v").state()["step"] == 0
 
 
 def test_a_scalar_of_numpys_is_an_array_without_axes() -> None:
     table = DenseTable("v", np.zeros(()), Adagrad(0.1))
-    table.add(np.float64(2))
-    table.assign(table.read() * 3)  # numpy makes a scalar of it
-    table.push(np.float64(1))
+    table.run(ops.AddValues(np.float64(2)))
+    assign(table, table.read() * 3)  # numpy makes a scalar of it
+    push(table, np.float64(1))
     with pytest.raises(ConfigurationError, match="expected an array, found float"):
-        table.add(2.0)  # type: ignore[arg-type]
+        table.run(ops.AddValues(2.0))  # type: ignore[arg-type]
     assert table.read() < 6

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from psnb._src.server.optimizers import Adagrad
 from psnb._src.server.tables import changed_rows
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.changed_rows import TICKS, ChangedRows, Changes
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sparse import SparseTable
+from tests.server.writes import push
 
 COUNT = 100
 
@@ -144,10 +146,10 @@ ONES = np.ones((20, 2), np.float32)
 
 def test_a_table_notes_changes_from_the_first_question_on() -> None:
     table = sparse()
-    table.push(IDS, ONES)
+    push(table, IDS, ONES)
     assert not table.watchers
     mark = table.changed_since("").mark
-    table.push(IDS[3:5], ONES[:2])
+    push(table, IDS[3:5], ONES[:2])
     table.lookup(np.array([50], np.uint64))
     assert rows(table.changed_since(mark)) == [3, 4, 20]
 
@@ -176,9 +178,9 @@ def test_a_sighting_of_an_id_without_a_row_is_a_change() -> None:
 
 def test_a_day_that_ends_changes_all_rows_and_a_removal_renumbers_them() -> None:
     table = sparse(accessor=CtrAccessor())
-    table.push(IDS, ONES)
+    push(table, IDS, ONES)
     mark = table.changed_since("").mark
-    table.end_day()
+    table.run(ops.EndDay())
     found = table.changed_since(mark)
     assert rows(found) is None
     table.shrink(0.0, 9.0, forget_waiting=False)
@@ -189,7 +191,7 @@ def test_a_variable_changes_as_a_whole_or_not_at_all() -> None:
     table = DenseTable("v", np.ones((3, 2), np.float32), Adagrad(0.1))
     mark = table.changed_since("").mark
     first = table.changed_since(mark)
-    table.push(np.ones((3, 2), np.float32))
+    push(table, np.ones((3, 2), np.float32))
     second = table.changed_since(first.mark)
     assert (first.nothing, second.nothing, second.rows) == (True, False, None)
     table.finish({"step": np.array([7])})

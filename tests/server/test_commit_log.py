@@ -37,6 +37,7 @@ from psnb._src.server.tables.operations import (
 )
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.utils.range_set import Bounds
+from tests.server.writes import push
 
 ONES = np.ones(2, np.float32)
 PUSH = OnTable("v", PushGradient(-ONES))
@@ -153,7 +154,7 @@ def test_what_has_ended_for_good_is_forgotten_and_never_applied_again() -> None:
     made = shard()
     for number in range(100):
         do(made, "commit", commit(number, settled=(0, number - 5)[: 2 * (number > 5)]))
-    assert len(made.log()) == 6
+    assert len(made.log) == 6
     assert refused(made, "commit", commit(2))
 
 
@@ -161,7 +162,7 @@ def test_what_is_held_is_forgotten_when_it_has_ended() -> None:
     made = shard()
     do(made, "prepare", commit(1))
     do(made, "commit", commit(9, settled=(0, 5)))
-    assert len(made.log()) == 1
+    assert len(made.log) == 1
 
 
 def test_a_late_comer_that_knows_less_takes_nothing_back() -> None:
@@ -178,7 +179,7 @@ def test_what_ended_behind_one_that_has_not_is_forgotten_and_never_applied_again
         do(made, "commit", commit(number))
         if number % 10 == 0:
             made.run(FenceCommits({}, (), {"a": (1, number)}))
-        assert len(made.log()) <= 11
+        assert len(made.log) <= 11
     assert refused(made, "commit", commit(500))
     do(made, "apply", commit(0))
     assert value(made) == 1000
@@ -255,7 +256,7 @@ def test_nothing_is_kept_of_what_has_ended_before_it_is_given_up() -> None:
     do(made, "commit", commit(9, settled=(0, 9)))
     do(made, "give_up", commit(3))
     assert fence(made, n4=1) == []
-    assert len(made.log()) == 1
+    assert len(made.log) == 1
 
 
 def test_what_was_asked_for_and_is_not_here_will_not_come() -> None:
@@ -317,7 +318,7 @@ def test_a_writer_that_has_ended_is_forgotten_and_commits_no_more() -> None:
     do(made, "commit", commit(0))
     do(made, "prepare", commit(1))
     made.run(EndWriter("a"))
-    assert len(made.log()) == 0
+    assert len(made.log) == 0
     for step in ("prepare", "apply", "commit"):
         assert refused(made, step, commit(1))
 
@@ -340,7 +341,7 @@ def test_processes_that_have_long_written_nothing_are_forgotten() -> None:
         made.tick()
     do(made, "commit", Commit(f"{PROCESS}y", 0))
     made.tick()
-    assert set(made.log()._writers) == {f"{PROCESS}y", "a"}
+    assert set(made.log._writers) == {f"{PROCESS}y", "a"}
 
 
 def test_a_process_that_goes_on_writing_is_remembered() -> None:
@@ -404,14 +405,14 @@ def test_a_preview_of_a_dense_table_shows_writes_and_makes_none() -> None:
 def test_a_preview_of_an_embedding_shows_writes_and_makes_none() -> None:
     table = SparseTable("t", 2, None, 0, 1, "float32", Constant(5.0), 0, Adagrad(1.0))
     known, new = np.array([1, 2], np.uint64), np.array([2, 2, 3], np.uint64)
-    table.push(known, np.ones((2, 2), np.float32))
+    push(table, known, np.ones((2, 2), np.float32))
     before = table.lookup(known)
     writes = [PushRows(new, np.ones((3, 2), np.float32))]
     ids = np.array([1, 2, 3], np.uint64)
     shown = table.preview(writes, LookUpRows(ids))
     np.testing.assert_array_equal(table.lookup(known), before)
     np.testing.assert_array_equal(table.lookup(ids)[2], [5, 5])
-    table.push(new, np.ones((3, 2), np.float32))
+    push(table, new, np.ones((3, 2), np.float32))
     np.testing.assert_array_equal(table.lookup(ids), shown)
 
 

@@ -27,6 +27,7 @@ from psnb._src.server.optimizers import SGD, Adam
 from psnb._src.server.preallocated import PreallocatedPages
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.snapshots import OpenSnapshots
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import CountFilter, Probability
 from psnb._src.server.tables.changed_rows import ChangedRows
 from psnb._src.server.tables.dense import DenseTable
@@ -58,6 +59,7 @@ from psnb.errors import PsnbError, ServerMemoryError
 from tests.conftest import wait_until
 from tests.server.no_memory import Allocator, Servers
 from tests.server.standby import NO_THREADS, THREADS
+from tests.server.writes import push
 
 OLD, MORE, DIM = 50, 700, 2
 
@@ -162,7 +164,7 @@ def contents(shard: ParameterShard) -> dict[str, dict[str, bytes]]:
 
 
 def content(table: Table) -> dict[str, bytes]:
-    found = {**table.state(), "skipped": np.array(table.skipped())}
+    found = {**table.state(), "skipped": np.array(table.updater.skipped)}
     for ids, others in (("ids", OF_ROWS), ("waiting.ids", ("waiting.frequencies",))):
         if ids in found:
             order = np.argsort(found[ids])
@@ -274,15 +276,15 @@ def one(creation: Any) -> Any:
     table = build(creation)
     if isinstance(table, SparseTable):
         for _ in range(2):
-            table.push(ids(OLD), rows(OLD))
+            push(table, ids(OLD), rows(OLD))
     return table
 
 
 BETWEEN: dict[str, Callable[[SparseTable], object]] = {
-    "another push": lambda table: table.push(ids()[::-1].copy(), rows()),
+    "another push": lambda table: push(table, ids()[::-1].copy(), rows()),
     "a shrink": lambda table: table.shrink(1e9, 0, True),
     "a clear": lambda table: table.clear(),
-    "another clipping": lambda table: table.tune({"clipnorm": 0.1, "clipvalue": 0.1}),
+    "another clipping": lambda table: table.updater.tune({"clipnorm": 0.1, "clipvalue": 0.1}),
 }
 
 
@@ -298,7 +300,7 @@ def test_what_is_prepared_keeps_its_memory_whatever_comes_between(
     between(other)
     with allocator.fails(0):
         make()
-    other.push(ids(count), rows(count))
+    push(other, ids(count), rows(count))
     for name, array in found.state().items():
         np.testing.assert_array_equal(array, other.state()[name], err_msg=name)
 
@@ -373,7 +375,7 @@ def test_a_lookup_without_memory_makes_no_row_and_is_no_sighting(allocator: Allo
                         table.describe_rows()["rows"],
                         table.describe_rows()["waiting"],
                     )
-            table.push(ids(), rows())
+            push(table, ids(), rows())
             if not allocator.failed:
                 break
             at += 1
@@ -387,11 +389,11 @@ def test_an_id_whose_row_cannot_be_initialised_is_not_known(
     with monkeypatch.context() as patch:
         patch.setattr(Uniform, "fill", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            table.push(ids(), rows())
+            push(table, ids(), rows())
     assert table.describe_rows()["rows"] == OLD
     assert table.lookup(ids(), training=False).shape == (OLD + MORE, DIM)
     for each in (table, other):
-        each.push(ids(), rows())
+        push(each, ids(), rows())
     np.testing.assert_array_equal(table.lookup(ids()), other.lookup(ids()))
 
 
@@ -403,13 +405,13 @@ def test_a_shrink_without_memory_removes_rows_or_changes_nothing(
     while True:
         found, other = one(creation), one(creation)
         for each in (found, other):
-            each.record(ids(OLD)[::2], COUNTS[: OLD // 2], COUNTS[: OLD // 2])
+            each.run(ops.RecordUse(ids(OLD)[::2], COUNTS[: OLD // 2], COUNTS[: OLD // 2]))
         with allocator.fails(at), contextlib.suppress(MemoryError):
             found.run(ShrinkTable(threshold, 9, False))
         if found.describe_rows()["rows"] < OLD:
             other.run(ShrinkTable(threshold, 9, False))
         for each in (found, other):
-            each.push(ids(), rows())
+            push(each, ids(), rows())
         for name, array in found.state().items():
             np.testing.assert_array_equal(array, other.state()[name], err_msg=name)
         if not allocator.failed:
@@ -491,10 +493,10 @@ def test_changes_that_there_was_no_memory_to_note_are_all(
     mark = table.changed_since("").mark
     with monkeypatch.context() as patch:
         patch.setattr(ChangedRows, "changing", without_memory)
-        table.push(ids(1), rows(1))
+        push(table, ids(1), rows(1))
     assert table.changed_since(mark).rows is None
     mark = table.changed_since(mark).mark
-    table.push(ids(1), rows(1))
+    push(table, ids(1), rows(1))
     assert table.changed_since(mark).rows.tolist() == [0]
 
 

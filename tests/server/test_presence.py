@@ -50,7 +50,7 @@ def apart(optimizer: Optimizer) -> np.ndarray:
     tables = [DenseTable("v", np.ones(size), optimizer) for size in SIZES]
     for gradient, several in zip(gradients(), STEPS, strict=True):
         for i in several:
-            tables[i].push(gradient[SPANS[i]])
+            tables[i].run(PushGradient(gradient[SPANS[i]]))
     return np.concatenate([table.read() for table in tables])
 
 
@@ -77,7 +77,7 @@ def test_all_count_an_update_together_if_that_is_asked_for() -> None:
     table = DenseTable("v", np.ones(sum(SIZES)), Adam(0.1))
     table.run(push(gradients()[0], [0], together=True))
     assert COUNTS not in table.state()
-    assert table.updates() == 1
+    assert table.updater.step == 1
 
 
 def test_a_preview_leaves_counts_as_they_are() -> None:

@@ -16,6 +16,7 @@ from psnb._src.server import preallocated
 from psnb._src.server import snapshots as snapshot_module
 from psnb._src.server.optimizers import Adagrad, Adam
 from psnb._src.server.snapshots import Snapshot, snapshot
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.admission import CountFilter
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant
@@ -24,6 +25,7 @@ from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
 from psnb.errors import InternalError
+from tests.server.writes import assign, merge, push
 
 
 def sparse(rows: int | None = None, **more: Any) -> SparseTable:
@@ -34,9 +36,9 @@ def dense() -> DenseTable:
     return DenseTable("v", np.arange(6.0).reshape(3, 2), Adagrad(0.1))
 
 
-def push(table: SparseTable, *ids: int) -> None:
+def push_ids(table: SparseTable, *ids: int) -> None:
     gradients = np.arange(2.0 * len(ids), dtype=np.float32).reshape(-1, 2) + 1
-    table.push(np.array(ids, np.uint64), gradients)
+    push(table, np.array(ids, np.uint64), gradients)
 
 
 def rest(taken: Snapshot, start: int = 0, step: int = 2) -> dict[str, np.ndarray]:
@@ -60,7 +62,7 @@ def same(found: dict[str, np.ndarray], state: dict[str, np.ndarray]) -> bool:
 def test_all_segments_are_the_table(make: Any) -> None:
     table: Table = make()
     if isinstance(table, SparseTable):
-        push(table, 1, 2, 3)
+        push_ids(table, 1, 2, 3)
     taken = snapshot(table)
     header = taken.header("x")
     assert header.rows == table.extent
@@ -69,7 +71,7 @@ def test_all_segments_are_the_table(make: Any) -> None:
 
 def test_a_row_bytes_are_those_of_its_segment() -> None:
     table = sparse(accessor=CtrAccessor())
-    push(table, 1, 2)
+    push_ids(table, 1, 2)
     taken = snapshot(table)
     segment = taken.read(0, 2)
     assert segment is not None
@@ -97,7 +99,7 @@ def test_it_stays_as_it_was_whatever_is_done(
 ) -> None:
     more = {} if rows else {"accessor": CtrAccessor(), "admission": CountFilter(1)}
     table = sparse(rows, **more)
-    push(table, *first)
+    push_ids(table, *first)
     before = table.state()
     taken = snapshot(table)
     at, segments = 0, []
@@ -118,44 +120,44 @@ def take(table: SparseTable, what: str, value: Any, has_use: bool) -> None:
     ids = None if value is None or isinstance(value, int) else np.array(value, np.uint64)
     match what:
         case "push":
-            push(table, *value)
+            push_ids(table, *value)
         case "lookup":
             table.lookup(ids)
         case "record" if has_use:
             ones = np.ones(len(value), np.float32)
-            table.record(ids, ones, ones)
+            table.run(ops.RecordUse(ids, ones, ones))
         case "merge":
             distinct = np.unique(ids)
             rows = np.ones((distinct.size, 2), np.float32)
             slots = {"first_moment": rows, "second_moment": rows}
-            table.merge(distinct, rows, slots, 3, 0.5)
+            merge(table, distinct, rows, slots, 3, 0.5)
         case "put":
             other = sparse(accessor=CtrAccessor()) if has_use else sparse(9)
-            push(other, *value)
+            push_ids(other, *value)
             table.put(other.segment(0, other.extent))
         case "assign":
             distinct = np.unique(ids)
-            table.assign(distinct, np.full((distinct.size, 2), 7, np.float32))
+            assign(table, distinct, np.full((distinct.size, 2), 7, np.float32))
         case "preview":
             gradients = np.ones((len(value), 2), np.float32)
             table.preview([PushRows(ids, gradients)], LookUpRows(ids))
         case "day" if has_use:
-            table.end_day()
+            table.run(ops.EndDay())
 
 
 def test_a_dense_table_stays_as_it_was() -> None:
     table = dense()
     before, taken = table.state(), snapshot(table)
-    table.push(np.ones((3, 2)))
+    push(table, np.ones((3, 2)))
     assert same(rest(taken), before)
 
 
 def test_the_last_segment_may_be_asked_for_once_more() -> None:
     table = sparse()
-    push(table, 1, 2, 3)
+    push_ids(table, 1, 2, 3)
     taken = snapshot(table)
     first = taken.read(0, 2)
-    push(table, 1, 2)
+    push_ids(table, 1, 2)
     assert taken.read(0, 2) is first
     taken.read(2, 3)
     with pytest.raises(InternalError, match="rows 0 to 2 of a snapshot read to 3"):
@@ -165,11 +167,11 @@ def test_the_last_segment_may_be_asked_for_once_more() -> None:
 @pytest.mark.parametrize("how", ["shrink", "clear"])
 def test_rows_that_are_removed_are_copied_first(how: str) -> None:
     table = sparse(accessor=CtrAccessor())
-    push(table, 1, 2, 3)
+    push_ids(table, 1, 2, 3)
     before, taken, others = table.state(), snapshot(table), [snapshot(table) for _ in range(3)]
     taken.read(0, 2)
     table.clear() if how == "clear" else table.shrink(1.0, 1.0, forget_waiting=False)
-    push(table, 3, 5)
+    push_ids(table, 3, 5)
     assert same(rest(taken, 2), {name: array[2:] for name, array in before.items()})
     assert all(same(rest(each), before) for each in others)
 
@@ -177,13 +179,13 @@ def test_rows_that_are_removed_are_copied_first(how: str) -> None:
 @pytest.mark.parametrize("rows", [None, 9])
 def test_columns_are_as_they_were_though_rows_change_between_two_of_them(rows: int | None) -> None:
     table = sparse(rows)
-    push(table, 1, 2, 3)
+    push_ids(table, 1, 2, 3)
     before, taken = table.state(), snapshot(table)
     for number, name in enumerate(taken.form):
         array = np.concatenate([taken.column(name, 0, 2), taken.column(name, 2, taken.rows)])
         np.testing.assert_array_equal(array, before[name], strict=True)
         assert array.shape == taken.shapes[name]
-        push(table, 1 + number % 3)
+        push_ids(table, 1 + number % 3)
 
 
 def small_pieces(numbers: int) -> ExitStack:
@@ -215,7 +217,7 @@ def test_a_variable_stays_as_it_was_wherever_it_was_read_to_when_it_changed(
         changed = False
         for start, stop in ranges:
             if not changed and start >= change_at:
-                table.push(np.ones(size))
+                push(table, np.ones(size))
                 changed = True
             last = taken.read(start, stop) if how == "segments" and start < stop else taken.form
             for name, parts in found.items():
@@ -238,9 +240,8 @@ def test_a_variable_stays_as_it_was_whichever_rows_change(
         at = 0
         for number, change in enumerate([*changes, []]):
             rows = np.array(change, np.int64)
-            (table.scatter_add if number % 2 else table.scatter_assign)(
-                rows, np.full((rows.size, width), 7.0)
-            )
+            kind = ops.AddRows if number % 2 else ops.AssignRows
+            table.run(kind(rows, np.full((rows.size, width), 7.0)))
             stop = taken.rows if number == len(changes) else min(at + 3, taken.rows)
             part = taken.read(at, stop) if how == "segments" and at < stop else {}
             for name, parts in found.items():
@@ -259,7 +260,7 @@ def test_of_a_variable_only_the_parts_are_copied_in_which_rows_change() -> None:
         table = DenseTable("v", np.zeros((10, 2)), None)
         taken = snapshot(table)
         for _ in range(2):
-            table.scatter_add(np.array([1, 5, 4]), np.ones((3, 2)))
+            table.run(ops.AddRows(np.array([1, 5, 4]), np.ones((3, 2))))
         assert [len(call.args[1]) for call in copies.call_args_list] == [2, 0]
         assert taken.column("values", 0, 20).tolist() == [0] * 20
 
@@ -273,19 +274,19 @@ def test_of_a_variable_only_what_was_not_read_is_copied() -> None:
         table = DenseTable("v", np.arange(10.0), None)
         taken = snapshot(table)
         taken.column("values", 0, 7)
-        table.add(np.ones(10))
+        table.run(ops.AddValues(np.ones(10)))
         (_, arrays), _ = copies.call_args
         assert [array.tolist() for array in arrays] == [[7, 8], [9, 10]]
         assert taken.column("values", 7, 10).tolist() == [7, 8, 9]
 
 
 DENSE_WRITES = {
-    "push": lambda table: table.push(np.ones((3, 2))),
-    "assign": lambda table: table.assign(np.ones((3, 2))),
-    "add": lambda table: table.add(np.ones((3, 2))),
-    "assign rows": lambda table: table.scatter_assign(np.array([1]), np.ones((1, 2))),
-    "add rows": lambda table: table.scatter_add(np.array([1]), np.ones((1, 2))),
-    "merge": lambda table: table.merge(np.ones((3, 2)), {"accumulator": np.ones((3, 2))}, 3, 0.5),
+    "push": lambda table: push(table, np.ones((3, 2))),
+    "assign": lambda table: assign(table, np.ones((3, 2))),
+    "add": lambda table: table.run(ops.AddValues(np.ones((3, 2)))),
+    "assign rows": lambda table: table.run(ops.AssignRows(np.array([1]), np.ones((1, 2)))),
+    "add rows": lambda table: table.run(ops.AddRows(np.array([1]), np.ones((1, 2)))),
+    "merge": lambda table: merge(table, np.ones((3, 2)), {"accumulator": np.ones((3, 2))}, 3, 0.5),
     "put": lambda table: table.put(dense().segment(0, 6)),
 }
 
@@ -295,7 +296,7 @@ def test_a_dense_table_is_copied_before_it_changes_in_any_way(
     write: Callable[[DenseTable], None],
 ) -> None:
     table = dense()
-    table.push(np.ones((3, 2)))
+    push(table, np.ones((3, 2)))
     before, taken = table.state(), snapshot(table)
     for _ in range(2):
         write(table)
@@ -305,34 +306,34 @@ def test_a_dense_table_is_copied_before_it_changes_in_any_way(
 
 def test_a_snapshot_that_is_closed_keeps_nothing() -> None:
     table = sparse()
-    push(table, 1, 2, 3)
+    push_ids(table, 1, 2, 3)
     taken = snapshot(table)
     for _ in range(2):
         taken.close()
     assert not table.watchers
-    push(table, 1)
+    push_ids(table, 1)
 
 
 def test_only_rows_that_change_before_they_are_read_are_copied() -> None:
     table = sparse()
-    push(table, *range(100))
+    push_ids(table, *range(100))
     taken = snapshot(table)
     taken.read(0, 50)
-    push(table, *range(40, 60))
+    push_ids(table, *range(40, 60))
     for _ in range(2):
-        push(table, *range(55, 200))
+        push_ids(table, *range(55, 200))
     assert taken._count == 50  # type: ignore[attr-defined]
 
 
 def test_the_end_of_a_day_copies_the_use_of_rows_alone() -> None:
     table = sparse(accessor=CtrAccessor())
-    push(table, *range(100))
+    push_ids(table, *range(100))
     ones = np.ones(100, np.float32)
-    table.record(np.arange(100, dtype=np.uint64), ones, ones)
+    table.run(ops.RecordUse(np.arange(100, dtype=np.uint64), ones, ones))
     before, taken = table.state(), snapshot(table)
-    table.record(np.arange(10, dtype=np.uint64), ones[:10], ones[:10])
+    table.run(ops.RecordUse(np.arange(10, dtype=np.uint64), ones[:10], ones[:10]))
     for _ in range(2):
-        table.end_day()
+        table.run(ops.EndDay())
     assert taken._count == 10  # type: ignore[attr-defined]
     assert same(rest(taken), before)
 
@@ -342,7 +343,7 @@ def test_chosen_rows_stay_as_they_were_whatever_is_done(
     rows: int | None, first: list[int], steps: list[tuple[str, Any]], chosen: set[int]
 ) -> None:
     table = sparse(rows)
-    push(table, *first)
+    push_ids(table, *first)
     only = np.array(sorted(each for each in chosen if each < table.extent), np.int64)
     before = table.pick(only)
     taken = snapshot(table, only)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psnb._src.server.optimizers import SGD, Adagrad
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables import row_index, sparse
 from psnb._src.server.tables.admission import Admission, Always, CountFilter, Probability
 from psnb._src.server.tables.initializers import Constant, Uniform
@@ -19,6 +20,7 @@ from psnb._src.server.tables.row_use import CtrAccessor
 from psnb._src.server.tables.sharding import shard_of_ids
 from psnb._src.server.tables.sparse import SparseTable
 from psnb.errors import ServerMemoryError
+from tests.server.writes import push
 
 DIM, SEED = 2, 7
 ACCESSOR = CtrAccessor(nonclk_coeff=0.5, show_click_decay_rate=0.5)
@@ -51,8 +53,8 @@ class Sharded:
 
     def push(self, ids: np.ndarray, gradients: np.ndarray, use: np.ndarray) -> None:
         for each, at in self.split(ids):
-            each.push(ids[at], gradients[at])
-            each.record(ids[at], *use[:, at])
+            push(each, ids[at], gradients[at])
+            each.run(ops.RecordUse(ids[at], *use[:, at]))
 
     def row_use(self, ids: np.ndarray) -> np.ndarray:
         out = np.full((ids.size, 3), np.nan)
@@ -181,7 +183,7 @@ def test_a_growing_table_is_a_dict_of_rows(
         elif name == "end_day":
             model.end_day()
             for each in found.tables:
-                each.end_day()
+                each.run(ops.EndDay())
         elif name == "shrink":
             assert sum(each.shrink(*arguments) for each in found.tables) == model.shrink(*arguments)
         elif name == "look":
@@ -206,7 +208,7 @@ def test_a_growing_table_is_a_dict_of_rows(
 @pytest.mark.parametrize("admission", [Probability(1e-9), CountFilter(5)])
 def test_what_is_not_admitted_gives_zeros_and_takes_no_gradient(admission: Admission) -> None:
     made, ids = table(admission), np.array([3, 4], np.uint64)
-    made.push(ids, np.ones((2, DIM)))
+    push(made, ids, np.ones((2, DIM)))
     assert not made.lookup(ids).any()
     assert made.state()["ids"].size == 0
     assert made.state()["step"] == 0
@@ -215,8 +217,8 @@ def test_what_is_not_admitted_gives_zeros_and_takes_no_gradient(admission: Admis
 def test_a_rehearsed_push_is_no_sighting_and_no_use() -> None:
     made, ids = table(CountFilter(2)), np.array([3], np.uint64)
     known = np.array([8], np.uint64)
-    made.push(known, np.ones((1, DIM)))
-    made.push(known, np.ones((1, DIM)))
+    push(made, known, np.ones((1, DIM)))
+    push(made, known, np.ones((1, DIM)))
     before = made.lookup(known)
     counts = np.ones(1, np.float32)
     writes: list[Any] = []
@@ -244,7 +246,7 @@ def test_a_row_that_is_made_after_days_have_ended_was_not_unseen_on_them() -> No
     made, ids = table(), np.arange(6, dtype=np.uint64)
     made.lookup(ids[:4])
     made.lookup(ids[4:5])  # there is room for a sixth now
-    made.end_day()
+    made.run(ops.EndDay())
     made.lookup(ids[5:])
     assert made.row_use(ids)[:, 2].tolist() == [1, 1, 1, 1, 1, 0]
 
@@ -274,5 +276,5 @@ def test_rows_that_a_shard_cannot_tell_apart_are_refused(monkeypatch: pytest.Mon
         made.lookup(ids)
     for key, array in made.state().items():
         np.testing.assert_array_equal(array, before[key])
-    made.push(ids[:3], ones)
+    push(made, ids[:3], ones)
     np.testing.assert_array_equal(made.lookup(ids[:3]), np.zeros((3, 2)))

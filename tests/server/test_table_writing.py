@@ -37,6 +37,7 @@ from psnb.errors import CheckpointError, ServerMemoryError
 from tests.conftest import wait_until
 from tests.server.pair import Pair, now
 from tests.server.standby import THREADS
+from tests.server.writes import push
 
 FILE = "0000-00000.safetensors"
 ONES = np.ones((40, 2), np.float32)
@@ -45,19 +46,19 @@ ONES = np.ones((40, 2), np.float32)
 def sparse(rows: int | None = None, **more: Any) -> SparseTable:
     table = SparseTable("e", 2, rows, 0, 1, "float32", Constant(1.0), 0, Adam(0.1), **more)
     for _ in range(3):
-        table.push(np.arange(40, dtype=np.uint64), ONES)
+        push(table, np.arange(40, dtype=np.uint64), ONES)
     return table
 
 
 def dense(shape: tuple[int, ...]) -> DenseTable:
     table = DenseTable("v", np.arange(np.prod(shape), dtype=np.float64).reshape(shape), Adagrad(1))
-    table.push(np.ones(shape))
+    push(table, np.ones(shape))
     return table
 
 
 def waiting() -> SparseTable:
     table = sparse(accessor=CtrAccessor(), admission=CountFilter(3))
-    table.push(np.arange(50, 61, dtype=np.uint64), ONES[:11])
+    push(table, np.arange(50, 61, dtype=np.uint64), ONES[:11])
     return table
 
 
@@ -113,7 +114,7 @@ def test_what_changes_between_two_pieces_is_written_as_it_was(
 
     def change_first(function: Callable[[], object]) -> None:
         calls.append(function)
-        table.push(np.arange(len(calls) % 40, 40, dtype=np.uint64), ONES[len(calls) % 40 :])
+        push(table, np.arange(len(calls) % 40, 40, dtype=np.uint64), ONES[len(calls) % 40 :])
         function()
 
     written(tmp_path, {FILE: table}, change_first)

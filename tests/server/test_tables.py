@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.optimizers import SGD, Adagrad
+from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant, Initializer, Uniform
 from psnb._src.server.tables.sharding import shard_of_ids
 from psnb._src.server.tables.sparse import SparseTable
 from psnb.errors import ConfigurationError
+from tests.server.writes import assign, push
 
 ROWS, DIM, SEED = 50, 3, 7
 KINDS = pytest.mark.parametrize("rows", [ROWS, None], ids=["fixed", "growing"])
@@ -52,7 +54,7 @@ class Shards:
 
     def push(self, ids: Sequence[int], gradients: np.ndarray) -> None:
         for table, at, own in self.split(ids):
-            table.push(own, gradients[at])
+            push(table, own, gradients[at])
 
     def states(self) -> list[dict[str, np.ndarray]]:
         return [table.state() for table in self.tables]
@@ -240,44 +242,44 @@ def dense(value: Any = (1.0, 2.0), optimizer: Optimizer | None = None) -> DenseT
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3, 4)])
 def test_dense_push_works_on_any_shape(shape: tuple[int, ...]) -> None:
     table = dense(np.ones(shape), SGD(0.5))
-    table.push(np.ones(shape, np.float32))
+    push(table, np.ones(shape, np.float32))
     np.testing.assert_array_equal(table.read(), np.full(shape, 0.5, np.float32))
 
 
 def test_dense_push_reaches_a_slice_given_in_fortran_order() -> None:
     table = DenseTable("v", np.asfortranarray(np.ones((3, 4), np.float32)), SGD(1.0))
-    table.push(np.ones((3, 4), np.float32))
+    push(table, np.ones((3, 4), np.float32))
     assert not table.read().any()
 
 
 def test_dense_assign_and_add() -> None:
     table = dense()
-    table.assign(np.array([3, 4], np.float32))
-    table.add(np.array([1, 1], np.float32))
+    assign(table, np.array([3, 4], np.float32))
+    table.run(ops.AddValues(np.array([1, 1], np.float32)))
     assert table.read().tolist() == [4, 5]
 
 
 def test_dense_assign_leaves_optimizer_state() -> None:
     table = dense(optimizer=Adagrad())
-    table.push(np.ones(2, np.float32))
+    push(table, np.ones(2, np.float32))
     before = table.state()["slot.accumulator"]
-    table.assign(np.zeros(2, np.float32))
+    assign(table, np.zeros(2, np.float32))
     np.testing.assert_array_equal(table.state()["slot.accumulator"], before)
 
 
 def test_dense_push_without_optimizer_is_refused() -> None:
     table = dense()
     with pytest.raises(ConfigurationError, match="'v' has no optimizer"):
-        table.push(np.ones(2, np.float32))
+        push(table, np.ones(2, np.float32))
     assert table.read().tolist() == [1, 2]
 
 
 def test_dense_state_round_trips_with_optimizer_state() -> None:
     saved, restored = dense(optimizer=Adagrad()), dense((9, 9), Adagrad())
-    saved.push(np.ones(2, np.float32))
+    push(saved, np.ones(2, np.float32))
     restored.load(saved.state())
     for table in (saved, restored):
-        table.push(np.ones(2, np.float32))
+        push(table, np.ones(2, np.float32))
     np.testing.assert_array_equal(restored.read(), saved.read())
 
 

@@ -180,7 +180,7 @@ def test_no_watcher_follows_the_tables_when_it_is_over(shard: ParameterShard) ->
 
 
 CARRIED = {
-    "ParameterShard": {"_tables", "_creations", "_log", "_ended"},
+    "ParameterShard": {"_tables", "_creations", "log", "ended"},
     "CommitLog": {"version", "rounds", "_writers", "_closed"},
     "_CommitWriter": {"settled", "entries", "closed", "ticks"},
     "LogEntry": {"commit", "state", "part", "reserved", "staleness", "fenced"},
@@ -216,7 +216,7 @@ def test_a_copy_has_all_that_a_shard_knows_of_commits() -> None:
     fresh = ParameterShard("new"), CommitLog(), _CommitWriter(), Rounds(), _RoundWriter()
     for one in (*fresh, LogEntry(Commit("", 0), CommitState.GIVEN_UP)):
         kind = type(one).__name__
-        for name in CARRIED[kind] - {"_log", "rounds"}:
+        for name in CARRIED[kind] - {"log", "rounds"}:
             values = [value for (*place, _), value in found.items() if place == [kind, name]]
             assert {*values} - {plain(getattr(one, name))}, f"{kind}.{name} is as it was at first"
 

@@ -32,6 +32,7 @@ from psnb._src.server.tables.operations import (
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
 from psnb.errors import ConfigurationError
+from tests.server.writes import push
 
 ONE = np.ones(1, np.float32)
 IDS = np.zeros(1, np.uint64)
@@ -45,9 +46,9 @@ def sparse(optimizer: Optimizer | None) -> SparseTable:
     return SparseTable("e", 1, None, 0, 1, "float32", Constant(0.0), 0, optimizer)
 
 
-def push(table: Table) -> None:
+def push_one(table: Table) -> None:
     if isinstance(table, DenseTable):
-        table.push(ONE)
+        push(table, ONE)
     else:
         table.run(PushRows(IDS, ONE[None]))
 
@@ -71,7 +72,7 @@ def test_schedule_goes_by_the_pushes_of_the_table(make: Any) -> None:
     table = make(SGD(PiecewiseConstant([2], [1.0, 10.0])))
     seen = []
     for _ in range(4):
-        push(table)
+        push_one(table)
         seen.append(value(table))
     assert seen == [-1, -2, -12, -22]
 
@@ -79,22 +80,22 @@ def test_schedule_goes_by_the_pushes_of_the_table(make: Any) -> None:
 def test_step_is_saved_and_loaded(make: Any) -> None:
     saved, restored = (make(Adam(0.1)) for _ in range(2))
     for _ in range(3):
-        push(saved)
+        push_one(saved)
     assert saved.state()["step"].tolist() == [3]
     restored.load(saved.state())
     for table in (saved, restored):
-        push(table)
+        push_one(table)
     assert value(restored) == value(saved)
 
 
 def test_preview_of_a_push_leaves_step_and_count_as_they_were(make: Any) -> None:
     table = make(Adam(0.1))
-    push(table)
+    push_one(table)
     state = table.state()
     push_again = PushRows(IDS, ONE[None]) if make is sparse else PushGradient(ONE)
     seen = table.preview([push_again, SkipUpdates(2)], read(table))
     assert seen.item() < value(table)
-    assert table.skipped() == 0
+    assert table.updater.skipped == 0
     for key, array in table.state().items():
         np.testing.assert_array_equal(array, state[key])
 
@@ -106,9 +107,9 @@ def test_preview_of_skips_alone_reads_the_table_as_it_is(make: Any) -> None:
 
 def test_tuned_hyperparameters_count_from_the_next_push(make: Any) -> None:
     table = make(SGD(1.0))
-    push(table)
+    push_one(table)
     table.run(TuneOptimizer({"learning_rate": 10.0}))
-    push(table)
+    push_one(table)
     assert value(table) == -11
     assert table.run(ReadOptimizer()) == SGD(10.0)
 
@@ -116,14 +117,14 @@ def test_tuned_hyperparameters_count_from_the_next_push(make: Any) -> None:
 def test_the_rate_is_that_of_the_next_push(make: Any) -> None:
     table = make(SGD(PiecewiseConstant((1,), (0.5, 0.25))))
     assert table.run(ReadRate()) == 0.5
-    push(table)
+    push_one(table)
     assert table.run(ReadRate()) == 0.25
 
 
 def test_an_unknown_rate_is_nan(make: Any) -> None:
     table = make(SGD(lambda step: [0.5][step]))
     assert table.run(ReadRate()) == 0.5
-    push(table)
+    push_one(table)
     assert math.isnan(table.run(ReadRate()))
     assert math.isnan(make(None).run(ReadRate()))
 
@@ -132,13 +133,13 @@ def test_an_unknown_rate_is_nan(make: Any) -> None:
 def test_bad_hyperparameters_are_refused_and_change_nothing(make: Any, bad: dict[str, Any]) -> None:
     table = make(RMSProp(0.1))
     with pytest.raises(ConfigurationError, match=next(iter(bad))):
-        table.tune({"rho": 0.5, **bad})
-    assert table.optimizer() == RMSProp(0.1)
+        table.updater.tune({"rho": 0.5, **bad})
+    assert table.updater.optimizer == RMSProp(0.1)
 
 
 def test_table_without_optimizer_cannot_be_tuned(make: Any) -> None:
     with pytest.raises(ConfigurationError, match="has no optimizer"):
-        make(None).tune({"learning_rate": 1.0})
+        make(None).updater.tune({"learning_rate": 1.0})
 
 
 def test_skips_are_counted(make: Any) -> None:

@@ -21,7 +21,14 @@ from psnb._src.server.operations import (
 from psnb._src.server.optimizer import Optimizer, Workspace
 from psnb._src.server.tables.admission import Always
 from psnb._src.server.tables.dense import DenseTable
-from psnb._src.server.tables.operations import Operation
+from psnb._src.server.tables.operations import (
+    MergeRows,
+    Operation,
+    PushGradient,
+    PushRows,
+    PutRows,
+    RecordUse,
+)
 from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.table import Table
 from psnb.errors import InternalError
@@ -57,7 +64,7 @@ def warm_up(creation: CreateTable) -> None:
     if isinstance(creation, CreateDense):
         if (optimizer := _clipping(creation.optimizer)) is not None:
             value = np.zeros(1, creation.values.dtype)
-            DenseTable("", value, optimizer).push(value)
+            DenseTable("", value, optimizer).run(PushGradient(value))
     elif isinstance(creation, CreateSparse):
         # The smallest table: one row on its shard, whose id is admitted.
         rows = None if creation.rows is None else int(creation.index) + 1
@@ -70,16 +77,16 @@ def warm_up(creation: CreateTable) -> None:
             small.lookup(ids, training)
         row = np.zeros((1, creation.dim), creation.dtype)
         small.changed_since("")
-        small.assign(ids, row)
+        small.run(PutRows(ids, row))
         if optimizer is not None:
-            small.push(ids, row)
-            small.merge(ids, row, dict.fromkeys(optimizer.slots, row), 0, 1.0)
+            small.run(PushRows(ids, row))
+            small.run(MergeRows(ids, row, dict.fromkeys(optimizer.slots, row), 0, 1.0))
             if not isinstance(creation.admission, Always):  # some ids may have no row
                 room = Workspace.of_rows(creation.dim, row.dtype)
                 list(room.parts(np.array([-1, 0]), np.repeat(row, 2, 0), gaps=True))
         if creation.accessor is not None:
             counts = np.zeros(1, np.float32)
-            small.record(ids, counts, counts)
+            small.run(RecordUse(ids, counts, counts))
 
 
 def _clipping(optimizer: Optimizer | None) -> Optimizer | None:

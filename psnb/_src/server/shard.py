@@ -41,13 +41,13 @@ class ParameterShard:
         self._make = make
         self._tables: dict[str, Table] = {}
         self._creations: dict[str, ops.CreateDense | ops.CreateSparse] = {}
-        self._log = CommitLog()
-        self._ended: ops.EndRound | None = None  # the end of the latest round
+        self.log = CommitLog()
+        self.ended: ops.EndRound | None = None  # the end of the latest round
 
     @property
     def version(self) -> int:
         """The number of updates by closures so far."""
-        return self._log.version
+        return self.log.version
 
     def run(self, operation: ShardOperation) -> Any:
         """Run one operation."""
@@ -60,18 +60,18 @@ class ParameterShard:
                 self._prepare(commit, part)
                 return None
             case ops.ApplyCommit(commit, decided):
-                return self._apply(self._log.find(commit, decided=decided))
+                return self._apply(self.log.find(commit, decided=decided))
             case ops.GiveUpCommit(commit, decided):
-                return self._log.give_up(commit, decided=decided)
+                return self.log.give_up(commit, decided=decided)
             case ops.FenceCommits(attempts, closed, settled):
                 return self.fence(attempts, closed, settled)
             case ops.EndWriter(writer):
-                return self._log.end(writer)
+                return self.log.end(writer)
             case ops.CloseLog():
-                rounds = self._log.rounds
-                return ops.ClosedLog(self._log.close_to_all(), self._ended, rounds.held())
+                rounds = self.log.rounds
+                return ops.ClosedLog(self.log.close_to_all(), self.ended, rounds.held())
             case ops.OpenLog():
-                self._log, self._ended = CommitLog(self._log.version), None
+                self.log, self.ended = CommitLog(self.log.version), None
                 return None
             case ops.SquareNorms():
                 return self._square_norms(operation)
@@ -108,13 +108,13 @@ class ParameterShard:
             for write in part.writes
             if isinstance(write.operation, Push)
         ]
-        by_users = [table.rate_is_users() for table, _ in pushes]
+        by_users = [table.updater.rate_is_users() for table, _ in pushes]
         # What is applied later, when all have prepared it or at the end of a round, might find a
         # function there by then, which fails.
         at_once = isinstance(operation, ops.CommitPart) and part.round_number is None
         if at_once and not any(by_users):
             return operation
-        if not self._log.expects(operation.commit):
+        if not self.log.expects(operation.commit):
             return operation  # sent again: what was decided first counts
         rated = iter(with_rates(pushes, as_one=part.round_number is not None))
         writes = [
@@ -131,7 +131,7 @@ class ParameterShard:
 
     def tick(self) -> None:
         """Count a minute."""
-        self._log.tick()
+        self.log.tick()
         for table in self._tables.values():
             table.tick()
 
@@ -148,21 +148,13 @@ class ParameterShard:
 
     def creation(self, name: str) -> ops.CreateDense | ops.CreateSparse:
         """Return the operation that makes an empty table like this one."""
-        optimizer = self._tables[name].optimizer()
+        optimizer = self._tables[name].updater.optimizer
         return msgspec.structs.replace(self._creations[name], optimizer=optimizer)
 
     def tail(self, name: str) -> ops.TableTail:
         """Return the part of a table that is not by row, and its optimizer."""
         table = self._tables[name]
-        return ops.TableTail(table.tail(), table.skipped(), table.optimizer())
-
-    def log(self) -> CommitLog:
-        """Return the log of commits itself, not a copy."""
-        return self._log
-
-    def ended(self) -> ops.EndRound | None:
-        """Return the end of the latest round, with which other shards can end it as well."""
-        return self._ended
+        return ops.TableTail(table.tail(), table.updater.skipped, table.updater.optimizer)
 
     def _finish(
         self,
@@ -176,7 +168,7 @@ class ParameterShard:
         self._creations = {name: self._creations[name] for name in tails}
         for name, tail in tails.items():
             self._tables[name].take_over(tail.tail, tail.skipped, tail.optimizer)
-        self._log, self._ended = log, ended
+        self.log, self.ended = log, ended
         # What the original has reserved for its commits, they need here as well.
         for entry in log.prepared():
             assert entry.part is not None
@@ -188,7 +180,7 @@ class ParameterShard:
     def _drop(self, name: str) -> None:
         if self._tables.pop(name, None) is not None:
             del self._creations[name]
-            self._log.leave_out(name)
+            self.log.leave_out(name)
 
     def _create(self, creation: ops.CreateDense | ops.CreateSparse) -> None:
         made = self._make(creation)  # there may be no memory: then all is as it was
@@ -207,7 +199,7 @@ class ParameterShard:
         """
         for write in part.writes:
             self.table(write.table).check_write(write.operation)
-        return self._log.prepare(commit, part, self._reserve)
+        return self.log.prepare(commit, part, self._reserve)
 
     def _reserve(self, part: Part) -> list[ReservedWrite]:
         found: list[ReservedWrite] = []
@@ -215,7 +207,7 @@ class ParameterShard:
             table = self._tables[write.table]
             try:
                 if part.round_number is not None and write.operation.collected:
-                    found.append(self._log.rounds.reserve(table, write))
+                    found.append(self.log.rounds.reserve(table, write))
                 else:
                     make = table.reserve(write.operation)
                     found.append(ReservedWrite(write, make))
@@ -226,7 +218,7 @@ class ParameterShard:
 
     def _apply(self, entry: LogEntry) -> int | None:
         """Apply the writes of a commit, once, and return their staleness."""
-        part, reserved, log = entry.part, entry.reserved, self._log
+        part, reserved, log = entry.part, entry.reserved, self.log
         if entry.state is CommitState.APPLIED or part is None:
             return entry.staleness
         # First: an exception below is a bug, and the writes must not be tried again.
@@ -265,18 +257,18 @@ class ParameterShard:
             By writer, the numbers of commits that have ended; see `RangeSet`.
         """
         for writer, numbers in (settled or {}).items():
-            self._log.settle(writer, numbers)
-        facts = [fact for writer in closed for fact in self._log.close(writer)]
+            self.log.settle(writer, numbers)
+        facts = [fact for writer in closed for fact in self.log.close(writer)]
         for writer, last in attempts.items():
-            facts += self._log.fence(writer, last)
+            facts += self.log.fence(writer, last)
         return facts
 
     def _end_round(self, end: ops.EndRound) -> None:
         """Apply what closures pushed in a round, once, as one update; see `Rounds`."""
-        rounds = self._log.rounds
+        rounds = self.log.rounds
         if rounds.over(end.writer, end.number):
             return
-        if self._log.closed and not end.decided:
+        if self.log.closed and not end.decided:
             # Late, from an owner that another one has taken over from: that one has asked all
             # shards already which of them have ended the round.
             raise OwnershipLostError(
@@ -288,12 +280,12 @@ class ParameterShard:
             assert each.make is not None
             each.make()
         rounds.end(end.writer, end.number)
-        self._log.version += len(end.closures)
-        self._ended = end
+        self.log.version += len(end.closures)
+        self.ended = end
 
     def _square_norms(self, of: ops.SquareNorms) -> dict[str, float]:
         """Return the squared norms of a round's gradients, by table, of those that were pushed."""
-        rounds = self._log.rounds
+        rounds = self.log.rounds
         if rounds.over(of.writer, of.number):
             return {}
         wanted = {name: self._tables[name] for name in of.tables if name in self._tables}

@@ -133,7 +133,7 @@ class Transfer:
                 creation = msgspec.structs.replace(creation, values=whole["values"])
                 steps.append([creation, OnTable(name, PutSegment(whole))])
         tails = {name: self._shard.tail(name) for name in self._shard.tables()}
-        return [*steps, [FinishReplica(tails, self._shard.log(), self._shard.ended())]]
+        return [*steps, [FinishReplica(tails, self._shard.log, self._shard.ended)]]
 
     def close(self) -> None:
         """Stop watching the tables; idempotent."""

@@ -81,7 +81,7 @@ def test_servers_forget_the_closures_that_have_ended(
 
     def remembered(dask_worker: Any) -> list[int]:
         servers = dask_worker.plugins["psnb"]._servers._servers.values()
-        return [len(held.shard.log()) for each in servers for held in each.host._hosted.values()]
+        return [len(held.shard.log) for each in servers for held in each.host._hosted.values()]
 
     assert int(v.read()) == 1000
     logs = [length for several in cluster.run(remembered).values() for length in several]

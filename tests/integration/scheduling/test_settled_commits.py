@@ -62,7 +62,7 @@ def test_servers_and_notebook_keep_no_more_than_twice_what_is_in_flight(
             for _ in range(TIMES):
                 for each in [coordinator.schedule(short, worker=1) for _ in range(TOGETHER)]:
                     each.fetch()
-                kept += [len(each._log) for each in shards]
+                kept += [len(each.log) for each in shards]
                 sent += [len(pickle.dumps(Transfer(each).last())) for each in shards]
             settled = coordinator._queue._scheduler.in_flight.settled
             assert len(settled) <= 2

@@ -28,6 +28,7 @@ from psnb._src.server.schedules import (
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.sparse import SparseTable
+from tests.server.writes import push
 
 STEPS, ROWS, DIM = 25, 6, 3
 DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
@@ -133,9 +134,9 @@ def by_psnb(optimizer: Optimizer, sparse: bool, dtype: str) -> np.ndarray:
         np.add.at(whole, ids, gradients)
         norm = float(np.linalg.norm(whole)) if optimizer.clipnorm else None
         if sparse:
-            table.push(ids, gradients.astype(dtype), norm)
+            push(table, ids, gradients.astype(dtype), norm)
         else:
-            dense.push(whole.astype(dtype), norm)
+            push(dense, whole.astype(dtype), norm)
     return table.lookup(np.arange(ROWS, dtype=np.uint64)) if sparse else dense.read()
 
 
@@ -213,7 +214,7 @@ def test_schedule_of_optax_can_be_used_as_it_is(schedule: str) -> None:
 def test_rows_without_gradient_stay_as_they_are(name: str) -> None:
     table = SparseTable("e", DIM, ROWS, 0, 1, "float32", Constant(1.0), 0, RULES[name][0])
     for _ in range(2):
-        table.push(np.array([2], np.uint64), np.ones((1, DIM), np.float32))
+        push(table, np.array([2], np.uint64), np.ones((1, DIM), np.float32))
     state = table.state()
     fresh = SparseTable("e", DIM, ROWS, 0, 1, "float32", Constant(1.0), 0, RULES[name][0]).state()
     others = np.arange(ROWS) != 2

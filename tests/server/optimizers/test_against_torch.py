@@ -14,6 +14,7 @@ from psnb._src.server.optimizers import SGD, Adagrad, Adam, Momentum, RMSProp
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.sparse import SparseTable
+from tests.server.writes import push
 
 STEPS, ROWS, DIM = 25, 6, 3
 DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("float64", 1e-12)])
@@ -81,9 +82,9 @@ def test_hyperparameter_is_that_of_torch(
     ids = np.arange(ROWS, dtype=np.uint64)
     for gradient in gradients():
         if sparse:
-            table.push(ids, gradient.astype(dtype))
+            push(table, ids, gradient.astype(dtype))
         else:
-            dense.push(gradient.astype(dtype))
+            push(dense, gradient.astype(dtype))
     found = table.lookup(ids) if sparse else dense.read()
     np.testing.assert_allclose(found, by_torch(make), rtol=0, atol=tolerance)
 
@@ -94,7 +95,7 @@ def test_adagrad_takes_torchs_steps_by_default_however_small_gradients_are(size:
     weight = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     alone = torch.optim.Adagrad([weight], 0.1)
     for gradient in np.random.default_rng(0).normal(size=(20, 3)) * size:
-        table.push(gradient)
+        push(table, gradient)
         weight.grad = torch.from_numpy(gradient)
         alone.step()
     found = weight.detach().numpy()
@@ -104,20 +105,20 @@ def test_adagrad_takes_torchs_steps_by_default_however_small_gradients_are(size:
 
 def test_epsilon_of_adagrad_may_be_in_the_root() -> None:
     table = DenseTable("v", np.zeros(1), Adagrad(1.0, 0.0, 0.25, epsilon_in_root=True))
-    table.push(np.array([0.5]))
+    push(table, np.array([0.5]))
     assert table.read() == pytest.approx([-0.5 / np.sqrt(0.25 + 0.25)], rel=1e-12)
 
 
 def test_maximize_negates_what_is_clipped() -> None:
     table = DenseTable("v", np.zeros(2), SGD(1.0, clipnorm=5.0, clipvalue=3.5, maximize=True))
-    table.push(np.array([6.0, -8.0]))
+    push(table, np.array([6.0, -8.0]))
     assert table.read().tolist() == [3.0, -3.5]
 
 
 def test_maximize_can_be_set_live() -> None:
     table = DenseTable("v", np.zeros(1), SGD(1.0))
-    table.tune({"maximize": True})
-    table.push(np.ones(1))
+    table.updater.tune({"maximize": True})
+    push(table, np.ones(1))
     assert table.read().tolist() == [1.0]
 
 

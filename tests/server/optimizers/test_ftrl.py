@@ -18,6 +18,7 @@ from psnb._src.server.schedules import PiecewiseConstant
 from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.sparse import SparseTable
+from tests.server.writes import push
 
 STEPS, ROWS, DIM = 25, 5, 3
 DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
@@ -53,7 +54,7 @@ def by_formula(optimizer: FTRL, start: float) -> np.ndarray:
 def by_psnb(optimizer: Optimizer, dtype: str, start: float) -> np.ndarray:
     table = SparseTable("e", DIM, ROWS, 0, 1, dtype, Constant(start), 0, optimizer)
     for ids, gradients in batches():
-        table.push(ids, gradients.astype(dtype))
+        push(table, ids, gradients.astype(dtype))
     return table.lookup(np.arange(ROWS, dtype=np.uint64))
 
 
@@ -84,7 +85,7 @@ def test_without_regularization_it_is_adagrad(dtype: str, tolerance: float) -> N
         rule, expected = optax.adagrad(0.1, eps=1e-30), np.zeros(7)
         state = rule.init(expected)
         for gradient in gradients:
-            table.push(gradient.astype(dtype))
+            push(table, gradient.astype(dtype))
             updates, state = rule.update(gradient, state, expected)
             expected = optax.apply_updates(expected, updates)
     np.testing.assert_allclose(table.read(), expected, rtol=0, atol=tolerance)
@@ -99,7 +100,7 @@ def test_weights_minimize_the_papers_objective() -> None:
     # g_1:t w + (sum of sigma_s (w - w_s)^2 + (beta / rate + 2 l2) w^2) / 2 + l1 |w|
     objective = (beta / rate + 2 * l2) * grid**2 / 2 + l1 * abs(grid)
     for gradient in gradients:
-        table.push(np.array([gradient]))
+        push(table, np.array([gradient]))
         sigma = (np.sqrt(n + gradient**2) - np.sqrt(n)) / rate
         n += gradient**2
         objective += gradient * grid + sigma * (grid - weights[-1]) ** 2 / 2
@@ -110,7 +111,7 @@ def test_weights_minimize_the_papers_objective() -> None:
 
 def test_gradients_within_l1_leave_exact_zeros() -> None:
     table = DenseTable("v", np.zeros(2, np.float32), FTRL(0.1, l1=1.0))
-    table.push(np.array([0.9, 1.5], np.float32))
+    push(table, np.array([0.9, 1.5], np.float32))
     assert table.read()[0] == 0
     assert table.read()[1] < 0
 
@@ -118,13 +119,13 @@ def test_gradients_within_l1_leave_exact_zeros() -> None:
 @pytest.mark.parametrize("gradient", [0.0, 1e-30])
 def test_nothing_is_divided_by_zero(gradient: float) -> None:
     table = DenseTable("v", np.ones(1, np.float32), FTRL(0.1, initial_accumulator_value=0.0))
-    table.push(np.array([gradient], np.float32))
+    push(table, np.array([gradient], np.float32))
     assert table.read()[0] == 0
 
 
 def test_a_step_at_rate_zero_changes_nothing() -> None:
     table = DenseTable("v", np.ones(1, np.float32), FTRL(PiecewiseConstant([1], [0.0, 0.1])))
-    table.push(np.ones(1, np.float32))
+    push(table, np.ones(1, np.float32))
     assert table.read()[0] == 1
-    table.push(np.ones(1, np.float32))
+    push(table, np.ones(1, np.float32))
     assert table.read()[0] < 1

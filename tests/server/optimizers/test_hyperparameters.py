@@ -21,6 +21,7 @@ from psnb._src.server.tables.dense import DenseTable
 from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.sparse import SparseTable
 from psnb.errors import ConfigurationError
+from tests.server.writes import push
 
 KINDS: list[type[Optimizer]] = [SGD, Momentum, Adagrad, Adam, RMSProp, FTRL]
 ALL = [
@@ -120,14 +121,14 @@ def test_optimizers_of_equal_hyperparameters_are_equal_after_a_pickle(optimizer:
 def test_no_gradient_at_all_makes_no_nan(optimizer: Optimizer, dtype: str) -> None:
     table = DenseTable("v", np.zeros(2, dtype), optimizer)
     for _ in range(3):
-        table.push(np.zeros(2, dtype))
+        push(table, np.zeros(2, dtype))
     assert table.read().tolist() == [0, 0]
 
 
 def test_epsilon_too_small_for_float32_divides_by_nothing() -> None:
     for optimizer in (Adagrad(0.1, 0.0, epsilon=1e-60), Adam(0.1, epsilon=1e-60)):
         table = DenseTable("v", np.ones(2, np.float32), optimizer)
-        table.push(np.array([0.0, 1.0], np.float32))
+        push(table, np.array([0.0, 1.0], np.float32))
         np.testing.assert_allclose(table.read(), [1.0, 0.9], atol=1e-6)
 
 
@@ -136,7 +137,7 @@ def test_gradient_is_left_as_it_is(optimizer: Optimizer) -> None:
     gradient = np.full(3, 5.0, np.float32)
     clipping = type(optimizer)(0.1, clipvalue=1.0, clipnorm=2.0)
     for each in (optimizer, clipping):
-        DenseTable("v", np.ones(3, np.float32), each).push(gradient, 8.7)
+        push(DenseTable("v", np.ones(3, np.float32), each), gradient, 8.7)
     assert gradient.tolist() == [5, 5, 5]
 
 
@@ -168,9 +169,9 @@ def test_an_id_counts_once_a_push_however_often_it_is_in_it(
         SparseTable("e", 2, rows, 0, 1, dtype, Constant(0.5), 0, optimizer) for _ in range(2)
     )
     for ids, gradients in history:
-        given_.push(ids, gradients.astype(dtype))
+        push(given_, ids, gradients.astype(dtype))
         distinct = np.unique(ids)
         sums = np.array([gradients[ids == i].sum(0) for i in distinct]).reshape(-1, 2)
-        summed.push(distinct, sums.astype(dtype))
+        push(summed, distinct, sums.astype(dtype))
     every = np.arange(5, dtype=np.uint64)
     np.testing.assert_array_equal(given_.lookup(every), summed.lookup(every))

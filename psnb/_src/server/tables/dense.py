@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,7 @@ class DenseTable(Table):
     values : numpy.ndarray
         Initial values of the slice; copied.
     optimizer : Optimizer or None
-        What `push` applies.
+        What `PushGradient` applies.
     """
 
     writes = (
@@ -58,11 +58,11 @@ class DenseTable(Table):
         self._name = name
         self._values = _copy(values)
         make = partial(Workspace.of_variable, self._values.size, self._values.dtype)
-        self._updater = Updater(name, optimizer, make)
-        self._slots = {slot: _copy(self._values) for slot in self._updater.slots}
+        self.updater = Updater(name, optimizer, make)
+        self._slots = {slot: _copy(self._values) for slot in self.updater.slots}
         for slot, array in self._slots.items():
-            array.fill(self._updater.initial_slot(slot))
-        self._expected = Expected(name, self._values.dtype, self._updater.slots)
+            array.fill(self.updater.initial_slot(slot))
+        self._expected = Expected(name, self._values.dtype, self.updater.slots)
         self._counts: UpdateCounts | None = None  # where they are not all the updater's step
 
     def run(self, operation: ops.TableOperation) -> Any:
@@ -87,10 +87,10 @@ class DenseTable(Table):
 
     def reserve(self, write: ops.TableOperation) -> Callable[[], None]:
         match write:
-            case ops.PushGradient(gradient, norm, rate, ranges, together):
-                self._updater.check()
+            case ops.PushGradient(gradient, ranges=ranges):
+                self.updater.check()
                 self._check_gradient(gradient, ranges)
-                return partial(self._push, gradient, norm, rate, ranges, together)
+                return partial(self._push, write)
             case ops.AddRows(rows, values):
                 self._check_rows(rows, values)
                 return self._reserved_addition(rows, values)
@@ -108,106 +108,49 @@ class DenseTable(Table):
                 self._check(terms)
                 kept, set_ = (scratch(shares.shape, kind) for kind in (shares.dtype, np.bool_))
                 return partial(self.blend_in, shares, terms, kept, set_)
-            case ops.MergeValues(values, slots, step, share, ranges, counts):
+            case ops.MergeValues(values, slots, step, _, ranges, counts):
                 self._expected.check_learned(values, slots, self._values.shape)
                 if ranges is not None:
                     check_ranges(f"values of {self._name!r}", ranges, self.extent, count_in(ranges))
                 if counts is not None:
                     self._expected.check_counts(counts, self.extent, step)
                 room = scratch(self._values.shape, self._values.dtype) if slots else values
-                return partial(self._merge, values, slots, step, share, room, ranges, counts)
+                return partial(self._merge, write, room)
             case ops.SkipUpdates(count):
-                return partial(self.skip, count)
+                return partial(self.updater.skip, count)
         raise self._unknown(write)
-
-    def push(
-        self,
-        gradient: np.ndarray,
-        norm: float | None = None,
-        rate: float | None = None,
-        ranges: np.ndarray | None = None,
-        together: bool = False,
-    ) -> None:
-        """Let the optimizer apply a gradient of the shape of the values.
-
-        ``norm`` is the norm of the whole variable's gradient; if it is left out, this slice is the
-        whole. ``rate`` is what `rate` returned before; if it is left out, it is computed now. With
-        ``ranges`` the gradient is that of some numbers (`tables.presence`); all others
-        stay as they are, and so does their count of updates, unless all are counted ``together``.
-        """
-        self.reserve(ops.PushGradient(gradient, norm, rate, ranges, together))()
-
-    def assign(self, values: np.ndarray) -> None:
-        """Replace the values; optimizer state stays."""
-        self.reserve(ops.AssignValues(values))()
-
-    def add(self, values: np.ndarray) -> None:
-        """Add to the values."""
-        self.reserve(ops.AddValues(values))()
-
-    def scatter_assign(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Replace some rows; the last value of a row counts."""
-        self.reserve(ops.AssignRows(rows, values))()
-
-    def scatter_add(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Add to some rows; all values of a row count."""
-        self.reserve(ops.AddRows(rows, values))()
-
-    def merge(
-        self,
-        values: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        step: int,
-        share: float,
-        ranges: np.ndarray | None = None,
-        counts: np.ndarray | None = None,
-    ) -> None:
-        """Merge what a copy has learned: add its ``values``, move towards its optimizer state.
-
-        Each slot moves the ``share`` (0 to 1) of the way to the copy's, so it stays between the
-        two; the step is the copy's if that is later. With ``ranges``, the state of all else stays;
-        ``counts`` are the copy's counts of updates where they differ.
-        """
-        self.reserve(ops.MergeValues(values, slots, step, share, ranges, counts))()
 
     # What follows takes no memory; see `reserve`.
 
-    def _push(
-        self,
-        gradient: np.ndarray,
-        norm: float | None,
-        rate: float | None,
-        ranges: np.ndarray | None,
-        together: bool,
-    ) -> None:
+    def _push(self, push: ops.PushGradient) -> None:
         self._changing(None)
-        if ranges is None and self._counts is None:
-            self._updater.apply(
+        if push.ranges is None and self._counts is None:
+            self.updater.apply(
                 self._values.reshape(1, -1),
                 {name: slot.reshape(1, -1) for name, slot in self._slots.items()},
                 np.zeros(1, np.int64),
-                gradient.reshape(1, -1),
-                norm,
-                rate,
+                push.gradient.reshape(1, -1),
+                push.norm,
+                push.rate,
             )
             return
         counts = self._update_counts()
-        self._updater.apply_runs(
+        self.updater.apply_runs(
             self._values.reshape(-1),
             {name: slot.reshape(-1) for name, slot in self._slots.items()},
-            gradient.reshape(-1),
-            counts.runs(ranges),
-            norm,
-            rate,
+            push.gradient.reshape(-1),
+            counts.runs(push.ranges),
+            push.norm,
+            push.rate,
         )
-        self._count(counts.advanced(None if together else ranges))
+        self._count(counts.advanced(None if push.together else push.ranges))
 
     def _update_counts(self) -> UpdateCounts:
-        even = UpdateCounts.even(self.extent, self._updater.step)
+        even = UpdateCounts.even(self.extent, self.updater.step)
         return even if self._counts is None else self._counts
 
     def _count(self, counts: UpdateCounts) -> None:
-        self._counts = None if counts.is_even(self._updater.step) else counts
+        self._counts = None if counts.is_even(self.updater.step) else counts
 
     def _assign(self, values: np.ndarray) -> None:
         self._changing(None)
@@ -251,31 +194,21 @@ class DenseTable(Table):
 
         return add
 
-    def _merge(
-        self,
-        values: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        step: int,
-        share: float,
-        room: np.ndarray,
-        ranges: np.ndarray | None,
-        counts: np.ndarray | None,
-    ) -> None:
+    def _merge(self, of: ops.MergeValues, room: np.ndarray) -> None:
         self._changing(None)
-        self._values += values
-        for name, slot in slots.items():
+        self._values += of.values
+        for name, slot in of.slots.items():
             np.subtract(slot, self._slots[name], out=room)
-            room *= slot.dtype.type(share)
-            if ranges is None:
+            room *= slot.dtype.type(of.share)
+            if of.ranges is None:
                 self._slots[name] += room
                 continue
-            for columns, _ in pieces(ranges):
+            for columns, _ in pieces(of.ranges):
                 self._slots[name].reshape(-1)[columns] += room.reshape(-1)[columns]
         own = self._update_counts()
-        of_copy = (
-            UpdateCounts.even(self.extent, step) if counts is None else UpdateCounts.of(counts)
-        )
-        self._updater.step = max(self._updater.step, step)
+        even = UpdateCounts.even(self.extent, of.step)
+        of_copy = even if of.counts is None else UpdateCounts.of(of.counts)
+        self.updater.step = max(self.updater.step, of.step)
         self._count(own.merged(of_copy))
 
     @property

@@ -79,46 +79,52 @@ class Push(TableWrite, frozen=True):
 
 
 class ReadValues(TableRead, frozen=True):
-    """`DenseTable.read`; ``half``: the answer is `halved`."""
+    """Returns the values; with ``half`` they are `halved`."""
 
     half: bool = False
 
 
 class GatherRows(TableRead, frozen=True):
-    """`DenseTable.gather`; as `ReadValues`."""
+    """Returns some rows (int64, ``(n,)``), ``(n, ...)``; ``half`` as for `ReadValues`."""
 
     rows: np.ndarray
     half: bool = False
 
 
 class AssignValues(TableWrite, frozen=True):
-    """`DenseTable.assign`."""
+    """Replaces the values; optimizer state stays."""
 
     values: np.ndarray
 
 
 class AddValues(TableWrite, frozen=True):
-    """`DenseTable.add`."""
+    """Adds to the values."""
 
     values: np.ndarray
 
 
 class AssignRows(TableWrite, frozen=True):
-    """`DenseTable.scatter_assign`."""
+    """Replaces some rows; the last value of a row counts."""
 
     rows: np.ndarray
     values: np.ndarray
 
 
 class AddRows(TableWrite, frozen=True):
-    """`DenseTable.scatter_add`."""
+    """Adds to some rows; all values of a row count."""
 
     rows: np.ndarray
     values: np.ndarray
 
 
 class PushGradient(Push, frozen=True):
-    """`DenseTable.push`."""
+    """Lets the optimizer apply a gradient of the shape of the values.
+
+    ``norm`` is the norm of the whole variable's gradient; if it is left out, this slice is the
+    whole. ``rate`` is the learning rate, if it was computed before. With ``ranges`` the gradient is
+    that of some numbers (`psnb._src.server.tables.presence`); all others stay as they are, and so
+    does their count of updates, unless all are counted ``together``.
+    """
 
     gradient: np.ndarray
     norm: float | None = None
@@ -129,7 +135,7 @@ class PushGradient(Push, frozen=True):
 
 
 class BlendValues(TableWrite, frozen=True):
-    """`DenseTable.blend`."""
+    """Makes ``(1 - share) * value + term`` of each value."""
 
     collected: ClassVar[bool] = True
 
@@ -138,7 +144,12 @@ class BlendValues(TableWrite, frozen=True):
 
 
 class MergeValues(TableWrite, frozen=True):
-    """`DenseTable.merge`."""
+    """Merges what a copy has learned: adds its ``values``, moves towards its optimizer state.
+
+    Each slot moves the ``share`` (0 to 1) of the way to the copy's, so it stays between the two;
+    the step is the copy's if that is later. With ``ranges``, the state of all else stays;
+    ``counts`` are the copy's counts of updates where they differ.
+    """
 
     values: np.ndarray
     slots: Mapping[str, np.ndarray]
@@ -166,7 +177,12 @@ class FetchRows(TableRead, frozen=True):
 
 
 class PushRows(Push, frozen=True):
-    """`SparseTable.push`."""
+    """Sums the gradients (``(n, dim)``) of equal ids, then lets the optimizer apply them.
+
+    ``norm`` is the norm of the whole embedding's summed gradient; if it is left out, this shard's
+    is the whole. ``distinct`` says that no id occurs twice, so there is nothing to sum. ``rate`` is
+    the learning rate, if it was computed before.
+    """
 
     ids: np.ndarray
     gradients: np.ndarray
@@ -177,7 +193,7 @@ class PushRows(Push, frozen=True):
 
 
 class MergeRows(TableWrite, frozen=True):
-    """`SparseTable.merge`."""
+    """Merges what a copy has learned of distinct ids, as `MergeValues` does."""
 
     ids: np.ndarray
     values: np.ndarray
@@ -187,14 +203,14 @@ class MergeRows(TableWrite, frozen=True):
 
 
 class PutRows(TableWrite, frozen=True):
-    """`SparseTable.assign`."""
+    """Replaces the rows of distinct ids by ``values`` (``(n, dim)``); that admits the ids."""
 
     ids: np.ndarray
     values: np.ndarray
 
 
 class RecordUse(TableWrite, frozen=True):
-    """`SparseTable.record`."""
+    """Adds shows and clicks (float32, ``(n,)``) to the rows of ids that have one."""
 
     collected: ClassVar[bool] = True
 
@@ -204,7 +220,7 @@ class RecordUse(TableWrite, frozen=True):
 
 
 class EndDay(TableWrite, frozen=True):
-    """`SparseTable.end_day`."""
+    """Lets shows and clicks decay, and counts a day unseen."""
 
 
 class ReadUse(TableOperation, frozen=True):
@@ -231,7 +247,7 @@ class DescribeRows(TableOperation, frozen=True):
 
 
 class SkipUpdates(TableWrite, frozen=True):
-    """`Table.skip`."""
+    """Counts updates, or rows of them, that were left out because they were not finite."""
 
     count: int
 
@@ -248,15 +264,15 @@ class ReadState(TableOperation, frozen=True):
 
 
 class ReadOptimizer(TableOperation, frozen=True):
-    """`Table.optimizer`."""
+    """Returns the optimizer as it is now."""
 
 
 class ReadRate(TableOperation, frozen=True):
-    """`Table.rate_now`."""
+    """Returns the learning rate of the next push, for views; NaN if there is none."""
 
 
 class TuneOptimizer(TableOperation, frozen=True):
-    """`Table.tune`."""
+    """Changes hyperparameters of the optimizer, from the next update on."""
 
     changes: ClassVar[bool] = True
     descriptive: ClassVar[bool] = True
@@ -265,11 +281,11 @@ class TuneOptimizer(TableOperation, frozen=True):
 
 
 class CountUpdates(TableOperation, frozen=True):
-    """`Table.updates`."""
+    """Returns how many updates the optimizer has applied."""
 
 
 class CountSkipped(TableOperation, frozen=True):
-    """`Table.skipped`."""
+    """Returns how many updates were skipped, since the table was made."""
 
 
 class ClearTable(TableOperation, frozen=True):

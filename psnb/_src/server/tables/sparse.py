@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,7 +54,7 @@ class SparseTable(Table):
     seed : int
         The table's own seed, 0 to 2**64 - 1.
     optimizer : Optimizer or None
-        What `push` applies.
+        What `PushRows` applies.
     admission : Admission
         Which ids get a row, if ``rows`` is None.
     accessor : CtrAccessor, optional
@@ -86,11 +86,11 @@ class SparseTable(Table):
         # Some ids may have no row, unless all get one at once.
         make = partial(Workspace.of_rows, dim, self._dtype)
         gaps = not isinstance(admission, Always)
-        self._updater = Updater(name, optimizer, make, gaps=gaps)
+        self.updater = Updater(name, optimizer, make, gaps=gaps)
         self._expected = ExpectedRows(
             name,
             self._dtype,
-            self._updater.slots,
+            self.updater.slots,
             dim,
             self._fixed,
             uses=accessor is not None,
@@ -129,11 +129,11 @@ class SparseTable(Table):
             case ops.PutRows(ids, values):
                 self._check_rows(ids, values, "values")
                 return partial(self._assign, self._inserted(ids), values)
-            case ops.MergeRows(ids, values, slots, step, share):
+            case ops.MergeRows(ids, values, slots):
                 check_ids(f"ids for {self._name!r}", ids)
                 self._expected.check_learned(values, slots, (ids.size, self._dim))
                 request = self._requested(ids, counting=False)
-                return partial(self._merge, request, values, slots, step, share)
+                return partial(self._merge, request, write)
             case ops.RecordUse(ids, shows, clicks):
                 use, rows = self._known_use(), self._rows.find(ids)
                 for name, counts in (("shows", shows), ("clicks", clicks)):
@@ -142,7 +142,7 @@ class SparseTable(Table):
             case ops.EndDay():
                 return partial(self._end_day, self._known_use())
             case ops.SkipUpdates(count):
-                return partial(self.skip, count)
+                return partial(self.updater.skip, count)
         raise self._unknown(write)
 
     @property
@@ -157,7 +157,7 @@ class SparseTable(Table):
 
     def check_push(self, push: ops.PushRows) -> None:
         """Raise ConfigurationError unless a push can be made."""
-        self._updater.check()
+        self.updater.check()
         self._check_rows(push.ids, push.gradients, "gradients")
 
     def promise(self, ids: np.ndarray) -> Promise:
@@ -200,22 +200,6 @@ class SparseTable(Table):
             found[at] = first
         return found
 
-    def push(
-        self,
-        ids: np.ndarray,
-        gradients: np.ndarray,
-        norm: float | None = None,
-        distinct: bool = False,
-        rate: float | None = None,
-    ) -> None:
-        """Sum the gradients (``(n, dim)``) of equal ids, then let the optimizer apply them.
-
-        ``norm`` is the norm of the whole embedding's summed gradient; if it is left out, this
-        shard's is the whole. ``distinct`` says that no id occurs twice, so there is nothing to sum.
-        ``rate`` is what `rate` returned before; if it is left out, it is computed now.
-        """
-        self.reserve(ops.PushRows(ids, gradients, norm, distinct, rate))()
-
     def _rehearse(self, write: ops.TableOperation) -> None:
         # Until it is committed, it counts neither as an occurrence of its ids nor as a use of its
         # rows. (`end_day` is never among the writes of a closure: it happens at once.)
@@ -226,38 +210,15 @@ class SparseTable(Table):
         """Return the rows of those of the distinct ids that have one, and the step."""
         rows = self._locate(ids)
         segment = self.pick(rows[rows >= 0])
-        return {**segment, "step": np.array([self._updater.step])}
-
-    def merge(
-        self,
-        ids: np.ndarray,
-        values: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        step: int,
-        share: float,
-    ) -> None:
-        """Merge what a copy has learned of distinct ids; see `DenseTable.merge`."""
-        self.reserve(ops.MergeRows(ids, values, slots, step, share))()
+        return {**segment, "step": np.array([self.updater.step])}
 
     def advance(self, step: int) -> None:
         """Raise the count of updates to at least ``step``."""
-        self._updater.step = max(self._updater.step, step)
-
-    def assign(self, ids: np.ndarray, values: np.ndarray) -> None:
-        """Replace the rows of distinct ids by ``values`` (``(n, dim)``); that admits the ids."""
-        self.reserve(ops.PutRows(ids, values))()
-
-    def record(self, ids: np.ndarray, shows: np.ndarray, clicks: np.ndarray) -> None:
-        """Add shows and clicks (float32, ``(n,)``) to the rows of ids that have one."""
-        self.reserve(ops.RecordUse(ids, shows, clicks))()
+        self.updater.step = max(self.updater.step, step)
 
     def row_use(self, ids: np.ndarray) -> np.ndarray:
         """Return show, click and days unseen of ids, ``(n, 3)``; zeros for those without a row."""
         return self._known_use().of(self._rows.find(ids))
-
-    def end_day(self) -> None:
-        """Let shows and clicks decay, and count a day unseen."""
-        self.reserve(ops.EndDay())()
 
     def shrink(self, threshold: float, days: float, forget_waiting: bool) -> int:
         """Remove rows with a lower score or more days unseen; return how many."""
@@ -283,28 +244,21 @@ class SparseTable(Table):
         rows = self._give(request)
         self._changing(rows)
         slots = {name: slot.rows for name, slot in self._slots.items()}
-        self._updater.apply(self._values.rows, slots, rows, gradients, norm, rate)
+        self.updater.apply(self._values.rows, slots, rows, gradients, norm, rate)
 
     def _assign(self, request: RowRequest, values: np.ndarray) -> None:
         rows = self._give(request)
         self._changing(rows)
         self._values.rows[rows] = values
 
-    def _merge(
-        self,
-        request: RowRequest,
-        values: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        step: int,
-        share: float,
-    ) -> None:
+    def _merge(self, request: RowRequest, of: ops.MergeRows) -> None:
         rows = read_only(self._give(request))
         self._changing(rows)
-        kernels.add_rows(self._values.rows, rows, read_only(values))
-        for name, slot in slots.items():
-            part = slot.dtype.type(share)
+        kernels.add_rows(self._values.rows, rows, read_only(of.values))
+        for name, slot in of.slots.items():
+            part = slot.dtype.type(of.share)
             kernels.approach_rows(self._slots[name].rows, rows, read_only(slot), part)
-        self.advance(step)
+        self.advance(of.step)
 
     def _record(
         self, use: RowUse, request: RowRequest, shows: np.ndarray, clicks: np.ndarray
@@ -458,7 +412,7 @@ class SparseTable(Table):
         """Make it empty, in new memory."""
         most = None if self._fixed is None else len(range(self._fixed[1], *self._fixed[::2]))
         values = GrowingArray(self._dim, self._dtype, most)
-        slots = {name: GrowingArray(self._dim, self._dtype, most) for name in self._updater.slots}
+        slots = {name: GrowingArray(self._dim, self._dtype, most) for name in self.updater.slots}
         for array in (values, *slots.values()):
             array.reserve(most or 0)
         if self._fixed is None:
@@ -551,7 +505,7 @@ class SparseTable(Table):
             array.grow(stop)
         self._initializer.fill(self._values.rows[start:stop], read_only(ids), self._seed)
         for name, slot in self._slots.items():
-            slot.rows[start:stop] = self._updater.initial_slot(name)
+            slot.rows[start:stop] = self.updater.initial_slot(name)
 
     def _check_rows(self, ids: np.ndarray, numbers: np.ndarray, what: str) -> None:
         check_ids(f"ids for {self._name!r}", ids)

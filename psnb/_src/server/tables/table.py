@@ -10,10 +10,9 @@ does).
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,7 +23,7 @@ from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables import operations as ops
 from psnb._src.server.tables.changed_rows import ChangedRows, Changes, Watcher
 from psnb._src.server.tables.updater import Updater
-from psnb.errors import ConfigurationError, InternalError
+from psnb.errors import InternalError
 
 
 class Table(ABC):
@@ -43,8 +42,10 @@ class Table(ABC):
     writes: ClassVar[tuple[type[ops.TableWrite], ...]]
     """What a closure's commit may do."""
 
+    updater: Updater
+    """Its optimizer, and the counts of updates."""
+
     _name: str
-    _updater: Updater
 
     def __init__(self) -> None:
         self.watchers: list[Watcher] = []
@@ -85,7 +86,7 @@ class Table(ABC):
 
     def tail(self) -> ops.Segment:
         """Return everything that is not by row, for `finish`."""
-        return {"step": np.array([self._updater.step])}
+        return {"step": np.array([self.updater.step])}
 
     @abstractmethod
     def check_tail(self, tail: ops.Segment) -> None:
@@ -98,7 +99,7 @@ class Table(ABC):
         """
         self.check_tail(tail)
         self._changing(None)
-        self._updater.step = int(tail["step"][0])
+        self.updater.step = int(tail["step"][0])
 
     def changed_since(self, mark: str) -> Changes:
         """Return what has changed since a mark, or since something that is none.
@@ -134,7 +135,7 @@ class Table(ABC):
     def take_over(self, tail: ops.Segment, skipped: int, optimizer: Optimizer | None) -> None:
         """Take the counts and the optimizer of a table like this one."""
         self.finish(tail)
-        self._updater.skipped, self._updater.optimizer = skipped, optimizer
+        self.updater.skipped, self.updater.optimizer = skipped, optimizer
 
     @abstractmethod
     def _saved(self, writes: Sequence[ops.TableOperation]) -> Callable[[], None]:
@@ -179,7 +180,7 @@ class Table(ABC):
         So a closure sees its own writes before they are committed.
         """
         undo = self._saved(writes)
-        step, skipped = self._updater.step, self._updater.skipped
+        step, skipped = self.updater.step, self.updater.skipped
         try:
             for write in writes:
                 self._rehearse(write)
@@ -187,7 +188,7 @@ class Table(ABC):
             return result.copy()  # before the writes are undone
         finally:
             undo()
-            self._updater.step, self._updater.skipped = step, skipped
+            self.updater.step, self.updater.skipped = step, skipped
 
     def _rehearse(self, write: ops.TableOperation) -> None:
         """Make a write that will be undone."""
@@ -197,62 +198,27 @@ class Table(ABC):
         """Return whether an operation may change the table."""
         return operation.changes
 
-    def skip(self, count: int) -> None:
-        """Count updates, or rows of them, that were left out because they were not finite."""
-        self._updater.skipped += count
-
-    def updates(self) -> int:
-        """Return how many updates the optimizer has applied."""
-        return self._updater.step
-
-    def skipped(self) -> int:
-        """Return how many were left out because they were not finite, since the table was made."""
-        return self._updater.skipped
-
-    def optimizer(self) -> Optimizer | None:
-        """Return the optimizer as it is now."""
-        return self._updater.optimizer
-
-    def rate_is_users(self) -> bool:
-        """Return whether a user's function gives the learning rate."""
-        return self._updater.rate_is_users()
-
-    def rate(self, ahead: int) -> float:
-        """Return the learning rate of a coming push; see `Updater.rate`."""
-        return self._updater.rate(ahead)
-
-    def rate_now(self) -> float:
-        """Return the learning rate of the next push, for views; NaN if there is none."""
-        try:
-            return self._updater.rate(0)
-        except ConfigurationError:  # a push would say so
-            return math.nan
-
-    def tune(self, hyperparameters: Mapping[str, Any]) -> None:
-        """Change hyperparameters of the optimizer, from the next update on."""
-        self._updater.tune(hyperparameters)
-
     def run(self, operation: ops.TableOperation) -> Any:
         """Run an operation; raises InternalError if this kind of table does not have it."""
         match operation:
             case ops.Preview(writes, read):
                 return self.preview(writes, read)
             case ops.SkipUpdates(count):
-                return self.skip(count)
+                return self.updater.skip(count)
             case ops.PutSegment(segment):
                 return self.put(segment)
             case ops.ReadState():
                 return self.state()
             case ops.ReadOptimizer():
-                return self.optimizer()
+                return self.updater.optimizer
             case ops.ReadRate():
-                return self.rate_now()
+                return self.updater.shown_rate()
             case ops.TuneOptimizer(hyperparameters):
-                return self.tune(hyperparameters)
+                return self.updater.tune(hyperparameters)
             case ops.CountUpdates():
-                return self.updates()
+                return self.updater.step
             case ops.CountSkipped():
-                return self.skipped()
+                return self.updater.skipped
             case ops.ClearTable():
                 return self.clear()
             case ops.FinishTable(tail):
@@ -284,7 +250,7 @@ def with_rates(pushes: Sequence[tuple[Table, ops.Push]], *, as_one: bool = False
     ahead: Counter[Table] = Counter()
     found: list[ops.Push] = []
     for table, push in pushes:
-        found.append(msgspec.structs.replace(push, rate=table.rate(ahead[table])))
+        found.append(msgspec.structs.replace(push, rate=table.updater.rate(ahead[table])))
         ahead[table] += not as_one
     return found
 

@@ -5,6 +5,7 @@ Pure. Not thread-safe; the server's one thread uses it, like the table that it b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -163,6 +164,17 @@ class Updater:
                 f"{self._name!r}: {error}. Nothing was changed; set another: "
                 "parameter.optimizer.learning_rate = ..."
             ) from error
+
+    def shown_rate(self) -> float:
+        """Return the learning rate of the next push, for views; NaN if there is none."""
+        try:
+            return self.rate(0)
+        except ConfigurationError:  # a push would say so
+            return math.nan
+
+    def skip(self, count: int) -> None:
+        """Count updates, or rows of them, that were left out because they were not finite."""
+        self.skipped += count
 
     def tune(self, hyperparameters: Mapping[str, Any]) -> None:
         """Change hyperparameters, from the next update on.
