@@ -21,6 +21,7 @@ from psnb._src.server.tables.initializers import Constant
 from psnb._src.server.tables.sparse import SparseTable
 from psnb.errors import ConfigurationError
 from tests.models.placing import InProcessStrategy
+from tests.server.writes import push
 
 ROWS, DIM, STEPS = 6, 3, 12
 
@@ -85,11 +86,11 @@ def test_it_gives_the_numbers_of_optax(name: str, sparse: bool, dtype: str) -> N
     table = SparseTable("e", DIM, ROWS, 0, 1, dtype, Constant(0.25), 0, optimizer)
     for ids, gradients in batches():
         if sparse:
-            table.push(ids.astype(np.uint64), gradients.astype(dtype))
+            push(table, ids.astype(np.uint64), gradients.astype(dtype))
         else:
             whole = np.zeros((ROWS, DIM), dtype)
             whole[ids] = gradients
-            dense.push(whole)
+            push(dense, whole)
     found = table.lookup(np.arange(ROWS, dtype=np.uint64)) if sparse else dense.read()
     with jax.enable_x64(dtype == "float64"):
         expected = by_optax(rule, dtype, sparse)
@@ -101,10 +102,10 @@ def test_its_state_goes_on_where_it_was_saved() -> None:
     optimizer = psnb.jax.optimizer(optax.adam(0.1))
     one, other = (DenseTable("v", np.ones(4, np.float32), optimizer) for _ in range(2))
     gradient = np.array([1, -2, 3, 0.5], np.float32)
-    one.push(gradient)
+    push(one, gradient)
     other.load(one.state())
     for each in (one, other):
-        each.push(gradient[::-1].copy())
+        push(each, gradient[::-1].copy())
     np.testing.assert_array_equal(one.read(), other.read())
     assert other.state()["slot.[0].mu"].any()
 
@@ -214,9 +215,9 @@ def test_what_mixes_the_numbers_of_an_array_does_not_work_by_element() -> None:
 def test_its_rate_is_in_the_transformation() -> None:
     table = DenseTable("v", np.ones(2, np.float32), psnb.jax.optimizer(optax.sgd(0.5)))
     with pytest.raises(ConfigurationError, match="Make it with a schedule"):
-        table.tune({"learning_rate": 0.1})
-    table.tune({"clipvalue": 0.5})
-    table.push(np.array([2, 0.25], np.float32))
+        table.updater.tune({"learning_rate": 0.1})
+    table.updater.tune({"clipvalue": 0.5})
+    push(table, np.array([2, 0.25], np.float32))
     assert table.read().tolist() == [0.75, 0.875]
 
 
@@ -224,7 +225,7 @@ def test_what_needs_whole_gradients_cannot_be_clipped_beside() -> None:
     rule = psnb.jax.optimizer(WHOLE["global norm"])
     table = DenseTable("v", np.ones(2, np.float32), rule)
     with pytest.raises(ConfigurationError, match="belong into the transformation"):
-        table.tune({"clipnorm": 0.1})
+        table.updater.tune({"clipnorm": 0.1})
 
 
 def test_the_example_runs() -> None:
