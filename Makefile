@@ -82,6 +82,7 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.house
 	npm --prefix extension run lint
 
 # The core of the tests with the oldest versions of what psnb needs, in an environment of their own.
