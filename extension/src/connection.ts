@@ -1,7 +1,7 @@
 // A WebSocket to the hub that comes back by itself, and says why when it does not.
 
 import type { IDisposable } from '@lumino/disposable';
-import { Signal, type ISignal } from '@lumino/signaling';
+import { Signal } from '@lumino/signaling';
 
 /** What is used of a WebSocket. */
 export interface Socket {
@@ -52,31 +52,25 @@ export function pause(failures: number): number {
 }
 
 export class Connection implements IDisposable {
+  reach: Reach = { state: 'connecting' };
+  isDisposed = false;
+  /** Emitted with where the connection stands, whenever that changes. */
+  readonly changed = new Signal<this, Reach>(this);
+  /** Emitted with the text of each message. */
+  readonly received = new Signal<this, string>(this);
+
+  private readonly clock: Clock;
+  private socket: Socket | null = null;
+  private failures = 0;
+  private cancelRetry: () => void = () => undefined;
+
   constructor(private readonly options: ConnectionOptions) {
     this.clock = options.clock ?? clock;
   }
 
-  get reach(): Reach {
-    return this._reach;
-  }
-
-  /** Emitted with where the connection stands, whenever that changes. */
-  get changed(): ISignal<this, Reach> {
-    return this._changed;
-  }
-
-  /** Emitted with the text of each message. */
-  get received(): ISignal<this, string> {
-    return this._received;
-  }
-
-  get isDisposed(): boolean {
-    return this._isDisposed;
-  }
-
   /** Connect now, also while waiting for the next attempt. */
   connect(): void {
-    if (this._isDisposed || this.socket) {
+    if (this.isDisposed || this.socket) {
       return;
     }
     this.cancelRetry();
@@ -88,7 +82,7 @@ export class Connection implements IDisposable {
     };
     socket.onmessage = (event) => {
       if (typeof event.data === 'string') {
-        this._received.emit(event.data);
+        this.received.emit(event.data);
       }
     };
     socket.onclose = () => this.lost();
@@ -96,7 +90,7 @@ export class Connection implements IDisposable {
 
   /** Send, if connected; says whether it was. */
   send(text: string): boolean {
-    if (this._reach.state !== 'connected' || !this.socket) {
+    if (this.reach.state !== 'connected' || !this.socket) {
       return false;
     }
     this.socket.send(text);
@@ -104,10 +98,10 @@ export class Connection implements IDisposable {
   }
 
   dispose(): void {
-    if (this._isDisposed) {
+    if (this.isDisposed) {
       return;
     }
-    this._isDisposed = true;
+    this.isDisposed = true;
     this.cancelRetry();
     if (this.socket) {
       this.socket.onclose = null;
@@ -120,7 +114,7 @@ export class Connection implements IDisposable {
   }
 
   private lost(): void {
-    const opened = this._reach.state === 'connected';
+    const opened = this.reach.state === 'connected';
     this.socket = null;
     this.failures += 1;
     if (opened) {
@@ -134,23 +128,14 @@ export class Connection implements IDisposable {
   private explain(failures: number): void {
     void this.options.why().then((obstacle) => {
       // By now another attempt may have opened, or be explaining itself.
-      if (!this._isDisposed && this.failures === failures) {
+      if (!this.isDisposed && this.failures === failures) {
         this.move({ state: 'unreachable', ...obstacle });
       }
     });
   }
 
   private move(reach: Reach): void {
-    this._reach = reach;
-    this._changed.emit(reach);
+    this.reach = reach;
+    this.changed.emit(reach);
   }
-
-  private readonly clock: Clock;
-  private socket: Socket | null = null;
-  private failures = 0;
-  private cancelRetry: () => void = () => undefined;
-  private _reach: Reach = { state: 'connecting' };
-  private _isDisposed = false;
-  private readonly _changed = new Signal<this, Reach>(this);
-  private readonly _received = new Signal<this, string>(this);
 }

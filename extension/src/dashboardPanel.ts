@@ -10,6 +10,12 @@ import type { Store } from './dashboard/store';
 import type { Hub } from './hub';
 
 export class DashboardPanel extends Widget {
+  private readonly reason = document.createElement('div');
+  private readonly place = document.createElement('div');
+  private store: Store | undefined;
+  private drawn: Store | undefined;
+  private dashboard: Dashboard | undefined;
+
   constructor(
     readonly coordinator: string,
     private readonly hub: Hub,
@@ -93,12 +99,6 @@ export class DashboardPanel extends Widget {
     const file = this.hub.source(this.coordinator)?.notebook.split('/').pop();
     return `${this.store?.state?.identity.name || file || 'psnb'} - dashboard`;
   }
-
-  private readonly reason = document.createElement('div');
-  private readonly place = document.createElement('div');
-  private store: Store | undefined;
-  private drawn: Store | undefined;
-  private dashboard: Dashboard | undefined;
 }
 
 /** Make a dashboard to be put into the main area. */

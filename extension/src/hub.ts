@@ -3,7 +3,7 @@
 
 import { UUID } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
-import { Signal, type ISignal } from '@lumino/signaling';
+import { Signal } from '@lumino/signaling';
 
 import { clock, type Clock, type Connection, type Reach } from './connection';
 import { Store } from './dashboard/store';
@@ -18,15 +18,21 @@ import {
   type Source,
 } from './protocol';
 
-const MISMATCH: Reach = {
-  state: 'unreachable',
-  reason:
-    'This page and psnb on the Jupyter server are of different versions. ' +
-    'Restart the server and reload this page.',
-  remedy: '',
-};
-
 export class Hub implements IDisposable {
+  /** All coordinators that the hub knows; as they were when it was reached last. */
+  sources: readonly Source[] = [];
+  /** All schedulers that were attached. */
+  schedulers: readonly Scheduler[] = [];
+  isDisposed = false;
+  /** Emitted when reach, sources or schedulers have changed. */
+  readonly changed = new Signal<this, void>(this);
+  /** Emitted with the name of a coordinator that has news. */
+  readonly updated = new Signal<this, string>(this);
+
+  private readonly pending: Pending;
+  private readonly stores = new Map<string, Store>();
+  private mismatch: Reach | null = null; // the Jupyter server has another version of psnb
+
   constructor(
     private readonly connection: Connection,
     time: Clock = clock,
@@ -38,31 +44,7 @@ export class Hub implements IDisposable {
 
   /** Whether the hub can be reached, and if not, why. */
   get reach(): Reach {
-    return this.foreign ? MISMATCH : this.connection.reach;
-  }
-
-  /** All coordinators that the hub knows; as they were when it was reached last. */
-  get sources(): readonly Source[] {
-    return this._sources;
-  }
-
-  /** All schedulers that were attached. */
-  get schedulers(): readonly Scheduler[] {
-    return this._schedulers;
-  }
-
-  /** Emitted when reach, sources or schedulers have changed. */
-  get changed(): ISignal<this, void> {
-    return this._changed;
-  }
-
-  /** Emitted with the name of a coordinator that has news. */
-  get updated(): ISignal<this, string> {
-    return this._updated;
-  }
-
-  get isDisposed(): boolean {
-    return this._isDisposed;
+    return this.mismatch ?? this.connection.reach;
   }
 
   /** The state of a coordinator; nothing if it is not known or has sent nothing yet. */
@@ -71,7 +53,7 @@ export class Hub implements IDisposable {
   }
 
   source(coordinator: string): Source | undefined {
-    return this._sources.find((source) => source.coordinator === coordinator);
+    return this.sources.find((source) => source.coordinator === coordinator);
   }
 
   /** Try to reach the hub now instead of at the next attempt. */
@@ -116,10 +98,10 @@ export class Hub implements IDisposable {
   }
 
   dispose(): void {
-    if (this._isDisposed) {
+    if (this.isDisposed) {
       return;
     }
-    this._isDisposed = true;
+    this.isDisposed = true;
     this.pending.abandon('This page was closed.');
     this.connection.dispose();
     Signal.clearData(this);
@@ -136,26 +118,26 @@ export class Hub implements IDisposable {
 
   private moved(reach: Reach): void {
     if (reach.state === 'connected') {
-      this.foreign = false;
+      this.mismatch = null;
     } else {
       this.pending.abandon(CUT);
     }
-    this._changed.emit();
+    this.changed.emit();
   }
 
   private heard(text: string): void {
     const message = decode(text);
     switch (message.type) {
       case 'refused':
-        this.foreign = true;
-        this._changed.emit();
+        this.mismatch = mismatch(message.reason);
+        this.changed.emit();
         break;
       case 'sources':
         this.know(message.sources, message.schedulers);
         break;
       case 'update':
         this.open(message.coordinator).accept(message);
-        this._updated.emit(message.coordinator);
+        this.updated.emit(message.coordinator);
         break;
       case 'reply':
         this.pending.settle(message);
@@ -164,8 +146,8 @@ export class Hub implements IDisposable {
   }
 
   private know(sources: readonly Source[], schedulers: readonly Scheduler[]): void {
-    this._sources = sources;
-    this._schedulers = schedulers;
+    this.sources = sources;
+    this.schedulers = schedulers;
     const known = new Set(sources.map((source) => source.coordinator));
     for (const coordinator of [...this.stores.keys()]) {
       if (!known.has(coordinator)) {
@@ -177,7 +159,7 @@ export class Hub implements IDisposable {
         this.stores.get(coordinator)?.end(gone);
       }
     }
-    this._changed.emit();
+    this.changed.emit();
   }
 
   private open(coordinator: string): Store {
@@ -188,15 +170,13 @@ export class Hub implements IDisposable {
     }
     return store;
   }
+}
 
-  private readonly pending: Pending;
-  private readonly stores = new Map<string, Store>();
-  private _sources: readonly Source[] = [];
-  private _schedulers: readonly Scheduler[] = [];
-  private foreign = false;
-  private _isDisposed = false;
-  private readonly _changed = new Signal<this, void>(this);
-  private readonly _updated = new Signal<this, string>(this);
+function mismatch(reason: string): Reach {
+  const text =
+    `This page and the Jupyter server run different versions of psnb (${reason}). ` +
+    'Restart the server and reload the page.';
+  return { state: 'unreachable', reason: text, remedy: '' };
 }
 
 const LATE = 'No answer within 10 seconds. Its process may be busy or gone; look at its state.';

@@ -70,6 +70,8 @@ export class Panel extends SidePanel {
 
 /** All coordinators on this server. */
 class CoordinatorList extends ReactWidget {
+  private readonly redraw: Redraw;
+
   constructor(private readonly options: CoordinatorListOptions) {
     super();
     this.addClass('psnb-CoordinatorList');
@@ -114,8 +116,6 @@ class CoordinatorList extends ReactWidget {
   private readonly news = (): void => {
     this.redraw.request();
   };
-
-  private readonly redraw: Redraw;
 }
 
 /** Those that are gone, folded away. */

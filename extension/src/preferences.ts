@@ -1,9 +1,8 @@
 // What people set in JupyterLab's settings, followed live, and redraws no more often than that.
 
 import type { ISettingRegistry } from '@jupyterlab/settingregistry';
-import type { IDisposable } from '@lumino/disposable';
 import { Throttler } from '@lumino/polling';
-import { Signal, type ISignal } from '@lumino/signaling';
+import { Signal } from '@lumino/signaling';
 
 /** The twin of schema/preferences.json, which explains each. */
 export interface Values {
@@ -12,40 +11,30 @@ export interface Values {
 }
 
 export class Preferences {
-  get values(): Readonly<Values> {
-    return this._values;
-  }
-
-  get changed(): ISignal<this, void> {
-    return this._changed;
-  }
+  values: Readonly<Values> = { redraws: 4, seconds: 60 };
+  readonly changed = new Signal<this, void>(this);
 
   /** Take over what is set, now and whenever it changes. */
   follow(settings: ISettingRegistry.ISettings): void {
     const read = () => {
-      this._values = { ...this._values, ...(settings.composite as Partial<Values>) };
-      this._changed.emit();
+      this.values = { ...this.values, ...(settings.composite as Partial<Values>) };
+      this.changed.emit();
     };
     settings.changed.connect(read);
     read();
   }
-
-  private _values: Values = { redraws: 4, seconds: 60 };
-  private readonly _changed = new Signal<this, void>(this);
 }
 
 /** Draws no more often than people set, however fast news arrive. */
-export class Redraw implements IDisposable {
+export class Redraw {
+  private throttler: Throttler;
+
   constructor(
     private readonly draw: () => void,
     private readonly preferences: Preferences,
   ) {
     this.throttler = this.make();
     preferences.changed.connect(this.remake);
-  }
-
-  get isDisposed(): boolean {
-    return this._isDisposed;
   }
 
   /** Draw soon. */
@@ -55,11 +44,8 @@ export class Redraw implements IDisposable {
   }
 
   dispose(): void {
-    if (!this._isDisposed) {
-      this._isDisposed = true;
-      this.preferences.changed.disconnect(this.remake);
-      this.throttler.dispose();
-    }
+    this.preferences.changed.disconnect(this.remake);
+    this.throttler.dispose();
   }
 
   private make(): Throttler {
@@ -72,7 +58,4 @@ export class Redraw implements IDisposable {
     this.throttler = this.make();
     this.request();
   };
-
-  private throttler: Throttler;
-  private _isDisposed = false;
 }

@@ -4,13 +4,16 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import type { IDocumentManager } from '@jupyterlab/docmanager';
 import { TextItem } from '@jupyterlab/statusbar';
 import { ReactWidget } from '@jupyterlab/ui-components';
-import { Signal, type ISignal } from '@lumino/signaling';
+import { Signal } from '@lumino/signaling';
 
 import type { Hub } from './hub';
 import { sourcesOf, statusText, type Document } from './listing';
 import { Redraw, type Preferences } from './preferences';
 
 export class Status extends ReactWidget {
+  readonly activeChanged = new Signal<this, void>(this);
+  private readonly redraw: Redraw;
+
   constructor(
     private readonly hub: Hub,
     private readonly shell: JupyterFrontEnd.IShell,
@@ -30,10 +33,6 @@ export class Status extends ReactWidget {
   /** Whether the notebook in front has a coordinator; otherwise there is nothing to show. */
   get isActive(): boolean {
     return this.summaries().length > 0;
-  }
-
-  get activeChanged(): ISignal<this, void> {
-    return this._activeChanged;
   }
 
   override dispose(): void {
@@ -76,10 +75,7 @@ export class Status extends ReactWidget {
   };
 
   private refresh(): void {
-    this._activeChanged.emit();
+    this.activeChanged.emit();
     this.update();
   }
-
-  private readonly redraw: Redraw;
-  private readonly _activeChanged = new Signal<this, void>(this);
 }

@@ -138,6 +138,7 @@ test('a hub of another version is said to be unreachable, and why', () => {
   const { hub, socket } = start();
   socket.hear({ ...sources(SOURCE), version: VERSION + 1 });
   assert.equal(hub.reach.state, 'unreachable');
+  assert.match(hub.reach.reason, /different versions of psnb/);
   assert.equal(hub.sources.length, 0);
 });
 
