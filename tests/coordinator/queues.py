@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -16,7 +16,8 @@ from psnb._src.coordinator.closures.call import NO_ARGUMENTS, Call, pack_call
 from psnb._src.coordinator.closures.functions import FunctionRegistry
 from psnb._src.coordinator.closures.options import Pin, ScheduleOptions
 from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.coordinator.scheduling.gates import Gate
+from psnb._src.coordinator.scheduling.gates import ApplyRound, Flush, Gate
+from psnb._src.coordinator.scheduling.instructions import CallBack, Dispatch, Instruction
 from psnb._src.coordinator.scheduling.leases import EpochLeases
 from psnb._src.coordinator.scheduling.scheduler import Scheduler
 from psnb._src.coordinator.scheduling.work import Work
@@ -95,11 +96,24 @@ class ClosureQueue(product.ClosureQueue):
     """A queue with its scheduler; what the loop does with that, tests do by the queue's methods."""
 
     def __init__(self, max_size: int, *args: Any, loop: Any = None, **kwargs: Any) -> None:
+        self.on: dict[type, Callable[..., object]] = {}
+        self.instructions: list[Instruction] = []
         self.scheduler, self.loop = Scheduler(*args, **kwargs), loop or Inline()
         super().__init__(max_size, self.scheduler, self.loop)  # type: ignore[arg-type]
+        self.scheduler.carry_out = self._carry_out
+
+    def _carry_out(self, instructions: Sequence[Instruction]) -> bool:
+        for each in instructions:
+            self.instructions.append(each)
+            if isinstance(each, CallBack):
+                each.remote.tell()
+            self.on.get(type(each), bool)(each)
+        return self.inbox.look()
 
     def attach(self, on_work: Any = bool, on_step: Any = bool) -> None:
-        self.scheduler.on_work, self.scheduler.on_step = on_work, on_step
+        """Call back when workers should look for work, and with the steps of the gate."""
+        self.on[Dispatch] = lambda each: on_work()
+        self.on[ApplyRound] = self.on[Flush] = on_step
 
     def failing(self) -> bool:
         return bool(self.scheduler.errors)

@@ -179,7 +179,7 @@ def test_one_whose_outcome_is_unknown_fails_with_the_error() -> None:
 
 def test_those_that_have_failed_are_remembered_only_while_a_worker_may_run_them() -> None:
     leases = LeaseRegistry()
-    queue = ClosureQueue(10, on_end=leases.end, on_steps=leases.end_steps)
+    queue = ClosureQueue(10, leases=leases)
     put(queue, 2)
     first, second = queue.take(up_to(2))
     cancel(queue, first)

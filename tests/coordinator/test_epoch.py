@@ -64,6 +64,7 @@ class Epoch:
             for number in numbers:
                 self.scheduled[number].set_status(ClosureStatus.RUNNING)
                 self.scheduled[number].set_status(ClosureStatus.COMPLETED)
+                self.scheduled[number].tell()
             self.inbox.look()
 
         self.loop.do(end)

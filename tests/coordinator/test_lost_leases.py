@@ -31,7 +31,7 @@ class _World:
         self.sizes, self.visits = sizes, [[0] * size for size in sizes]
         self.committed: dict[int, list[Taken]] = {}  # and what servers remember beside it
         self.leases = LeaseRegistry()
-        self.queue = ClosureQueue(100, on_end=self.leases.end, on_steps=self.leases.end_steps)
+        self.queue = ClosureQueue(100, leases=self.leases)
         self.epoch = self.leases.open(len(sizes))
         self.lives = 0
         self.put = 0

@@ -6,7 +6,7 @@ import pytest
 
 from psnb import errors
 from psnb._src.coordinator.closures.remote_value import ClosureStatus
-from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.coordinator.scheduling.instructions import RecordFailure
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.protocol.errors import pack_error
 from tests.conftest import DEADLINE
@@ -58,7 +58,8 @@ def test_a_failure_is_logged_as_a_warning_with_worker_and_error(
 
 def test_who_waits_finds_noted_what_is_raised() -> None:
     noted: list[str] = []
-    queue = ClosureQueue(10, on_failure=lambda worker, closure, error: noted.append(str(closure)))
+    queue = ClosureQueue(10)
+    queue.on[RecordFailure] = lambda each: noted.append(str(each.closure))
     (running,) = put(queue, 1)
     queue.take(up_to(1))
 
@@ -76,10 +77,9 @@ def test_who_waits_finds_noted_what_is_raised() -> None:
 def test_a_queue_may_be_closed_while_a_failure_is_noted() -> None:
     log = EventLog()
 
-    def close(worker: str, closure: Work, error: bytes) -> None:
-        queue.close()  # as a finalizer does that the garbage collector calls
-
-    queue = ClosureQueue(10, events=log, on_failure=close)
+    queue = ClosureQueue(10, events=log)
+    # As a finalizer does that the garbage collector calls.
+    queue.on[RecordFailure] = lambda each: queue.close()
     put(queue, 1)
     fail(queue, queue.take(up_to(1))[0], ValueError("x"))
     assert kinds(log) == [EventKind.CLOSURE_FAILED, EventKind.COORDINATOR_CLOSED]

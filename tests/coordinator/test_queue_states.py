@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from psnb._src.coordinator.scheduling.instructions import RecordStates
 from psnb._src.metrics.means import Mean
 from psnb._src.protocol.packing import dumps, loads
 from psnb._src.worker.reports import ReportedStates
@@ -21,7 +22,9 @@ def handed() -> list[bytes]:
 
 @pytest.fixture
 def queue(handed: list[bytes]) -> ClosureQueue:
-    return ClosureQueue(10, on_states=handed.append)
+    made = ClosureQueue(10)
+    made.on[RecordStates] = lambda each: handed.append(each.packed)
+    return made
 
 
 def test_states_are_handed_on_and_the_value_is_without_them(
@@ -61,9 +64,10 @@ def test_an_outcome_after_the_queue_was_closed_hands_on_nothing(
     assert handed == []
 
 
-def test_who_waits_for_a_closure_finds_its_states_handed_on(handed: list[bytes]) -> None:
+def test_who_waits_for_a_closure_finds_its_states_handed_on(
+    queue: ClosureQueue, handed: list[bytes]
+) -> None:
     found: list[int] = []
-    queue = ClosureQueue(10, on_states=handed.append)
     (closure,) = put(queue, 1)
     closure.remote.call_back(lambda remote: found.append(len(handed)))
     queue.take(lambda each: True)

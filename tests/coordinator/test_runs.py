@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures.options import ScheduleOptions
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, StepValues
+from psnb._src.coordinator.scheduling.instructions import EndLong, RecordStates
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.load import AHEAD_SECONDS, LONG_SECONDS, Load
 from psnb._src.coordinator.scheduling.work import NOT_TAKEN, Numbers, Work
@@ -114,11 +115,10 @@ def test_another_run_is_sent_before_the_first_one_ends() -> None:
 
 
 def test_steps_count_as_they_are_done_and_the_run_ends_with_the_last() -> None:
-    done: list[tuple[int, int]] = []
-    queue = ClosureQueue(10, on_steps=lambda run, steps: done.append((run.number, steps)))
+    queue = ClosureQueue(10)
     run = taken_run(queue, 3, number=7)
     advance(queue, run, 2)
-    assert (done, run.number, run.left, queue.statistics().completed) == ([(7, 2)], 9, 1, 2)
+    assert (run.number, run.left, queue.statistics().completed) == (9, 1, 2)
     assert queue.settled() == (0, 2)
     advance(queue, run, 1)
     end(queue, run)
@@ -179,7 +179,7 @@ def test_other_closures_go_before_runs_of_their_priority() -> None:
 def test_a_closure_that_finds_no_room_ends_the_runs() -> None:
     ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.scheduler.on_hold = ended.append
+    queue.on[EndLong] = lambda each: ended.append(each.worker)
     run = taken_run(queue, 5)
     put_run(queue, number=20)  # another run waits for this one
     assert not ended
@@ -192,7 +192,7 @@ def test_a_closure_that_finds_no_room_ends_the_runs() -> None:
 def test_a_closure_that_finds_room_ends_no_run() -> None:
     ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.scheduler.on_hold = ended.append
+    queue.on[EndLong] = lambda each: ended.append(each.worker)
     taken_run(queue, 5)
     assert not queue.has_work()  # a connection asks, and gets nothing
     put_one(queue, 50)
@@ -220,7 +220,7 @@ def test_a_closure_that_found_no_room_after_all_is_held_up_by_runs() -> None:
 def test_a_closure_of_a_lower_priority_ends_no_run() -> None:
     ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.scheduler.on_hold = ended.append
+    queue.on[EndLong] = lambda each: ended.append(each.worker)
     taken_run(queue, 5)
     for pin in (None, "b", 1):
         put_one(queue, 50, priority=-1, pin=pin)
@@ -234,7 +234,7 @@ def test_a_closure_of_a_lower_priority_ends_no_run() -> None:
 def test_a_closure_for_one_worker_ends_the_runs_of_no_other() -> None:
     ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.scheduler.on_hold = ended.append
+    queue.on[EndLong] = lambda each: ended.append(each.worker)
     taken_run(queue, 5)
     for pin in ("b", 1, lambda worker: True):
         put_one(queue, 50, pin=pin)
@@ -244,7 +244,7 @@ def test_a_closure_for_one_worker_ends_the_runs_of_no_other() -> None:
 def test_what_is_withdrawn_ends_with_the_steps_that_are_done() -> None:
     ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.scheduler.on_hold = ended.append
+    queue.on[EndLong] = lambda each: ended.append(each.worker)
 
     def chooser(worker: object) -> bool:
         return True
@@ -287,7 +287,7 @@ def test_a_step_that_fails_when_its_run_was_withdrawn_is_an_error() -> None:
 def test_holding_dispatch_ends_the_runs() -> None:
     ended: list[str | int | None] = []
     queue = ClosureQueue(10)
-    queue.scheduler.on_hold = ended.append
+    queue.on[EndLong] = lambda each: ended.append(each.worker)
     taken_run(queue, 5)
     with queue.barrier():
         assert ended == [None]
@@ -338,8 +338,9 @@ def applied(queue: ClosureQueue, number: int, remembered: bytes) -> CommitRecord
 
 
 def test_of_a_lost_run_the_steps_that_servers_have_are_done_and_the_rest_runs_again() -> None:
-    leases, metrics = LeaseRegistry(), list[bytes]()
-    queue = ClosureQueue(10, on_steps=leases.end_steps, on_states=metrics.append)
+    leases, metrics = LeaseRegistry(), list[object]()
+    queue = ClosureQueue(10, leases=leases)
+    queue.on[RecordStates] = metrics.append
     epoch = leases.open(1)
     assert leases.lease("holder", AskLease(epoch, 0, None)) is not None
     run = taken_run(queue, 5)
@@ -363,7 +364,7 @@ def test_of_a_lost_run_the_steps_that_servers_have_are_done_and_the_rest_runs_ag
 
 def test_of_a_lost_run_steps_that_wrote_nothing_hide_no_later_ones_and_are_read_again() -> None:
     leases = LeaseRegistry()
-    queue = ClosureQueue(10, on_steps=leases.end_steps)
+    queue = ClosureQueue(10, leases=leases)
     epoch = leases.open(1)
     assert leases.lease("holder", AskLease(epoch, 0, None)) is not None
     run = taken_run(queue, 5)
@@ -403,7 +404,7 @@ def test_a_lost_run_whose_steps_servers_all_have_has_ended() -> None:
 
 def test_what_steps_have_taken_that_are_not_done_is_free_when_their_run_ends() -> None:
     leases = LeaseRegistry()
-    queue = ClosureQueue(10, on_end=leases.end, on_steps=leases.end_steps)
+    queue = ClosureQueue(10, leases=leases)
     epoch = leases.open(1)
     assert leases.lease("holder", AskLease(epoch, 0, None)) is not None
     run = taken_run(queue, 5)
@@ -427,7 +428,7 @@ class _World:
         self.chance, self.sizes = random.Random(seed), sizes
         self.visits = [[0] * size for size in sizes]
         self.leases = LeaseRegistry()
-        self.queue = ClosureQueue(100, on_end=self.leases.end, on_steps=self.leases.end_steps)
+        self.queue = ClosureQueue(100, leases=self.leases)
         self.epoch, self.numbers = self.leases.open(len(sizes)), Numbers()
         self.known: dict[int, list[Taken]] = {}  # what servers remember, by commit
         self.lives = 0

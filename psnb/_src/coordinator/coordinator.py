@@ -48,6 +48,7 @@ from psnb._src.coordinator.datasets.whole_splits import DatasetServices, map_spl
 from psnb._src.coordinator.queue import ClosureQueue
 from psnb._src.coordinator.rerun import pickled_call
 from psnb._src.coordinator.saving import Saving
+from psnb._src.coordinator.scheduling.gates import gate_for
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.leases import Progress
 from psnb._src.coordinator.scheduling.scheduler import QueueStatistics, Scheduler
@@ -61,10 +62,10 @@ from psnb._src.coordinator.settings import (
 )
 from psnb._src.coordinator.timeouts import DRAIN, HEARTBEAT, StartDelay, Timeouts
 from psnb._src.coordinator.view import CoordinatorView
+from psnb._src.coordinator.workers.executor import Executor
 from psnb._src.coordinator.workers.membership import Membership
 from psnb._src.coordinator.workers.resolve import Resolver
 from psnb._src.coordinator.workers.services import Services
-from psnb._src.coordinator.workers.steps import Steps, gate_for
 from psnb._src.dask_compat.reach import event_loop, scheduler_identity
 from psnb._src.jupyter_compat import in_notebook
 from psnb._src.metrics.metric import MetricStates
@@ -217,14 +218,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         self._functions, self._leases = FunctionRegistry(core.uploads), LeaseRegistry(round_size)
         self._resources = ResourceRegistry(self._fetch_per_worker)
         scheduler = Scheduler(
-            records.events,
-            gate_for(strategy.mode),
-            # Weakly: failures are the user's, who may keep one for longer than the strategy.
-            on_failure=partial(_note, records.failures, self._resources, weakref.ref(core)),
-            on_end=self._leases.end,
-            on_steps=self._leases.end_steps,
-            on_states=records.merged.add,
-            ended=core.ended,
+            records.events, gate_for(strategy.mode), self._leases, ended=core.ended
         )
         self._queue = ClosureQueue(settings.max_queue_size, scheduler, event_loop(strategy.client))
         self._resolver = Resolver(scheduler, core, self._leases, isinstance(strategy.mode, Geo))
@@ -243,9 +237,11 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         self._membership = Membership(strategy.client, core.closure_workers, services)
         self._cancel = self._membership.cancel  # one object for all remote values
         core.servers.on_end = self._membership.give_up
-        scheduler.on_work = self._membership.wake
-        scheduler.on_hold = self._membership.end_long
-        scheduler.on_step = Steps(scheduler, self._membership, core).begin
+        # Weakly: failures are the user's, who may keep one for longer than the strategy.
+        failed = partial(_note, records.failures, self._resources, weakref.ref(core))
+        answer = self._queue.inbox.look
+        executor = Executor(scheduler, self._membership, core, records, failed, answer)
+        scheduler.carry_out = executor.carry_out
         self._resources.attach(self._membership.wake_all)
         self._ids, self._numbers = itertools.count(), Numbers()
         self._ended_before = self._next_before = 0

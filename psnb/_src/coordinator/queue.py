@@ -71,7 +71,7 @@ class ClosureQueue:
     ) -> None:
         self._max_size, self._scheduler, self.name = max_size, scheduler, scheduler.name
         self.inbox = Inbox(loop, scheduler.turn, scheduler.add)
-        self.inbox.trouble, scheduler.on_turn = scheduler.trouble, self.inbox.look
+        self.inbox.trouble = scheduler.trouble
 
     def put(self, closure: Work) -> None:
         """Append a closure, waiting while the queue is full.

@@ -447,7 +447,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
         """Take what the latest steps have returned; return the value if it ends with them."""
         return values[-1] if values else b""
 
-    def set_status(self, status: ClosureStatus, outcome: bytes | str | RemoteValue = b"") -> None:
+    def set_status(self, status: ClosureStatus, outcome: bytes | str | RemoteValue = b"") -> bool:
         """Change the status, on the loop; for the scheduler only.
 
         Parameters
@@ -457,13 +457,21 @@ class RemoteValue(InputReference, SaysWhatToUse):
         outcome : bytes, str or RemoteValue
             Pickled value or exception of an ended closure; the reason of a cancelled one; the input
             whose failure made it fail.
+
+        Returns
+        -------
+        bool
+            Whether somebody is to be called back now: `tell` does that.
         """
         check_transition(self._status, status)
         self._status, self._outcome = status, outcome
-        if self._callbacks is not None and self.done():
-            callbacks, self._callbacks = self._callbacks, None
-            for callback in callbacks:
-                callback(self)
+        return self._callbacks is not None and self.done()
+
+    def tell(self) -> None:
+        """Call those back who wait for its end, on the loop; for the scheduler's instruction."""
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(self)
 
     def _chain(self) -> list[RemoteValue]:
         """Return the input that failed it, the input that failed that, and so on, after itself."""

@@ -2,7 +2,7 @@
 
 The scheduler asks its gate before it hands out a closure, and calls it when closures begin and
 end. What must be done on servers or workers is a `Step`; the coordinator carries it out
-(`psnb._src.coordinator.workers.steps`). There is one kind of gate for each update mode
+(`psnb._src.coordinator.workers.executor`). There is one kind of gate for each update mode
 (`psnb._src.protocol.messages`); `Gate` itself is for asynchronous updates: it lets everything
 begin and asks for no steps.
 """
@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 
 from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.protocol.modes import BoundedStaleness, Geo, Mode, Sync
 from psnb._src.server.tables.operations import RoundWeights
 
 
@@ -253,3 +254,15 @@ class FlushGate(Gate):
 
     def stepped(self) -> None:
         self._flushing = False
+
+
+def gate_for(mode: Mode) -> Gate:
+    """Return a new gate for an update mode."""
+    match mode:
+        case Sync(closures=closures) if closures is not None:
+            return RoundGate(closures)
+        case BoundedStaleness(updates=updates):
+            return StalenessGate(updates)
+        case Geo():
+            return FlushGate()
+    return Gate()

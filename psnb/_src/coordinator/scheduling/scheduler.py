@@ -12,8 +12,8 @@ collected, as they would only repeat the first. One that a worker has taken is i
 (`InFlight`) until it is known how it has ended; or it is queued again, as if it had never been
 taken. After the first failure every queued closure is cancelled.
 
-A `Gate` decides by the update mode which closures may begin. It asks for steps through ``on_step``,
-and `stepped` says that one is done; nothing is over before that.
+A `Gate` decides by the update mode which closures may begin. It asks for steps, which are
+instructions, and `stepped` says that one is done; nothing is over before that.
 """
 
 from __future__ import annotations
@@ -28,8 +28,17 @@ from psnb._src.coordinator.closures.failures import FailedClosures
 from psnb._src.coordinator.closures.options import Pin, WorkerPredicate
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
 from psnb._src.coordinator.scheduling.dependents import Dependents
-from psnb._src.coordinator.scheduling.gates import Gate, Step
+from psnb._src.coordinator.scheduling.gates import Gate
 from psnb._src.coordinator.scheduling.in_flight import InFlight
+from psnb._src.coordinator.scheduling.instructions import (
+    CallBack,
+    Dispatch,
+    EndLong,
+    Instruction,
+    RecordFailure,
+    RecordStates,
+)
+from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.waiting import Waiting
 from psnb._src.coordinator.scheduling.work import NOT_TAKEN, Work
 from psnb._src.monitor.events import EventKind, EventLog
@@ -74,14 +83,8 @@ class Scheduler:
         Records retries, failures and cancellations.
     gate : Gate, optional
         Decides which closures may begin.
-    on_failure : callable, optional
-        Called with worker, closure and pickled exception of each failure.
-    on_end : callable, optional
-        Called with each closure that has ended for good.
-    on_steps : callable, optional
-        Called with a closure before its next steps count as done, and how many.
-    on_states : callable, optional
-        Called with the packed metrics that steps have reported, if they have.
+    leases : LeaseRegistry, optional
+        What steps have taken from leased datasets: it is done, or free again.
     ended : callable, optional
         Returns why what it schedules for cannot be used any more, and what to do; None if it can.
 
@@ -89,16 +92,9 @@ class Scheduler:
     ----------
     name : str
         Unique: the writer of its closures' commits.
-    on_work : callable
-        Called at the end of a turn when a connection that got too few closures may take more.
-    on_hold : callable
-        Called when long ones are to end with the steps that they do: dispatch is held, or another
-        closure of their priority or a higher one waits, and no connection has room. With its worker
-        if it needs one by name or index; else with None.
-    on_step : callable
-        Called with a step that the gate asks for: it must neither block nor raise.
-    on_turn : callable
-        Called at the end of a turn; returns whether it may have changed something.
+    carry_out : callable
+        Called at the end of each turn with the instructions that it has led to, to carry them out
+        and answer those who wait; returns whether that may have changed something.
     gate : Gate
         As given.
     waiting : Waiting
@@ -124,29 +120,23 @@ class Scheduler:
         self,
         events: EventLog | None = None,
         gate: Gate | None = None,
-        on_failure: Callable[[str, Work, bytes], None] = lambda worker, closure, error: None,
-        on_end: Callable[[Work], None] = lambda closure: None,
-        on_steps: Callable[[Work, int], None] = lambda closure, steps: None,
-        on_states: Callable[[bytes], None] = lambda packed: None,
+        leases: LeaseRegistry | None = None,
         ended: Callable[[], CoordinatorClosedError | None] = lambda: None,
     ) -> None:
         self.name = uuid.uuid4().hex
-        self.on_work: Callable[[], object] = bool
-        self.on_hold: Callable[[str | int | None], object] = bool
-        self.on_step: Callable[[Step], object] = bool
-        self.on_turn: Callable[[], object] = bool
+        self.carry_out: Callable[[Sequence[Instruction]], object] = bool
         self.gate = Gate() if gate is None else gate
         self.waiting, self.in_flight, self.errors = Waiting(), InFlight(), FailedClosures()
         self.paused = self.closed = False
         self.holds = self.filling = 0
         self._events = EventLog() if events is None else events
-        self._on_failure, self._on_end, self._on_states = on_failure, on_end, on_states
-        self._on_steps, self._ended = on_steps, ended
+        self._leases, self._ended = LeaseRegistry() if leases is None else leases, ended
         self._dependents = Dependents()
         self._hungry = False  # a connection got fewer closures than it had room for
-        self._wake = False  # the connections are to be woken at the end of the turn
-        self._long = 0  # of these, how many have not ended
-        # With what ``on_hold`` is to be called at the end of the turn.
+        self._long = 0  # how many long ones have not ended
+        self._instructions: list[Instruction] = []  # of the turn that is under way
+        # Of these, what is wanted once only.
+        self._wake = False
         self._end_long: set[str | int | None] = set()
         self._turns = 0  # those that are under way, each within the one before
         self._owing: list[RemoteValue] = []  # their rounds are not applied
@@ -169,17 +159,21 @@ class Scheduler:
                     if not self.closed and not taking:
                         self.go_on()
                     self._publish()
-                    if self.on_turn():  # who waited for room may have put a closure
+                    if self.carry_out(self._take_instructions()):
+                        self._publish()  # who waited for room may have put a closure
+                    while self._instructions or self._wake or self._end_long:
+                        self.carry_out(self._take_instructions())
                         self._publish()
             finally:
                 self._turns -= 1
-        if self._end_long and not self._turns:
-            ending, self._end_long = self._end_long, set()
-            for worker in {None} if None in ending else ending:
-                self.on_hold(worker)
-        if self._wake and not self._turns:
-            self._wake = False
-            self.on_work()
+
+    def _take_instructions(self) -> list[Instruction]:
+        ending = {None} if None in self._end_long else self._end_long
+        taken = [*self._instructions, *map(EndLong, ending)]
+        if self._wake:
+            taken.append(Dispatch())
+        self._instructions, self._end_long, self._wake = [], set(), False
+        return taken
 
     def _publish(self) -> None:
         queued, in_flight = self.queued(), len(self.in_flight)
@@ -341,7 +335,7 @@ class Scheduler:
         return not self.paused and (not self.holds or self.gate.midway())
 
     def has_work(self) -> bool:
-        """Return whether a closure waits for a worker; if not, ``on_work`` tells when one does."""
+        """Return whether a closure waits for a worker; if not, `Dispatch` says when one does."""
         # A pinned closure may be psnb's own, which no gate holds up.
         open_ = self.gate.open() or self.waiting.pinned()
         if self.waiting and self.begins() and open_:
@@ -356,7 +350,7 @@ class Scheduler:
     ) -> list[Work]:
         """Take closures to run.
 
-        If all were admitted, ``on_work`` is called when there are more.
+        If all were admitted, `Dispatch` says when there are more.
 
         Parameters
         ----------
@@ -372,7 +366,7 @@ class Scheduler:
                 pins = [who.name, who.index, *self._chosen(who)]
             taken = self.waiting.take(partial(self._begin, admit), pins) if self.begins() else []
             for closure in taken:
-                closure.remote.set_status(ClosureStatus.RUNNING)
+                self._set_status(closure, ClosureStatus.RUNNING)
                 self.in_flight.begin(closure)
                 closure.execution.round = self.gate.round
             # Also if one was refused: others may be waiting for another worker.
@@ -428,7 +422,7 @@ class Scheduler:
                 if result.succeeded:
                     states, weight = split_front(result.payload)
                     if states:
-                        self._on_states(states)
+                        self._instructions.append(RecordStates(states))
                     self._completed += result.steps
                     self._advance(closure, result.steps)
                     value = closure.remote.outcome(result.values)
@@ -449,7 +443,7 @@ class Scheduler:
                 self._advance(closure, 1)
 
     def _advance(self, closure: Work, steps: int) -> None:
-        self._on_steps(closure, steps)
+        self._leases.end_steps(closure, steps)
         self.in_flight.advance(closure, steps)
         self._next_number = max(self._next_number, closure.number)
 
@@ -473,7 +467,7 @@ class Scheduler:
         if pushed and self.gate.round is not None and not closure.options.detached:
             closure.remote.owe_effect(self._begin_effects)
             self._owing.append(closure.remote)
-        closure.remote.set_status(ClosureStatus.COMPLETED, value)
+        self._set_status(closure, ClosureStatus.COMPLETED, value)
         if self._dependents:
             for ready in self._dependents.complete(closure.remote, value):
                 self._wait(ready)
@@ -494,7 +488,7 @@ class Scheduler:
             return
         self._end_failed(closure, error)
         if isinstance(error, bytes):  # else it failed because of an input, which was reported
-            self._on_failure(worker, closure, error)
+            self._instructions.append(RecordFailure(worker, closure, error))
         self._events.add(
             EventKind.CLOSURE_FAILED, _failed(closure, error, worker), worker, [closure]
         )
@@ -679,7 +673,7 @@ class Scheduler:
     def go_on(self) -> None:
         """Begin what can begin now: closures have ended or were put back, or a step was done."""
         if (step := self.gate.due()) is not None:
-            self.on_step(step)
+            self._instructions.append(step)
         if self.gate.limits and self.waiting:
             self._call_when_hungry()
 
@@ -732,7 +726,7 @@ class Scheduler:
             self._end_long.add(None if callable(pin) else pin)
 
     def _requeue(self, closure: Work) -> None:
-        closure.remote.set_status(ClosureStatus.QUEUED)
+        self._set_status(closure, ClosureStatus.QUEUED)
         if not closure.options.detached:
             self.gate.put_back(closure)
         self.waiting.add_first(closure)
@@ -751,7 +745,7 @@ class Scheduler:
     def _end_cancelled(self, closure: Work, reason: str) -> None:
         self._end(closure)
         text = f"closure {closure.function.name} was cancelled: {reason}; schedule it again"
-        closure.remote.set_status(ClosureStatus.CANCELLED, text)
+        self._set_status(closure, ClosureStatus.CANCELLED, text)
 
     def _cancel_with_dependents(self, closure: Work) -> None:
         cancelled = [closure]
@@ -773,12 +767,18 @@ class Scheduler:
         if closure.execution is not NOT_TAKEN:
             self._next_number = max(self._next_number, closure.number + 1)
         self._end(closure)
-        closure.remote.set_status(ClosureStatus.FAILED, error)
+        self._set_status(closure, ClosureStatus.FAILED, error)
+
+    def _set_status(
+        self, closure: Work, status: ClosureStatus, outcome: bytes | str | RemoteValue = b""
+    ) -> None:
+        if closure.remote.set_status(status, outcome):
+            self._instructions.append(CallBack(closure.remote))
 
     def _end(self, closure: Work, *, pushed: bool = False, weight: float | None = None) -> None:
         self._long -= closure.long
         if closure.execution is not NOT_TAKEN:
-            self._on_end(closure)
+            self._leases.end(closure)
             self.in_flight.end(closure)
             if not closure.options.detached:
                 self.gate.end(closure, pushed=pushed, weight=weight)
