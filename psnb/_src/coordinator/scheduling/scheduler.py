@@ -161,13 +161,18 @@ class Scheduler:
                     self._publish()
                     if self.carry_out(self._take_instructions()):
                         self._publish()  # who waited for room may have put a closure
-                    while self._instructions or self._wake or self._end_long:
+                    while self._pending():
                         self.carry_out(self._take_instructions())
                         self._publish()
             finally:
                 self._turns -= 1
 
-    def _take_instructions(self) -> list[Instruction]:
+    def _pending(self) -> bool:
+        return bool(self._instructions or self._wake or self._end_long)
+
+    def _take_instructions(self) -> Sequence[Instruction]:
+        if not self._pending():
+            return ()  # nearly always
         ending = {None} if None in self._end_long else self._end_long
         taken = [*self._instructions, *map(EndLong, ending)]
         if self._wake:
