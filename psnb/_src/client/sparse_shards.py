@@ -152,7 +152,7 @@ class SparseShards(ParameterShards):
         """Replace all rows by what `shard_states` returned, from any number of shards.
 
         Load them on all shards, or only on those in ``only``. Each shard counts its own steps; all
-        go on from the highest count.
+        continue from the highest count.
         """
         step = max(state["step"] for state in states)
         keys = states[0].keys() - {"step"}
@@ -247,7 +247,7 @@ class SparseShards(ParameterShards):
         return [(shard, ops.OnTable(self.name, each)) for shard, each in writes]
 
     def assign(self, ids: ArrayLike, values: ArrayLike) -> None:
-        """Replace rows on all shards or on none, at once."""
+        """Replace rows on all shards or on none, immediately."""
         what = f"values for embedding {self.name!r}"
         flat = checked_ids(ids, self.name, self.rows)
         array = checked_array(values, self.dtype, what)
@@ -298,7 +298,6 @@ class SparseShards(ParameterShards):
         return self.accessor
 
     def end_day(self) -> None:
-        """End a day on all shards or on none."""
         end = ops.OnTable(self.name, ops.EndDay())
         self.send([(shard, end) for shard in self._shards], immediate=True)
 
@@ -314,7 +313,6 @@ class SparseShards(ParameterShards):
         return found.reshape(3, *checked.shape)
 
     def ask_all(self, operation: ops.TableOperation) -> list[Any]:
-        """Ask all shards."""
         return self.server_client.call(
             [on_table(shard, self.name, operation) for shard in self._shards]
         )

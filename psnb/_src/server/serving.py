@@ -1,11 +1,12 @@
 """The parameter servers of a worker process, and the handler through which clients reach them.
 
 Each is a Dask actor (`psnb._src.placement.registry.ParameterServer`), which has a host from when
-Dask has made it until Dask forgets it: the scheduler's registry decides that. What Dask frees while
-its strategy still looks after it, as in ``client.restart()``, hands over first. Calls do not go
-through Dask's actors, which take three times as long, but through one handler on the worker's Dask
-server, ``psnb_server``, which finds a server by its key. A takeover gives the strategy's servers
-new keys, so that a former owner, which has the old ones, reaches none; Dask's key stays.
+Dask has made it until Dask forgets it: the scheduler's registry decides that. A server that Dask
+frees while its strategy still uses it, as in ``client.restart()``, hands over its shards first.
+Calls do not go through Dask's actors, which take three times as long, but through one handler on
+the worker's Dask server, ``psnb_server``, which finds a server by its key. A takeover gives the
+strategy's servers new keys, so that a former owner, which has the old ones, reaches none; Dask's
+key stays.
 
 Threads: operations run where they arrive, on the worker's event loop, one after the other, so no
 table needs a lock and every operation is atomic. (A thread of its own for them would cost 0.3 ms a
@@ -148,7 +149,7 @@ class ParameterServers:
         self._stop(server)
 
     def close(self) -> None:
-        """Drop all servers, and answer no more requests."""
+        """Drop all servers, and stop answering requests."""
         remove_handler(self._worker, HANDLER)
         for task in self._tasks:
             task.cancel()
@@ -237,7 +238,7 @@ class ParameterServers:
             except MemoryError as error:
                 where = f"the parameter server at {self._worker.address}"
                 refused = ops.Failed(refusal(error, "the answer to a request", where))
-                # What was changed is changed: only what reads has large answers.
+                # Changes stay: only reads have large answers.
                 answered = [refused if _is_large(each) else each for each in found]
                 stream.send(ops.ServerReply(number, answered))
 
@@ -295,8 +296,8 @@ class _MessageQueue:
         self._run(request, {})
 
     def _made(self, making: asyncio.Task[None]) -> None:
-        # What was not answered would be waited for as long as this process lives: without the
-        # connection it is sent again.
+        # An unanswered request would wait for as long as this process lives: when the connection
+        # breaks, it is sent again.
         if not making.cancelled() and (error := making.exception()) is not None:
             logger.error("a request could not be carried out", exc_info=error)
             self._stream.abort()
@@ -316,7 +317,7 @@ class _MessageQueue:
 def _prepared(request: ops.ServerRequest) -> tuple[ops.ServerRequest, Made]:
     """Do what takes long: unpickle, which may import modules, compile kernels and make tables.
 
-    What fails raises when it is run.
+    A failure raises when it is run.
     """
     operations, made = list(request.operations), {}
     for at, packed in enumerate(operations):

@@ -50,7 +50,6 @@ class ParameterShard:
         return self.log.version
 
     def run(self, operation: ShardOperation) -> Any:
-        """Run one operation."""
         match operation:
             case OnTable(table, inner):
                 return self.table(table).run(inner)
@@ -109,13 +108,13 @@ class ParameterShard:
             if isinstance(write.operation, Push)
         ]
         by_users = [table.updater.rate_is_users() for table, _ in pushes]
-        # What is applied later, when all have prepared it or at the end of a round, might find a
-        # function there by then, which fails.
+        # A part that is applied later, when all have prepared it or at the end of a round, might
+        # find a function there by then, which fails.
         at_once = isinstance(operation, ops.CommitPart) and part.round_number is None
         if at_once and not any(by_users):
             return operation
         if not self.log.expects(operation.commit):
-            return operation  # sent again: what was decided first counts
+            return operation  # sent again: the first decision counts
         rated = iter(with_rates(pushes, as_one=part.round_number is not None))
         writes = [
             OnTable(write.table, next(rated)) if isinstance(write.operation, Push) else write
@@ -169,7 +168,7 @@ class ParameterShard:
         for name, tail in tails.items():
             self._tables[name].take_over(tail.tail, tail.skipped, tail.optimizer)
         self.log, self.ended = log, ended
-        # What the original has reserved for its commits, they need here as well.
+        # The reservations of the primary's commits are needed here as well.
         for entry in log.prepared():
             assert entry.part is not None
             entry.reserved = self._reserve(entry.part)
@@ -284,7 +283,7 @@ class ParameterShard:
         self.ended = end
 
     def _square_norms(self, of: ops.SquareNorms) -> dict[str, float]:
-        """Return the squared norms of a round's gradients, by table, of those that were pushed."""
+        """Return the squared norms of a round's pushed gradients, by table."""
         rounds = self.log.rounds
         if rounds.over(of.writer, of.number):
             return {}

@@ -86,7 +86,7 @@ class TrainingRun:
     plan : TrainingPlan
         What to do.
     resume : mapping, optional
-        The `TrainingHistory.state` of the training to go on with.
+        The `TrainingHistory.state` of the training to continue.
 
     Raises
     ------
@@ -101,7 +101,7 @@ class TrainingRun:
         try:
             self._rows = loaded_rows(saved["rows"])
             self._done = int(saved["epoch"])  # epochs
-            # Of the next epoch: what is not used, and what came out of what is.
+            # For the next epoch: the unused elements, and the results of the used ones.
             self._rest, self._part = saved["iterator"], saved["part"]
             if self._rest is not None:
                 self._rest["dataset"]["splits"]
@@ -178,7 +178,7 @@ class TrainingRun:
             while self._done < self._plan.epochs:
                 self._check()
                 self._train(self._done + 1)
-            # Of several epochs one may be empty, such as a part of a day; not all of them.
+            # One of several epochs may be empty, such as a part of a day; not all of them.
             if self._rows and not any(row.batches for row in self._rows):
                 raise ConfigurationError(
                     "no epoch had a batch, so nothing was trained: the dataset is empty, or "
@@ -292,7 +292,7 @@ class TrainingRun:
     def _save(self, *, last: bool = False) -> None:
         """Save where no closure runs, so that the epoch's rest is what the parameters lack.
 
-        If the last save fails, that is raised; training goes on without any other.
+        If the last save fails, its error is raised; training continues without any other.
         """
         manager = self._plan.checkpoint
         if manager is None:
@@ -316,7 +316,7 @@ class TrainingRun:
     def _notify(self, method: str, *arguments: Any, besides: BaseException | None = None) -> None:
         """Tell all callbacks, also if one raises; then raise the first error, with the others.
 
-        With ``besides``, which the caller raises, all are notes of that.
+        With ``besides``, which the caller raises, all are notes of it.
         """
         first = besides
         for callback in self._plan.callbacks:

@@ -23,7 +23,7 @@ from psnb._src.server.tables.sparse import SparseTable
 from psnb._src.server.tables.states import COUNTS
 
 Make = Callable[[], object]
-"""Makes a change for which all memory was got."""
+"""Makes a change for which all memory is reserved."""
 
 
 class _Fetched(Admission):
@@ -65,7 +65,7 @@ class LocalTable(ABC):
 
     @abstractmethod
     def learned(self, share: float) -> Sequence[ops.TableWrite]:
-        """Return the writes that send a share of what was learned."""
+        """Return the writes that send a share of the learned changes."""
 
 
 class LocalDense(LocalTable):
@@ -87,10 +87,10 @@ class LocalDense(LocalTable):
         self.table: DenseTable = DenseTable(name, state["values"], optimizer)
         self.table.load(dict(state))
         self._fetched = DenseTable(name, state["values"], None)
-        # What has got a gradient: a range of nothing at first, None for the whole slice.
+        # The ranges that have got a gradient: an empty one at first, None for the whole slice.
         self._pushed: np.ndarray | None = np.empty((0, 2), np.int64)
         self._pushes = 0
-        self._blend: ops.BlendValues | None = None  # all of them, one after the other
+        self._blend: ops.BlendValues | None = None  # all of them, in order
 
     def missing(self, ids: np.ndarray | None) -> np.ndarray | None:
         return None
@@ -104,7 +104,7 @@ class LocalDense(LocalTable):
         return [table.reserve(write) for table in (self.table, self._fetched)]
 
     def reserve_push(self, push: ops.Push | ops.BlendValues) -> list[Make]:
-        # What is blended is sent as such, so it does not count as learned.
+        # Blends are sent as such, so they do not count as learned.
         blends = isinstance(push, ops.BlendValues)
         tables = (self.table, self._fetched) if blends else (self.table,)
         return [*(table.reserve(push) for table in tables), partial(self._note, push)]
@@ -120,8 +120,8 @@ class LocalDense(LocalTable):
     def learned(self, share: float) -> Sequence[ops.TableWrite]:
         found: list[ops.TableWrite] = []
         if (blend := self._blend) is not None:
-            # Not the difference to what was fetched: others have moved the values meanwhile. And
-            # first: what was learned before lies in the difference as it is after the blend.
+            # Not the difference to the fetched values: others have moved them meanwhile. And first:
+            # the difference after the blend has the earlier learned changes, too.
             part = blend.terms.dtype.type(share)
             found.append(ops.BlendValues(blend.shares * part, blend.terms * part))
         if self._pushes:

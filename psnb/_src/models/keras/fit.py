@@ -55,7 +55,7 @@ class CountedMetrics:
     def add(self, batch: Trained) -> Logs:
         """Note a batch's result; return what callbacks get: metrics of the pass so far.
 
-        The loss is that of all batches that have ended; others are read now and then.
+        The loss is over all ended batches; other metrics are read now and then.
         """
         loss, examples = batch
         self._loss += loss * examples

@@ -120,7 +120,7 @@ class DenseTable(Table):
                 return partial(self.updater.skip, count)
         raise self._unknown(write)
 
-    # What follows takes no memory; see `reserve`.
+    # The rest takes no memory; see `reserve`.
 
     def _push(self, push: ops.PushGradient) -> None:
         self._changing(None)
@@ -309,15 +309,15 @@ def _copy(array: np.ndarray) -> np.ndarray:
     return copy
 
 
-# What blends come to, one after the other. Pure.
+# Composing blends: several, one after the other, as one. Pure.
 #
 # A blend makes ``(1 - share) * value + term`` of each value. So it moves a value part of the way to
-# another one, wherever the value is by then: what blends of shares from 0 to 1 make of values lies
-# between these and what was blended in, however late they come and in which order.
+# another one, wherever the value is by then: after blends of shares from 0 to 1, a value lies
+# between its former value and the blended ones, however late they come and in which order.
 
 
 def composed(first: ops.BlendValues | None, second: ops.BlendValues) -> ops.BlendValues:
-    """Return the blend that does what one after the other does."""
+    """Return one blend with the effect of both, one after the other."""
     if first is None:
         return second
     shares, terms = first.shares.copy(), first.terms.copy()

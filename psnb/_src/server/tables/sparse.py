@@ -83,7 +83,7 @@ class SparseTable(Table):
         self._fixed = None if rows is None else (rows, index, shards)
         self._admission, self._accessor = admission, accessor
         self.promises = self.promised = 0  # rows for commits that are prepared; see `Promise`
-        # Some ids may have no row, unless all get one at once.
+        # Some ids may have no row, unless all get one when first seen.
         make = partial(Workspace.of_rows, dim, self._dtype)
         gaps = not isinstance(admission, Always)
         self.updater = Updater(name, optimizer, make, gaps=gaps)
@@ -202,12 +202,12 @@ class SparseTable(Table):
 
     def _rehearse(self, write: ops.TableOperation) -> None:
         # Until it is committed, it counts neither as an occurrence of its ids nor as a use of its
-        # rows. (`end_day` is never among the writes of a closure: it happens at once.)
+        # rows. (`end_day` is never among the writes of a closure: it happens immediately.)
         if isinstance(write, ops.PushRows):
             self.reserve(write, counting=False)()
 
     def fetch(self, ids: np.ndarray) -> ops.Segment:
-        """Return the rows of those of the distinct ids that have one, and the step."""
+        """Return the rows of the distinct ids, where they have one, and the step."""
         rows = self._locate(ids)
         segment = self.pick(rows[rows >= 0])
         return {**segment, "step": np.array([self.updater.step])}
@@ -236,7 +236,7 @@ class SparseTable(Table):
         self._measure()
         return removed
 
-    # What follows takes no memory; see `reserve`.
+    # The rest takes no memory; see `reserve`.
 
     def _push(
         self, request: RowRequest, gradients: np.ndarray, norm: float | None, rate: float | None
@@ -388,7 +388,7 @@ class SparseTable(Table):
         return (sees and self._admission.min_count > 1) or super().changes(operation)
 
     def nbytes(self) -> int:
-        """Return the bytes of parameters, optimizer state, index, and marks of what has changed.
+        """Return the bytes of parameters, optimizer state, index, and marks of changes.
 
         The room that a growing table reserves for more rows is not counted: it takes no memory yet.
         """
@@ -455,13 +455,13 @@ class SparseTable(Table):
         return request
 
     def _spare(self) -> int:
-        """Return how many rows may come, beside those that are promised, without more memory."""
+        """Return how many rows may come, apart from reserved ones, without more memory."""
         if not isinstance(self._rows, GrowingRowIndex):
             return 0
         return min(self._room - self._rows.count, self._rows.spare) - self.promised
 
     def _reserve(self, more: int) -> None:
-        """Get the memory of more rows; what was got stays if there is none for the rest."""
+        """Get memory for more rows; a part stays if there is none for the rest."""
         rows = self._growing()
         if rows.count + more > MOST_ROWS:
             raise ServerMemoryError(
@@ -480,7 +480,7 @@ class SparseTable(Table):
         self._room = min(array.room for array in self._by_row())
 
     def _give(self, request: RowRequest) -> np.ndarray:
-        """Return the rows of ids, and make those that are new. Takes no memory."""
+        """Return the rows of ids, and make new ones. Takes no memory."""
         before = self._rows.count
         found = self._rows.give(request)
         if self._rows.count > before:
@@ -499,7 +499,7 @@ class SparseTable(Table):
         return found
 
     def _extend(self, start: int, ids: np.ndarray) -> None:
-        """Initialise the rows from ``start`` on, which are those of ``ids``."""
+        """Initialise the rows of ``ids``, from the row ``start`` on."""
         stop = self._rows.count
         for array in self._by_row():
             array.grow(stop)
