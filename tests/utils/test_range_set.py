@@ -57,3 +57,18 @@ def test_it_travels_as_its_bounds(ranges: list[tuple[int, int]]) -> None:
     again = RangeSet(found.bounds())
     again.add(-100, -99)
     assert numbers(again) - numbers(found) == {-100}
+
+
+@given(RANGES, st.integers(0, 40), st.integers(0, 10))
+def test_the_first_gap_in_a_range_is_found(
+    ranges: list[tuple[int, int]], start: int, size: int
+) -> None:
+    (among, _), lacking = made(ranges), list[int]()
+    for number in range(start, start + size):
+        if number not in among:
+            lacking.append(number)
+        elif lacking:
+            break
+    found = range(*among.gap(start, start + size))
+    assert list(found) == lacking
+    assert found.stop <= start + size

@@ -17,12 +17,11 @@ from psnb._src.data.formats.files import list_files
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.nesting import as_leaf, flatten, map_leaves, unflatten
 from psnb._src.data.node import INFINITE, UNKNOWN
-from psnb._src.data.nodes.batching import Batch, PaddedBatch, RaggedBatch
+from psnb._src.data.nodes.batching import Batch, PaddedBatch, RaggedBatch, Unbatch, Window
 from psnb._src.data.nodes.buckets import Buckets
 from psnb._src.data.nodes.cache import Cache
-from psnb._src.data.nodes.combine import Concatenate
+from psnb._src.data.nodes.combine import Concatenate, FlatMap, Interleave
 from psnb._src.data.nodes.functions import Filter, Map, Scan, TakeWhile, next_state
-from psnb._src.data.nodes.interleave import FlatMap, Interleave
 from psnb._src.data.nodes.merge_by import MergeBy
 from psnb._src.data.nodes.prefetch import Prefetch
 from psnb._src.data.nodes.saved import write_elements
@@ -37,7 +36,6 @@ from psnb._src.data.nodes.selection import (
     WithOptions,
 )
 from psnb._src.data.nodes.shuffle import Shuffle
-from psnb._src.data.nodes.windows import Unbatch, Window
 from psnb._src.data.spec import Spec
 from psnb._src.utils.checks import integer, integers, path_text
 from psnb._src.utils.foreign_names import FixedAttributes, NamedClass

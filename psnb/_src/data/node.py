@@ -15,7 +15,7 @@ import numpy as np
 from psnb._src.data.block import BLOCK, Block, block_spec
 from psnb._src.data.context import Context
 from psnb._src.data.ragged import Ragged
-from psnb._src.data.spec import ArraySpec, Spec
+from psnb._src.data.spec import ArraySpec, Spec, element_spec
 from psnb._src.data.stages import StageCounters
 from psnb.errors import DatasetError
 
@@ -81,7 +81,6 @@ class InOrder(NodeIterator):
         self._elements, self._next = elements, 0 if state is None else int(state)
 
     def next_block(self, limit: int) -> Block | None:
-        """Return the next elements."""
         start, stop = self._next, min(self._next + limit, self._elements.count)
         if start >= stop:
             return None
@@ -89,7 +88,6 @@ class InOrder(NodeIterator):
         return self._elements.part(start, stop)
 
     def state(self) -> State:
-        """Return the number of the next element."""
         return self._next
 
 
@@ -104,6 +102,9 @@ class Node(ABC):
 
     one_to_one: ClassVar[bool] = False
     """Whether it makes one element of each of its input."""
+
+    opaque: ClassVar[bool] = False
+    """Whether only its first element says what its elements are."""
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
         """Begin at the first element, or where a state was taken."""
@@ -148,7 +149,31 @@ class Node(ABC):
         run : bool
             Whether the first element may be made to find out.
         """
+        if self.opaque:
+            return self.first_spec() if run else None
         return self.inputs[0].spec(run)
+
+    def first_spec(self) -> Spec:
+        """Make the first element and return its spec.
+
+        Raises
+        ------
+        DatasetError
+            If there is none.
+        """
+        elements = self.iterate(Context(seed=0))
+        try:
+            block = elements.next_block(1)
+        finally:
+            elements.close()
+        if block is None:
+            raise DatasetError(
+                f"{self.label()}: what its elements are is known from the first one only, and "
+                "there is none"
+            )
+        # A source that knows its columns knows more than the first: lists may differ in length.
+        known = None if block.loose else block_spec(block)
+        return element_spec(block.element(0)) if known is None else known
 
     def cardinality(self) -> int:
         """Return how many elements there are, `INFINITE` or `UNKNOWN`."""

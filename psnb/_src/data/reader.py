@@ -134,7 +134,6 @@ class Reader:
         return [self.position, base.state, skip, errors]
 
     def close(self) -> None:
-        """Close the input."""
         self._input.close()
         self._stages.end(self._stage)
 

@@ -15,17 +15,15 @@ from xxhash import xxh3_64
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.formats.files import size_of
 from psnb._src.data.node import Node, short
-from psnb._src.data.nodes.batching import Batch, PaddedBatch, RaggedBatch
+from psnb._src.data.nodes.batching import Batch, PaddedBatch, RaggedBatch, Unbatch
 from psnb._src.data.nodes.buckets import Buckets
-from psnb._src.data.nodes.combine import Sample
+from psnb._src.data.nodes.combine import FlatMap, Interleave, Sample
 from psnb._src.data.nodes.files import FileNames, FileRange, Files, FileShares
 from psnb._src.data.nodes.functions import Filter, Map
-from psnb._src.data.nodes.interleave import FlatMap, Interleave
 from psnb._src.data.nodes.partitions import Partitions
 from psnb._src.data.nodes.prefetch import Prefetch
 from psnb._src.data.nodes.selection import EveryNth, IgnoreErrors, Skip, Take, WithOptions
 from psnb._src.data.nodes.shuffle import Shuffle
-from psnb._src.data.nodes.windows import Unbatch
 from psnb._src.utils.text import truncate
 from psnb.errors import ConfigurationError, DatasetError
 

@@ -116,7 +116,6 @@ class PipelineProfile:
         self._above: dict[int, int | None] = {}  # the place that reads a place
 
     def add(self, stage: StageCounters) -> None:
-        """Note a stage that begins."""
         with self._lock:
             self._open[stage] = None
             if stage.place not in self._above:

@@ -45,6 +45,13 @@ class RangeSet:
         first, last = bisect_left(self._bounds, start), bisect_right(self._bounds, stop)
         self._bounds[first:last] = [start] * (first % 2 == 0) + [stop] * (last % 2 == 0)
 
+    def gap(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the first run of integers in a range that are not in the set; empty if all are."""
+        at = bisect_right(self._bounds, start)
+        if at % 2 == 1:  # start lies in a range, which ends here
+            start, at = min(self._bounds[at], stop), at + 1
+        return start, min([stop, *self._bounds[at : at + 1]])
+
     def update(self, bounds: Bounds) -> None:
         """Add all that another one has."""
         for start, stop in _pairs(bounds):

@@ -95,25 +95,8 @@ class Criteo:
     """Files of Criteo's click logs: ``train.txt`` of the Kaggle challenge, ``day_0`` and on.
 
     A line has a label, 13 integers and 26 categories of up to eight hexadecimal digits, with tabs
-    between them; integers and categories may be empty. The columns are a dict:
-
-    - ``label``: float32, shape (examples,)
-    - ``dense``: float32, shape (examples, 13); NaN where empty
-    - ``sparse``: uint64, shape (examples, 26); `MISSING_CATEGORY` where empty. The same category
-      means something else in each column: for one table of all, make ids with
-      ``sparse + (numpy.arange(26, dtype="uint64") << 33)``.
-
-    Parameters
-    ----------
-    compression : str or None
-        "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
-    max_record_bytes : int
-        How long a line may be, at most 2**30 bytes. For a longer one, memory is not taken.
-
-    Raises
-    ------
-    ConfigurationError
-        If the compression is not known.
+    between them; integers and categories may be empty. The columns are those of `Dataset.criteo`;
+    where a category is empty, it is `MISSING_CATEGORY`.
     """
 
     compression: str | None = INFER
@@ -125,14 +108,6 @@ class Criteo:
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
     ) -> Iterator[Chunk]:
-        """Yield the lines that begin in ``[offset, end)``.
-
-        Raises
-        ------
-        DatasetError
-            If the file cannot be read, or at a line that is not as above; the ones before it are
-            yielded.
-        """
         for lines in read_lines(path, self.compression, self.max_record_bytes, offset, first, end):
             label = np.empty(len(lines), np.float32)
             dense = np.empty((len(lines), DENSE), np.float32)
@@ -148,7 +123,6 @@ class Criteo:
                 raise _problem(lines, good, column, position, wrong)
 
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
-        """Return the ranges of parts of about ``size`` bytes."""
         return line_splits(path, self.compression, size)
 
 

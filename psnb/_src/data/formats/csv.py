@@ -111,32 +111,9 @@ class Csv:
     """Files of comma-separated values (RFC 4180); their columns are a dict of arrays.
 
     Fields may be quoted, and then hold newlines; empty lines are skipped. An empty field is NaN in
-    a column of floats, an empty string in one of strings, and an error in one of integers.
-
-    Parameters
-    ----------
-    columns : sequence of str, optional
-        The columns wanted, in this order; all by default.
-    dtypes : dict of str to dtype, optional
-        The dtypes of columns; str for strings. The others follow from the file's first records:
-        give them where later records differ.
-    header : bool
-        Whether the first record names the columns.
-    names : sequence of str, optional
-        The names of all columns, instead of those in the header; without either they are f0, f1…
-    delimiter : str
-        The character between fields, ASCII.
-    compression : str or None
-        "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
-    max_columns : int
-        How many columns a file may have; each takes some 10 kB, however short its fields are.
-    max_record_bytes : int
-        How long a record may be, at most 2**30 bytes. For a longer one, memory is not taken.
-
-    Raises
-    ------
-    ConfigurationError
-        If the delimiter or the compression is not possible, or without pyarrow.
+    a column of floats, an empty string in one of strings, and an error in one of integers. A dtype
+    that is not given is as the file's first records look. Without header and names, columns are
+    called f0, f1…
     """
 
     columns: Sequence[str] | None = None
@@ -160,15 +137,6 @@ class Csv:
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
     ) -> Iterator[Chunk]:
-        """Yield the records that begin in ``[offset, end)``.
-
-        Raises
-        ------
-        DatasetError
-            If the file cannot be read, lacks a column, or at a record that has not as
-            many fields as there are columns or one that is not of its column's dtype; the ones
-            before it are yielded.
-        """
         place = FilePosition(path, offset, first)
         limit = self.max_record_bytes
         with window_on(path, self.compression, 0, limit) as window:
@@ -199,7 +167,7 @@ class Csv:
         place, cuts = FilePosition(path, 0, 0), [0]
         with (
             window_on(path, self.compression, 0, self.max_record_bytes) as window,
-            contextlib.suppress(DatasetError),  # of a record: reading it raises that
+            contextlib.suppress(DatasetError),  # of a record: its reader says so
         ):
             if window.data[: len(_MARK)].tobytes() == _MARK:
                 window.skip(len(_MARK))

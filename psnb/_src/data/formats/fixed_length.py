@@ -13,22 +13,7 @@ from psnb.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class FixedLengthRecords:
-    """Records of the same length; their columns are one array of bytes objects.
-
-    Parameters
-    ----------
-    record_bytes : int
-        The length of a record.
-    header_bytes, footer_bytes : int
-        What to skip at the start and at the end of each file.
-    compression : str or None
-        "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
-
-    Raises
-    ------
-    ConfigurationError
-        If a length or the compression is not possible.
-    """
+    """Records of the same length; their columns are one array of bytes objects."""
 
     record_bytes: int
     header_bytes: int = 0
@@ -48,13 +33,6 @@ class FixedLengthRecords:
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
     ) -> Iterator[Chunk]:
-        """Yield the records that begin in ``[offset, end)``.
-
-        Raises
-        ------
-        DatasetError
-            If the file cannot be read, or does not end with a whole record and footer.
-        """
         size = self.record_bytes
         place = FilePosition(path, offset, first)
         most = min(CHUNK_RECORDS, max(1, CHUNK_BYTES // size))
@@ -90,7 +68,6 @@ class FixedLengthRecords:
                 )
 
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
-        """Return the ranges of parts of about ``size`` bytes."""
         if compression_of(path, self.compression) is not None:
             return [(0, None)]
         step = max(1, size // self.record_bytes) * self.record_bytes

@@ -286,24 +286,10 @@ class MultiSlot:
     Values are separated by spaces or tabs. Integers are exact up to 2**64 - 1, floats the float32
     nearest to what is written.
 
-    Parameters
-    ----------
-    slots : sequence of Slot
-        The slots of each line, in this order.
-    pipe_command : str, optional
-        A command of the shell that turns a file (its input, decompressed) into MultiSlot text (its
-        output), such as ``python generator.py`` with a `MultiSlotDataGenerator`. It must give the
-        same for the same file, for reading to be resumed. It runs as long as its output is read,
-        and is killed, with all that it started, when reading is given up.
-    compression : str or None
-        "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
-    max_record_bytes : int
-        How long a line may be, at most 2**30 bytes. For a longer one, memory is not taken.
-
-    Raises
-    ------
-    ConfigurationError
-        If no slot is used, two have one name, or the compression is not known.
+    A ``pipe_command`` turns a file (its input, decompressed) into MultiSlot text (its output), such
+    as ``python generator.py`` with a `MultiSlotDataGenerator`. It must give the same for the same
+    file, for reading to be resumed. It runs as long as its output is read, and is killed, with all
+    that it started, when reading is given up.
     """
 
     slots: Sequence[Slot]
@@ -327,14 +313,6 @@ class MultiSlot:
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
     ) -> Iterator[Chunk]:
-        """Yield the lines that begin in ``[offset, end)``, of the command's output if there is one.
-
-        Raises
-        ------
-        DatasetError
-            If the file cannot be read, the command fails, or at a line that is not as
-            the slots say; the ones before it are yielded.
-        """
         parser = _Parser(self.slots)
         with self._window(path, offset) as window:
             for lines in lines_of(window, FilePosition(path, offset, first), end):

@@ -19,21 +19,10 @@ from psnb.errors import DatasetError
 class Parquet:
     """Parquet files; their columns are a dict of arrays, lists `Ragged`.
 
-    Offsets are numbers of rows. Reading resumes at the start of the row group.
-
-    Parameters
-    ----------
-    columns : sequence of str, optional
-        The columns wanted, in this order; all by default.
-    max_record_bytes : int
-        What the rows read at a time may take, at most 2**30 bytes: there are fewer of them where
-        needed. If a page, or a column of texts or lists in a row group, unpacks to more than this
-        and to more than 256 times its size in the file, that is refused.
-
-    Raises
-    ------
-    ConfigurationError
-        If the limit is not possible, or without pyarrow.
+    Offsets are numbers of rows. Reading resumes at the start of the row group. Where rows take more
+    than ``max_record_bytes``, fewer are read at a time. If a page, or a column of texts or lists in
+    a row group, unpacks to more than this and to more than 256 times its size in the file, that is
+    refused.
     """
 
     columns: Sequence[str] | None = None
@@ -46,14 +35,7 @@ class Parquet:
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
     ) -> Iterator[Chunk]:
-        """Yield the rows from number ``offset`` up to ``end``; ``first`` is known from that.
-
-        Raises
-        ------
-        DatasetError
-            If the file cannot be read, lacks a column, or at a row that misses an integer; the ones
-            before it are yielded.
-        """
+        """Yield the rows from number ``offset`` up to ``end``; ``first`` is known from that."""
         with _opened(path, self.max_record_bytes) as found:
             if found is None:
                 return

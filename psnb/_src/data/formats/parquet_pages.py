@@ -129,11 +129,9 @@ class CheckedFile(io.RawIOBase):
             self._columns.setdefault(begin, []).append(column)
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

@@ -33,7 +33,6 @@ class HttpFile(io.RawIOBase):
         self._in_ranges = self._file.size is not None
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
@@ -46,7 +45,6 @@ class HttpFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a part of a buffer; return how much of it, 0 at the end."""
         target = memoryview(buffer).cast("B")
         try:
             data = self._file.read(len(target))
@@ -64,7 +62,6 @@ class HttpFile(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """Close the connection."""
         if not self.closed:
             self._file.close()
         super().close()
@@ -110,11 +107,9 @@ class Decompressed(io.RawIOBase):
         self._stream: Any = None
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a part of a buffer; return how much of it, 0 at the end."""
         target = memoryview(buffer).cast("B")
         while True:
             stream = self._stream

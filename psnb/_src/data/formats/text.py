@@ -49,8 +49,8 @@ def _no_newline(data, at):  # type: ignore[no-untyped-def]
 def cut_lines(data, limit, starts, ends):  # type: ignore[no-untyped-def]
     r"""Find lines that begin before ``limit``, as many as fit into ``starts`` and ``ends``.
 
-    They get the begin and end of each line, without ``\n`` or ``\r\n``. Text after the last newline
-    is not a line.
+    These get where each begins and ends, without ``\n`` or ``\r\n``. What comes after the last
+    newline is not a line.
 
     Returns
     -------
@@ -219,21 +219,8 @@ def line_splits(path: str, compression: str | None, size: int) -> list[tuple[int
 class TextLines:
     r"""Lines of text files; their columns are one array of str (or bytes) objects.
 
-    Lines end with ``\n`` or ``\r\n``, which are not part of them; the last one need not.
-
-    Parameters
-    ----------
-    encoding : str or None
-        The files' encoding, one in which a newline is the byte ``\n``; None for lines as bytes.
-    compression : str or None
-        "gzip", "zlib", "bz2" and others of fsspec; "infer": as the file's suffix says.
-    max_record_bytes : int
-        How long a line may be, at most 2**30 bytes. For a longer one, memory is not taken.
-
-    Raises
-    ------
-    ConfigurationError
-        If the encoding or the compression is not known or not possible.
+    Lines end with ``\n`` or ``\r\n``, which are not part of them; the last one need not. In an
+    encoding that there is, a newline is the byte ``\n``.
     """
 
     encoding: str | None = "utf-8"
@@ -257,14 +244,6 @@ class TextLines:
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
     ) -> Iterator[Chunk]:
-        """Yield the lines that begin in ``[offset, end)``.
-
-        Raises
-        ------
-        DatasetError
-            If the file cannot be read, or at a line that is not in the encoding; the ones before it
-            are yielded.
-        """
         for lines in read_lines(path, self.compression, self.max_record_bytes, offset, first, end):
             good, problem = len(lines), None
             try:
@@ -285,7 +264,6 @@ class TextLines:
                 raise problem[0] from problem[1]
 
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
-        """Return the ranges of parts of about ``size`` bytes."""
         return line_splits(path, self.compression, size)
 
     def _texts(self, lines: Lines, count: int | None = None) -> list[Any]:

@@ -161,20 +161,8 @@ def find_records(data, starts, ends):  # type: ignore[no-untyped-def]
 class TFRecords:
     """Records of TFRecord files, each checked against its CRC.
 
-    Parameters
-    ----------
-    features : dict of str to FixedLen or VarLen, optional
-        Parse each record as a ``tf.train.Example`` with these features; the columns are a dict of
-        them. By default they are one array of bytes objects.
-    compression : str or None
-        "gzip", "zlib" and others of fsspec; "infer": as the file's suffix says.
-    max_record_bytes : int
-        How long a record may be, at most 2**30 bytes. For a longer one, memory is not taken.
-
-    Raises
-    ------
-    ConfigurationError
-        If a feature or the compression is not possible.
+    Their columns are one array of bytes objects; with features of ``tf.train.Example``, a dict of
+    these.
     """
 
     features: Mapping[str, Feature] | None = None
@@ -189,14 +177,6 @@ class TFRecords:
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
     ) -> Iterator[Chunk]:
-        """Yield the records that begin in ``[offset, end)``.
-
-        Raises
-        ------
-        DatasetError
-            If the file cannot be read, or at a record that is cut short or corrupt, or
-            not an ``Example`` with these features; those before it are yielded.
-        """
         place = FilePosition(path, offset, first)
         starts, ends = np.empty((2, self._most()), np.int64)
         limit = self.max_record_bytes

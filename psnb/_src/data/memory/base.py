@@ -221,7 +221,7 @@ class DatasetInMemory(FixedAttributes, ABC):
                 return
 
     def _restored(self) -> dict[int, str]:
-        """Ask which process has which partition, have lost ones made again; return the owners."""
+        """Ask which store has which partition, have lost ones made again; return the owners."""
         self._check_loaded()
         return self._stores.restore(self._generation, self._layout)
 

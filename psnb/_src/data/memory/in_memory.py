@@ -257,7 +257,6 @@ class Loading:
         self._left.clear()
 
     def end(self) -> None:
-        """Begin no further partitions, and wait for the ones that are being read."""
         self.stop()
         self._join()
 

@@ -45,7 +45,6 @@ class InMemoryPartitions(Node):
         return _HeldIterator(self, state)
 
     def spec(self, run: bool) -> Spec:
-        """Return what the first example says."""
         block = self.iterate(Context(seed=0)).next_block(1) if run else None
         return None if block is None else element_spec(block.element(0))
 
@@ -157,8 +156,8 @@ class Memory:
         self._part = uuid.uuid4().hex
         self.partitions = len(sources)
         self._store = MemoryStore(limit, folder)
-        # One thread at a time makes lost partitions. Held while sources are read: threads that wait
-        # for it need what is read.
+        # One thread at a time makes lost partitions. Held while sources are read, as threads that
+        # wait for it need what is read then.
         self._making = threading.Lock()
         # Partitions being read have negative generations, so that they are not visible yet.
         self._unfinished = itertools.count(-1, -1)

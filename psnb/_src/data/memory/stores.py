@@ -140,13 +140,10 @@ class LocalMemory(Stores):
         self.memory = memory
 
     def names(self) -> list[str]:
-        """Return one name."""
         return [""]
 
     def ask(self, calls: Iterable[Call]) -> list[StoreContents]:
-        """Make calls."""
         return [method(self.memory, *arguments) for _, method, arguments in calls]
 
     def try_to_ask(self, calls: Iterable[Call]) -> dict[str, StoreContents]:
-        """Make calls; it is not lost."""
         return {name: method(self.memory, *arguments) for name, method, arguments in calls}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from psnb._src.data.block import Block, block_spec
+from psnb._src.data.block import Block
 from psnb._src.data.context import Context
 from psnb._src.data.node import Node, NodeIterator, State
 from psnb._src.data.reader import Reader
-from psnb._src.data.spec import Spec, element_spec
 from psnb._src.utils.text import error_text
 from psnb.errors import DatasetError
 
@@ -30,35 +29,10 @@ class SingleInputIterator(NodeIterator, Generic[N]):
         self._reader = Reader(node.source, context.child(0), state)
 
     def state(self) -> State:
-        """Return the reader's state."""
         return self._reader.state()
 
     def close(self) -> None:
-        """Close the input."""
         self._reader.close()
-
-
-def first_spec(node: Node) -> Spec:
-    """Make the first element of a node and return its spec.
-
-    Raises
-    ------
-    DatasetError
-        If there is no element.
-    """
-    elements = node.iterate(Context(seed=0))
-    try:
-        block = elements.next_block(1)
-    finally:
-        elements.close()
-    if block is None:
-        raise DatasetError(
-            f"{node.label()}: what its elements are is known from the first one only, and there "
-            "is none"
-        )
-    # A source that knows its columns knows more than the first element: lists may differ in length.
-    known = None if block.loose else block_spec(block)
-    return element_spec(block.element(0)) if known is None else known
 
 
 def call(function: Callable[..., Any], element: Any) -> Any:

@@ -1,15 +1,16 @@
-"""Consecutive elements as one."""
+"""Consecutive elements as one, and one as several: batches, windows, and rows of elements."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from psnb._src.data.block import Block, Column, Origin, stack
+from psnb._src.data.block import Block, Column, Origin, block_of, stack
 from psnb._src.data.context import Context
 from psnb._src.data.nesting import (
     Nesting,
@@ -21,9 +22,10 @@ from psnb._src.data.nesting import (
     unflatten,
 )
 from psnb._src.data.node import Node, NodeIterator, State
-from psnb._src.data.nodes.base import SingleInputIterator, first_spec
+from psnb._src.data.nodes.base import SingleInputIterator
+from psnb._src.data.nodes.sources import Slices
 from psnb._src.data.ragged import Ragged, as_rows
-from psnb._src.data.spec import ArraySpec, Spec, of_arrays
+from psnb._src.data.spec import ArraySpec, DatasetSpec, Spec, of_arrays
 from psnb._src.utils.text import with_article
 from psnb.errors import DatasetError
 
@@ -39,7 +41,6 @@ class Batching(Node):
     drop_remainder: bool = False
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin."""
         return _BatchIterator(self, context, state)
 
     @abstractmethod
@@ -68,7 +69,6 @@ class Batching(Node):
         return map_leaves(lambda leaf: leaf.batched(size), spec)
 
     def cardinality(self) -> int:
-        """Return how many batches there are."""
         count = self.source.cardinality()
         if count < 0:
             return count
@@ -82,7 +82,6 @@ class Batch(Batching):
     name: ClassVar[str] = "batch"
 
     def join(self, block: Block, index: int) -> Any:
-        """Return the elements stacked."""
         column = block.columns[index]
         if isinstance(column, Ragged):
             lengths = np.unique(column.lengths)
@@ -113,7 +112,7 @@ class RaggedBatch(Batching):
         """Return the input's spec with one more axis; if it is not known, the first batch's."""
         size = self.batch_size if self.drop_remainder else None
         if self._shapes is None:
-            return map_leaves(lambda leaf: _of_any(leaf, size), first_spec(self)) if run else None
+            return map_leaves(lambda leaf: _of_any(leaf, size), self.first_spec()) if run else None
         leaves, nesting = flatten(super().spec(run))
         made = [
             leaf if len(shape) == 0 or None not in shape else replace(leaf, ragged=True)
@@ -205,7 +204,6 @@ class PaddedBatch(Batching):
     padding_values: Any = None
 
     def join(self, block: Block, index: int) -> Any:
-        """Return the elements padded and stacked."""
         column = block.columns[index]
         text = isinstance(column, np.ndarray) and column.dtype == object and column.ndim == 1
         if text and all(map(is_text, column)):
@@ -305,3 +303,112 @@ def _shapes(block: Block, index: int) -> np.ndarray:
         return np.array([leaf.shape for leaf in column], np.int64)
     shape = np.array(column.shape[1:], np.int64)
     return np.broadcast_to(shape, (len(column), len(shape)))
+
+
+@dataclass(frozen=True, eq=False)
+class Unbatch(Node):
+    """Makes each row of an element an element."""
+
+    name: ClassVar[str] = "unbatch"
+
+    source: Node
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        return _UnbatchIterator(self, context, state)
+
+    def spec(self, run: bool) -> Spec:
+        """Return that of the input with an axis less."""
+        spec = self.source.spec(run)
+        if not of_arrays(spec):
+            return None
+        return map_leaves(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype), spec)
+
+
+class _UnbatchIterator(SingleInputIterator[Unbatch]):
+    """The state: the reader's before the element at hand, and how many of its rows were taken."""
+
+    def __init__(self, node: Unbatch, context: Context, state: State) -> None:
+        self._before: State
+        self._taken: int
+        self._before, self._taken = state or (None, 0)
+        super().__init__(node, context, self._before)
+        self._rows: Block | None = None
+        if self._taken:
+            taken = self._taken
+            self._next()
+            self._taken = taken
+
+    def next_block(self, limit: int) -> Block | None:
+        while self._rows is None or self._taken == self._rows.count:
+            if not self._next():
+                return None
+        start = self._taken
+        self._taken = min(start + limit, self._rows.count)
+        return self._rows.part(start, self._taken)
+
+    def state(self) -> State:
+        if self._rows is None or self._taken == self._rows.count:
+            return [self._reader.state(), 0]
+        return [self._before, self._taken]
+
+    def _next(self) -> bool:
+        self._rows, self._before = None, self._reader.state()
+        block = self._reader.take(1)
+        if block is None:
+            return False
+        try:
+            rows = block_of(block.element(0))
+        except DatasetError as error:
+            position = self._reader.position - 1
+            raise self._node.error(position, str(error), block.place(0)) from error
+        origin = block.origin and Origin(*(part.repeat(rows.count) for part in block.origin))
+        self._rows, self._taken = rows._replace(origin=origin, loose=block.loose), 0
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Node):
+    """Datasets of ``size`` elements, ``stride`` apart, each ``shift`` after the one before."""
+
+    name: ClassVar[str] = "window"
+    ahead: ClassVar[int] = 1
+
+    source: Node
+    size: int
+    shift: int
+    stride: int
+    drop_remainder: bool
+    dataset: Callable[[Node], Any]
+    """Makes a dataset of a node."""
+
+    def iterate(self, context: Context, state: State = None) -> NodeIterator:
+        return _WindowIterator(self, context, state)
+
+    def spec(self, run: bool) -> Spec:
+        """Return a dataset for each leaf."""
+        spec = self.source.spec(run)
+        return None if spec is None else map_leaves(DatasetSpec, spec)
+
+    def parameters(self) -> list[str]:
+        """Return those that the user gave."""
+        return [text for text in super().parameters() if "=" in text]
+
+
+class _WindowIterator(SingleInputIterator[Window]):
+    def next_block(self, limit: int) -> Block | None:
+        node = self._node
+        span = (node.size - 1) * node.stride + 1
+        block = self._reader.take_exactly(span)
+        if block is None or (node.drop_remainder and block.count < span):
+            return None
+        if node.shift < block.count:
+            self._reader.put_back(block.part(node.shift, block.count))
+        elif node.shift > span and block.count == span:
+            self._reader.skip(node.shift - span)
+        rows = block.take(np.arange(0, block.count, node.stride))
+        columns = tuple(
+            stack([node.dataset(Slices(Block(None, (column,), rows.count, loose=rows.loose)))])
+            for column in rows.columns
+        )
+        origin = rows.origin and Origin(*(part[:1] for part in rows.origin))
+        return Block(block.nesting, columns, 1, origin)

@@ -43,7 +43,6 @@ class Buckets(Node):
     drop_remainder: bool = False
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin."""
         return _BucketsIterator(self, context, state)
 
     def batching(self, bucket: int) -> Batching:
@@ -124,7 +123,6 @@ class _BucketsIterator(NodeIterator):
         self._reader.close()
 
     def level(self) -> tuple[int, int]:
-        """Return how many elements are in buckets, and how many may be."""
         return sum(map(len, self._positions)), sum(self._node.bucket_batch_sizes)
 
     def _read(self) -> bool:

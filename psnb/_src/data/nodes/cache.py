@@ -1,6 +1,6 @@
 """Elements that are kept when they are read for the first time, in memory or in files.
 
-In files, they are a folder of parts, and ``cache.json`` that lists them. It is written beside its
+In files, they are a folder of parts, and ``cache.json`` that lists them. It is written next to its
 place and renamed into it when it is complete.
 
 Threads: several iterations may fill a cache at the same time; the first that completes provides it.
@@ -107,7 +107,6 @@ class CacheWriter:
         self._remove = weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
 
     def add(self, block: Block) -> None:
-        """Write some elements."""
         with self._writing():
             self._parts.add(block)
 

@@ -13,11 +13,9 @@ from psnb._src.data.block import Block, Origin
 from psnb._src.data.context import Context
 from psnb._src.data.nesting import flatten
 from psnb._src.data.node import UNKNOWN, Indexed, Node, NodeIterator, State
-from psnb._src.data.nodes.base import first_spec
 from psnb._src.data.nodes.indexed import SelectedRows
 from psnb._src.data.nodes.sources import Slices
 from psnb._src.data.ragged import Ragged
-from psnb._src.data.spec import Spec
 from psnb.errors import DatasetError
 
 
@@ -31,11 +29,9 @@ class FileNames(Slices):
 
     @property
     def names(self) -> list[str]:
-        """The paths."""
         return list(self.block.columns[0])
 
     def over(self, names: Sequence[str], *, partial: bool = False) -> Node:
-        """Return the same of other paths."""
         return file_names(names, partial=partial)
 
 
@@ -61,7 +57,6 @@ class FileShares(Node):
         return SelectedRows(Block(None, (Ragged.from_rows(shares, object),), count))
 
     def over(self, names: Sequence[str], *, partial: bool = False) -> Node:
-        """Return the same of other paths."""
         return replace(self, names=tuple(names), partial=partial)
 
 
@@ -119,6 +114,7 @@ class Files(Node):
     """The records of some files, one file after another."""
 
     name: ClassVar[str] = "files"
+    opaque: ClassVar[bool] = True
 
     format: Format
     files: tuple[FileRange, ...]
@@ -127,10 +123,6 @@ class Files(Node):
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
         """Begin; files are opened when they are read."""
         return _FilesIterator(self, context, state)
-
-    def spec(self, run: bool) -> Spec:
-        """Return what the first record says."""
-        return first_spec(self) if run else None
 
     def cardinality(self) -> int:
         """Return how many records there are, if the format's files say so."""

@@ -13,9 +13,8 @@ from psnb._src.data.block import Block, block_of, copied, made_of
 from psnb._src.data.context import Context
 from psnb._src.data.nesting import as_leaf, flatten, flatten_like, paths, unflatten
 from psnb._src.data.node import Node, NodeIterator, State
-from psnb._src.data.nodes.base import SingleInputIterator, call, failure, first_spec, take_each
+from psnb._src.data.nodes.base import SingleInputIterator, call, failure, take_each
 from psnb._src.data.nodes.parallel import ParallelMapIterator
-from psnb._src.data.spec import Spec
 from psnb._src.data.stacker import Stacker
 from psnb.errors import DatasetError
 
@@ -25,6 +24,7 @@ class Scan(Node):
     """Calls ``function(memory, element)``, which returns the next memory and an element."""
 
     name: ClassVar[str] = "scan"
+    opaque: ClassVar[bool] = True
     one_to_one: ClassVar[bool] = True
     ahead: ClassVar[int] = 1  # the function may have side effects, or be slow
 
@@ -33,12 +33,7 @@ class Scan(Node):
     function: Callable[..., Any]
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin."""
         return _ScanIterator(self, context, state)
-
-    def spec(self, run: bool) -> Spec:
-        """Return what the first element says."""
-        return first_spec(self) if run else None
 
 
 class _ScanIterator(SingleInputIterator[Scan]):
@@ -127,6 +122,7 @@ class Map(Node):
     """Applies a function to each element, or to many together."""
 
     name: ClassVar[str] = "map"
+    opaque: ClassVar[bool] = True
     one_to_one: ClassVar[bool] = True
 
     source: Node
@@ -175,10 +171,6 @@ class Map(Node):
         # A function of whole blocks may return one array again and again, too.
         return made_of(block, made)
 
-    def spec(self, run: bool) -> Spec:
-        """Return what the first element says."""
-        return first_spec(self) if run else None
-
     @property
     def ahead(self) -> int:
         """Return 1: the function may have side effects, or be slow."""
@@ -217,7 +209,6 @@ class Filter(Node):
     batched: bool = False
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin."""
         return _FilterIterator(self, context, state)
 
     @property
@@ -272,7 +263,6 @@ class TakeWhile(Node):
     predicate: Callable[..., Any]
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin."""
         return _TakeWhileIterator(self, context, state)
 
 

@@ -13,32 +13,28 @@ from psnb.errors import DatasetError
 
 
 class SelectedRows(Indexed):
-    """Those of a block."""
+    """The elements of a block."""
 
     def __init__(self, block: Block) -> None:
         self.count, self._block = block.count, block
 
     def gather(self, indices: np.ndarray) -> Block:
-        """Return elements by number."""
         return self._block.take(indices)
 
     def part(self, start: int, stop: int) -> Block:
-        """Return a run of elements."""
         return self._block.part(start, stop)
 
 
 class Every(Indexed):
-    """Those of others whose numbers are in a range."""
+    """The elements of another one whose numbers are in a range."""
 
     def __init__(self, all_: Indexed, numbers: range) -> None:
         self.count, self._all, self._numbers = len(numbers), all_, numbers
 
     def gather(self, indices: np.ndarray) -> Block:
-        """Return elements by number."""
         return self._all.gather(self._numbers.start + indices * self._numbers.step)
 
     def part(self, start: int, stop: int) -> Block:
-        """Return a run of elements."""
         if self._numbers.step == 1:
             return self._all.part(self._numbers.start + start, self._numbers.start + stop)
         return self.gather(np.arange(start, stop))
@@ -77,7 +73,7 @@ def together(nesting: Nesting, blocks: list[Block]) -> Block:
 
 
 class Joined(Indexed):
-    """Those of several, one after another; ``node`` is named in errors."""
+    """The elements of several, one after another; ``node`` is named in errors."""
 
     def __init__(self, node: Node, several: Sequence[Indexed]) -> None:
         self._node, self._several = node, several

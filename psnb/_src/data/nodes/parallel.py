@@ -20,6 +20,7 @@ from psnb._src.data.context import Context
 from psnb._src.data.node import Node, NodeIterator, State
 from psnb._src.data.reader import Reader
 from psnb._src.utils.interrupts import Condition, uninterrupted
+from psnb._src.utils.range_set import RangeSet
 from psnb._src.utils.threads import Answer
 from psnb.errors import DatasetError
 
@@ -93,23 +94,8 @@ class _PendingCall:
 
     before: State  # the reader's, before it
     begin: int  # the number of its first element
-    count: int
+    end: int
     answer: Answer[Block]
-    out: list[tuple[int, int]]  # which parts of it were returned, from its begin
-
-    def missing(self) -> tuple[int, int]:
-        """Return the first run of elements that was not returned; empty if all were."""
-        begin = 0
-        for start, stop in sorted(self.out):
-            if start > begin:
-                return begin, start
-            begin = max(begin, stop)
-        return begin, self.count
-
-    @property
-    def done(self) -> bool:
-        start, stop = self.missing()
-        return start == stop
 
 
 class ParallelMapIterator(NodeIterator):
@@ -150,7 +136,7 @@ class ParallelMapIterator(NodeIterator):
         self._node, self._function, self._unit = node, function, unit
         self._threads, self._ordered = threads, ordered
         self._reader = Reader(source, context.child(0), before)
-        self._done: deque[tuple[int, int]] = deque((a, b) for a, b in done)
+        self._returned = RangeSet([bound for each in done for bound in each])  # by number
         self._jobs: deque[_PendingCall] = deque()
         self._workers: Workers | None = None
         self._ended = False
@@ -171,21 +157,22 @@ class ParallelMapIterator(NodeIterator):
         try:
             block = job.answer.result()
         except DatasetError:
-            self._finish(job, 0, job.count)
+            self._note_returned(job.begin, job.end)
             raise
-        start, stop = job.missing()
+        start, stop = self._missing(job)
         stop = min(stop, start + limit)
-        self._finish(job, start, stop)
-        return block.part(start, stop)
+        self._note_returned(start, stop)
+        return block.part(start - job.begin, stop - job.begin)
 
     def state(self) -> State:
         """Return the position of the oldest element not returned, and which later ones were."""
-        if not self._jobs:
+        if self._jobs:
+            before = self._jobs[0].before
+        else:
             before = self._failed[1] if self._failed is not None else self._reader.state()
-            return [before, [list(each) for each in self._done]]
-        first = self._jobs[0]
-        done = [[job.begin + a, job.begin + b] for job in self._jobs for a, b in job.out]
-        return [first.before, done + [list(each) for each in self._done]]
+        at = before[0]
+        done = [[max(at, each.start), each.stop] for each in self._returned if each.stop > at]
+        return [before, done]
 
     def level(self) -> tuple[int, int]:
         """Return how many results are ready, and how many calls there may be."""
@@ -202,7 +189,7 @@ class ParallelMapIterator(NodeIterator):
     def _fill(self, workers: Workers) -> None:
         # Finished jobs that wait for an older one do not count.
         while (
-            sum(not job.done for job in self._jobs) < self._threads
+            sum(not self._is_done(job) for job in self._jobs) < self._threads
             and len(self._jobs) < _MOST_JOBS
             and not self._ended
             and self._failed is None
@@ -216,33 +203,27 @@ class ParallelMapIterator(NodeIterator):
             if block is None:
                 self._ended = True
                 return
-            begin = self._reader.position - block.count
-            out = self._returned_before(begin, block.count)
-            job = _PendingCall(before, begin, block.count, Answer(), out)
-            if not job.done:
-                job.answer = workers.submit(self._function, block, begin)
+            end = self._reader.position
+            job = _PendingCall(before, end - block.count, end, Answer())
+            if not self._is_done(job):  # not returned before the state was taken
+                job.answer = workers.submit(self._function, block, job.begin)
                 self._jobs.append(job)
-
-    def _returned_before(self, begin: int, count: int) -> list[tuple[int, int]]:
-        """Return which elements of a block were returned before the state was taken."""
-        found = []
-        while self._done and self._done[0][0] < begin + count:
-            a, b = self._done.popleft()
-            if b > begin:
-                found.append((max(a - begin, 0), min(b - begin, count)))
-            if b > begin + count:
-                self._done.appendleft((begin + count, b))
-                break
-        return found
 
     def _ready(self, workers: Workers) -> _PendingCall:
         if self._ordered:
             return self._jobs[0]
-        waiting = [job for job in self._jobs if not job.done]
+        waiting = [job for job in self._jobs if not self._is_done(job)]
         workers.wait_for_one([job.answer for job in waiting])
         return next(job for job in waiting if job.answer.done())
 
-    def _finish(self, job: _PendingCall, start: int, stop: int) -> None:
-        job.out.append((start, stop))
-        while self._jobs and self._jobs[0].done:
+    def _missing(self, job: _PendingCall) -> tuple[int, int]:
+        return self._returned.gap(job.begin, job.end)
+
+    def _is_done(self, job: _PendingCall) -> bool:
+        start, stop = self._missing(job)
+        return start == stop
+
+    def _note_returned(self, start: int, stop: int) -> None:
+        self._returned.add(start, stop)
+        while self._jobs and self._is_done(self._jobs[0]):
             self._jobs.popleft()

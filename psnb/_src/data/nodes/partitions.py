@@ -21,7 +21,6 @@ from psnb._src.data.context import Context
 from psnb._src.data.formats.tables import columns_of, is_table
 from psnb._src.data.nesting import is_text
 from psnb._src.data.node import UNKNOWN, Node, NodeIterator, State
-from psnb._src.data.nodes.base import first_spec
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import Spec
 from psnb._src.data.stacker import Stacker
@@ -132,16 +131,14 @@ class Partitions(Node):
     """Whether all are read at the beginning: so that each state has all checksums."""
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin."""
         return _PartitionsIterator(self, context, state)
 
     def spec(self, run: bool) -> Spec:
         """Return what the source knows, or what the first row says."""
         known = self.source.spec()
-        return first_spec(self) if known is None and run else known
+        return self.first_spec() if known is None and run else known
 
     def cardinality(self) -> int:
-        """Return that it is not known."""
         return UNKNOWN
 
     def brief(self) -> str:

@@ -117,7 +117,6 @@ class _Channel:
         return 0 if self._closed else self._tuner.limit - self._count()
 
     def put(self, item: _Item) -> None:
-        """Hand over."""
         self._made += item.size
         self._items.append(item)
         if self._eager or item.block is None:

@@ -1,6 +1,6 @@
 """The folder that `Dataset.save` writes: parts, and ``dataset.json`` that lists them.
 
-It is written next to its place, and renamed into it when complete.
+It is written next to its place and renamed into it when it is complete.
 """
 
 from __future__ import annotations
@@ -39,13 +39,6 @@ class SavedPart:
     def read(
         self, path: str, offset: int = 0, first: int = 0, end: int | None = None
     ) -> Iterator[Chunk]:
-        """Yield the elements with the numbers ``[offset, end)``.
-
-        Raises
-        ------
-        DatasetError
-            If the file is damaged, or none of a saved dataset.
-        """
         with _opened(path) as saved:
             block = saved.block()
         stop = block.count if end is None else min(end, block.count)
@@ -61,7 +54,6 @@ class SavedPart:
         return max(0, (count if end is None else min(end, count)) - offset)
 
     def splits(self, path: str, size: int) -> list[tuple[int, int | None]]:
-        """Return the ranges of parts of about ``size`` bytes."""
         count = self.cardinality(path)
         step = max(1, count * size // max(1, size_of(path)))
         cuts = list(range(0, count, step))

@@ -31,7 +31,6 @@ class IgnoreErrors(Node):
     source: Node
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin."""
         return _IgnoringIterator(self, context, state)
 
 
@@ -73,15 +72,12 @@ class WithOptions(Node):
 
     @property
     def counted(self) -> Node:
-        """Return the input."""
         return self.source.counted
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin the input."""
         return self.source.iterate(replace(context, options=self.options), state)
 
     def indexed(self) -> Indexed | None:
-        """Return the input's."""
         return self.source.indexed()
 
 
@@ -96,16 +92,13 @@ class Enumerate(Node):
     start: int = 0
 
     def begin(self, context: Context, state: State) -> NodeIterator:
-        """Begin."""
         return _EnumerateIterator(self, context, state)
 
     def indexed(self) -> Indexed | None:
-        """Return elements by number, if the input has them so."""
         elements = self.source.indexed()
         return elements and _Enumerated(self.start, elements)
 
     def spec(self, run: bool) -> Spec:
-        """Return a pair."""
         spec = self.source.spec(run)
         return None if spec is None else (ArraySpec((), np.dtype(np.int64)), spec)
 
@@ -221,7 +214,7 @@ _READ_AT_ONCE = 4096
 
 @dataclass(frozen=True, eq=False)
 class Slice(Node):
-    """Base of nodes that are a slice of their input, as Python's slices are of a list."""
+    """Base of the nodes that are a slice of their input, as Python's slices are of a list."""
 
     source: Node
 
@@ -231,16 +224,13 @@ class Slice(Node):
         """The numbers of the elements; start and step are given, and no number is negative."""
 
     def begin(self, context: Context, state: State) -> NodeIterator:
-        """Begin."""
         return _SliceIterator(self, context, state)
 
     def indexed(self) -> Indexed | None:
-        """Return elements by number, if the input has them so."""
         elements = self.source.indexed()
         return elements and Every(elements, range(elements.count)[self.rows])
 
     def cardinality(self) -> int:
-        """Return how many are left."""
         count, stop = self.source.cardinality(), self.rows.stop
         if stop == 0 or (count == INFINITE and stop is not None):
             return stop
@@ -257,7 +247,6 @@ class Take(Slice):
 
     @property
     def rows(self) -> slice:
-        """Begins with the first."""
         return slice(0, self.count, 1)
 
 
@@ -271,13 +260,12 @@ class Skip(Slice):
 
     @property
     def rows(self) -> slice:
-        """Goes on to the end."""
         return slice(self.count, None, 1)
 
 
 @dataclass(frozen=True, eq=False)
 class EveryNth(Slice):
-    """Those whose number leaves ``index`` when divided by ``num_shards``."""
+    """The elements whose number leaves ``index`` when divided by ``num_shards``."""
 
     name: ClassVar[str] = "shard"
 
@@ -286,7 +274,6 @@ class EveryNth(Slice):
 
     @property
     def rows(self) -> slice:
-        """Leaves out those between."""
         return slice(self.index, None, self.num_shards)
 
 
@@ -318,7 +305,6 @@ class Repeat(Node):
     count: int | None = None
 
     def iterate(self, context: Context, state: State = None) -> NodeIterator:
-        """Begin."""
         return _RepeatIterator(self, context, state)
 
     def cardinality(self) -> int:

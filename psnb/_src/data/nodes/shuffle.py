@@ -135,11 +135,9 @@ class BufferIterator(NodeIterator):
         return [self._drawn, self._read, self._ended, base, self._reader.state()]
 
     def level(self) -> tuple[int, int]:
-        """Return how many elements are in the buffer, and how many may be."""
         return self._size, self._size_limit
 
     def close(self) -> None:
-        """Close the input."""
         self._reader.close()
 
     def _take(self, limit: int) -> Block | None:

@@ -13,7 +13,6 @@ from psnb._src.data.context import Context
 from psnb._src.data.formats.files import missing
 from psnb._src.data.nesting import Nesting, paths, unflatten
 from psnb._src.data.node import Indexed, Node, NodeIterator, State
-from psnb._src.data.nodes.base import first_spec
 from psnb._src.data.nodes.indexed import Joined, SelectedRows, Zipped
 from psnb._src.data.spec import ArraySpec, Spec, element_spec, merged
 from psnb._src.data.stacker import Stacker
@@ -23,7 +22,7 @@ from psnb.errors import DatasetError
 
 @dataclass(frozen=True, eq=False)
 class Range(Node):
-    """Those of Python's ``range``, as int64."""
+    """The numbers of Python's ``range``, as int64."""
 
     name: ClassVar[str] = "range"
 
@@ -32,15 +31,12 @@ class Range(Node):
     step: int
 
     def indexed(self) -> Indexed:
-        """Return the numbers."""
         return _Numbers(range(self.start, self.stop, self.step))
 
     def spec(self, run: bool) -> Spec:
-        """Return the spec of an int64."""
         return ArraySpec((), np.dtype(np.int64))
 
     def cardinality(self) -> int:
-        """Return how many there are."""
         return len(range(self.start, self.stop, self.step))
 
 
@@ -65,18 +61,15 @@ class Slices(Node):
     block: Block
 
     def indexed(self) -> Indexed:
-        """Return the rows."""
         return SelectedRows(self.block)
 
     def spec(self, run: bool) -> Spec:
-        """Return the spec of a row."""
         spec = block_spec(self.block)
         if spec is None and self.block.count:
             spec = element_spec(self.block.element(0))
         return spec
 
     def cardinality(self) -> int:
-        """Return how many rows there are."""
         return self.block.count
 
 
@@ -113,7 +106,7 @@ class Generator(Node):
         """Return the signature; without one, what the first element says."""
         if self.output_signature is not None or not run:
             return self.output_signature
-        return first_spec(self)
+        return self.first_spec()
 
 
 class _GeneratorIterator(NodeIterator):
