@@ -1,6 +1,5 @@
 """Datasets that feed workers: chained, lazy, vectorised; they resume at the very next element."""
 
-from psnb._src.data.context import AUTOTUNE, Options
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.formats.multi_slot import Slot
 from psnb._src.data.formats.multi_slot_generator import MultiSlotDataGenerator
@@ -9,6 +8,7 @@ from psnb._src.data.formats.tfrecord import TFRecordWriter
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.memory.in_memory import InMemoryDataset
 from psnb._src.data.memory.store import MemoryStatistics
+from psnb._src.data.node import AUTOTUNE, Options
 from psnb._src.data.nodes import partitions as _partitions
 from psnb._src.data.nodes.files import FileRange, Format
 from psnb._src.data.queue_dataset import QueueDataset

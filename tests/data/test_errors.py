@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psnb._src.data.context import Context
+from psnb._src.data.node import Context
 from psnb._src.data.nodes.shuffle import BufferIterator
 from psnb.data import ArraySpec, Dataset, Options, Ragged
 from psnb.errors import ConfigurationError, DatasetError

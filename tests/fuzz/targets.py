@@ -13,7 +13,7 @@ from unittest.mock import patch
 import fsspec
 import numpy as np
 
-from psnb._src.data.formats import csv, multi_slot, text, tfrecord, windows
+from psnb._src.data.formats import csv, multi_slot, records, text, tfrecord
 from psnb._src.data.formats.crc import masked_crc
 from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
@@ -24,7 +24,8 @@ from psnb._src.data.formats.tf_example import FixedLen, VarLen, encode_example
 from psnb._src.data.formats.tfrecord import TFRecords, TFRecordWriter
 from psnb._src.data.ragged import Ragged
 from psnb.errors import DatasetError
-from tests.data.formats.samples import parse_examples, records
+from tests.data.formats.samples import parse_examples
+from tests.data.formats.samples import records as read_records
 from tests.fuzz import checkpoints
 
 NAME = "fuzzed"
@@ -61,11 +62,11 @@ def _short_chunks() -> Iterator[None]:
     """Let what is read at a time be so little that even short files are several chunks."""
     size, count = 64, 3
     with ExitStack() as stack:
-        for module in (csv, text, multi_slot, tfrecord, windows):
+        for module in (csv, text, multi_slot, tfrecord, records):
             for name, value in (("CHUNK_BYTES", size), ("CHUNK_RECORDS", count)):
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, value))
-        stack.enter_context(patch.object(windows.ByteWindow.fill, "__defaults__", (size,)))
+        stack.enter_context(patch.object(records.ByteWindow.fill, "__defaults__", (size,)))
         stack.enter_context(patch.object(csv._records, "__defaults__", (count,)))
         yield
 
@@ -73,7 +74,7 @@ def _short_chunks() -> Iterator[None]:
 def _outcome(form: Any, parts: list[tuple[int, int | None]]) -> str:
     """Return what is read, or where it is refused; as text, in which NaN equals NaN."""
     try:
-        return str([row for at, end in parts for row in records(form.read(PATH, at, end=end))])
+        return str([row for at, end in parts for row in read_records(form.read(PATH, at, end=end))])
     except DatasetError as error:
         # Of a character that is cut off, decoders say it in other words at the end of a chunk.
         place = re.match(r".*? byte \d+", str(error), re.DOTALL)

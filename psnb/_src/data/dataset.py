@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from psnb._src.data.block import copied
-from psnb._src.data.context import AUTOTUNE, Options
 from psnb._src.data.dataset_sources import DatasetSources
 from psnb._src.data.file_sources import Paths, replaced_files
 from psnb._src.data.formats.files import list_files
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.nesting import as_leaf, flatten, map_leaves, unflatten
-from psnb._src.data.node import INFINITE, UNKNOWN
+from psnb._src.data.node import AUTOTUNE, INFINITE, UNKNOWN, Options
 from psnb._src.data.nodes.batching import Batch, PaddedBatch, RaggedBatch, Unbatch, Window
 from psnb._src.data.nodes.buckets import Buckets
 from psnb._src.data.nodes.cache import Cache

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
-from psnb._src.data.formats.chunks import MAX_COLUMNS, MAX_RECORD_BYTES
 from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
 from psnb._src.data.formats.files import INFER, list_files
 from psnb._src.data.formats.fixed_length import FixedLengthRecords
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.parquet import Parquet
+from psnb._src.data.formats.records import MAX_COLUMNS, MAX_RECORD_BYTES
 from psnb._src.data.formats.text import TextLines
 from psnb._src.data.formats.tf_example import FixedLen, VarLen
 from psnb._src.data.formats.tfrecord import TFRecords

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from psnb._src.data.context import Context, Counters
-from psnb._src.data.node import Node
+from psnb._src.data.node import Context, Counters, Node
 from psnb._src.data.reader import Reader
 from psnb._src.data.stages import profile_for
 from psnb._src.utils.foreign_names import SaysWhatToUse

@@ -8,8 +8,8 @@ from typing import Self
 
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.file_sources import Paths
-from psnb._src.data.formats.chunks import MAX_RECORD_BYTES
 from psnb._src.data.formats.multi_slot import Slot
+from psnb._src.data.formats.records import MAX_RECORD_BYTES
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.utils.foreign_names import FixedAttributes
 

@@ -11,8 +11,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from psnb._src.data.block import BLOCK, Block, Origin, concatenate
-from psnb._src.data.context import Context
-from psnb._src.data.node import Node, State, begin_stage
+from psnb._src.data.node import Context, Node, State, begin_stage
 from psnb.errors import DatasetError
 
 ENOUGH = 64

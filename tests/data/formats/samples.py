@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from psnb._src.data.formats.chunks import Chunk
 from psnb._src.data.formats.criteo import Criteo
 from psnb._src.data.formats.csv import Csv
 from psnb._src.data.formats.fixed_length import FixedLengthRecords
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
 from psnb._src.data.formats.parquet import Parquet
+from psnb._src.data.formats.records import Chunk
 from psnb._src.data.formats.text import TextLines
 from psnb._src.data.formats.tf_example import (
     Columns,

@@ -20,9 +20,9 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import fsspec
 import pytest
 
-from psnb._src.data.formats.chunks import CHUNK_BYTES
 from psnb._src.data.formats.csv import Csv
 from psnb._src.data.formats.parquet import Parquet
+from psnb._src.data.formats.records import CHUNK_BYTES
 from psnb._src.data.formats.text import TextLines
 from psnb._src.data.formats.tfrecord import TFRecords
 from psnb.errors import DatasetError

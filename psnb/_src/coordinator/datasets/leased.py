@@ -20,9 +20,8 @@ from psnb._src.coordinator.datasets.values import (
 from psnb._src.coordinator.datasets.whole_splits import DatasetServices, WholeSplits
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.leases import Progress
-from psnb._src.data.context import nothing_in
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.node import Node
+from psnb._src.data.node import Node, nothing_in
 from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.spec import Spec
 from psnb._src.data.splits import files_of, identity, partitions_of

@@ -20,7 +20,7 @@ from psnb._src.coordinator.datasets.values import (
     ResourceRegistry,
 )
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
-from psnb._src.data.context import nothing_in
+from psnb._src.data.node import nothing_in
 from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.monitor.progress_line import WorkDone
 from psnb.errors import ServerUnresponsiveError

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from psnb._src.data.formats.chunks import MAX_RECORD_BYTES, Chunk, check_reading
 from psnb._src.data.formats.files import INFER
+from psnb._src.data.formats.records import MAX_RECORD_BYTES, Chunk, check_reading
 from psnb._src.data.formats.text import Lines, line_splits, read_lines
 from psnb.errors import DatasetError
 

@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from psnb._src.data.formats.chunks import (
+from psnb._src.data.formats.files import INFER, compression_of, reading, size_of
+from psnb._src.data.formats.records import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
     MAX_COLUMNS,
     MAX_RECORD_BYTES,
+    ByteWindow,
     Chunk,
     FilePosition,
     check_reading,
     too_long,
+    window_on,
     within,
 )
-from psnb._src.data.formats.files import INFER, compression_of, reading, size_of
 from psnb._src.data.formats.tables import first_missing, listed, pyarrow, to_columns
-from psnb._src.data.formats.windows import ByteWindow, window_on
 from psnb._src.utils.arrays import dtype_of
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from psnb._src.data.formats.chunks import CHUNK_BYTES, CHUNK_RECORDS, LONGEST, Chunk, FilePosition
 from psnb._src.data.formats.files import INFER, check_compression, compression_of, size_of
-from psnb._src.data.formats.windows import check_begin, window_on
+from psnb._src.data.formats.records import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    LONGEST,
+    Chunk,
+    FilePosition,
+    check_begin,
+    window_on,
+)
 from psnb.errors import ConfigurationError
 
 

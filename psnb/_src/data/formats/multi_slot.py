@@ -10,15 +10,6 @@ from math import prod
 import numpy as np
 from numba import njit
 
-from psnb._src.data.formats.chunks import (
-    CHUNK_BYTES,
-    CHUNK_RECORDS,
-    MAX_RECORD_BYTES,
-    Chunk,
-    FilePosition,
-    byte_strings,
-    check_reading,
-)
 from psnb._src.data.formats.files import INFER
 from psnb._src.data.formats.numbers import (
     JUNK,
@@ -32,9 +23,19 @@ from psnb._src.data.formats.numbers import (
     read_unsigned,
 )
 from psnb._src.data.formats.pipes import piped
+from psnb._src.data.formats.records import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    MAX_RECORD_BYTES,
+    ByteWindow,
+    Chunk,
+    FilePosition,
+    byte_strings,
+    check_reading,
+    window_on,
+)
 from psnb._src.data.formats.short_numbers import short_float, short_unsigned
 from psnb._src.data.formats.text import Lines, line_splits, lines_of
-from psnb._src.data.formats.windows import ByteWindow, window_on
 from psnb._src.data.formats.words import WORD, word_at
 from psnb._src.data.ragged import Ragged
 from psnb._src.utils.checks import choice

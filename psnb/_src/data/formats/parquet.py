@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from psnb._src.data.formats.chunks import CHUNK_RECORDS, MAX_RECORD_BYTES, Chunk, checked_limit
 from psnb._src.data.formats.files import holds_nothing, reading, stored
 from psnb._src.data.formats.parquet_footer import RowGroup, read_footer
 from psnb._src.data.formats.parquet_pages import CheckedFile, TooWide
+from psnb._src.data.formats.records import CHUNK_RECORDS, MAX_RECORD_BYTES, Chunk, checked_limit
 from psnb._src.data.formats.tables import first_missing, listed, pyarrow, to_columns
 from psnb.errors import DatasetError
 

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from psnb._src.data.formats.chunks import CHUNK_BYTES
 from psnb._src.data.formats.files import compression_of, opened, reading
-from psnb._src.data.formats.windows import ByteWindow
+from psnb._src.data.formats.records import CHUNK_BYTES, ByteWindow
 from psnb._src.utils.paths import is_local
 from psnb.errors import DatasetError
 

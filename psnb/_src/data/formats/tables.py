@@ -159,12 +159,7 @@ def _chosen(names: Sequence[str], columns: list[str] | None) -> list[str]:
 def _from_frame(frame: Any, columns: list[str] | None) -> Columns:
     if type(frame).__module__.partition(".")[0] == "pandas":
         return _from_pandas(frame, columns)
-    pa = pyarrow()
-    try:
-        table = pa.table(frame)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise _not_arrows(frame, error) from error
-    return _from_arrow(table, columns)
+    return _from_arrow(_as_arrow(frame), columns)
 
 
 def _from_pandas(frame: Any, columns: list[str] | None) -> Columns:
@@ -179,19 +174,25 @@ def _from_pandas(frame: Any, columns: list[str] | None) -> Columns:
         else:
             other.append(name)
     if other:
-        pa = pyarrow()
         rest = frame.iloc[:, [names.index(name) for name in other]].reset_index(drop=True)
-        try:
-            table = pa.table(rest)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise _not_arrows(frame, error) from error
-        except OverflowError as error:  # Arrow takes Python's integers for int64
-            raise DatasetError(
-                f"{_overflowing(rest)} holds integers beyond int64 as Python's objects: convert it "
-                "with .astype('uint64'), and lists with numpy.array(each, 'uint64')"
-            ) from error
-        found |= dict(zip(other, _from_arrow(table, None).values(), strict=True))
+        found |= dict(zip(other, _from_arrow(_as_arrow(rest), None).values(), strict=True))
     return {name: found[name] for name in wanted}
+
+
+def _as_arrow(frame: Any) -> Any:
+    pa = pyarrow()
+    try:
+        return pa.table(frame)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DatasetError(
+            f"{with_article(type(frame).__name__)} has columns that Arrow does not hold: "
+            f"{truncate(str(error), 200)}"
+        ) from error
+    except OverflowError as error:  # Arrow takes Python's integers for int64
+        raise DatasetError(
+            f"{_overflowing(frame)} holds integers beyond int64 as Python's objects: convert it "
+            "with .astype('uint64'), and lists with numpy.array(each, 'uint64')"
+        ) from error
 
 
 def _overflowing(frame: Any) -> str:
@@ -202,13 +203,6 @@ def _overflowing(frame: Any) -> str:
         except OverflowError:
             return f"column {str(name)!r}"
     return "a column"
-
-
-def _not_arrows(frame: Any, error: Exception) -> DatasetError:
-    return DatasetError(
-        f"{with_article(type(frame).__name__)} has columns that Arrow does not hold: "
-        f"{truncate(str(error), 200)}"
-    )
 
 
 def _from_hugging_face(dataset: Any, columns: list[str] | None) -> Columns:

@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from psnb._src.data.formats.chunks import (
+from psnb._src.data.formats.files import INFER, compression_of, size_of
+from psnb._src.data.formats.records import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
     MAX_RECORD_BYTES,
+    ByteWindow,
     Chunk,
     FilePosition,
+    check_begin,
     check_reading,
     too_long,
+    window_on,
     within,
 )
-from psnb._src.data.formats.files import INFER, compression_of, size_of
-from psnb._src.data.formats.windows import ByteWindow, check_begin, window_on
 from psnb._src.data.formats.words import WORD, bytes_above, word_at, zeros_below
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, DatasetError

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from psnb._src.data.formats import protobuf as kernels
-from psnb._src.data.formats.chunks import byte_strings
 from psnb._src.data.formats.protobuf import BYTES, FLOATS, INTEGERS, MALFORMED, varints
+from psnb._src.data.formats.records import byte_strings
 from psnb._src.data.formats.words import WORD
 from psnb._src.data.nesting import as_array, is_text
 from psnb._src.data.ragged import Ragged

@@ -17,21 +17,22 @@ import numpy as np
 from fsspec.core import OpenFile
 from numba import njit
 
-from psnb._src.data.formats.chunks import (
+from psnb._src.data.formats.crc import masked_crc
+from psnb._src.data.formats.files import INFER, compression_of, writing
+from psnb._src.data.formats.records import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
     MAX_RECORD_BYTES,
+    ByteWindow,
     Chunk,
     FilePosition,
     byte_strings,
     check_reading,
     too_long,
+    window_on,
     within,
 )
-from psnb._src.data.formats.crc import masked_crc
-from psnb._src.data.formats.files import INFER, compression_of, writing
 from psnb._src.data.formats.tf_example import Feature, FixedLen, check_features, parse_parts
-from psnb._src.data.formats.windows import ByteWindow, window_on
 from psnb._src.data.formats.words import half_word, word_at
 from psnb._src.utils.paths import filesystem_of
 from psnb.errors import DatasetError

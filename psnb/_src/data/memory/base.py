@@ -11,10 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from psnb._src.data.context import nothing_in
 from psnb._src.data.memory.memory import Memory
 from psnb._src.data.memory.shuffle_plan import ShufflePlan
 from psnb._src.data.memory.stores import Stores, by_owner
+from psnb._src.data.node import nothing_in
 from psnb._src.data.random import as_seed
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.text import shown

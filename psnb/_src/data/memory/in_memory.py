@@ -19,9 +19,9 @@ import psutil
 
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.file_sources import Paths
-from psnb._src.data.formats.chunks import MAX_RECORD_BYTES
 from psnb._src.data.formats.files import list_files
 from psnb._src.data.formats.multi_slot import MultiSlot, Slot
+from psnb._src.data.formats.records import MAX_RECORD_BYTES
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.memory.base import DatasetInMemory
 from psnb._src.data.memory.memory import Memory

@@ -17,12 +17,11 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 import numpy as np
 
 from psnb._src.data.block import Block, read_only
-from psnb._src.data.context import Context, Counters
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.memory.examples import NumberedExamples, joined, packed, unpacked
 from psnb._src.data.memory.shuffle_plan import ShufflePlan, numbered
 from psnb._src.data.memory.store import MemoryStatistics, MemoryStore, over
-from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.node import Context, Counters, Node, NodeIterator, State
 from psnb._src.data.reader import Reader
 from psnb._src.data.spec import Spec, element_spec
 from psnb.errors import ConfigurationError, WorkerLostError

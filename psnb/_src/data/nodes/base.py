@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from psnb._src.data.block import Block
-from psnb._src.data.context import Context
-from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.node import Context, Node, NodeIterator, State
 from psnb._src.data.reader import Reader
 from psnb._src.utils.text import error_text
 from psnb.errors import DatasetError
@@ -33,6 +32,29 @@ class SingleInputIterator(NodeIterator, Generic[N]):
 
     def close(self) -> None:
         self._reader.close()
+
+
+class FromStartIterator(SingleInputIterator[N]):
+    """Reads its input from the start in any case, and again what was read before a state was taken.
+
+    The state: how far it is, and how many errors the input has raised: these come no second time.
+    """
+
+    def __init__(self, node: N, context: Context, state: State) -> None:
+        self._far: int
+        self._raised: int
+        self._far, self._raised = state or (0, 0)
+        super().__init__(node, context, [0, None, 0, self._raised])
+
+    def state(self) -> State:
+        return [self._far, self._raised]
+
+    def _take(self, limit: int) -> Block | None:
+        try:
+            return self._reader.take(limit)
+        except DatasetError:
+            self._raised += 1
+            raise
 
 
 def call(function: Callable[..., Any], element: Any) -> Any:

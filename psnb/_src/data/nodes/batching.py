@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.data.block import Block, Column, Origin, block_of, stack
-from psnb._src.data.context import Context
 from psnb._src.data.nesting import (
     Nesting,
     flatten,
@@ -21,7 +20,7 @@ from psnb._src.data.nesting import (
     paths,
     unflatten,
 )
-from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.node import Context, Node, NodeIterator, State
 from psnb._src.data.nodes.base import SingleInputIterator
 from psnb._src.data.nodes.sources import Slices
 from psnb._src.data.ragged import Ragged, as_rows
@@ -317,7 +316,7 @@ class Unbatch(Node):
         return _UnbatchIterator(self, context, state)
 
     def spec(self, run: bool) -> Spec:
-        """Return that of the input with an axis less."""
+        """Return the input's spec with an axis less."""
         spec = self.source.spec(run)
         if not of_arrays(spec):
             return None
@@ -390,7 +389,7 @@ class Window(Node):
         return None if spec is None else map_leaves(DatasetSpec, spec)
 
     def parameters(self) -> list[str]:
-        """Return those that the user gave."""
+        """Return the lengths that the user gave."""
         return [text for text in super().parameters() if "=" in text]
 
 

@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.data.block import BLOCK, Block, concatenate
-from psnb._src.data.context import Context
 from psnb._src.data.nesting import map_leaves
-from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.node import Context, Node, NodeIterator, State
 from psnb._src.data.nodes.base import call, failure
 from psnb._src.data.nodes.batching import Batch, Batching, PaddedBatch, as_one, filled
 from psnb._src.data.reader import ENOUGH, Reader

@@ -23,8 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.data.block import BLOCK, Block, concatenate, read_only
-from psnb._src.data.context import Context
-from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.node import Context, Node, NodeIterator, State
 from psnb._src.data.nodes.parts import PartReader, PartsWriter, part_name, writing
 from psnb._src.data.reader import Reader
 from psnb.errors import DatasetError

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.data.block import Block, concatenate
-from psnb._src.data.context import Context
 from psnb._src.data.nesting import Nesting, flatten, unflatten
-from psnb._src.data.node import INFINITE, UNKNOWN, Indexed, Node, NodeIterator, State
+from psnb._src.data.node import INFINITE, UNKNOWN, Context, Indexed, Node, NodeIterator, State
 from psnb._src.data.nodes.base import call, failure
 from psnb._src.data.nodes.indexed import Joined, Zipped, all_indexed, together
 from psnb._src.data.random import mixed, uniforms
@@ -293,7 +292,7 @@ class _OpenDataset:
 
 
 class _InterleaveIterator(NodeIterator):
-    """As TensorFlow's `InterleaveDataset`: a slot whose dataset ended stays empty for its turn."""
+    """As in TensorFlow: a slot whose dataset ended stays empty for its turn."""
 
     def __init__(self, node: Interleave, context: Context, state: State) -> None:
         self._node, self._context = node, context

@@ -10,9 +10,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from psnb._src.data.block import Block, Origin
-from psnb._src.data.context import Context
 from psnb._src.data.nesting import flatten
-from psnb._src.data.node import UNKNOWN, Indexed, Node, NodeIterator, State
+from psnb._src.data.node import UNKNOWN, Context, Indexed, Node, NodeIterator, State
 from psnb._src.data.nodes.indexed import SelectedRows
 from psnb._src.data.nodes.sources import Slices
 from psnb._src.data.ragged import Ragged

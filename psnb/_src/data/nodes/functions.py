@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.data.block import Block, block_of, copied, made_of
-from psnb._src.data.context import Context
 from psnb._src.data.nesting import as_leaf, flatten, flatten_like, paths, unflatten
-from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.node import Context, Node, NodeIterator, State
 from psnb._src.data.nodes.base import SingleInputIterator, call, failure, take_each
 from psnb._src.data.nodes.parallel import ParallelMapIterator
 from psnb._src.data.stacker import Stacker

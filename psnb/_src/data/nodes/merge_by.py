@@ -13,12 +13,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from psnb._src.data.block import BLOCK, Block, Column, concatenate, leaf_name, take
-from psnb._src.data.context import Context
 from psnb._src.data.nesting import paths
-from psnb._src.data.node import Node, NodeIterator, State
-from psnb._src.data.nodes.base import SingleInputIterator
+from psnb._src.data.node import Context, Node, NodeIterator, State
+from psnb._src.data.nodes.base import FromStartIterator
 from psnb._src.data.ragged import Ragged, as_rows
-from psnb.errors import DatasetError
 
 logger = logging.getLogger("psnb")
 
@@ -40,15 +38,9 @@ class MergeBy(Node):
         return _MergeIterator(self, context, state)
 
 
-class _MergeIterator(SingleInputIterator[MergeBy]):
-    """The state: how many were returned, and how many errors of the input were raised."""
-
+class _MergeIterator(FromStartIterator[MergeBy]):
     def __init__(self, node: MergeBy, context: Context, state: State) -> None:
-        self._returned: int
-        self._raised: int
-        self._returned, self._raised = state or (0, 0)
-        # From the start, but without the errors that were raised before.
-        super().__init__(node, context, [0, None, 0, self._raised])
+        super().__init__(node, context, state)
         self._read: list[Block] = []
         self._merged: Block | None = None
         self._whole = False
@@ -57,23 +49,13 @@ class _MergeIterator(SingleInputIterator[MergeBy]):
         if not self._whole:
             self._merged = self._merge()
             self._whole = True
-        if self._merged is None or self._returned >= self._merged.count:
+        if self._merged is None or self._far >= self._merged.count:
             return None
-        start, self._returned = self._returned, min(self._returned + limit, self._merged.count)
-        return self._merged.part(start, self._returned)
-
-    def state(self) -> State:
-        return [self._returned, self._raised]
+        start, self._far = self._far, min(self._far + limit, self._merged.count)
+        return self._merged.part(start, self._far)
 
     def _merge(self) -> Block | None:
-        while True:
-            try:
-                block = self._reader.take(BLOCK)
-            except DatasetError:
-                self._raised += 1
-                raise
-            if block is None:
-                break
+        while (block := self._take(BLOCK)) is not None:
             self._read.append(block)
         read, self._read = self._read, []
         return _merged_instances(concatenate(read), self._node) if read else None

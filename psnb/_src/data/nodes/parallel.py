@@ -16,8 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from psnb._src.data.block import Block
-from psnb._src.data.context import Context
-from psnb._src.data.node import Node, NodeIterator, State
+from psnb._src.data.node import Context, Node, NodeIterator, State
 from psnb._src.data.reader import Reader
 from psnb._src.utils.interrupts import Condition, uninterrupted
 from psnb._src.utils.range_set import RangeSet

@@ -17,10 +17,9 @@ import numpy as np
 from xxhash import xxh3_64
 
 from psnb._src.data.block import Block, block_of, read_only
-from psnb._src.data.context import Context
 from psnb._src.data.formats.tables import columns_of, is_table
 from psnb._src.data.nesting import is_text
-from psnb._src.data.node import UNKNOWN, Node, NodeIterator, State
+from psnb._src.data.node import UNKNOWN, Context, Node, NodeIterator, State
 from psnb._src.data.ragged import Ragged
 from psnb._src.data.spec import Spec
 from psnb._src.data.stacker import Stacker

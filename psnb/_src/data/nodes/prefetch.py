@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from psnb._src.data.block import BLOCK, Block
-from psnb._src.data.context import AUTOTUNE, Context
-from psnb._src.data.node import Node, NodeIterator, State, begin_stage
+from psnb._src.data.node import AUTOTUNE, Context, Node, NodeIterator, State, begin_stage
 from psnb._src.data.stages import StageCounters
 from psnb._src.utils.interrupts import Condition, uninterrupted
 from psnb.errors import DatasetError

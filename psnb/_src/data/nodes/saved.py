@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from psnb._src.data.block import BLOCK
-from psnb._src.data.context import Context
-from psnb._src.data.formats.chunks import CHUNK_RECORDS, Chunk
 from psnb._src.data.formats.files import size_of, stored
-from psnb._src.data.node import Node
+from psnb._src.data.formats.records import CHUNK_RECORDS, Chunk
+from psnb._src.data.node import Context, Node
 from psnb._src.data.nodes.parts import VERSION, PartReader, PartsWriter, part_name, writing
 from psnb._src.data.reader import Reader
 from psnb._src.utils.checks import path_text

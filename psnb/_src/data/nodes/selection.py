@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.data.block import BLOCK, Block
-from psnb._src.data.context import Context, Options
 from psnb._src.data.nesting import Nest, is_text
-from psnb._src.data.node import INFINITE, Indexed, Node, NodeIterator, State
-from psnb._src.data.nodes.base import SingleInputIterator
+from psnb._src.data.node import INFINITE, Context, Indexed, Node, NodeIterator, Options, State
+from psnb._src.data.nodes.base import FromStartIterator, SingleInputIterator
 from psnb._src.data.nodes.indexed import Every
 from psnb._src.data.reader import Reader
 from psnb._src.data.spec import ArraySpec, Spec
@@ -142,18 +141,9 @@ class Unique(Node):
         return _UniqueIterator(self, context, state)
 
 
-class _UniqueIterator(SingleInputIterator[Unique]):
-    """The state: how many were read, and how many errors the input has raised.
-
-    To resume, these are read again, to know which there were.
-    """
-
+class _UniqueIterator(FromStartIterator[Unique]):
     def __init__(self, node: Unique, context: Context, state: State) -> None:
-        self._behind: int  # elements that were read before the state was taken
-        self._raised: int
-        self._behind, self._raised = state or (0, 0)
-        # From the start, but without the errors that were raised before.
-        super().__init__(node, context, [0, None, 0, self._raised])
+        super().__init__(node, context, state)
         self._seen: set[Any] = set()
 
     def next_block(self, limit: int) -> Block | None:
@@ -165,24 +155,17 @@ class _UniqueIterator(SingleInputIterator[Unique]):
         return None
 
     def state(self) -> State:
-        return [max(self._behind, self._reader.position), self._raised]
+        return [max(self._far, self._reader.position), self._raised]
 
     def _catch_up(self) -> None:
-        while (missing := self._behind - self._reader.position) > 0:
+        while (missing := self._far - self._reader.position) > 0:
             block = self._reader.take(min(missing, BLOCK))
             if block is None:
-                self._behind = self._reader.position  # this error is the last one
+                self._far = self._reader.position  # this error is the last one
                 raise DatasetError(
                     "unique: the input has fewer elements than when the state was taken"
                 )
             self._seen.update(self._keys(block))
-
-    def _take(self, limit: int) -> Block | None:
-        try:
-            return self._reader.take(limit)
-        except DatasetError:
-            self._raised += 1
-            raise
 
     def _new(self, block: Block) -> np.ndarray:
         found = []

@@ -20,8 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from psnb._src.data.block import BLOCK, Block
-from psnb._src.data.context import Context
-from psnb._src.data.node import Indexed, Node, NodeIterator, State
+from psnb._src.data.node import Context, Indexed, Node, NodeIterator, State
 from psnb._src.data.nodes.shuffle_store import RowStore, grown
 from psnb._src.data.random import draw, draw_again, mixed
 from psnb._src.data.reader import Reader

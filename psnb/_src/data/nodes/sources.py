@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psnb._src.data.block import Block, block_spec, column_spec
-from psnb._src.data.context import Context
 from psnb._src.data.formats.files import missing
 from psnb._src.data.nesting import Nesting, paths, unflatten
-from psnb._src.data.node import Indexed, Node, NodeIterator, State
+from psnb._src.data.node import Context, Indexed, Node, NodeIterator, State
 from psnb._src.data.nodes.indexed import Joined, SelectedRows, Zipped
 from psnb._src.data.spec import ArraySpec, Spec, element_spec, merged
 from psnb._src.data.stacker import Stacker
