@@ -137,10 +137,6 @@ class Context:
         """Return the context for an input."""
         return replace(self, seed=mixed(self.seed, index), place=mixed(self.place, index))
 
-    def read_by(self, stage: StageCounters) -> Context:
-        """Return the context for what a stage reads."""
-        return replace(self, stage=stage)
-
     def element(self, number: int) -> Context:
         """Return the context for the dataset that is made from an element."""
         epoch = mixed(self.epoch, number) if number else self.epoch
@@ -391,7 +387,7 @@ def begin_stage(
 ) -> tuple[NodeIterator, StageCounters]:
     """Begin to iterate over a node, and count; see `StageCounters` and `Node.iterate`."""
     stage = StageCounters(node, context.place, context.stage, apart)
-    iterator = node.iterate(context.read_by(stage), state)
+    iterator = node.iterate(replace(context, stage=stage), state)
     stage.iterator = weakref.ref(iterator)
     context.counters.stages.add(stage)
     return iterator, stage

@@ -118,17 +118,6 @@ def sharded(dataset: Dataset, count: int, index: int) -> Dataset:
     return Dataset(_sharded(dataset.node, count, index))
 
 
-def check_order(dataset: Dataset) -> None:
-    """Check that the splits of a dataset, one after another, have its order.
-
-    Raises
-    ------
-    ConfigurationError
-        If a part of the chain mixes elements, or need not keep their order.
-    """
-    _check_order(dataset.node)
-
-
 def is_deterministic(node: Node) -> bool:
     """Return whether a node, by itself, gives its elements in the same order each time."""
     if isinstance(node, Map):
@@ -136,7 +125,14 @@ def is_deterministic(node: Node) -> bool:
     return not isinstance(node, WithOptions) or node.options.deterministic
 
 
-def _check_order(node: Node) -> None:
+def check_order(node: Node) -> None:
+    """Check that the splits of a dataset, one after another, have its order.
+
+    Raises
+    ------
+    ConfigurationError
+        If a part of the chain mixes elements, or need not keep their order.
+    """
     mixed = isinstance(node, Shuffle | Interleave | Sample | Buckets)
     if mixed or not is_deterministic(node):
         raise ConfigurationError(
@@ -144,7 +140,7 @@ def _check_order(node: Node) -> None:
             "each other; leave it out (of MultiSlot files: threads=1)"
         )
     for each in node.inputs:
-        _check_order(each)
+        check_order(each)
 
 
 def ends_with_prefetch(dataset: Dataset) -> bool:

@@ -397,7 +397,7 @@ class Trainer(FixedAttributes):
             )
         plain = getattr(dataset, "dataset", dataset)
         if isinstance(plain, Dataset):
-            check_order(plain)
+            check_order(plain.node)
         files = None if to is None else PredictionFiles(to)
         source = EpochSource(self.coordinator, dataset, None)
         try:
@@ -464,7 +464,7 @@ class Trainer(FixedAttributes):
                 f"infer_dask predicts for all {frame.npartitions} partitions, and the dataset "
                 f"reads {count}: choose some of the collection instead"
             )
-        check_order(dataset)
+        check_order(dataset.node)
         files = PredictionFiles(to)
         if files.path(0).suffix != ".parquet":
             raise ConfigurationError(f"infer_dask writes .parquet files, found {shown(to)}")

@@ -238,9 +238,8 @@ class TextLines:
                 raise ConfigurationError(f"there is no encoding {shown(self.encoding)}") from error
             if not one_byte:
                 raise ConfigurationError(
-                    f"lines in the encoding {shown(self.encoding)} cannot be separated "
-                    f"by their bytes; "
-                    "write the files in UTF-8"
+                    f"lines in the encoding {shown(self.encoding)} cannot be separated by their "
+                    "bytes; write the files in UTF-8"
                 )
 
     def read(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import cloudpickle
 import numpy as np
 
 from psnb._src.data.block import Block, column_bytes, concatenate, take
@@ -81,16 +79,3 @@ def joined(chunks: Sequence[NumberedExamples]) -> NumberedExamples:
         return chunks[0]
     numbers = np.concatenate([chunk.numbers for chunk in chunks])
     return NumberedExamples(numbers, concatenate([chunk.block for chunk in chunks]))
-
-
-def packed(generation: int, parcels: Sequence[tuple[int, NumberedExamples]]) -> bytes:
-    """Return chunks of a generation, each with its partition, as bytes."""
-    # Elements may be of a class that a notebook defines.
-    data: bytes = cloudpickle.dumps((generation, parcels), protocol=5)
-    return data
-
-
-def unpacked(data: bytes) -> tuple[int, list[tuple[int, NumberedExamples]]]:
-    """Return the arguments of `packed`."""
-    found: tuple[int, list[tuple[int, NumberedExamples]]] = pickle.loads(data)
-    return found

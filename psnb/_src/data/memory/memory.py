@@ -8,17 +8,19 @@ from others, and makes lost partitions again from the sources. Requests carry th
 from __future__ import annotations
 
 import itertools
+import pickle
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
+import cloudpickle
 import numpy as np
 
 from psnb._src.data.block import Block, read_only
 from psnb._src.data.dataset import Dataset
-from psnb._src.data.memory.examples import NumberedExamples, joined, packed, unpacked
+from psnb._src.data.memory.examples import NumberedExamples, joined
 from psnb._src.data.memory.shuffle_plan import ShufflePlan, numbered
 from psnb._src.data.memory.store import MemoryStatistics, MemoryStore, over
 from psnb._src.data.node import Context, Counters, Node, NodeIterator, State
@@ -248,7 +250,8 @@ class Memory:
                     parcels.setdefault(address, []).append((target, some))
             for address, several in parcels.items():
                 assert sender is not None  # all of one process have its address
-                sender.send(address, packed(new, several))
+                # Elements may be of a class that a notebook defines.
+                sender.send(address, cloudpickle.dumps((new, several), protocol=5))
         if sender is not None:
             sender.settle()
         return self.survey(generation, sent)
@@ -273,7 +276,7 @@ class Memory:
         DatasetError
             If there is no room, or the generation is over.
         """
-        generation, parcels = unpacked(data)
+        generation, parcels = pickle.loads(data)
         self._check(generation)
         for number, chunk in parcels:
             self._store.put(generation, number, chunk)
