@@ -113,7 +113,7 @@ def test_a_reader_that_is_closed_early_ends_the_command_and_its_children(
 
 
 SCRIPT = """
-from psnb._src.data.formats.multi_slot_generator import MultiSlotDataGenerator
+from psnb.data import MultiSlotDataGenerator
 
 class Numbers(MultiSlotDataGenerator):
     def generate_sample(self, line):

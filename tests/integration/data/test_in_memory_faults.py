@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -129,9 +130,10 @@ def test_a_worker_that_is_killed_while_it_takes_up_examples_costs_nothing(
         made.load_into_memory()
 
         def die_of_the_next_message() -> int:
-            from psnb._src.data import memory
+            from psnb._src.data.memory import memory
 
-            memory.unpacked = lambda data: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+            dies = SimpleNamespace(loads=lambda data: os.kill(os.getpid(), signal.SIGKILL))
+            memory.pickle = dies  # type: ignore[assignment]
             return os.getpid()
 
         pid = coordinator.schedule(die_of_the_next_message, worker=1).fetch(DEADLINE)
