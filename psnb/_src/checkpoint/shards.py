@@ -1,9 +1,9 @@
 """CheckpointReader: a checkpoint's files, checked before anything is loaded. Pure, without Dask.
 
 A file's header comes first: its description of arrays must fit the file's size and the parameter.
-Only then is the file read, piece by piece, for its checksum; a forged one may claim any size. Of
-its arrays, only those whose numbers matter are read into memory, for example ids. So a check needs
-memory for the ids of one shard only.
+Only then is the file read, piece by piece, for its checksum; a forged one may claim any size. Only
+arrays whose numbers matter are read into memory, for example ids. So a check needs memory for the
+ids of one shard only.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def frames_and_pandas(method: str) -> tuple[Any, Any]:
 class _RowReader:
     """Reads rows of a table as a frame of pandas.
 
-    No two are equal for Dask: it would take the rows of an earlier moment for those of a later one.
+    No two are equal for Dask: otherwise it would use the rows of an earlier moment for a later one.
     """
 
     table: Any  # an Embedding

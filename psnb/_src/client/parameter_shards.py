@@ -1,4 +1,4 @@
-"""ParameterShards: what psnb knows of a variable or embedding, and the access to its shards.
+"""ParameterShards: a variable or embedding inside psnb, and the access to its shards.
 
 Users hold a `Variable` or an `Embedding`, which refers to a `ParameterShards`. It is a
 description and keeps no values, so any number of threads may use one. It pickles into closures

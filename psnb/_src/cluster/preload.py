@@ -3,14 +3,14 @@
 A notebook's stop button, like Ctrl-C in a terminal, interrupts the whole process group. Without
 this it would end the workers, and the servers with all parameters.
 
-What a process does after its worker has closed and its exit handlers have run is Python's taking
-itself apart. There the garbage collector looks through all objects again and again: with torch or
-jax and numba imported that takes seconds on a busy machine, more than Dask waits for before it
-kills. So it does so once, and what is left then is not garbage.
+After its worker has closed and its exit handlers have run, a process only tears Python down. There
+the garbage collector looks through all objects again and again: with torch or jax and numba
+imported that takes seconds on a busy machine, more than Dask waits for before it kills. So it does
+so once, and what is left then is not garbage.
 
-Modules are still cleared, and ``__del__`` is called, but not of what only the collector would find
-later: objects in cycles. Of these Python does not promise it; files among them would lack their
-ends, so what is open is written before. (To end with ``os._exit``, as multiprocessing does where it
+Modules are still cleared, and ``__del__`` is called, but not on objects in cycles, which only the
+collector would find later. Python does not promise it for them; open files among them would lack
+their ends, so they are flushed before. (To end with ``os._exit``, as multiprocessing does where it
 forks, would be a little faster, and lose all of these.)
 """
 

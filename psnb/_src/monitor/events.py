@@ -139,7 +139,7 @@ class Event:
 class EventLog:
     """The latest events of a coordinator or strategy; each is logged under ``psnb`` as well.
 
-    Of one kind at most `MOST_WARNINGS` a minute are logged as warnings.
+    At most `MOST_WARNINGS` a minute of one kind are logged as warnings.
 
     How many there were of each kind is never forgotten. Thread-safe.
 

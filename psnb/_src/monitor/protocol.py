@@ -1,6 +1,6 @@
 """The wire contract between coordinators and their views: the widget and JupyterLab's panel.
 
-Everything travels as JSON text. ``extension/write_protocol.py`` makes types of TypeScript of these,
+Everything travels as JSON text. ``extension/write_protocol.py`` writes these types in TypeScript,
 and ``tests/monitor/fixtures/protocol.json`` has an example of each message, which both sides test.
 
 ::

@@ -1,4 +1,4 @@
-"""What the error of a lost shard says: what has happened, and the ways on.
+"""The text of the error for a lost shard: what has happened, and what can be done.
 
 A worker that finds a shard gone knows neither what else is lost nor whether there is a checkpoint.
 The process that runs the reconciler knows both: it completes the error, whether it was raised there

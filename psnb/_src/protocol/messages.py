@@ -87,7 +87,7 @@ class RunClosures(ToWorker, frozen=True):
 
 
 class RecallClosures(ToWorker, frozen=True):
-    """Return those of these closures that are not begun; the others end with the step they do."""
+    """Return the closures of these that are not begun; the others end with their present step."""
 
     closures: Sequence[int]
 
@@ -143,7 +143,7 @@ class ClosureResult(Struct, frozen=True, gc=False):
 
     closure: int
     steps: int  # how many are done
-    ended: bool  # else it goes on
+    ended: bool  # else it continues
     succeeded: bool  # else the step behind them raised, and it has ended
     payload: bytes  # the metrics that they have reported; or the pickled exception
     values: Sequence[bytes]  # what each has returned, pickled, if it is wanted
@@ -151,7 +151,7 @@ class ClosureResult(Struct, frozen=True, gc=False):
     pushed: bool  # they have pushed gradients
     staleness: Sequence[int]  # of their updates, if there are any
     # Writer and number of the commit of one more step that has returned, which may be applied or
-    # not: the notebook asks the servers. What is above is that step's then.
+    # not: the notebook asks the servers. The fields above are that step's then.
     in_doubt: tuple[str, int] | None = None
 
 
@@ -230,7 +230,7 @@ class ChainsRead(ToNotebook, frozen=True):
 
 
 class WorkerLeaves(ToNotebook, frozen=True):
-    """Dask closes the worker: send no more closures."""
+    """Dask closes the worker: stop sending closures."""
 
 
 class Inquiry(Message, frozen=True):

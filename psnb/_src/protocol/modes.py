@@ -27,19 +27,19 @@ class Async(Mode):
     are applied, the values that it has read may be out of date by any number of updates;
     ``coordinator.statistics().staleness`` measures how many. No worker waits for another.
 
-    As TensorFlow's ``ParameterServerStrategyV2`` and Paddle's ``a_sync``; Dean et al., *Large Scale
-    Distributed Deep Networks*, NIPS 2012.
+    As in TensorFlow's ``ParameterServerStrategyV2`` and Paddle's ``a_sync``; Dean et al., *Large
+    Scale Distributed Deep Networks*, NIPS 2012.
     """
 
 
 @dataclass(frozen=True)
 class Sync(Mode):
-    """Closures run in rounds; the average of what a round pushes is one update.
+    """Closures run in rounds; the average of a round's pushes is one update.
 
     All closures of a round read the same parameters: none begins before the previous round has
     ended and was applied. For each variable and embedding that was pushed, a round is one step of
-    the optimizer, with the mean of the gradients of the closures of the round that pushed anything,
-    each weighted by what its batch counts; in an embedding the gradients of equal ids are summed.
+    the optimizer, with the mean of the gradients of the round's closures that pushed anything, each
+    with the weight of its batch; in an embedding the gradients of equal ids are summed.
     ``clipnorm`` applies to that mean. So the result equals, up to rounding, that of one process
     that trains on the batches of a round joined into one, where the loss is a mean.
 
@@ -62,7 +62,7 @@ class Sync(Mode):
     and ``drain`` end a round that is not full; so checkpoints are complete after them. In a
     closure, ``assign`` and similar writes take effect at its end, as in other modes; its reads do
     not see its own pushes; ``push(immediate=True)`` is refused. A push from the notebook takes
-    effect at once.
+    effect immediately.
 
     A round is applied on all servers or on none. It can be lost although its closures have
     returned: if the coordinator is closed before, or if a server is lost when the round should be
@@ -141,8 +141,9 @@ class Geo(Mode):
     another algorithm: fewer messages, and parameters that are up to ``closures`` closures behind on
     each worker. Only pushes are averaged: ``assign`` and similar writes, and the shows and clicks
     of a `CtrAccessor`, are made unchanged on the servers, with the same exchange. (Later closures
-    of the worker see ``assign`` and similar writes at once.) In a closure, ``push(immediate=True)``
-    changes the copy at once; other writes with ``immediate=True`` change the servers at once.
+    of the worker see ``assign`` and similar writes immediately.) In a closure,
+    ``push(immediate=True)`` changes the copy immediately; other writes with ``immediate=True``
+    change the servers immediately.
 
     An exchange is one commit: all writes of its closures are applied, on all servers, or none is.
     So a closure counts wholly or is lost wholly. It can be lost although it has returned: if its

@@ -108,7 +108,7 @@ def find(keys, rows, ids, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def find_or_add(keys, rows, ids, admitted, min_count, count, free, out, by_row):  # type: ignore[no-untyped-def]
-    """Look up ids; those seen often enough get the next rows from ``count``.
+    """Look up ids; ids that were seen often enough get the next rows from ``count``.
 
     ``admitted`` (bool) says which may get one, or is empty: all may. ``by_row`` gets the id of each
     new row. Ends early when no slot may be taken any more (``free``), or ``by_row`` is full, or

@@ -9,7 +9,7 @@ A new replica is filled while the shard is in use, with one segment under way at
 that is equal already, because the shard was handed over, is just *attached*. Both sides count
 changes, so a replica that has missed one is noticed.
 
-Threads: the server's event loop only; nothing here blocks. The states are those of
+Threads: the server's event loop only; nothing here blocks. The states are in
 `psnb._src.placement.status.ReplicaState`.
 """
 

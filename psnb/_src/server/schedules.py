@@ -1,7 +1,7 @@
 """Learning-rate schedules, by the table's count of updates. Pure.
 
 A schedule is a frozen description and a function of the step: 0 for the first update of a table,
-one more for each that it has applied. Names and formulas are those of Keras and optax. Any other
+one more for each that it has applied. Names and formulas are as in Keras and optax. Any other
 function of the step becomes a `RateFunction`. The checks of fields are those of optimizers, too.
 """
 

@@ -1,1 +1,1 @@
-"""ParameterServerStrategy: where parameters are, and how their servers are looked after."""
+"""ParameterServerStrategy: where parameters are, and the upkeep of their servers."""

@@ -1,4 +1,4 @@
-"""Ownership: what a strategy's owner registers at the scheduler, so that others find the strategy.
+"""Ownership: a strategy's registration at the scheduler, by which others find the strategy.
 
 On the client's event loop. The scheduler refuses one whose strategy was taken over
 (`psnb._src.placement.registry`).

@@ -418,7 +418,8 @@ class Trainer(FixedAttributes):
     def infer_dask(self, dataset: Dataset, to: str) -> Any:
         """Predict for every row of a Dask DataFrame; return a frame aligned with it.
 
-        As `infer_from_dataset` does, now, into files; so predictions are not lost with the workers.
+        Like `infer_from_dataset`, immediately and into files: so predictions are not lost with the
+        workers.
 
         Parameters
         ----------

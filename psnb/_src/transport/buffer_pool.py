@@ -21,7 +21,7 @@ import numpy as np
 from psnb._src.utils.memory import pages
 
 MOST_BYTES = 1 << 27
-"""Of a pool. Larger messages, and those that come while all is taken, get other memory."""
+"""Of a pool. Larger messages, and messages while all is taken, get other memory."""
 
 KEPT_BYTES = 1 << 26
 """Of these, what is kept while it is not used."""

@@ -1,4 +1,4 @@
-"""Message: what psnb's processes say to each other, whole or as a part. Pure.
+"""Message: a message between psnb's processes, or a part of one. Pure.
 
 Messages travel as plain tuples of a name and fields, which pickle in a tenth of the time: pickle
 looks up each class where it is defined, in each message. Both ends have the same classes.

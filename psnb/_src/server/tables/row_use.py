@@ -28,8 +28,8 @@ class CtrAccessor:
     The names and defaults of Paddle's ``CtrCommonAccessor``. Differences: decay and the count of
     days are `Embedding.end_day`, deletion is `Embedding.shrink` (Paddle decays while it shrinks,
     and counts days while it saves); gradients are summed, not divided by shows (``show_scale``); a
-    row is made whole at once (``embedx_threshold``); checkpoints have all rows
-    (``base_threshold``, ``delta_threshold``, ``delta_keep_days``).
+    row is made as a whole (``embedx_threshold``); checkpoints have all rows (``base_threshold``,
+    ``delta_threshold``, ``delta_keep_days``).
 
     A row's score is ``nonclk_coeff * (show - click) + click_coeff * click``.
 
