@@ -27,40 +27,43 @@ from pathlib import Path
 ROOMS = {
     "commits": (
         [
-            *("server/commit_log.py", "parameters/commit*.py", "parameters/updates.py"),
-            *(f"coordinator/queue/{name}.py" for name in ("fates", "halfway", "resolver")),
+            *("server/commit_log.py", "client/commit.py", "client/updates.py"),
+            *("client/numbering.py", "coordinator/workers/resolve.py"),
         ],
-        ["server", "parameters", "coordinator", "model"],
+        ["server", "client", "coordinator", "model"],
         ["commit*", "exactly*", "mode_faults", "sync*", "worker_faults", "server_faults"],
     ),
     "queue": (
-        ["coordinator/queue/*.py"],
+        ["coordinator/queue.py", "coordinator/scheduling/*.py"],
         ["coordinator", "model"],
         ["scheduling", "semantics", "pause", "cancelling", "staleness", "sync*", "worker_faults"],
     ),
     "leases": (
-        ["coordinator/datasets/*.py", "runtime/leasing.py", "runtime/taken_elements.py"],
-        ["coordinator", "runtime"],
+        [
+            *("coordinator/scheduling/*lease*.py", "coordinator/datasets/*.py"),
+            *("worker/leas*.py", "worker/taken.py"),
+        ],
+        ["coordinator", "worker"],
         ["leases", "sync_epochs", "resuming", "resumed_trainers", "in_memory*", "per_worker"],
     ),
     "server": (
-        ["server/*.py"],
-        ["server", "parameters", "checkpoint"],
+        ["server/*.py", "server/tables/*.py"],
+        ["server", "client", "checkpoint"],
         ["server_faults", "replicas", "optimizers", "ctr", "states", "recovery", "rebalance"],
     ),
     "checkpoint": (
         ["checkpoint/*.py"],
-        ["checkpoint", "export"],
+        ["checkpoint"],
         ["saving", "writing", "deltas", "hostile*", "recovery", "resuming", "s3"],
     ),
     "data": (
-        ["data/*.py", "data/nodes/*.py", "data/formats/*.py", "data/memory/*.py"],
+        ["data/*.py", "data/*/*.py"],
         ["data"],
         ["leases", "in_memory*", "per_worker", "trainer"],
     ),
     "models": (
-        ["models/*.py", "torch_models/*.py", "jax_models/*.py", "keras_models/*.py"],
-        ["models", "torch_models", "jax_models", "keras_models"],
+        ["models/*.py", "models/*/*.py"],
+        ["models"],
         ["torch*", "jax*", "keras*", "export", "section"],
     ),
 }
@@ -123,7 +126,10 @@ def chosen(root: Path, count: int, seed: int) -> list[Mutant]:
     result: list[Mutant] = []
     groups: dict[str, list[list[Mutant]]] = {}
     for room, (patterns, _, _) in ROOMS.items():
-        files = sorted({file for pattern in patterns for file in package.glob(pattern)})
+        found = {pattern: list(package.glob(pattern)) for pattern in patterns}
+        if missing := [pattern for pattern, files in found.items() if not files]:
+            raise LookupError(f"{room}: no file is {', '.join(missing)}")
+        files = sorted({file for files in found.values() for file in files})
         kinds: dict[str, list[Mutant]] = {}
         for file in files:
             name = str(file.relative_to(root))
