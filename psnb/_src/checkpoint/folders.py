@@ -1,4 +1,4 @@
-"""Folders of checkpoints, wherever they are: which store each has, and what is there. Pure."""
+"""Folders of checkpoints, local or not: the store of each, and its content. Pure."""
 
 from __future__ import annotations
 

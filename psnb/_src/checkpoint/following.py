@@ -1,4 +1,4 @@
-"""NewerCheckpoint: a checkpoint that predictions use, read without what is known already. Pure.
+"""NewerCheckpoint: a checkpoint for predictions, of which only new files are read. Pure.
 
 A follower asks for a folder's newest checkpoint again and again. Files that the one before
 had, too, are not read again; a delta shares all but its own with those before it.

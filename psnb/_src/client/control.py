@@ -83,7 +83,7 @@ class ControlConnection:
     async def ask(self, operation: HostOperation) -> Any:
         """Run an operation of the server itself and return its result; without a time limit.
 
-        The caller watches `heard`, and gives up when it does not change for too long.
+        The caller watches `heard`, and stops waiting when it does not change for too long.
 
         Raises
         ------

@@ -39,7 +39,7 @@ class Roles:
 
 
 def identity(client: Client) -> dict[str, Any]:
-    """Return the scheduler's description of its cluster and all of its workers that are heard.
+    """Return the scheduler's description of its cluster and all of its responding workers.
 
     Not `Client.scheduler_info`: it returns a copy that the client itself renews every two seconds,
     without workers, so that now and then a cluster seems to have no workers.
@@ -187,7 +187,7 @@ class WorkerNames:
 
 
 def _wanted(address: str, name: str) -> str:
-    """Return what a worker is to be called if no other is; empty for any number."""
+    """Return the name that a worker should get if it is free; empty for any number."""
     if _is_no_name(address, name):
         return ""
     return f"worker-{int(name)}" if name.isdecimal() else name

@@ -38,9 +38,9 @@ _with_script = spawn.get_preparation_data
 def script_hidden() -> Iterator[None]:
     """Have nannies start processes that do not import this one's script, until the block ends.
 
-    All other processes are started as usual, and the script itself sees nothing of it. Relies
-    on ``multiprocessing.spawn.get_preparation_data``, which tells a process what it needs to know
-    of its parent, also one that a fork server starts; and on the name of nannies' processes.
+    All other processes are started as usual, and the script itself does not notice it. Relies on
+    ``multiprocessing.spawn.get_preparation_data``, which tells a process what it needs to know of
+    its parent, also one that a fork server starts; and on the name of nannies' processes.
     """
     global _starting
     with _lock:

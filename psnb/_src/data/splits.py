@@ -188,7 +188,7 @@ def _ranges(node: Files, count: int) -> list[tuple[FileRange, ...]]:
     """Return the files of each part: neighbours, and pieces of large ones."""
     sizes = _sizes([each.path for each in node.files], count)
     share = max(1, sum(sizes) // count)
-    # Where there are enough files, one is cut only if it would hold up the others.
+    # Where there are enough files, one is cut only if it would delay the others.
     large = share if len(node.files) < count else 2 * share
     cut = getattr(node.format, "splits", None)
     pieces: list[FileRange] = []

@@ -90,7 +90,7 @@ class StageCounters:
         return block
 
     def statistics(self) -> StageStatistics:
-        """Return what it has counted, and what is in its iterator's buffer."""
+        """Return its counts, and how many elements are in its iterator's buffer."""
         iterator = self.iterator()
         level, limit = (iterator.level() if iterator is not None else None) or (None, None)
         return StageStatistics(

@@ -252,7 +252,7 @@ def _weather_key(columns: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _standardised(dense: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """Return `dense` as float32, scaled by the rows `train`, with 0 for what is missing."""
+    """Return `dense` as float32, scaled by the rows `train`, with 0 for missing values."""
     mean, std = np.nanmean(dense[train], 0), np.nanstd(dense[train], 0)
     scaled = np.clip((dense - mean) / std, -_CLIP, _CLIP).astype(np.float32)
     return np.where(np.isnan(scaled), np.float32(0), scaled)

@@ -42,7 +42,7 @@ from psnb.errors import ConfigurationError
 logger = logging.getLogger("psnb")
 
 _MOST, _FEW = 10, 3
-"""How many differences of a kind, and how many names in a line, are listed one by one."""
+"""How many differences of a kind, and how many names in a line, are listed."""
 
 
 class WantedTable(NamedTuple):
@@ -161,7 +161,7 @@ def place_model(
     clips_each: bool = False,
     apart: Callable[[str], object] = lambda name: None,
 ) -> ModelValues:
-    """Put what a model needs on the servers, or take up what is there of it.
+    """Put a model's parameters on the servers, or adopt present ones.
 
     Parameters
     ----------

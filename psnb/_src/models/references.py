@@ -32,7 +32,7 @@ def leads_to(value: object, known: NameOf, skipped: tuple[type, ...] = ()) -> st
 
 
 def used_global(function: FunctionType, known: NameOf) -> tuple[str, str] | None:
-    """Return a global that a function itself uses and that is known, by its name and what it is."""
+    """Return a wanted global that a function itself uses, by its name and value."""
     for code in _codes(function.__code__):
         for name in code.co_names:  # attributes are among them
             if (what := known(function.__globals__.get(name))) is None:

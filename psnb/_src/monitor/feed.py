@@ -1,7 +1,7 @@
 """Feed: turns a coordinator's records into the updates for one view. Pure.
 
-It remembers what it has sent, so that every update carries only what is new. Not thread-safe: only
-its publisher's thread uses it.
+It remembers what it has sent, so that every update carries only changes. Not thread-safe: only its
+publisher's thread uses it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Feed:
         self._at = self._starved_at = -math.inf
 
     def next(self, viewed: Viewed, now: float, full: bool = False) -> Update | None:
-        """Return what is new.
+        """Return the changes.
 
         Parameters
         ----------

@@ -214,7 +214,7 @@ class History:
     def metrics(self) -> dict[str, MetricStatistics]:
         """Return the newest figures of each metric, by name; without totals.
 
-        Each is followed by its validation, and what is not a metric of the model comes last.
+        Each is followed by its validation; values that are no metrics of the model come last.
         """
         with self._lock:
             found = {

@@ -147,7 +147,7 @@ class MergedMetrics:
         while self._arrived:
             try:
                 numbers, found = pickle.loads(self._arrived.popleft())
-            except Exception as error:  # what is needed for a metric of the user's may be missing
+            except Exception as error:  # a module for a metric of the user's may be missing
                 self._complain(f"what a closure reported could not be unpickled: {text_of(error)}")
                 continue
             for name, (total, weight, not_finite) in numbers.items():

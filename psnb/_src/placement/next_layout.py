@@ -18,7 +18,7 @@ newest placement that has reached it (`psnb._src.server.server`). At every step:
   still answers. If it is gone before that, it is like any other server that is gone.
 
 After van Renesse and Schneider, *Chain Replication for Supporting High Throughput and
-Availability*, OSDI 2004, where a master decides likewise.
+Availability*, OSDI 2004, where a master decides in the same way.
 """
 
 from __future__ import annotations

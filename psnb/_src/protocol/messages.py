@@ -35,7 +35,7 @@ class SessionOpening(Struct, frozen=True):
 
 
 def held_seconds(workers: int) -> float:
-    """Return for how long each worker holds back what steps of its runs have done.
+    """Return for how long each worker holds back the reports of its steps.
 
     The notebook gets twenty reports a second, and more with hundreds of workers: no worker's
     figures should be older than five seconds.

@@ -94,9 +94,9 @@ class BoundedStaleness(Mode):
     """As `Async`, but no update is staler than a bound.
 
     The staleness of an update is the number of updates by other closures that were applied between
-    what its closure read first and its own commit. A closure waits to begin until no running
-    closure, itself included, could then exceed the bound. So the bound holds whichever worker is
-    slow; ``coordinator.statistics().staleness`` shows it. With 0, one closure runs at a time.
+    its closure's first read and its own commit. A closure waits to begin until no running closure,
+    itself included, could then exceed the bound. So the bound holds whichever worker is slow;
+    ``coordinator.statistics().staleness`` shows it. With 0, one closure runs at a time.
 
     The cost: at most ``updates + 1`` closures run at the same time, and workers wait for a closure
     that takes much longer than the others.

@@ -39,7 +39,7 @@ process. (Those of a table took at most 4 MB when they were loaded from numba's 
 
 
 def build(creation: CreateTable) -> Table:
-    """Make a table; `MemoryError` if there is no memory to compile what it needs."""
+    """Make a table; `MemoryError` if there is no memory to compile its loops."""
     require_room(COMPILING)
     match creation:
         case CreateDense(name, values, optimizer):

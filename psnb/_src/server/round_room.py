@@ -120,7 +120,7 @@ def room_for(table: Table, blends: bool) -> RoundRoom:
 
 
 class _BlendRoom(RoundRoom):
-    """Averages what the blends of each closure come to, one after the other."""
+    """Averages the composed blends of each closure."""
 
     def __init__(self, table: DenseTable) -> None:
         super().__init__()

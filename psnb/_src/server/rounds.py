@@ -2,8 +2,8 @@
 
 Pushes are kept by closure, not summed as they come. So only closures that have completed count, and
 the sum is taken in the order in which the notebook names them: it is the same each time to the last
-digit. The memory for it is got with each push (`psnb._src.server.round_room`): a closure whose push
-has none fails, and the round ends without it.
+digit. The memory for it is reserved with each push (`psnb._src.server.round_room`): a closure whose
+push has none fails, and the round ends without it.
 
 Not thread-safe; the server's one thread is its only user.
 """

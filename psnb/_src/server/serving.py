@@ -68,7 +68,7 @@ _LOOK_WHETHER_EMPTY = 0.05
 
 
 class _Server:
-    """A server, Dask's key of it, and the connection over which its strategy was last heard."""
+    """A server, Dask's key for it, and the latest connection of its strategy."""
 
     def __init__(
         self,

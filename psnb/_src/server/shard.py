@@ -193,8 +193,8 @@ class ParameterShard:
     def _prepare(self, commit: Commit, part: Part) -> LogEntry:
         """Prepare a part of a commit, so that applying it cannot fail.
 
-        All checks are made, and all memory is got. The shards of other servers do so as well before
-        one of them changes anything.
+        All checks are made, and all memory is reserved. The shards of other servers do so as well
+        before one of them changes anything.
         """
         for write in part.writes:
             self.table(write.table).check_write(write.operation)

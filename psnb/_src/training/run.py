@@ -43,7 +43,7 @@ _ON_BATCH_EVERY = 0.25
 """Seconds between two calls of `Callback.on_batch`, at least."""
 
 _PATIENCE = 0.8
-"""Seconds that batches get to end after an interrupt, which is to be raised within one."""
+"""Seconds that batches get to end after an interrupt, which must be raised within one."""
 
 _LOOK = 0.01
 
@@ -126,7 +126,7 @@ class TrainingRun:
         self._reason = reason
 
     def prepare(self, restore: Callable[[], object]) -> None:
-        """Begin what is left of an epoch; restore parameters if that fits the dataset."""
+        """Begin the rest of an epoch; restore parameters if that fits the dataset."""
         try:
             if self._rest is not None and self._done < self._plan.epochs:
                 self._begun = self._plan.source.begin(self._done + 1, self._rest)
@@ -286,7 +286,7 @@ class TrainingRun:
         return {"epoch": done, "rows": saved_rows(rows[:done]), "iterator": rest, "part": part}
 
     def _content(self) -> dict[str, Any]:
-        """Return what is kept with a checkpoint; any thread, while no closure runs."""
+        """Return the metadata for a checkpoint; any thread, while no closure runs."""
         return {**self._plan.metadata, **self._state()}
 
     def _save(self, *, last: bool = False) -> None:

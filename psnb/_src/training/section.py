@@ -35,7 +35,7 @@ _FAILED = (ClosureStatus.FAILED, ClosureStatus.CANCELLED)
 class PipelineStage(Protocol):
     """A part of a model; `psnb.jax.stage` and `psnb.torch.stage` make one.
 
-    It recomputes what it needs from its inputs, so any worker can do any of its closures.
+    It recomputes activations from its inputs, so any worker can do any of its closures.
     """
 
     def forward(self, inputs: Any) -> Any:

@@ -24,7 +24,7 @@ MOST_BYTES = 1 << 27
 """Of a pool. Larger messages, and messages while all is taken, get other memory."""
 
 KEPT_BYTES = 1 << 26
-"""Of these, what is kept while it is not used."""
+"""How much of it is kept while it is not used."""
 
 _LARGEST = 1 << 24
 """Bytes of the largest block that is used again."""

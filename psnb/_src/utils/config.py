@@ -86,4 +86,4 @@ def _plain(value: Any) -> Any:
         return number if math.isfinite(number) else {_FLOAT: str(number)}
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
-    return {NAME_KEY: _kind(type(value))}  # that much is known of it, and nothing makes it again
+    return {NAME_KEY: _kind(type(value))}  # only its name is known: it cannot be made again

@@ -113,7 +113,7 @@ class Inbox:
     def ask(self, command: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
         """Have a command carried out, and return what it returns, or raise what it raises.
 
-        If an interrupt ends the waiting, ``undo`` is called on the loop with what it has returned.
+        If an interrupt ends the waiting, ``undo`` is called on the loop with its result.
         """
         if self.here():
             with self._turn():

@@ -5,11 +5,11 @@ thread, and as a rule the handler raises KeyboardInterrupt there: also between t
 block that releases it, or between two halves of an update. That harms other threads: an event loop
 that waits for a lock which is never released waits for ever.
 
-So psnb does such things in *sections* (`uninterrupted`). There psnb's handler replaces the one that
-was set, by any library. It raises nothing, it only notes the interrupt. When the outermost section
-ends, the other handler is put back and, if an interrupt was noted, called: that is where it
-strikes. A section must be short, and may wait only by `sleep`, which an interrupt ends: it strikes
-there, as any call may raise, and the sections around it end as on any other exception.
+So psnb does such things in *sections* (`uninterrupted`). There psnb's handler replaces the present
+one. It raises nothing, it only notes the interrupt. When the outermost section ends, the other
+handler is restored and, if an interrupt was noted, called: that is where it strikes. A section must
+be short, and may wait only by `sleep`, which an interrupt ends: it strikes there, as any call may
+raise, and the sections around it end as on any other exception.
 
 An interrupt that strikes at the end of a section that raises has that exception as its context.
 

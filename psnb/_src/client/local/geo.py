@@ -2,7 +2,7 @@
 
 A `ServerClient` for closures in front of the real one. Reads are answered from copies, which are
 fetched when first used; a closure's writes are applied to them when it commits. `exchange` sends
-the servers what was learned, and all other writes, as one commit, and drops the copies. So a
+the servers the learned changes, and all other writes, as one commit, and drops the copies. So a
 closure counts wholly or not at all, also when a worker dies.
 
 Threads: all closure threads of a worker share the copies. Between two exchanges they are a `_Cycle`

@@ -78,8 +78,8 @@ def read_unsigned(data, at, stop):  # type: ignore[no-untyped-def]
 def read_float(data, at, stop):  # type: ignore[no-untyped-def]
     """Read a float32 that ends before ``stop`` or at a space.
 
-    Returns the number, the position after it or after what is there instead, and `OK` or
-    `UNKNOWN`: then `nearest_float32` must read it, if it is one.
+    Returns the number, the position after it or after the text in its place, and `OK` or `UNKNOWN`:
+    then `nearest_float32` must read it, if it is a number.
     """
     negative = False
     if at < stop:

@@ -62,7 +62,7 @@ def short_unsigned(low, high):  # type: ignore[no-untyped-def]
 
     Returns the number and how many bytes it takes, 0 if there is no such number.
     """
-    # The byte of a digit is then what it is worth.
+    # The byte of a digit is then its value.
     low, high = low ^ _ZEROS, high ^ _ZEROS
     others = bytes_above(low, 9)
     if others:

@@ -89,7 +89,7 @@ _MEMORY = 1 << 27
 
 
 class Decompressed(io.RawIOBase):
-    """What a file of one or several streams, one after the other, holds, in bounded memory.
+    """The content of a file of one or several streams, one after the other, in bounded memory.
 
     Python's own class sets no limit, and takes what follows the zeros between two streams for none.
 

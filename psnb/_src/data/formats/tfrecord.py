@@ -88,7 +88,7 @@ class TFRecordWriter:
         self._append(length + _crc(length) + data + _crc(data))
 
     def close(self) -> None:
-        """Write what is left and close the file.
+        """Write the rest and close the file.
 
         Raises
         ------

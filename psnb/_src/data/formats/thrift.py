@@ -39,7 +39,7 @@ def signed(data, at):  # type: ignore[no-untyped-def]
 def read_struct(data: np.ndarray, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
     """Read a structure (uint8) without lists, sets and maps, which headers of pages do not have.
 
-    So nothing is ever larger than what it is read from.
+    So nothing is ever larger than its source.
 
     Returns
     -------

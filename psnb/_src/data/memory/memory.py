@@ -166,10 +166,10 @@ class Memory:
         self._forgotten: set[int] = set()
 
     # Each of the methods up to `forget` is called by `Stores`, perhaps from another process, and
-    # returns what is here then.
+    # returns the partitions that are here then.
 
     def survey(self, generation: int, sent: int = 0) -> StoreContents:
-        """Return what is here of a generation."""
+        """Return the partitions of a generation that are here."""
         return StoreContents(self._address, self._part, self._store.statistics(generation), sent)
 
     def load(self, generation: int, number: int) -> StoreContents:
@@ -263,7 +263,7 @@ class Memory:
         return self.survey(generation)
 
     def forget(self, generation: int, current: int) -> StoreContents:
-        """Free the partitions of a generation that failed; return what is here of the current."""
+        """Free the partitions of a generation that failed; return the current one's here."""
         self._forgotten.add(generation)
         self._store.forget(generation)
         return self.survey(current)

@@ -221,7 +221,7 @@ class _CacheIterator(NodeIterator):
         below = context.child(0)
         below = replace(below, epoch=0, seed=below.seed if seed is None else seed)
         self._seed = below.seed
-        # What was returned and raised before the state was taken.
+        # How much was returned and raised before the state was taken.
         self._behind, self._known = self._position, self._errors
         self._reader = Reader(node.source, below)
         self._writer = node.writer(self._seed)

@@ -120,7 +120,7 @@ class Concatenate(Node):
 
 
 def common_spec(specs: list[Spec]) -> Spec:
-    """Return what holds for elements of any of the specs; None if nothing is known of one.
+    """Return the spec of elements of any of the specs; None if one is unknown.
 
     Raises
     ------

@@ -195,7 +195,7 @@ class _FilesIterator(NodeIterator):
             leaves, nesting = flatten(records.columns)
             numbers = np.arange(records.first, records.first + records.count)
             origin = Origin(np.full(records.count, path, object), numbers)
-            loose = getattr(records, "loose", False)  # a format of the user's has no such thing
+            loose = getattr(records, "loose", False)  # a format of the user's has none
             self._chunk = Block(nesting, tuple(leaves), records.count, origin, loose)
             self._used, self._skip = self._skip, 0
             self._next = records.next_offset, records.first + records.count

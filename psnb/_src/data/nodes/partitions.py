@@ -160,7 +160,7 @@ class Partitions(Node):
 
 
 class _PartitionsIterator(NodeIterator):
-    """The state: which part, how many of its rows were taken, and what is known of partitions."""
+    """The state: the part, how many of its rows were taken, and the known sizes of partitions."""
 
     def __init__(self, node: Partitions, context: Context, state: State) -> None:
         self._node, self._stage = node, context.stage

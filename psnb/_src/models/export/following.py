@@ -53,7 +53,7 @@ class Following:
         weakref.finalize(model, _end, self._ended, self._thread)
 
     def end(self) -> None:
-        """End it, and wait for what it is reading; idempotent."""
+        """End it, and wait for its reading; idempotent."""
         self._ended.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()

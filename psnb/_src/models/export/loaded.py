@@ -209,7 +209,7 @@ class LoadedModel:
         return newer
 
     def close(self) -> None:
-        """End following; it predicts on with what it has. Idempotent."""
+        """End following; it predicts with its present checkpoint from then on. Idempotent."""
         with self._changing:
             following, self._following = self._following, None
         if following is not None:
@@ -306,7 +306,7 @@ class LoadedModel:
                 )
             frame = frame[names]
         made = _FramePredictions(str(self._path), self._manifest, features, size)
-        # Not by what it is made of: Dask would take a result of another export for this one's.
+        # Not by its content: Dask would take a result of another export for this one's.
         return frame.map_partitions(made, meta=made.without_rows(), token=uuid.uuid4().hex)
 
     def _values(self, batch: Any) -> list[Any]:

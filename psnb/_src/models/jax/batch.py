@@ -1,4 +1,4 @@
-"""BatchFunction: a user's function of parameters, rows and a batch, with what it is applied to."""
+"""BatchFunction: a user's function of parameters, rows and a batch, with its arguments."""
 
 from __future__ import annotations
 

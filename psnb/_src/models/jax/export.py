@@ -255,7 +255,7 @@ def _exported(
         def program(*arrays: Any) -> Any:
             given: dict[str, dict[str, Any]] = {"dense": {}, "rows": {}, "feed": {}}
             for (kind, name), form in forms.items():
-                # A place in the order; nothing depends on what is not chosen.
+                # A place in the order; nothing depends on arguments that are not chosen.
                 known = (kind, name) in chosen
                 given[kind][name] = None if known else jax.numpy.zeros(form.shape, form.dtype)
             for (kind, name), array in zip(chosen, arrays, strict=True):

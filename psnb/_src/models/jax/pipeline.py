@@ -87,7 +87,7 @@ class PipelinePart:
         again = replace(
             of, function=_Recomputed(of.function), ids=lambda batch: of.ids_of(batch["inputs"])
         )
-        return TrainStep(again, has_aux=True, draws=False)  # it draws what it has drawn
+        return TrainStep(again, has_aux=True, draws=False)  # it draws the same again
 
 
 class _Recomputed:

@@ -70,7 +70,7 @@ class GroupForm(NamedTuple):
             start += size
         if self.bags:
             total = sum(bags.number for bags in self.bags)
-            # One more for what is left out: padding.
+            # One more for ids that are left out: padding.
             sums = jax.ops.segment_sum(gathered[start:], gather.bag, total + 1)[:total]
             combined, first = sums * gather.scale[:, None].astype(rows.dtype), 0
             for name, number in self.bags:

@@ -159,7 +159,7 @@ def wanted(parts: SplitKeras, network: KerasNetwork) -> WantedModel:
 def check_execution(
     model: Any, run_eagerly: Any, steps_per_execution: Any, jit_compile: Any, auto_scale_loss: Any
 ) -> None:
-    """Raise ConfigurationError if workers do not run a model as ``compile`` is to have it."""
+    """Raise ConfigurationError if workers do not run a model as ``compile`` was told to."""
     if run_eagerly:
         raise ConfigurationError(
             "compile(run_eagerly=True): workers do not run models eagerly. To look into one, call "

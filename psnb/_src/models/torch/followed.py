@@ -1,7 +1,7 @@
 """What the notebook sets of a module and of torch's optimizers after they were taken over.
 
-In the notebook alone. A scheduler sets rates in optimizers, and so may the user; servers apply
-what they have. So whenever a closure is scheduled, what is new is set on the servers.
+Only in the notebook. A scheduler sets rates in optimizers, and so may the user; servers apply their
+own. So whenever a closure is scheduled, changed settings are set on the servers.
 """
 
 from __future__ import annotations

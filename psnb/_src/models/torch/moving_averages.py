@@ -87,7 +87,7 @@ class _Average:
         self._expected = value  # unless something else changes it
 
     def put_zeros(self) -> Tensor:
-        """Let the layer be called with zeros; return what it was."""
+        """Let the layer be called with zeros; return its former averages."""
         before = self._now()
         # Another tensor: autograd keeps what a call was given, and allows no change of it.
         self.put_back(torch.zeros_like(before))
@@ -97,7 +97,7 @@ class _Average:
         self._buffers[self._attribute] = before
 
     def blend(self, before: Tensor, share: float) -> None:
-        """Put what a call has made of zeros into what it was before."""
+        """Blend the result of a call with zeros into the former averages."""
         term, kept = self._now(), 1 - share
         self.put_back(torch.add(term, before, alpha=kept))
         self._expected = torch.add(term, self._expected, alpha=kept)

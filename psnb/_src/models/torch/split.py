@@ -272,7 +272,7 @@ def _is_lookup(module: nn.Module) -> bool:
 def _not_followed(
     module: nn.Module, instead: Mapping[int, Any], error: ConfigurationError
 ) -> ConfigurationError:
-    """Return the error for what refers to parameters in vain, with what it is."""
+    """Return the error for an object that refers to parameters in vain."""
     for where, value in _attributes(module):
         try:
             check_part(module, instead, value)

@@ -48,7 +48,7 @@ class SavedSummaries:
             display(_bundle(update), raw=True, display_id=output)
 
     def due(self, summary: Summary) -> bool:
-        """Return whether a coordinator's figures differ so that the outputs are to be replaced."""
+        """Return whether a coordinator's figures differ so that outputs should be replaced."""
         written = self._written
         if written is None or not self.changed(summary):
             return False

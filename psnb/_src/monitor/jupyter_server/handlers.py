@@ -1,8 +1,8 @@
 """The hub's routes on the Jupyter server, with the server's own authentication.
 
-Kernels post with the server's token; if it has none, only a password, with what it has given them
-in their environment. Panels use the browser's cookie: Jupyter then checks the
-origin of a socket, and the XSRF token of all other requests.
+Kernels post with the server's token; if it has only a password, with a secret in their environment.
+Panels use the browser's cookie: Jupyter then checks the origin of a socket, and the XSRF token of
+all other requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Panel: one connected page, what it has been sent, and what comes next.
+"""Panel: one connected page, which updates it has, and which come next.
 
 It has no queue of updates. It knows its position in each coordinator's backlog, and reads on from
 there as fast as the connection allows: a slow panel lags, but takes no memory. Everything runs on

@@ -1,7 +1,7 @@
 """How the rows of an embedding table start: pure functions of (seed, id, column).
 
-A row starts the same on any server, whichever worker asks first, so training is reproducible and
-a table may grow at the first sight of an id.
+A row starts the same on any server, whichever worker asks first, so training is reproducible and a
+table may grow when an id is first seen.
 """
 
 from __future__ import annotations

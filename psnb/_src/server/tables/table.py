@@ -58,7 +58,7 @@ class Table(ABC):
 
     @property
     def counted(self) -> int:
-        """How many rows change one by one: none of a dense table."""
+        """How many rows may change one by one: none in a dense table."""
         return 0
 
     @abstractmethod
