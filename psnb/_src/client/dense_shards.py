@@ -254,23 +254,34 @@ class DenseShards(ParameterShards):
         if isinstance(gradient, Blend):
             return self._blending(gradient)
         self.require_optimizer()
+        what, together = f"gradient for variable {self.name!r}", False
+        ranges: list[np.ndarray | None] = [None] * len(self._shards)
         if isinstance(gradient, PartialGradient):
-            return self._pushing_some(gradient)
-        array = self.checked(gradient, "gradient")
-        parts, size = self._written(self._parts(array))
-        what = f"gradient for variable {self.name!r}"
-        finite = math.isfinite(size) or all_finite(array)
-        if not finite and self.must_skip(array, what):
+            array = self._checked_partial(gradient, what)
+            places = [within(gradient.ranges, each.start, each.stop) for each in self._shards]
+            if len(self._shards) == 1:
+                places = [(gradient.ranges, slice(None))]
+            ranges, together = [own for own, _ in places], gradient.together
+            parts, size = self._written([array[at] for _, at in places])
+        else:
+            array = self.checked(gradient, "gradient")
+            parts, size = self._written(self._parts(array))
+        if not (math.isfinite(size) or all_finite(array)) and self.must_skip(array, what):
             first = self._shards[0]
             return [(first.shard, ops.OnTable(first.table, ops.SkipUpdates(1)))]
         # Computing the norm costs as much as looking for NaN and infinities, and finds them too. So
-        # it is always sent, and clipnorm can be switched on live.
+        # it is always sent, and clipnorm can be switched on live. A partial gradient also goes to
+        # shards without any of it: the rate is that of the variable's count of updates.
+        pushes = (
+            ops.PushGradient(part, size, None, own, together, half=self._half)
+            for part, own in zip(parts, ranges, strict=True)
+        )
         return [
-            (s.shard, ops.OnTable(s.table, ops.PushGradient(part, size, half=self._half)))
-            for s, part in zip(self._shards, parts, strict=True)
+            (s.shard, ops.OnTable(s.table, push))
+            for s, push in zip(self._shards, pushes, strict=True)
         ]
 
-    def _pushing_some(self, given: PartialGradient) -> list[ShardWrite]:
+    def _checked_partial(self, given: PartialGradient, what: str) -> np.ndarray:
         assert self.made_with is not None
         if not self.made_with.by_element:
             raise ConfigurationError(
@@ -278,26 +289,7 @@ class DenseShards(ParameterShards):
                 f"optimizer, {self.made_with!r}, takes all of them together (a norm). Give those "
                 "that are not always used an optimizer of their own, by name"
             )
-        what = f"gradient for variable {self.name!r}"
-        array = checked_array(given.gradient, self.dtype, what)
-        ranges = [within(given.ranges, each.start, each.stop) for each in self._shards]
-        if len(self._shards) == 1:
-            ranges = [(given.ranges, slice(None))]
-        parts, size = self._written([array[at] for _, at in ranges])
-        if not (math.isfinite(size) or all_finite(array)) and self.must_skip(array, what):
-            first = self._shards[0]
-            return [(first.shard, ops.OnTable(first.table, ops.SkipUpdates(1)))]
-        # Also to shards without any: the rate is that of the variable's count of updates.
-        return [
-            (
-                s.shard,
-                ops.OnTable(
-                    s.table,
-                    ops.PushGradient(part, size, None, own, given.together, half=self._half),
-                ),
-            )
-            for s, part, (own, _) in zip(self._shards, parts, ranges, strict=True)
-        ]
+        return checked_array(given.gradient, self.dtype, what)
 
     def _blending(self, blend: Blend) -> list[ShardWrite]:
         shares, terms = (self.checked(each, "blend") for each in blend)

@@ -31,6 +31,11 @@ from psnb._src.utils.config import to_config
 OPTIMIZABLE = (np.dtype(np.float32), np.dtype(np.float64))
 """The dtypes that optimizers work on."""
 
+Array = np.ndarray
+
+Slots = Mapping[str, np.ndarray]
+"""The state of an optimizer, each array like the parameters."""
+
 _BLOCK = 1 << 16
 """Numbers that are clipped at a time."""
 
@@ -247,13 +252,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _update(
-        self,
-        values: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        rows: np.ndarray,
-        gradients: np.ndarray,
-        rate: float,
-        step: int,
+        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
         """Run the kernel; see `apply`."""
 

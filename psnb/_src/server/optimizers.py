@@ -6,14 +6,13 @@ Each is a kernel, and the description that calls it; see `psnb._src.server.optim
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 
 from psnb._src.server import kernels
-from psnb._src.server.optimizer import Optimizer, above_zero, epsilons
+from psnb._src.server.optimizer import Array, Optimizer, Slots, above_zero, epsilons
 from psnb._src.server.schedules import (
     SCHEDULES,
     LearningRate,
@@ -40,13 +39,7 @@ class SGD(Optimizer):
     """Plain stochastic gradient descent: ``w -= learning_rate * g``."""
 
     def _update(
-        self,
-        values: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        rows: np.ndarray,
-        gradients: np.ndarray,
-        rate: float,
-        step: int,
+        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
         scalar = values.dtype.type
         _sgd_rows(values, rows, gradients, scalar(rate), scalar(self.weight_decay))
@@ -118,13 +111,7 @@ class Momentum(Optimizer):
         return ("velocity",)
 
     def _update(
-        self,
-        values: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        rows: np.ndarray,
-        gradients: np.ndarray,
-        rate: float,
-        step: int,
+        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
         scalar = values.dtype.type
         _momentum_rows(
@@ -214,13 +201,7 @@ class Adagrad(Optimizer):
         return self.initial_accumulator_value
 
     def _update(
-        self,
-        values: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        rows: np.ndarray,
-        gradients: np.ndarray,
-        rate: float,
-        step: int,
+        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
         scalar = values.dtype.type
         _adagrad_rows(
@@ -339,13 +320,7 @@ class Adam(Optimizer):
         return ("first_moment", "second_moment", *highest)
 
     def _update(
-        self,
-        values: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        rows: np.ndarray,
-        gradients: np.ndarray,
-        rate: float,
-        step: int,
+        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
         scalar = values.dtype.type
         # In double precision: 1 - 0.999 ** t would lose four of float32's seven digits.
@@ -470,13 +445,7 @@ class RMSProp(Optimizer):
         return ("mean_square", *mean, *velocity)
 
     def _update(
-        self,
-        values: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        rows: np.ndarray,
-        gradients: np.ndarray,
-        rate: float,
-        step: int,
+        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
         scalar = values.dtype.type
         unused = np.empty((0, 0), values.dtype)
@@ -584,13 +553,7 @@ class FTRL(Optimizer):
         return self.initial_accumulator_value if name == "accumulator" else 0.0
 
     def _update(
-        self,
-        values: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        rows: np.ndarray,
-        gradients: np.ndarray,
-        rate: float,
-        step: int,
+        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
         scalar = values.dtype.type
         if rate <= 4 * np.finfo(scalar).tiny:  # its inverse would be infinite

@@ -8,7 +8,7 @@ state is that; which state is an array and which a count is learned by running i
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from psnb._src.models.export.jax_program import with_x64
-from psnb._src.server.optimizer import Optimizer
+from psnb._src.server.optimizer import Array, Optimizer, Slots
 from psnb._src.utils.text import text_of, truncate
 from psnb.errors import ConfigurationError
 
@@ -92,13 +92,7 @@ class OptaxOptimizer(Optimizer):
         return dict(self.starts)[name]
 
     def _update(
-        self,
-        values: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        rows: np.ndarray,
-        gradients: np.ndarray,
-        rate: float,
-        step: int,
+        self, values: Array, slots: Slots, rows: Array, gradients: Array, rate: float, step: int
     ) -> None:
         if not rows.size:
             return

@@ -3,11 +3,13 @@
 `FixedRowIndex` computes it, `GrowingRowIndex` remembers it in a hash map. New ids get rows in two
 steps: `prepare` and `reserve` get the memory, and `give`, which needs none, gives the rows. Neither
 is thread-safe; the server's one thread is their only user.
+
+Ids are uint64 of one axis, rows int64, dense from 0, and safe for compiled loops. Ids of another
+form raise InvalidArrayError, ids that cannot have a row here raise IdOutOfRangeError; then nothing
+is changed. So it is if there is no memory, which raises MemoryError.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import numpy as np
 
@@ -72,43 +74,6 @@ class RowRequest:
     def most_new(self) -> int:
         """How many rows it makes, at most."""
         return self.ids.size if self.min_count and self.numbering is None else 0
-
-
-class RowIndex(Protocol):
-    """Maps ids (uint64, one axis) to rows (int64, dense from 0).
-
-    Rows that it returns are safe for compiled loops. Ids of another form raise InvalidArrayError,
-    ids that cannot have a row here raise IdOutOfRangeError; then nothing is changed. So it is if
-    there is no memory, which raises MemoryError.
-    """
-
-    count: int
-
-    def prepare(
-        self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
-    ) -> RowRequest:
-        """Get the memory for the rows of ids, some of which may be new.
-
-        ``counting`` says whether this is one more request, ``repeated`` whether ids may repeat.
-        """
-
-    def give(self, request: RowRequest) -> np.ndarray:
-        """Return the row of each id; -1 for ids that are not admitted. Takes no memory.
-
-        Ids that are new get rows at the end, for which there is room.
-        """
-
-    def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
-        """Return the row of each id: both in one pass."""
-
-    def find(self, ids: np.ndarray) -> np.ndarray:
-        """Return the row of each id, -1 for ids without a row."""
-
-    def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:
-        """Return the ids of some rows, uint64; a copy."""
-
-    def nbytes(self) -> int:
-        """Return the bytes that the mapping takes."""
 
 
 class FixedRowIndex:
@@ -197,6 +162,10 @@ class GrowingRowIndex:
     def prepare(
         self, ids: np.ndarray, *, counting: bool = True, repeated: bool = True
     ) -> RowRequest:
+        """Get the memory for the rows of ids, some of which may be new.
+
+        ``counting`` says whether this is one more request, ``repeated`` whether ids may repeat.
+        """
         check_ids("ids", ids)
         needed = self._admission.min_count
         if needed > 1 and not counting:
@@ -249,6 +218,10 @@ class GrowingRowIndex:
         self._free = self._limit() - used
 
     def give(self, request: RowRequest) -> np.ndarray:
+        """Return the row of each id; -1 for ids that are not admitted. Takes no memory.
+
+        Ids that are new get rows at the end, for which there is room.
+        """
         ids, rows = read_only(request.ids), request.rows
         if not request.min_count:
             hashing.find(self._keys, self._rows, ids, rows)
@@ -279,6 +252,7 @@ class GrowingRowIndex:
         self.count, self._numbering = count, object()
 
     def locate(self, ids: np.ndarray, *, counting: bool = True) -> np.ndarray:
+        """Return the row of each id, of new ones too."""
         return self._located(self.prepare(ids, counting=counting))
 
     def insert(self, ids: np.ndarray) -> np.ndarray:
@@ -286,6 +260,7 @@ class GrowingRowIndex:
         return self._located(self.prepare_inserted(ids))
 
     def find(self, ids: np.ndarray) -> np.ndarray:
+        """Return the row of each id, -1 for ids without a row."""
         check_ids("ids", ids)
         rows = scratch(ids.size, np.int64)
         hashing.find(self._keys, self._rows, read_only(ids), rows)
@@ -299,6 +274,7 @@ class GrowingRowIndex:
         hashing.put(self._keys, self._rows, read_only(ids), values)
 
     def ids(self, rows: slice | np.ndarray = ALL) -> np.ndarray:
+        """Return the ids of some rows; a copy."""
         return self._ids.rows[rows, 0].copy()
 
     def last_ids(self, start: int) -> np.ndarray:
@@ -348,3 +324,6 @@ def _slots(count: int) -> tuple[np.ndarray, np.ndarray]:
     keys, rows = lasting((count,), np.uint64), lasting((count,), np.int32)
     rows.fill(hashing.EMPTY)
     return keys, rows
+
+
+RowIndex = FixedRowIndex | GrowingRowIndex

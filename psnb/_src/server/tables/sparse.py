@@ -19,7 +19,7 @@ from psnb._src.server.tables.changed_rows import Watcher
 from psnb._src.server.tables.checks import check_array, check_ids, forms
 from psnb._src.server.tables.growing_array import GrowingArray
 from psnb._src.server.tables.initializers import Initializer
-from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex, RowRequest
+from psnb._src.server.tables.row_index import FixedRowIndex, GrowingRowIndex, RowIndex, RowRequest
 from psnb._src.server.tables.row_use import CtrAccessor, RowUse
 from psnb._src.server.tables.states import ROW_USE, ExpectedRows
 from psnb._src.server.tables.table import Table
@@ -96,7 +96,7 @@ class SparseTable(Table):
             uses=accessor is not None,
             waits=admission.min_count > 1,
         )
-        self._rows: FixedRowIndex | GrowingRowIndex
+        self._rows: RowIndex
         self._values: GrowingArray
         self._slots: dict[str, GrowingArray]
         self._use: RowUse | None
