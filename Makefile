@@ -21,7 +21,7 @@ INTEGRATION := cluster/test_adaptive cluster/test_cluster cluster/test_elasticit
 	faults/test_server_faults faults/test_worker_faults
 CORE := tests/checkpoint/test_manager.py tests/cluster tests/dask_compat \
 	$(INTEGRATION:%=tests/integration/%.py) tests/monitor/test_scheduler_link.py \
-	tests/client/test_comm_server_client.py tests/placement tests/strategy \
+	tests/client/test_comm_client.py tests/placement tests/strategy \
 	tests/transport/test_connecting.py tests/transport/test_stream.py
 
 # Two on two cores: a third fills the moments in which a test waits, but imports, compiles and

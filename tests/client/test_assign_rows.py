@@ -11,7 +11,7 @@ from psnb._src.server.optimizers import SGD, Adagrad
 from psnb._src.server.tables.admission import CountFilter
 from psnb.errors import IdOutOfRangeError, InvalidArrayError
 from tests.client.in_process import DIM, KINDS, SHARDS, InProcess, embedding
-from tests.client.test_local_copies import Worker, on_shards
+from tests.client.local.test_geo import Worker, on_shards
 
 
 @SHARDS

@@ -15,7 +15,7 @@ from psnb._src.client.variable import Variable
 from psnb._src.server.commit_log import Commit
 from psnb.errors import InvalidArrayError
 from tests.client.in_process import SHARDS, InProcess, variable
-from tests.client.test_local_copies import Worker, on_shards
+from tests.client.local.test_geo import Worker, on_shards
 
 
 def moving(target: float, share: float = 0.25) -> Blend:

@@ -19,7 +19,7 @@ from psnb._src.server.commit_log import Commit
 from psnb._src.server.optimizer import Optimizer
 from psnb._src.server.tables.presence import joined
 from tests.client.in_process import SHARDS, InProcess, variable
-from tests.client.test_local_copies import Worker, on_shards
+from tests.client.local.test_geo import Worker, on_shards
 
 SPANS = [(0, 3), (3, 7), (7, 9)]
 STEPS: list[tuple[int, ...]] = [(0, 1, 2), (0,), (1, 2), (2,), (1,), (0, 2), (2,), (0, 1, 2)]

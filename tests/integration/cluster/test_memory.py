@@ -74,7 +74,7 @@ def test_a_fixed_table_takes_the_estimated_memory(
 
 
 @pytest.mark.second_tier(
-    "fills 200 MB; tests/server/test_growing and test_row_index have the parts"
+    "fills 200 MB; tests/server/tables/test_growing_array and test_row_index have the parts"
 )
 def test_a_growing_table_takes_the_estimated_memory_and_32_bytes_an_id_for_its_index(
     alone: Client, resident: Callable[[], int]
@@ -95,7 +95,9 @@ def test_a_growing_table_takes_the_estimated_memory_and_32_bytes_an_id_for_its_i
         assert statistics.rows == ROWS
 
 
-@pytest.mark.second_tier("fills 200 MB; tests/server/test_growing has what grows in its place")
+@pytest.mark.second_tier(
+    "fills 200 MB; tests/server/tables/test_growing_array has what grows in its place"
+)
 def test_growing_takes_no_more_than_the_table_once_more(
     alone: Client, resident: Callable[[], int]
 ) -> None:

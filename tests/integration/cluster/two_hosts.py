@@ -23,7 +23,7 @@ from tests.integration.helpers import CommandLine
 from tests.integration.namespaces import HERE, OWN_PROCESSES, THERE, held, linked
 
 SUITE = (
-    "tests/client/test_comm_server_client.py",
+    "tests/client/test_comm_client.py",
     "tests/client/test_unreadable.py",
     "tests/integration/parameters/test_ctr.py",
 )

@@ -259,7 +259,7 @@ def test_a_notebook_that_was_frozen_itself_gives_no_server_up(whole: Client) -> 
     assert notebook.returncode == 0
 
 
-@pytest.mark.second_tier("four million rows: test_table_writing.py has that it is done in pieces")
+@pytest.mark.second_tier("four million rows: server/test_writing.py has that it is done in pieces")
 def test_saving_much_takes_no_server_for_dead(whole: Client, tmp_path: Path) -> None:
     with psnb.ParameterServerStrategy(whole, replicas=1, heartbeat_timeout=0.5) as strategy:
         rows = 4_000_000

@@ -47,7 +47,7 @@ def test_fifty_rounds_are_fifty_steps_of_torch_alone(cluster: Client) -> None:
         pytest.param(
             psnb.Geo(3),
             id="geo",
-            marks=pytest.mark.second_tier("as async, and what is pushed: test_local_copies.py"),
+            marks=pytest.mark.second_tier("as async, and what is pushed: local/test_geo.py"),
         ),
     ],
 )
