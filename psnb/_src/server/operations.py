@@ -1,8 +1,10 @@
-"""What shards, servers and the processes of servers may be asked to do, and the answers. Pure.
+"""The operations of shards and servers, their answers, and the messages that carry both. Pure.
 
 An operation on a shard goes to its server as `OnShard`, and one on a table as `OnTable` within
 that. The arguments are those of the method that carries an operation out: see `ParameterShard.run`
-and `Host.run`. `ServerRequest` and `ServerReply` are the messages themselves.
+and `Host.run`. In this order: operations of shards, which replicas repeat; from `CommitParts` on,
+operations of a shard's server alone; from `HostOperation` on, operations of servers; from `Done`
+on, answers; last, `ServerRequest` and `ServerReply`, the messages themselves.
 """
 
 from __future__ import annotations
@@ -28,9 +30,6 @@ _ALWAYS = Always()
 
 APART = "apart"
 """The answer to `CommitParts` if the shards cannot all be changed in one step here."""
-
-
-# Of shards.
 
 
 class CreateTable(ShardOperation, frozen=True):
@@ -183,9 +182,6 @@ class FinishReplica(ShardOperation, frozen=True):
     ended: EndRound | None
 
 
-# Of the server that a shard is on, and so not of its replicas.
-
-
 class CommitParts(ShardOperation, frozen=True):
     """Makes a commit on several shards of a server, if that can be done in one step.
 
@@ -252,9 +248,6 @@ class Packed(ShardOperation, frozen=True):
     def __str__(self) -> str:
         """Return the name of the operation, for messages."""
         return self.what
-
-
-# Of servers.
 
 
 class HostOperation(Operation, frozen=True):
@@ -390,9 +383,6 @@ class StopServer(HostOperation, frozen=True):
     """Ends the server."""
 
 
-# The answers to operations.
-
-
 class Done(Message, frozen=True):
     """The operation was carried out. ``version`` is that of the shard, if it was one on a shard."""
 
@@ -413,9 +403,6 @@ class Moved(Message, frozen=True):
 
 
 ServerAnswer = Done | Failed | Moved
-
-
-# The messages.
 
 
 class ServerRequest(Message, frozen=True):

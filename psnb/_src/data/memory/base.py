@@ -24,7 +24,7 @@ _SHUFFLE_ATTEMPTS = 3
 """How often a shuffle is tried while workers are lost in the middle of it."""
 
 
-class Loading(Protocol):
+class LoadUnderWay(Protocol):
     """A generation that is being read, partition by partition."""
 
     @property
@@ -46,7 +46,7 @@ class DatasetInMemory(FixedAttributes, ABC):
         self._generation, self._loaded = 0, False
         self._partitions = 0  # unknown, perhaps, until something is loaded
         self._layout = ShufflePlan(0)
-        self._loading: Loading | None = None
+        self._loading: LoadUnderWay | None = None
 
     @property
     @abstractmethod
@@ -59,7 +59,7 @@ class DatasetInMemory(FixedAttributes, ABC):
         """The files that are read, if one at least must have a record."""
 
     @abstractmethod
-    def _load(self, generation: int) -> Loading:
+    def _load(self, generation: int) -> LoadUnderWay:
         """Begin to read everything."""
 
     @abstractmethod

@@ -1,7 +1,9 @@
-"""What a request may do with a table, and with a shard that holds it. Pure, only data.
+"""Operations on a table, and on a shard that holds it. Pure, only data.
 
-A `TableOperation` has the arguments of a table's method (`psnb._src.server.tables`). `OnTable` adds
-the name of the table: so it is an operation of the shard, and a write in a closure's commit.
+First operations on variables, then, from `LookUpRows` on, on embeddings, then, from `SkipUpdates`
+on, on both. A `TableOperation` has the arguments of a table's method (`psnb._src.server.tables`).
+`OnTable` adds the name of the table: so it is an operation of the shard, and a write in a closure's
+commit.
 """
 
 from __future__ import annotations
@@ -73,9 +75,6 @@ class Push(TableWrite, frozen=True):
     def wire(self) -> tuple[Any, ...]:
         wire = super().wire()
         return tuple(InHalves(e) if _is_float32(e) else e for e in wire) if wire[-1] else wire
-
-
-# Of variables.
 
 
 class ReadValues(TableRead, frozen=True):
@@ -159,9 +158,6 @@ class MergeValues(TableWrite, frozen=True):
     counts: np.ndarray | None = None
 
 
-# Of embeddings.
-
-
 class LookUpRows(TableRead, frozen=True):
     """`SparseTable.lookup`; as `ReadValues`."""
 
@@ -241,9 +237,6 @@ class ShrinkTable(TableOperation, frozen=True):
 
 class DescribeRows(TableOperation, frozen=True):
     """`SparseTable.describe_rows`."""
-
-
-# Of both.
 
 
 class SkipUpdates(TableWrite, frozen=True):
