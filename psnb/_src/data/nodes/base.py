@@ -20,7 +20,16 @@ class _HasSource(Protocol):
 N = TypeVar("N", bound=_HasSource)
 
 
-class SingleInputIterator(NodeIterator, Generic[N]):
+class ReadingIterator(NodeIterator):
+    """Reads with one reader at a time, and closes it."""
+
+    _reader: Reader
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class SingleInputIterator(ReadingIterator, Generic[N]):
     """Reads from one input; the state is the reader's, unless there is more to know."""
 
     def __init__(self, node: N, context: Context, state: State = None) -> None:
@@ -29,9 +38,6 @@ class SingleInputIterator(NodeIterator, Generic[N]):
 
     def state(self) -> State:
         return self._reader.state()
-
-    def close(self) -> None:
-        self._reader.close()
 
 
 class FromStartIterator(SingleInputIterator[N]):

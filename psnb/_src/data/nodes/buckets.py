@@ -16,7 +16,7 @@ import numpy as np
 from psnb._src.data.block import BLOCK, Block, concatenate
 from psnb._src.data.nesting import map_leaves
 from psnb._src.data.node import Context, Node, NodeIterator, State
-from psnb._src.data.nodes.base import call, failure
+from psnb._src.data.nodes.base import ReadingIterator, call, failure
 from psnb._src.data.nodes.batching import Batch, Batching, PaddedBatch, as_one, filled
 from psnb._src.data.reader import ENOUGH, Reader
 from psnb._src.data.spec import Spec, of_arrays
@@ -85,7 +85,7 @@ class Buckets(Node):
         return map_leaves(lambda leaf: list(leaf.shape), spec)
 
 
-class _BucketsIterator(NodeIterator):
+class _BucketsIterator(ReadingIterator):
     """The state: the reader's, that before the oldest element, and how many each bucket has."""
 
     def __init__(self, node: Buckets, context: Context, state: State) -> None:
@@ -117,9 +117,6 @@ class _BucketsIterator(NodeIterator):
         base = self._bases[self._base_of(self._oldest())][1] if any(self._positions) else None
         counts = [len(each) for each in self._positions]
         return [self._reader.state(), base, counts, self._batches]
-
-    def close(self) -> None:
-        self._reader.close()
 
     def level(self) -> tuple[int, int]:
         return sum(map(len, self._positions)), sum(self._node.bucket_batch_sizes)

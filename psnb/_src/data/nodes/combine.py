@@ -12,7 +12,7 @@ import numpy as np
 from psnb._src.data.block import Block, concatenate
 from psnb._src.data.nesting import Nesting, flatten, unflatten
 from psnb._src.data.node import INFINITE, UNKNOWN, Context, Indexed, Node, NodeIterator, State
-from psnb._src.data.nodes.base import call, failure
+from psnb._src.data.nodes.base import ReadingIterator, call, failure
 from psnb._src.data.nodes.indexed import Joined, Zipped, all_indexed, together
 from psnb._src.data.random import mixed, uniforms
 from psnb._src.data.reader import Reader
@@ -139,7 +139,7 @@ def common_spec(specs: list[Spec]) -> Spec:
     return unflatten(nesting, iter(leaves))
 
 
-class _ConcatenateIterator(NodeIterator):
+class _ConcatenateIterator(ReadingIterator):
     """The state: which input, and its reader's."""
 
     def __init__(self, node: Concatenate, context: Context, state: State) -> None:
@@ -159,9 +159,6 @@ class _ConcatenateIterator(NodeIterator):
 
     def state(self) -> State:
         return [self._number, self._reader.state()]
-
-    def close(self) -> None:
-        self._reader.close()
 
     def _open(self, state: State) -> Reader:
         source = self._node.sources[self._number]

@@ -158,7 +158,7 @@ class ParallelMapIterator(NodeIterator):
         except DatasetError:
             self._note_returned(job.begin, job.end)
             raise
-        start, stop = self._missing(job)
+        start, stop = self._returned.gap(job.begin, job.end)
         stop = min(stop, start + limit)
         self._note_returned(start, stop)
         return block.part(start - job.begin, stop - job.begin)
@@ -215,11 +215,8 @@ class ParallelMapIterator(NodeIterator):
         workers.wait_for_one([job.answer for job in waiting])
         return next(job for job in waiting if job.answer.done())
 
-    def _missing(self, job: _PendingCall) -> tuple[int, int]:
-        return self._returned.gap(job.begin, job.end)
-
     def _is_done(self, job: _PendingCall) -> bool:
-        start, stop = self._missing(job)
+        start, stop = self._returned.gap(job.begin, job.end)
         return start == stop
 
     def _note_returned(self, start: int, stop: int) -> None:

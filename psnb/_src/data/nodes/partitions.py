@@ -107,10 +107,6 @@ class KnownPartitions:
                 )
         self._known |= new
 
-    def clear(self) -> None:
-        """Forget all."""
-        self._known.clear()
-
     def listed(self) -> list[list[Any]]:
         """Return it in JSON's types."""
         return [[number, *known] for number, known in self._known.items()]
@@ -179,7 +175,7 @@ class _PartitionsIterator(NodeIterator):
     def next_block(self, limit: int) -> Block | None:
         while self._index < len(self._node.parts):
             if self._index not in self._blocks:
-                self._known.clear()
+                self._known = KnownPartitions()
                 try:
                     self._blocks[self._index] = self._read(self._index)
                 except DatasetError:

@@ -12,7 +12,7 @@ import numpy as np
 from psnb._src.data.block import BLOCK, Block
 from psnb._src.data.nesting import Nest, is_text
 from psnb._src.data.node import INFINITE, Context, Indexed, Node, NodeIterator, Options, State
-from psnb._src.data.nodes.base import FromStartIterator, SingleInputIterator
+from psnb._src.data.nodes.base import FromStartIterator, ReadingIterator, SingleInputIterator
 from psnb._src.data.nodes.indexed import Every
 from psnb._src.data.reader import Reader
 from psnb._src.data.spec import ArraySpec, Spec
@@ -300,7 +300,7 @@ class Repeat(Node):
         return once * self.count if once > 0 else once
 
 
-class _RepeatIterator(NodeIterator):
+class _RepeatIterator(ReadingIterator):
     """The state: which time it is, whether there was an element in it, and the reader's."""
 
     def __init__(self, node: Repeat, context: Context, state: State) -> None:
@@ -325,9 +325,6 @@ class _RepeatIterator(NodeIterator):
 
     def state(self) -> State:
         return [self._time, self._any, self._reader.state()]
-
-    def close(self) -> None:
-        self._reader.close()
 
     def _open(self, state: State) -> Reader:
         return Reader(self._node.source, self._context.child(0).repeated(self._time), state)

@@ -21,6 +21,7 @@ import numpy as np
 
 from psnb._src.data.block import BLOCK, Block
 from psnb._src.data.node import Context, Indexed, Node, NodeIterator, State
+from psnb._src.data.nodes.base import ReadingIterator
 from psnb._src.data.nodes.shuffle_store import RowStore, grown
 from psnb._src.data.random import draw, draw_again, mixed
 from psnb._src.data.reader import Reader
@@ -76,7 +77,7 @@ class _Patience:
         return self._step
 
 
-class BufferIterator(NodeIterator):
+class BufferIterator(ReadingIterator):
     """Fills the buffer, then reads an element for each that is drawn.
 
     The state: how many were drawn and read, whether the input has ended, and the reader's position
@@ -135,9 +136,6 @@ class BufferIterator(NodeIterator):
 
     def level(self) -> tuple[int, int]:
         return self._size, self._size_limit
-
-    def close(self) -> None:
-        self._reader.close()
 
     def _take(self, limit: int) -> Block | None:
         self._remember()
