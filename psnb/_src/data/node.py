@@ -231,6 +231,10 @@ class Node(ABC):
     one_to_one: ClassVar[bool] = False
     """Whether it makes one element of each of its input."""
 
+    local: ClassVar[bool] = False
+    """Whether it treats a part of its input as within the whole, except for the order of elements
+    and for where batches end: then a dataset can be split before it."""
+
     opaque: ClassVar[bool] = False
     """Whether only its first element says what its elements are."""
 

@@ -17,7 +17,7 @@ from psnb._src.data.formats.files import size_of
 from psnb._src.data.node import Node, short
 from psnb._src.data.nodes.batching import Batch, PaddedBatch, RaggedBatch, Unbatch
 from psnb._src.data.nodes.buckets import Buckets
-from psnb._src.data.nodes.combine import FlatMap, Interleave, Sample
+from psnb._src.data.nodes.combine import Interleave, Sample
 from psnb._src.data.nodes.files import FileNames, FileRange, Files, FileShares
 from psnb._src.data.nodes.functions import Filter, Map
 from psnb._src.data.nodes.partitions import Partitions
@@ -26,25 +26,6 @@ from psnb._src.data.nodes.selection import EveryNth, IgnoreErrors, Skip, Take, W
 from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.utils.text import truncate
 from psnb.errors import ConfigurationError, DatasetError
-
-_LOCAL = (
-    Batch,
-    RaggedBatch,
-    Buckets,
-    Filter,
-    FlatMap,
-    IgnoreErrors,
-    Interleave,
-    Map,
-    PaddedBatch,
-    Prefetch,
-    Shuffle,
-    Unbatch,
-    WithOptions,
-)
-"""Nodes that treat a part of their input as they treat it within the whole, except for the order
-and for where batches end."""
-
 
 _ASKED = 16
 """How many files a filesystem is asked about at a time: of remote ones each takes a while."""
@@ -84,7 +65,7 @@ def file_bytes(node: Node) -> int:
     return sum(map(file_bytes, node.inputs))
 
 
-def files_of(node: Node) -> list[str]:
+def files_of(node: Any) -> list[str]:
     """Return the files of a chain that, having given nothing, has read none with a record.
 
     None where it leaves elements out itself, or makes them of something else.
@@ -96,7 +77,7 @@ def files_of(node: Node) -> list[str]:
     picks = isinstance(node, Filter | IgnoreErrors | Unbatch) or getattr(
         node, "drop_remainder", False
     )
-    if not isinstance(node, _LOCAL) or picks:
+    if not node.local or picks:
         return []
     if isinstance(node, Interleave) and _of_records(node.source):
         return []
@@ -158,13 +139,13 @@ def partitions_of(node: Node) -> Partitions | None:
     return next(filter(None, map(partitions_of, node.inputs)), None)
 
 
-def _cut(node: Node, count: int, quantum: int) -> list[Node]:
+def _cut(node: Any, count: int, quantum: int) -> list[Node]:
     # A part has whole batches, so that only the last one is smaller.
     if isinstance(node, Batch | RaggedBatch | PaddedBatch):
         quantum *= node.batch_size
     if isinstance(node, Interleave | Unbatch):
         quantum = 1  # batches are of the results for an element
-    if isinstance(node, _LOCAL):
+    if node.local:
         parts = _cut(node.source, count, quantum)
         return [dataclasses.replace(node, source=part) for part in parts]
     if isinstance(node, Files):
@@ -239,8 +220,8 @@ def balanced(weights: Sequence[float], count: int) -> np.ndarray:
     return np.minimum(count - 1, middles // share).astype(np.int64)
 
 
-def _sharded(node: Node, count: int, index: int) -> Node:
-    if isinstance(node, _LOCAL):
+def _sharded(node: Any, count: int, index: int) -> Node:
+    if node.local:
         return dataclasses.replace(node, source=_sharded(node.source, count, index))
     if isinstance(node, Files) and len(node.files) >= count:
         return dataclasses.replace(node, files=node.files[index::count], partial=True)

@@ -15,28 +15,13 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from psnb._src.data.block import Block
 from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.stages import Stages, StageStatistics
 
 _MOST_CHAINS = 16
-
-
-class CountedNode(Protocol):
-    """A `psnb._src.data.node.Node`, as far as its counts go."""
-
-    name: ClassVar[str]
-    waits: ClassVar[bool]
-
-    @property
-    def inputs(self) -> tuple[CountedNode, ...]: ...
-
-    @property
-    def counted(self) -> CountedNode: ...
-
-    def brief(self) -> str: ...
 
 
 class StageCounters:
@@ -67,9 +52,7 @@ class StageCounters:
         "seconds",
     )
 
-    def __init__(
-        self, node: CountedNode, place: int, above: StageCounters | None, apart: bool
-    ) -> None:
+    def __init__(self, node: Any, place: int, above: StageCounters | None, apart: bool) -> None:
         self.node, self.place, self.above, self._apart = node.counted, place, above, apart
         self.elements, self.seconds, self.moved, self.empty_files = 0, 0.0, 0, 0
         self._inside = 0.0  # the time of its inputs
@@ -166,7 +149,7 @@ class StageLog:
         self._lock = Lock()  # guards the dict, for a moment each
         self._profiles: OrderedDict[str, PipelineProfile] = OrderedDict()
 
-    def profile(self, node: CountedNode) -> PipelineProfile:
+    def profile(self, node: Any) -> PipelineProfile:
         """Return the profile for a chain; parts of one dataset have the same."""
         kind = _kind(node)
         with self._lock:
@@ -183,7 +166,7 @@ class StageLog:
         return {kind: profile.statistics() for kind, profile in profiles.items()}
 
 
-def _kind(node: CountedNode) -> str:
+def _kind(node: Any) -> str:
     inputs = ",".join(map(_kind, node.inputs))
     return f"{inputs}>{node.name}" if inputs else node.name
 
@@ -196,7 +179,7 @@ def log_stages(log: StageLog | None) -> None:
     _current.set(log)
 
 
-def profile_for(node: CountedNode) -> PipelineProfile:
+def profile_for(node: Any) -> PipelineProfile:
     """Return the profile for an iteration that begins in this thread."""
     log = _current.get()
     return PipelineProfile() if log is None else log.profile(node)

@@ -199,7 +199,9 @@ class TFRecords:
                     size, why = int(ends[count - 1]) + FOOTER, 0
                 if not count:
                     if why in (BAD_LENGTH, BAD_DATA):
-                        raise _corrupt(window, place, first, why)
+                        what = "length" if why == BAD_LENGTH else "data"
+                        wrong = f"corrupt: the CRC of its {what} is wrong"
+                        raise place.error("record", first, window.offset, wrong)
                     if window.data.size:
                         raise _cut(window, place, first)
                     return
@@ -236,12 +238,6 @@ class TFRecords:
         if self.features is not None:
             return parse_parts(data, starts, ends, self.features)
         return byte_strings(data, starts, ends), len(starts), None
-
-
-def _corrupt(window: ByteWindow, place: FilePosition, number: int, why: int) -> DatasetError:
-    what = "length" if why == BAD_LENGTH else "data"
-    problem = f"corrupt: the CRC of its {what} is wrong"
-    return place.error("record", number, window.offset, problem)
 
 
 def _cut(window: ByteWindow, place: FilePosition, number: int) -> DatasetError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from psnb._src.data.block import Block
 from psnb._src.data.node import Context, Node, NodeIterator, State
@@ -11,13 +11,7 @@ from psnb._src.data.reader import Reader
 from psnb._src.utils.text import error_text
 from psnb.errors import DatasetError
 
-
-class _HasSource(Protocol):
-    @property
-    def source(self) -> Node: ...
-
-
-N = TypeVar("N", bound=_HasSource)
+N = TypeVar("N", bound=Any)  # nodes with a `source`
 
 
 class ReadingIterator(NodeIterator):

@@ -34,6 +34,7 @@ class Batching(Node):
     """Base of nodes that make one element of ``batch_size``; the last may be of fewer."""
 
     ahead: ClassVar[int] = 1
+    local: ClassVar[bool] = True
 
     source: Node
     batch_size: int
@@ -309,6 +310,7 @@ class Unbatch(Node):
     """Makes each row of an element an element."""
 
     name: ClassVar[str] = "unbatch"
+    local: ClassVar[bool] = True
 
     source: Node
 

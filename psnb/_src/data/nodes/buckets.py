@@ -29,6 +29,7 @@ class Buckets(Node):
     """Batches of elements whose lengths are between the same two boundaries."""
 
     name: ClassVar[str] = "bucket_by_sequence_length"
+    local: ClassVar[bool] = True
     ahead: ClassVar[int] = 1
 
     source: Node

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -32,6 +32,8 @@ logger = logging.getLogger("psnb")
 
 
 _FORMAT = 3
+
+_ADVICE = "; or use cache() without a filename"
 
 
 @contextmanager
@@ -106,12 +108,12 @@ class CacheWriter:
         self._remove = weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
 
     def add(self, block: Block) -> None:
-        with self._writing():
+        with writing("cache", self._folder, _ADVICE):
             self._parts.add(block)
 
     def finish(self) -> None:
         """Rename the folder to its final name, unless another iteration was faster."""
-        with self._writing():
+        with writing("cache", self._folder, _ADVICE):
             self._parts.finish()
             listed = {
                 "format": _FORMAT,
@@ -132,9 +134,6 @@ class CacheWriter:
     def close(self) -> None:
         """Remove what is not complete; idempotent."""
         self._remove()
-
-    def _writing(self) -> AbstractContextManager[None]:
-        return writing("cache", self._folder, "; or use cache() without a filename")
 
 
 class _InMemory:

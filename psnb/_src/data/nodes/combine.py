@@ -260,6 +260,7 @@ class Interleave(Node):
     """Takes ``block_length`` elements in turn from each of ``cycle_length`` datasets."""
 
     name: ClassVar[str] = "interleave"
+    local: ClassVar[bool] = True
     opaque: ClassVar[bool] = True
     ahead: ClassVar[int] = 1  # the function may have side effects, or be slow
 

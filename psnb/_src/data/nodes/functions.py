@@ -121,6 +121,7 @@ class Map(Node):
     """Applies a function to each element, or to many together."""
 
     name: ClassVar[str] = "map"
+    local: ClassVar[bool] = True
     opaque: ClassVar[bool] = True
     one_to_one: ClassVar[bool] = True
 
@@ -202,6 +203,7 @@ class Filter(Node):
     """Leaves out the elements for which the predicate is false."""
 
     name: ClassVar[str] = "filter"
+    local: ClassVar[bool] = True
 
     source: Node
     predicate: Callable[..., Any]

@@ -36,6 +36,7 @@ class Prefetch(Node):
     """Keeps up to ``buffer_size`` elements."""
 
     name: ClassVar[str] = "prefetch"
+    local: ClassVar[bool] = True
     one_to_one: ClassVar[bool] = True
     waits: ClassVar[bool] = True
     ahead: ClassVar[int] = 1  # they are there, or will be soon

@@ -26,6 +26,7 @@ class IgnoreErrors(Node):
     """Goes on after an error; the first is logged, all are counted."""
 
     name: ClassVar[str] = "ignore_errors"
+    local: ClassVar[bool] = True
 
     source: Node
 
@@ -64,6 +65,7 @@ class WithOptions(Node):
     """Sets the options for the chain before it; changes no element."""
 
     name: ClassVar[str] = "with_options"
+    local: ClassVar[bool] = True
     one_to_one: ClassVar[bool] = True
 
     source: Node

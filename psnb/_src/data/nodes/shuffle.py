@@ -232,6 +232,7 @@ class Shuffle(Node):
     """Draws each next element from the ``buffer_size`` oldest that were not drawn yet."""
 
     name: ClassVar[str] = "shuffle"
+    local: ClassVar[bool] = True
     one_to_one: ClassVar[bool] = True
 
     source: Node
