@@ -11,9 +11,8 @@ import pytest
 import psnb
 from psnb._src.client.arguments import as_padding, check_rows
 from psnb._src.coordinator.closures.options import ScheduleOptions
-from psnb._src.coordinator.scheduling.gates import RoundGate
+from psnb._src.coordinator.scheduling.gates import RoundGate, gate_for
 from psnb._src.coordinator.settings import Settings
-from psnb._src.coordinator.workers.steps import gate_for
 from psnb._src.data.formats.text import TextLines
 from psnb._src.utils.checks import integer, is_number, period, seconds
 from psnb.errors import ConfigurationError
