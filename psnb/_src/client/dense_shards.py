@@ -34,7 +34,7 @@ class Blend(NamedTuple):
 
     It stands where a gradient would in pushes, needs no optimizer, and in mode `Sync` the blends of
     a round are averaged as gradients are. A change that was computed from a value is right for that
-    value alone; what is blended in is right for whatever value there is when it comes.
+    value only; a blend is right for whatever value there is when it comes.
 
     Attributes
     ----------
@@ -248,7 +248,7 @@ class DenseShards(ParameterShards):
     def pushing(
         self, gradient: ArrayLike | Blend | PartialGradient | list[Any]
     ) -> list[ShardWrite]:
-        """Return the writes of a push, by shard; of several, one after the other."""
+        """Return the writes of a push, by shard; for several, one after the other."""
         if isinstance(gradient, list) and any(isinstance(each, Blend) for each in gradient):
             return [write for each in gradient for write in self.pushing(each)]
         if isinstance(gradient, Blend):
