@@ -137,7 +137,7 @@ def hold(client: Client) -> None:
         run_on_loop(event_loop(client), partial(renew_tcp_timeouts, client))
 
 
-_LOOK = 0.5
+_POLL_INTERVAL = 0.5
 _ANSWER = 2.0
 _CONNECT_TIMEOUT = 1.0
 
@@ -150,7 +150,7 @@ async def _await_scheduler(client: Client) -> bool:
         there = await listens(address)
         if there is False or (there and await _answers(client, address)):
             return True  # Dask tries for some seconds whether another one is started there
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_INTERVAL)
     logger.error("%s could not be reached for %.0f s: the Dask client is closed", address, LINK)
     return False
 
@@ -183,7 +183,7 @@ async def listens(address: str) -> bool | None:
 
 # A process whose link is down for long must be distinguished from one that can be used.
 
-SILENT = 30.0
+PRESENT_WITHIN = 30.0
 """Seconds without a heartbeat to the Dask scheduler after which nothing begins on a process."""
 
 
@@ -194,7 +194,7 @@ def present(cluster: dict[str, Any]) -> dict[str, Any]:
     """
     workers = cluster["workers"]
     # By the scheduler's own clock: the latest is as good as now, or none is heard.
-    since = max((each["last_seen"] for each in workers.values()), default=0.0) - SILENT
+    since = max((each["last_seen"] for each in workers.values()), default=0.0) - PRESENT_WITHIN
     heard = {address: each for address, each in workers.items() if each["last_seen"] >= since}
     return {**cluster, "workers": heard}
 

@@ -63,7 +63,7 @@ class ServerControl:
             await self.connection(server).ask(StopServer())
         self.hang_up(server)
 
-    async def beat(self, server: ServerAddress, layout: Layout) -> ServerStatus:
+    async def heartbeat(self, server: ServerAddress, layout: Layout) -> ServerStatus:
         """Tell a server which shards to hold; return its status. See `ControlConnection.ask`."""
         asked = self.connection(server).ask(following(server, layout))
         status: ServerStatus = await asked

@@ -139,7 +139,7 @@ class StrategyCore:
             known = me()
             return (no_last_save if known is None else known.save_last)(then)
 
-        departures = ServerDraining(event_loop(client), servers, last_save)
+        draining = ServerDraining(event_loop(client), servers, last_save)
 
         def way(lost: Collection[int]) -> str:
             known = me()
@@ -149,7 +149,7 @@ class StrategyCore:
         ended = partial(_end, servers, self.server_client)
         self.losses = Losses(servers, self.registry, self.tables)
         advise(self.losses)
-        self.reconciler = Reconciler(client, servers, departures, ended, way)
+        self.reconciler = Reconciler(client, servers, draining, ended, way)
         self._names = WorkerNames()
         self.uploads = Uploads()
         self._loop = event_loop(client)

@@ -18,7 +18,7 @@ from psnb._src.strategy.tables import TableFactory
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import NAME, size_text, truncate
 
-_MOST = 10
+_MOST_NAMED = 10
 """Parameters that are named; others are only counted."""
 
 
@@ -96,8 +96,8 @@ class Losses:
             for handle in self._registry.all().values()
             if (text := _part_of(shards_of(handle), numbers))
         ]
-        more = f" and {len(found) - _MOST:,} more" if len(found) > _MOST else ""
-        return (", ".join(found[:_MOST]) or "no parameter") + more
+        more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
+        return (", ".join(found[:_MOST_NAMED]) or "no parameter") + more
 
 
 def begin_call(parameters: Mapping[str, Handle], unkept: Sequence[str]) -> str:
@@ -106,10 +106,10 @@ def begin_call(parameters: Mapping[str, Handle], unkept: Sequence[str]) -> str:
         return "strategy.recover(initialize=True)"
     values = [
         f"{truncate(repr(name), NAME)}: array of shape {each.shape}"
-        for name in unkept[:_MOST]
+        for name in unkept[:_MOST_NAMED]
         if isinstance(each := parameters[name], Variable)
     ]
-    more = ["..."] if len(unkept) > _MOST else []
+    more = ["..."] if len(unkept) > _MOST_NAMED else []
     return f"strategy.recover(initialize={{{', '.join([*values, *more])}}})"
 
 

@@ -21,19 +21,8 @@ from distributed import Client
 
 from psnb._src.dask_compat.reach import ask_scheduler, scheduler_address
 from psnb._src.jupyter_compat import kernel_id
+from psnb._src.placement import registry
 from psnb._src.placement.layout import Layout, ServerAddress, unpacked
-from psnb._src.placement.registry import (
-    CLAIM,
-    DESCRIBE,
-    LEAVE,
-    MOVE,
-    NOTE_MODEL,
-    PUBLISH,
-    REGISTER,
-    UNKNOWN,
-    Owner,
-    OwnershipRecord,
-)
 from psnb._src.strategy.scheduler_life import scheduler_lost
 from psnb.errors import ClusterError, OwnershipLostError, PsnbError, ServerLostError
 
@@ -71,8 +60,8 @@ class Ownership:
     def __init__(
         self,
         client: Client,
-        record: OwnershipRecord,
-        owner: Owner | None = None,
+        record: registry.OwnershipRecord,
+        owner: registry.Owner | None = None,
         parameters: Mapping[str, bytes] | None = None,
         models: Mapping[str, bytes] | None = None,
     ) -> None:
@@ -85,7 +74,7 @@ class Ownership:
         """Begin to be the owner of a new strategy."""
         found = await _ask(
             self._client,
-            REGISTER,
+            registry.REGISTER,
             strategy=strategy,
             record=list(astuple(self.record)),
             owner=list(astuple(self._owner)),
@@ -101,47 +90,47 @@ class Ownership:
         self.parameters[name] = packed
         arguments = {"strategy": strategy, "name": name}
         try:
-            if await self._call(DESCRIBE, **arguments, packed=packed) == UNKNOWN:
+            if await self._call(registry.DESCRIBE, **arguments, packed=packed) == registry.UNKNOWN:
                 await self.register(strategy)
         except BaseException:  # the answer was lost, or the caller interrupted: it may be noted
             del self.parameters[name]
             with suppress(PsnbError):
-                await self._call(DESCRIBE, **arguments, packed=None)
+                await self._call(registry.DESCRIBE, **arguments, packed=None)
             raise
 
     async def note_model(self, strategy: str, name: str, packed: bytes) -> None:
         """Note a model, or a change of it."""
         arguments = {"strategy": strategy, "name": name, "packed": packed}
-        if await self._call(NOTE_MODEL, **arguments) == UNKNOWN:
+        if await self._call(registry.NOTE_MODEL, **arguments) == registry.UNKNOWN:
             await self.register(strategy)
-            await self._call(NOTE_MODEL, **arguments)
+            await self._call(registry.NOTE_MODEL, **arguments)
         self.models[name] = packed
 
     async def publish(self, layout: Layout, servers: Sequence[ServerAddress]) -> None:
         """Publish where the shards are, and which servers there should be, as a heartbeat."""
         arguments: dict[str, Any] = {"strategy": layout.strategy, "layout": layout.packed()}
         arguments |= {"servers": [server.key for server in servers], "turn": next(self._turns)}
-        if await self._call(PUBLISH, **arguments) == UNKNOWN:
+        if await self._call(registry.PUBLISH, **arguments) == registry.UNKNOWN:
             await self.register(layout.strategy)
-            await self._call(PUBLISH, **arguments)
+            await self._call(registry.PUBLISH, **arguments)
 
     async def close(self, strategy: str) -> None:
         """Have the scheduler forget the strategy."""
-        await self._call(PUBLISH, strategy=strategy, layout=None)
+        await self._call(registry.PUBLISH, strategy=strategy, layout=None)
 
     async def leave(self, strategy: str) -> None:
         """Give a strategy up, so that another process may claim it."""
-        await _ask(self._client, LEAVE, token=self._owner.token, strategy=strategy)
+        await _ask(self._client, registry.LEAVE, token=self._owner.token, strategy=strategy)
 
     async def move(self, before: str, layout: Layout, servers: Mapping[str, str]) -> None:
         """Give the strategy the id that its new layout has; former keys of servers by new ones."""
         arguments = {"before": before, "after": layout.strategy, "layout": layout.packed()}
-        if refusal := await self._call(MOVE, **arguments, servers=servers):
+        if refusal := await self._call(registry.MOVE, **arguments, servers=servers):
             raise OwnershipLostError(f"the scheduler does not know the strategy: {refusal}")
 
     async def _call(self, handler: str, **arguments: Any) -> str:
         refusal: str = await _ask(self._client, handler, token=self._owner.token, **arguments)
-        if refusal not in ("", UNKNOWN):
+        if refusal not in ("", registry.UNKNOWN):
             raise OwnershipLostError(refusal)
         return refusal
 
@@ -157,7 +146,7 @@ async def claim(client: Client, strategy: str) -> tuple[Ownership, Layout]:
         If the scheduler does not answer.
     """
     owner = _new_owner(client)
-    found = await _ask(client, CLAIM, strategy=strategy, owner=list(astuple(owner)))
+    found = await _ask(client, registry.CLAIM, strategy=strategy, owner=list(astuple(owner)))
     if isinstance(found, str):
         found = found.replace(owner.where, "this process itself", 1)
         raise ClusterError(
@@ -165,13 +154,14 @@ async def claim(client: Client, strategy: str) -> tuple[Ownership, Layout]:
             "has closed its Dask client; one that does not answer for some seconds counts as gone"
         )
     record, _, layout, parameters, models = found
-    return Ownership(client, OwnershipRecord(*record), owner, parameters, models), unpacked(layout)
+    owned = registry.OwnershipRecord(*record)
+    return Ownership(client, owned, owner, parameters, models), unpacked(layout)
 
 
-def _new_owner(client: Client) -> Owner:
+def _new_owner(client: Client) -> registry.Owner:
     kernel = f", kernel {kernel_id()}" if kernel_id() else ""
     where = f"process {os.getpid()} on {socket.gethostname()}{kernel}"
-    return Owner(uuid.uuid4().hex, client.id, where, time.time())
+    return registry.Owner(uuid.uuid4().hex, client.id, where, time.time())
 
 
 async def _ask(client: Client, handler: str, **arguments: Any) -> Any:

@@ -1,7 +1,7 @@
 """Reconciler: watches the servers of a strategy, and repairs its layout.
 
 Several times a second it tells each server which shards to hold, and the server answers which it
-holds; the answer is also the heartbeat (`ServerControl.beat`). From what is observed, a pure
+holds; the answer is also the heartbeat (`ServerControl.heartbeat`). From what is observed, a pure
 function (`psnb._src.placement.next_layout.next_layout`) computes the next layout. It is published,
 and the servers get it with the next heartbeats. So no single message needs to arrive: whatever went
 wrong is seen again in the next round.
@@ -45,16 +45,16 @@ from psnb.errors import ClusterError, CoordinatorClosedError, ServerLostError
 
 logger = logging.getLogger("psnb")
 
-_BEAT = 0.2
+_HEARTBEAT_INTERVAL = 0.2
 """Seconds between two heartbeats of a server, at most."""
 
-_HASTY_BEAT = 0.02
+_INTERVAL_WHILE_MOVING = 0.02
 """The same while shards move or copies are filled: the next step waits for servers' answers."""
 
 _PUBLISH_SOON = 1.0
 """The same, after publishing failed."""
 
-_LOOK_FOR_SERVERS = 1.0
+_RECRUIT_INTERVAL = 1.0
 
 
 class Reconciler:
@@ -66,7 +66,7 @@ class Reconciler:
         The cluster.
     servers : Servers
         The strategy's.
-    departures : ServerDraining
+    draining : ServerDraining
         Lets servers leave.
     on_end : callable
         Called with the reason if the reconciler has to stop: the strategy was taken over, or the
@@ -84,11 +84,11 @@ class Reconciler:
         self,
         client: Client,
         servers: Servers,
-        departures: ServerDraining,
+        draining: ServerDraining,
         on_end: Callable[[CoordinatorClosedError], None] = lambda error: None,
         way: Callable[[Collection[int]], str] = lambda lost: UNKNOWN,
     ) -> None:
-        self._client, self._servers, self._departures = client, servers, departures
+        self._client, self._servers, self._draining = client, servers, draining
         self._on_end, self._way = on_end, way
         self.wanted = len(servers.running)
         self._homes: Mapping[int, ServerAddress] = {}
@@ -99,7 +99,7 @@ class Reconciler:
         self._loop = event_loop(client)
         self._recruiting: asyncio.Task[None] | None = None
         self._recruits = LoopErrors("Looking for parameter servers")
-        self._beaten = self._published = self._looked = 0.0
+        self._last_round = self._published = self._looked = 0.0
         self._named: tuple[ServerAddress, ...] = ()  # the servers that were published last
         self._task = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
 
@@ -230,8 +230,10 @@ class Reconciler:
                 with errors:
                     await self._round()
                 self._rounds.set()
+                moving = self._is_moving()
+                pause = _INTERVAL_WHILE_MOVING if moving else _HEARTBEAT_INTERVAL
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_HASTY_BEAT if self._is_moving() else _BEAT):
+                    async with asyncio.timeout(pause):
                         await self._news.wait()
                 self._news.clear()
         finally:
@@ -249,7 +251,7 @@ class Reconciler:
 
     async def _round(self) -> None:
         now = self._loop.time()
-        passed, self._beaten = min(_BEAT, now - self._beaten), now
+        passed, self._last_round = min(_HEARTBEAT_INTERVAL, now - self._last_round), now
         self._follow(passed)
         async with self._servers.changing:
             before = self._servers.layout
@@ -275,9 +277,9 @@ class Reconciler:
             self._servers.events.add(kind, text)
         able = [each for each in usable if not self.is_unresponsive(each)]
         writing = {server for server, each in observed.items() if each.writes}
-        self._departures.follow(after, leaving, able, writing)
+        self._draining.follow(after, leaving, able, writing)
         for watched in self._watched.values():
-            watched.beat(after, self._news)
+            watched.send_heartbeat(after, self._news)
         if after is not before:
             self._news.set()  # the next step may be possible immediately
         self._recruit(now, len(leaving))
@@ -310,7 +312,7 @@ class Reconciler:
     def _recruit(self, now: float, leaving: int) -> None:
         missing = self.wanted - len(self._servers.running) + leaving
         busy = self._recruiting is not None and not self._recruiting.done()
-        late = now - self._looked >= _LOOK_FOR_SERVERS
+        late = now - self._looked >= _RECRUIT_INTERVAL
         if missing > 0 and late and not busy and (self._servers.layout.replicas or leaving):
             self._looked = now
             self._recruiting = asyncio.create_task(self._start(missing), name="psnb recruiting")
@@ -322,7 +324,7 @@ class Reconciler:
                 used = {server.address for server in self._servers.running}
                 fresh = [each for each in roles(identity).servers if each not in used][:missing]
                 await self._servers.start(fresh)
-                self._departures.note_recruited(len(fresh))
+                self._draining.note_recruited(len(fresh))
             except (ClusterError, OSError) as error:
                 logger.warning("a parameter server cannot be used: %s", error)
 
@@ -383,10 +385,10 @@ class WatchedServer:
         self.observed = ObservedServer(Health.ALIVE)
         self.reported = Health.ALIVE
 
-    def beat(self, layout: Layout, news: asyncio.Event) -> None:
+    def send_heartbeat(self, layout: Layout, news: asyncio.Event) -> None:
         """Ask the server, unless it has not answered yet."""
         if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask(layout, news), name="psnb beat")
+            self._asking = asyncio.create_task(self._ask(layout, news), name="psnb heartbeat")
 
     def pass_time(self, seconds: float) -> None:
         """Count time in which the server could have answered."""
@@ -416,7 +418,7 @@ class WatchedServer:
     async def _hear(self, layout: Layout, news: asyncio.Event) -> None:
         connected, before = self._connection.connected, self.observed
         try:
-            status = await self._control.beat(self.server, layout)
+            status = await self._control.heartbeat(self.server, layout)
         except ConnectionRefusedError as error:
             self._gone = gone(self.server, error)
             self.observed = ObservedServer(Health.GONE)

@@ -42,7 +42,7 @@ from psnb.errors import (
     ServerUnresponsiveError,
 )
 
-_LOOK = 0.2
+_POLL_INTERVAL = 0.2
 
 
 async def recover_shards(
@@ -174,7 +174,7 @@ async def _replaced(
             except ClusterError:  # perhaps of a process that is just about to end
                 if late:
                     raise
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_INTERVAL)
     if not alive and not started:
         raise ClusterError(
             "no worker can be a parameter server: start some with "

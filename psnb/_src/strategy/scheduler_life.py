@@ -23,21 +23,21 @@ from psnb._src.dask_compat.reach import (
 from psnb._src.utils.loops import LoopErrors
 from psnb.errors import SchedulerLostError
 
-_LOOK = 0.25
+_POLL_INTERVAL = 0.25
 _GRACE = 1.0
 """Seconds that Dask gets to connect again."""
 
 _ANSWER_TIMEOUT = 10.0
 
 
-async def scheduler_ends(client: Client, look: float = _LOOK) -> None:
+async def scheduler_ends(client: Client, interval: float = _POLL_INTERVAL) -> None:
     """Wait for the end of a client's scheduler; returns if the client is closed.
 
     Parameters
     ----------
     client : distributed.Client
         The client.
-    look : float
+    interval : float
         Seconds between two looks.
 
     Raises
@@ -59,7 +59,7 @@ async def scheduler_ends(client: Client, look: float = _LOOK) -> None:
                 if known and found not in ("", known):
                     raise scheduler_lost(address)
                 known = known or found
-        await asyncio.sleep(look)
+        await asyncio.sleep(interval)
 
 
 async def check_scheduler(client: Client) -> None:
@@ -73,14 +73,14 @@ async def check_scheduler(client: Client) -> None:
     loop, address = asyncio.get_running_loop(), scheduler_address(client)
     until = loop.time() + _GRACE
     # A client takes itself for connected until it has noticed.
-    while not (is_connected(client) and await _id(client, _LOOK)):
+    while not (is_connected(client) and await _id(client, _POLL_INTERVAL)):
         if has_ended(client):
             return
         if loop.time() >= until:
             if await listens(address) is False:
                 raise scheduler_lost(address)
             return
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_INTERVAL)
 
 
 async def _id(client: Client, timeout: float = _ANSWER_TIMEOUT) -> str:

@@ -32,7 +32,7 @@ from psnb.errors import ClusterError, CoordinatorClosedError, PsnbError, ServerL
 
 _STOP_TIMEOUT = 2.0
 _START_TIMEOUT = 30.0
-_LOOK = 1.0
+_POLL_INTERVAL = 1.0
 _FIRST = 1_000
 """The priority with which Dask begins servers: before the tasks that wait for a thread."""
 
@@ -218,7 +218,7 @@ class Servers:
                 while not waiting.done():
                     # Dask would wait without end for a process that freezes, leaves, or has died.
                     await self.control.ask(server, PrepareServer())
-                    await asyncio.wait({waiting}, timeout=_LOOK)
+                    await asyncio.wait({waiting}, timeout=_POLL_INTERVAL)
         except TimeoutError as error:
             raise ServerLostError(
                 f"Dask does not begin one at {server.address} within {_START_TIMEOUT:.0f} s: tasks "

@@ -20,17 +20,7 @@ import numpy as np
 from distributed import Client
 from numpy.typing import ArrayLike, DTypeLike
 
-from psnb._src.client.arguments import (
-    as_admission,
-    as_initializer,
-    as_nonfinite,
-    as_padding,
-    check_accessor,
-    check_by_element,
-    check_optimizer,
-    check_rows,
-    initial_array,
-)
+from psnb._src.client import arguments
 from psnb._src.client.comm_client import PATIENCE
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.model_records import ModelRecords
@@ -373,9 +363,9 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         """
         self._core.check_open()
         with self._core.registry.reserved(name, "variable") as name:
-            value = initial_array(initial_value, dtype, name)
-            check_optimizer(optimizer, value.dtype, name)
-            choice = as_nonfinite(nonfinite, name)
+            value = arguments.initial_array(initial_value, dtype, name)
+            arguments.check_optimizer(optimizer, value.dtype, name)
+            choice = arguments.as_nonfinite(nonfinite, name)
             made = self._core.tables.variable(name, value, optimizer, choice)
         self._core.registry.add(made)
         return made
@@ -439,26 +429,26 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
         """
         self._core.check_open()
         with self._core.registry.reserved(name, "embedding"):
-            check_rows(name, dim, rows)
+            arguments.check_rows(name, dim, rows)
             kind = np.dtype(dtype)
             if kind not in OPTIMIZABLE:
                 raise ConfigurationError(
                     f"embedding {name!r}: dtype must be float32 or float64, found {kind}"
                 )
-            check_optimizer(optimizer, kind, name)
-            check_by_element(optimizer, f"embedding {name!r}")
-            check_accessor(accessor, name, rows)
+            arguments.check_optimizer(optimizer, kind, name)
+            arguments.check_by_element(optimizer, f"embedding {name!r}")
+            arguments.check_accessor(accessor, name, rows)
             spec = EmbeddingSpec(
                 name,
                 int(dim),
                 None if rows is None else int(rows),
                 kind,
                 optimizer,
-                as_nonfinite(nonfinite, name),
-                as_padding(padding_idx, name, rows),
-                as_admission(admission, name, rows),
+                arguments.as_nonfinite(nonfinite, name),
+                arguments.as_padding(padding_idx, name, rows),
+                arguments.as_admission(admission, name, rows),
                 accessor,
-                as_initializer(initializer, name),
+                arguments.as_initializer(initializer, name),
             )
             made = self._core.tables.embedding(spec)
         self._core.registry.add(made)

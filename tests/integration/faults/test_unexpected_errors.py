@@ -39,7 +39,7 @@ class Once:
 LOOPS = {
     "polls": (membership, "scheduler_identity"),
     "late work": (Membership, "_fail_what_waited_too_long"),
-    "heartbeats of servers": (control.ServerControl, "beat"),
+    "heartbeats of servers": (control.ServerControl, "heartbeat"),
     "rounds of the reconciler": (reconciler, "next_layout"),
     "life of the scheduler": (scheduler_life, "is_connected"),
 }

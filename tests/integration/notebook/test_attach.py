@@ -22,6 +22,7 @@ import psnb
 from psnb import errors
 from psnb._src.cluster.roles import identity
 from psnb._src.coordinator import resume
+from psnb._src.placement.registry import DESCRIBE
 from psnb._src.strategy import ownership
 from tests.conftest import DEADLINE, connected, wait_until
 from tests.forking import Forked
@@ -405,7 +406,7 @@ def test_a_parameter_that_could_not_be_made_is_none_for_who_attaches(
 
     async def answer_lost(client: Client, handler: str, **told: Any) -> Any:
         answer = await ask(client, handler, **told)
-        if handler == ownership.DESCRIBE and lost and lost.pop():
+        if handler == DESCRIBE and lost and lost.pop():
             raise errors.ServerLostError("the scheduler does not answer")
         return answer
 

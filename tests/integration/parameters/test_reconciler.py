@@ -377,14 +377,14 @@ def test_servers_are_asked_a_few_times_a_second_while_nothing_changes_but_values
     with psnb.ParameterServerStrategy(harmless, replicas=1) as strategy:
         wait_until_copied(strategy)
         coordinator = psnb.ClusterCoordinator(strategy)
-        variable, asked, beat = strategy.variable(np.zeros(2)), [0], ServerControl.beat
+        variable, asked, beat = strategy.variable(np.zeros(2)), [0], ServerControl.heartbeat
 
         async def counted(control: ServerControl, server: ServerAddress, layout: Layout) -> Any:
             asked[0] += 1
             return await beat(control, server, layout)
 
         coordinator.schedule(variable.assign_add, (np.ones(2),)).fetch(DEADLINE)
-        monkeypatch.setattr(ServerControl, "beat", counted)
+        monkeypatch.setattr(ServerControl, "heartbeat", counted)
         begin = time.monotonic()
         while time.monotonic() < begin + 1:
             coordinator.schedule(variable.assign_add, (np.ones(2),)).fetch(DEADLINE)
@@ -395,7 +395,7 @@ def test_servers_are_asked_a_few_times_a_second_while_nothing_changes_but_values
 def test_servers_are_asked_fifty_times_a_second_while_shards_move(
     harmless: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, beat = [0], ServerControl.beat
+    asked, beat = [0], ServerControl.heartbeat
 
     async def counted(control: ServerControl, server: ServerAddress, layout: Layout) -> Any:
         asked[0] += 1
@@ -403,7 +403,7 @@ def test_servers_are_asked_fifty_times_a_second_while_shards_move(
 
     with psnb.ParameterServerStrategy(harmless, 2, shards=4) as strategy:
         strategy.variable(np.zeros(10_000_000))
-        monkeypatch.setattr(ServerControl, "beat", counted)
+        monkeypatch.setattr(ServerControl, "heartbeat", counted)
         begin = time.monotonic()
         assert strategy.rebalance() == 1
         assert asked[0] <= SERVERS * (50 * (time.monotonic() - begin) + 10)
