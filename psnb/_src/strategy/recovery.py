@@ -28,7 +28,6 @@ from psnb._src.placement.layout import Layout, ServerAddress, ShardPlacement
 from psnb._src.server.operations import FenceCommits, HostShards
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.strategy.losses import begin_call
-from psnb._src.strategy.reconciler import Reconciler
 from psnb._src.strategy.servers import Servers
 from psnb._src.strategy.tables import MOST_KEPT
 from psnb._src.utils.paths import AnyPath
@@ -45,30 +44,37 @@ from psnb.errors import (
 _POLL_INTERVAL = 0.2
 
 
+def _host_lost(
+    core: StrategyCore, restart_timeout: float, check: Callable[[Collection[int]], object] = bool
+) -> None:
+    """Host lost shards again, empty; an interrupt ends only the waiting for that."""
+    _, fences = core.coordinator()
+    given_up = fences()
+    run_on_loop(
+        event_loop(core.client),
+        lambda: recover_shards(core, given_up, restart_timeout, check),
+        goes_on=True,
+    )
+
+
 async def recover_shards(
-    client: Client,
-    servers: Servers,
-    reconciler: Reconciler,
+    core: StrategyCore,
     fences: Sequence[FenceCommits],
     restart_timeout: float,
-    check: Callable[[Collection[int]], object] = bool,
-) -> list[int]:
-    """Host lost shards again, empty, and return them: the shards that no server holds.
+    check: Callable[[Collection[int]], object],
+) -> None:
+    """Host lost shards again, empty, and add them to `StrategyCore.lost`: no server holds them.
 
     Parameters
     ----------
-    client : distributed.Client
-        The cluster.
-    servers : Servers
-        The strategy's servers.
-    reconciler : Reconciler
-        Lets replicas take over, if there are copies.
+    core : StrategyCore
+        The strategy's.
     fences : sequence of FenceCommits
         Operations that tell new shards which commits were given up.
     restart_timeout : float
         Seconds in which Dask's nannies may start the processes of dead servers again.
     check : callable
-        Called with the lost shards before anything is changed, and may raise.
+        Called, before anything is changed, with all shards whose recovery has not ended; may raise.
 
     Raises
     ------
@@ -77,25 +83,24 @@ async def recover_shards(
     ServerLostError
         If a server dies meanwhile.
     """
-    wanted = reconciler.wanted
+    servers, wanted = core.servers, core.reconciler.wanted
     while True:
         before, asked = servers.layout, servers.running
         alive, unresponsive, lost, pending = await _look(servers)
         if not pending:
             break
-        await reconciler.next_round()
-    check(lost)
+        await core.reconciler.next_round()
+    check(core.lost.union(lost))
     if not lost:
-        return []
+        return
     # This is final: unresponsive servers are not waited for any more.
     for server in set(asked).difference(alive):
         servers.give_up(server)
-    usable = await _replaced(client, servers, alive, unresponsive, wanted, restart_timeout)
+    usable = await _replaced(core.client, servers, alive, unresponsive, wanted, restart_timeout)
     async with servers.changing:
-        lost = still_lost(lost, before, servers.layout)
-        if lost:
+        if lost := still_lost(lost, before, servers.layout):
             await _host(servers, lost, usable, fences)
-    return lost
+    core.lost.update(lost)
 
 
 async def _look(
@@ -228,32 +233,6 @@ def hosted_anew(layout: Layout, lost: Sequence[int], usable: Sequence[ServerAddr
         nowhere = {"synced": (), "syncing": None, "successor": None, "leaving": ()}
         placements[index] = placements[index].next(primary=None, **nowhere).next(primary=server)
     return layout.with_placements(placements)
-
-
-def _host_lost(
-    core: StrategyCore,
-    restart_timeout: float,
-    check: Callable[[Collection[int]], object] = bool,
-) -> None:
-    """Make lost shards again, empty; see `recover_shards`. An interrupt ends only waiting.
-
-    ``check`` is called with all shards whose recovery has not ended, and may raise.
-    """
-    _, fences = core.coordinator()
-    given_up = fences()
-
-    async def host() -> None:
-        lost = await recover_shards(
-            core.client,
-            core.servers,
-            core.reconciler,
-            given_up,
-            restart_timeout,
-            lambda lost: check(core.lost.union(lost)),
-        )
-        core.lost.update(lost)
-
-    run_on_loop(event_loop(core.client), host, goes_on=True)
 
 
 class InitialValues:

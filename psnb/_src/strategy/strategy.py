@@ -28,7 +28,7 @@ from psnb._src.client.sparse_shards import EmbeddingSpec
 from psnb._src.client.variable import Variable
 from psnb._src.cluster.links import CLIENT_ENDED, hold
 from psnb._src.cluster.roles import choose_servers, closure_workers, dashboard_link, identity
-from psnb._src.dask_compat.reach import event_loop, has_ended
+from psnb._src.dask_compat.reach import cloudpickled, event_loop, has_ended
 from psnb._src.monitor.events import Event
 from psnb._src.monitor.html.lists import Events
 from psnb._src.placement.registry import OwnershipRecord
@@ -184,7 +184,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             workers = closure_workers(frozenset(addresses), identity(client))
             mode = Sync(max(1, len(workers)))
         terms = StrategyTerms(mode, partitioner, dedicated, half)
-        record = OwnershipRecord(label, time.time(), kept, terms.packed())
+        record = OwnershipRecord(label, time.time(), kept, cloudpickled(terms))
         servers = Servers(client, Ownership(client, record), patience, dedicated)
         dashboard = run_in_thread(dashboard_link, client)
         run_on_loop(event_loop(client), lambda: begin(servers, addresses, count, replicas))

@@ -17,7 +17,7 @@ from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.commit import recover_orphans
 from psnb._src.client.requests import Request
 from psnb._src.cluster.roles import dashboard_link
-from psnb._src.dask_compat.reach import cloudpickled, event_loop, pool_of
+from psnb._src.dask_compat.reach import event_loop, pool_of
 from psnb._src.placement.layout import Layout
 from psnb._src.protocol.modes import Mode
 from psnb._src.server.operations import OpenLog
@@ -33,16 +33,12 @@ from psnb.errors import PsnbError, ServerUnresponsiveError
 
 @dataclass(frozen=True, slots=True)
 class StrategyTerms:
-    """What a strategy was made with that only its owner reads."""
+    """What a strategy was made with that only its owner reads, pickled."""
 
     mode: Mode
     partitioner: Partitioner | None
     dedicated: bool
     half: bool
-
-    def packed(self) -> bytes:
-        """Return it pickled; a partitioner of the notebook's by value."""
-        return cloudpickled(self)
 
 
 def take_over(client: Client, strategy: str) -> tuple[StrategyCore, Mode]:
