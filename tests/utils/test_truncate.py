@@ -79,7 +79,7 @@ def test_a_failure_with_a_long_message_is_short_to_tell_and_to_keep() -> None:
     assert failure.traceback.endswith("raise ValueError(LONG)")
     assert len(failure.full) <= PAGE
     assert failure.full.endswith("end")
-    assert len(pickle.dumps(log._noted[0].packed)) < 100  # it is told from its texts, for good
+    assert len(pickle.dumps(log._records[0].packed)) < 100  # it is told from its texts, for good
     assert log.since(0) == (failure,)
 
 
@@ -88,7 +88,7 @@ def test_unread_exceptions_do_not_fill_the_notebooks_memory() -> None:
     log = FailureLog(pickle.loads)
     for number in range(10):
         log.add("alice", f"step #{number}", packed)
-    assert sum(len(each.packed) for each in log._noted) <= MOST_BYTES
+    assert sum(len(each.packed) for each in log._records) <= MOST_BYTES
     told = [each.error[:10] for each in log.since(0)]
     assert told == ["not kept: "] * 7 + ["ValueError"] * 3
 
