@@ -1,1 +1,1 @@
-"""What models of all frameworks share: rows of a batch, flat variables, few sizes."""
+"""Models of all frameworks on parameter servers: placing, flat variables, rows of a batch."""

@@ -31,8 +31,7 @@ from psnb._src.worker.resources import latest_element
 from psnb.errors import InvalidArrayError
 
 Pushed = np.ndarray | Blend | PartialGradient | list[Any]
-"""What may be pushed to a variable: of a list, one after the other."""
-
+"""A push to a variable; the items of a list are pushed one after the other."""
 
 _Distinct = tuple[np.ndarray, np.ndarray]
 

@@ -20,7 +20,7 @@ from psnb._src.client.dense_shards import Blend, PartialGradient
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.model_records import ModelRecords
 from psnb._src.client.variable import Variable
-from psnb._src.models.export.sources import DenseSources
+from psnb._src.models.export.manifest import DenseSources
 from psnb._src.protocol.modes import Mode
 from psnb._src.server.optimizer import OPTIMIZABLE, Optimizer
 from psnb._src.server.tables.presence import joined
@@ -32,7 +32,7 @@ OptimizerChoice = Optimizer | Callable[[str], Optimizer]
 
 
 class Strategy(Protocol):
-    """What places parameters; see `psnb.ParameterServerStrategy`."""
+    """Places parameters; see `psnb.ParameterServerStrategy`."""
 
     @property
     def mode(self) -> Mode:

@@ -18,9 +18,8 @@ from psnb.errors import ConfigurationError
 _importing = threading.Lock()
 """Held while a model is unpickled, so that no thread sees a partly imported Keras."""
 
-
 _known: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-"""What was unpickled here and lives; models are compiled once for all closures that have them."""
+"""Programs that were unpickled here and live: each is compiled once for all closures with it."""
 
 
 def unpickled(backend: str, name: str, payload: bytes) -> Any:

@@ -57,7 +57,7 @@ class WantedTable(NamedTuple):
 
 @dataclass(frozen=True)
 class WantedModel:
-    """What a model needs on the servers.
+    """The parameters, state and tables that a model needs on the servers.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ Difference = tuple[str, str]
 
 
 class _Optimizers(NamedTuple):
-    """What some parameters have on the servers, and what the model was given for them."""
+    """The optimizer that some parameters have on servers, and the one that was given for them."""
 
     names: str
     parameter: str
@@ -205,13 +205,12 @@ def place_model(
     names = {each: f"{name}.{each}" for each in wanted.tables}
     moving = [] if wanted.state is None else [f"{name}.{moved}"]
     check_free(strategy, [name, *moving, *names.values()])
-    alone = {n for n, each in own.items() if clips_each and each.clipnorm is not None}
-    groups = {name: [each for each in learning if each not in alone]}
-    groups |= {f"{name}.{each}": [each] for each in learning if each in alone}
+    groups: dict[str, dict[str, np.ndarray]] = {name: {}}
+    for each, array in learning.items():
+        alone = clips_each and own[each].clipnorm is not None
+        groups.setdefault(f"{name}.{each}" if alone else name, {})[each] = array
     placed = [
-        place_flat(
-            strategy, called, {each: learning[each] for each in group}, own.__getitem__, apart
-        )
+        place_flat(strategy, called, group, own.__getitem__, apart)
         for called, group in groups.items()
     ]
     arrays = {"parameters": FlatVariables.joined(placed)}
@@ -219,14 +218,8 @@ def place_model(
         arrays["state"] = place_flat(strategy, f"{name}.{moved}", wanted.state, None)
     tables = {}
     for each, table in wanted.tables.items():
-        tables[each] = strategy.embedding(
-            names[each],
-            table.dim,
-            table.rows,
-            initializer=table.initializer,
-            optimizer=optimizers[each],
-            dtype=table.dtype,
-        )
+        form = names[each], table.dim, table.rows, table.initializer, optimizers[each]
+        tables[each] = strategy.embedding(*form, dtype=table.dtype)
         if table.begins is not None:
             write_rows(tables[each], *table.begins())
     models.use(name)

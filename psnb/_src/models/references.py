@@ -1,4 +1,4 @@
-"""What functions and objects refer to, as far as it would be pickled with them. Pure."""
+"""Finds objects to which functions and others refer, as pickling them would. Pure."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from psnb._src.client.handles import Handle, shards_of
 
 _SHORT = {"float": "f", "int": "i", "uint": "u", "bfloat": "bf", "complex": "c"}
 
-
 _TEXT = 60
 
 

@@ -6,12 +6,14 @@ Exports fetch them while they write them, so memory does not depend on their num
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 import numpy as np
 
 from psnb._src.client.embedding import Embedding
 from psnb._src.client.handles import shards_of
 from psnb._src.models.export.exported import RowChunk, TableSource
+from psnb._src.models.export.tables import ExportedTable
 from psnb._src.server.tables.operations import rows_in_segment
 
 
@@ -19,16 +21,9 @@ def table_source(table: Embedding) -> TableSource:
     """Return a table as `psnb.export` takes it."""
     spec = shards_of(table).spec
     return TableSource(
-        spec.name,
-        spec.dim,
-        spec.rows,
-        spec.dtype,
-        spec.padding_idx,
-        spec.initializer,
-        spec.admission,
-        spec.seed,
-        spec.accessor is not None,
-        lambda: _fixed(table, spec.rows) if spec.rows is not None else _growing(table),
+        **{each.name: getattr(spec, each.name) for each in fields(ExportedTable)},
+        scored=spec.accessor is not None,
+        chunks=lambda: _growing(table) if spec.rows is None else _fixed(table, spec.rows),
     )
 
 

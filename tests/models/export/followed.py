@@ -17,9 +17,8 @@ from psnb._src.client.requests import Request
 from psnb._src.client.snapshots import TableSnapshots
 from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
 from psnb._src.models.export.exported import Exported
-from psnb._src.models.export.feeds import Fetch, ModelFeed
 from psnb._src.models.export.loaded import LoadedModel
-from psnb._src.models.export.sources import DenseSources
+from psnb._src.models.export.manifest import DenseSources, Fetch, ModelFeed
 from psnb._src.models.table_rows import table_source
 from psnb._src.server.operations import CreateSparse
 from psnb._src.server.optimizers import Adagrad

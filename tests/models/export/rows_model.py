@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from psnb._src.models.export.exported import Exported, RowChunk, TableSource
-from psnb._src.models.export.feeds import Fetch, ModelFeed
-from psnb._src.models.export.sources import DenseSources
+from psnb._src.models.export.manifest import DenseSources, Fetch, ModelFeed
 from psnb._src.server.tables.admission import Always
 from psnb._src.server.tables.initializers import Normal
 

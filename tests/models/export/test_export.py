@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 import psnb
 from psnb._src.models.export import row_files
 from psnb._src.models.export.exported import RowChunk
-from psnb._src.models.export.feeds import ModelFeed
+from psnb._src.models.export.manifest import ModelFeed
 from psnb._src.models.export.row_files import ArrayFile
 from psnb._src.server.tables.admission import Always, CountFilter, Probability
 from psnb._src.server.tables.initializers import Constant, Normal

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import pytest
 
-from psnb._src.models.keras.callbacks import callback_list, looks_at_batches
+from psnb._src.models.keras.fit import callback_list, looks_at_batches
 
 callbacks = keras.callbacks
 

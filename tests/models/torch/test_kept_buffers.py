@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import psnb
 import psnb.torch
-from psnb._src.models.export.sources import DenseSources
+from psnb._src.models.export.manifest import DenseSources
 from psnb._src.models.torch.buffers import as_kept, from_kept, moved
 from psnb.errors import ConfigurationError, InvalidArrayError
 from tests.models.placing import InProcessStrategy

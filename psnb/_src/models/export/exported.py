@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from psnb._src.models.export.feeds import Fetch, ModelFeed
+from psnb._src.models.export.manifest import DenseSources, Fetch, ModelFeed
 from psnb._src.models.export.nested import check_nested, leaves_of
-from psnb._src.models.export.sources import DenseSources
 from psnb._src.models.export.tables import ExportedTable
 from psnb._src.protocol.remote_traceback import RemoteTraceback
 from psnb.errors import ConfigurationError
@@ -58,7 +57,7 @@ class TableSource(ExportedTable):
 
 @dataclass(frozen=True)
 class Exported:
-    """What is written of a model.
+    """The parts of a model that are written.
 
     Attributes
     ----------

@@ -18,13 +18,12 @@ from psnb._src.utils.text import truncate
 
 logger = logging.getLogger("psnb")
 
-
 _AT_THE_END = 5.0
 """Seconds to wait for the thread when Python ends: it may be reading from a network."""
 
 
 class Refreshed(Protocol):
-    """What is refreshed."""
+    """A model that can be refreshed."""
 
     def refresh(self) -> bool:
         """Do so; raise if that fails."""

@@ -1,4 +1,4 @@
-"""What an exported JAX program may call besides XLA's operations. Pure.
+"""The calls that an exported JAX program may make besides XLA's operations. Pure.
 
 Of what `jax.export` says is stable, XLA turns some into operations of its own, and checks these.
 The routines of LAPACK and cuSOLVER get addresses, and take the sizes of their results from the
@@ -21,8 +21,9 @@ _OF_XLA = re.compile(
     r"|Sharding|SPMD\w+Shape|annotate_device_placement",
     re.ASCII,
 )
-"""What XLA checks. Others are refused: they call addresses in the process that a program comes from
-(callbacks), give uninitialized memory (``AllocateBuffer``), or take sizes from their arguments."""
+"""Targets that XLA checks. Others are refused: they call addresses in the process that a program
+comes from (callbacks), give uninitialized memory (``AllocateBuffer``), or take sizes from their
+arguments."""
 
 _ROUTINE = re.compile(r"lapack_([sdcz])(\w+)_ffi|cusolver_(\w+)_ffi|cu_(\w+)", re.ASCII)
 _CALL = re.compile(

@@ -16,9 +16,8 @@ from jax import export as jax_export
 from msgspec import Struct, structs
 
 from psnb._src.data.ragged import Ragged
-from psnb._src.models.export.feeds import ModelFeed
 from psnb._src.models.export.jax_calls import foreign_calls
-from psnb._src.models.export.manifest import ModelManifest
+from psnb._src.models.export.manifest import ModelFeed, ModelManifest
 from psnb._src.models.export.tables import StoredTable
 from psnb._src.utils.sealed_json import require, typed
 

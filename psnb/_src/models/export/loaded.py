@@ -21,10 +21,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from psnb._src.data.formats.tables import columns_of
-from psnb._src.models.export.feeds import Fetch, ModelFeed
 from psnb._src.models.export.following import Following
 from psnb._src.models.export.manifest import (
     DENSE,
+    Fetch,
+    ModelFeed,
     ModelManifest,
     TableEntry,
     check_file,
@@ -37,13 +38,9 @@ from psnb._src.models.export.tables import StoredRows, StoredTable
 from psnb._src.utils.arrays import concatenated
 from psnb._src.utils.checks import integer, path_text, period
 from psnb._src.utils.interrupts import Lock
-from psnb._src.utils.paths import as_path
+from psnb._src.utils.paths import AnyPath, as_path
 from psnb._src.utils.text import shown, truncate
 from psnb.errors import ConfigurationError, ExportError
-
-_NOWHERE = (
-    "there is nothing to follow: give psnb.export(follow=manager), or the directory of checkpoints"
-)
 
 
 class LoadedModel:
@@ -157,9 +154,7 @@ class LoadedModel:
             If there is no directory, or it follows already.
         """
         pause = period("follow: every", every)
-        place = self._place if directory is None else as_path(directory)
-        if place is None:
-            raise ConfigurationError(_NOWHERE)
+        place = self._where(directory)
         with self._changing:
             if self._following is not None:
                 raise ConfigurationError(
@@ -192,9 +187,7 @@ class LoadedModel:
         ConfigurationError
             If there is no directory.
         """
-        place = self._place if directory is None else as_path(directory)
-        if place is None:
-            raise ConfigurationError(_NOWHERE)
+        place = self._where(directory)
         try:
             new = newer_state(self._manifest, self._dense, self._state, place)
         except Exception as error:  # shown by `status`, whatever it is
@@ -308,6 +301,15 @@ class LoadedModel:
         made = _FramePredictions(str(self._path), self._manifest, features, size)
         # Not by its content: Dask would take a result of another export for this one's.
         return frame.map_partitions(made, meta=made.without_rows(), token=uuid.uuid4().hex)
+
+    def _where(self, directory: str | os.PathLike[str] | None) -> AnyPath:
+        place = self._place if directory is None else as_path(directory)
+        if place is None:
+            raise ConfigurationError(
+                "there is nothing to follow: give psnb.export(follow=manager), or the directory of "
+                "checkpoints"
+            )
+        return place
 
     def _values(self, batch: Any) -> list[Any]:
         names = [feed.name for feed in self.feeds]

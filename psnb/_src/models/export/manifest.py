@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,25 +27,202 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from psnb._src.models.export.feeds import Fetch, ModelFeed, Size
+from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.quantization import STORED
-from psnb._src.models.export.sources import DenseSources, Float, Start
 from psnb._src.models.export.tables import ExportedTable
 from psnb._src.server.tables.admission import ADMISSIONS
 from psnb._src.server.tables.initializers import INITIALIZERS
+from psnb._src.utils.arrays import array_of, integers_of
 from psnb._src.utils.config import from_config
 from psnb._src.utils.files import checksum
+from psnb._src.utils.mapped_arrays import DTYPES
 from psnb._src.utils.sealed_json import one_of, read_sealed, require, sealed, typed
+from psnb.errors import ConfigurationError
+
+WIDE = ("int64", "uint64")
 
 FORMAT = 2
 MANIFEST = "manifest.json"
 DENSE = "dense.safetensors"
 
+_Size = Annotated[int, Meta(ge=0, le=1 << 48)]
+"""No size is larger."""
+
+_Start = Annotated[int, Meta(ge=0)]
+_Float = Annotated[str, one_of("float32", "float64")]
+_Shape = Annotated[tuple[_Size | None, ...], Meta(max_length=32)]
+_FEED_DTYPES = ("bool", *(each.name for each in DTYPES.values()))
+_FeedDtype = Annotated[str, one_of(*_FEED_DTYPES)]
+
+
+class ModelFeed(Struct, frozen=True, forbid_unknown_fields=True):
+    """One of the arrays that a model needs of a batch.
+
+    Attributes
+    ----------
+    name : str
+        By which a batch has it.
+    dtype : str
+        Of its numbers.
+    shape : tuple of int or None
+        None stands for a number that depends on the batch. Of `Ragged`, that of its values.
+    holds : {"examples", "ragged", "any"}
+        What its first axis is: the examples; those of `Ragged`; or something else, of any length.
+    """
+
+    name: str
+    dtype: _FeedDtype
+    shape: _Shape
+    holds: Annotated[str, one_of("examples", "ragged", "any")] = "examples"
+
+    def __post_init__(self) -> None:
+        require(not self.ragged or bool(self.shape), f"feed {self.name!r:.80} has no axis")
+
+    @property
+    def ragged(self) -> bool:
+        """Whether it is `Ragged`."""
+        return self.holds == "ragged"
+
+    def taken(self, given: Any) -> np.ndarray | Ragged:
+        """Return what a batch gives, in this form.
+
+        Raises
+        ------
+        ConfigurationError
+            If it has another shape, or numbers that this dtype does not hold.
+        """
+        if self.ragged:
+            if not isinstance(given, Ragged):
+                raise self._wrong("psnb.data.Ragged", type(given).__name__)
+            values = self.cast(given.values)
+            if values.shape[1:] != self.shape[1:]:
+                raise self._wrong(f"values of shape {self._shown()}", str(values.shape))
+            return given if values is given.values else Ragged(values, given.offsets)
+        array = self.cast(self.array(given))
+        if array.ndim != len(self.shape) or any(
+            expected is not None and size != expected
+            for size, expected in zip(array.shape, self.shape, strict=True)
+        ):
+            raise self._wrong(f"shape {self._shown()}", str(array.shape))
+        return array
+
+    def array(self, given: Any) -> np.ndarray:
+        """Return what a batch gives as an array, whose integers are not rounded.
+
+        Raises
+        ------
+        InvalidArrayError
+            If integers are needed, and it has none.
+        """
+        whole = np.dtype(self.dtype).kind in "iu"
+        return integers_of(given, f"feed {self.name!r}") if whole else array_of(given)
+
+    def cast(self, array: np.ndarray) -> np.ndarray:
+        """Return numbers in the dtype of this feed.
+
+        Raises
+        ------
+        ConfigurationError
+            If it does not hold them.
+        """
+        wanted = np.dtype(self.dtype)
+        if array.dtype == wanted:
+            return array
+        kinds = array.dtype.kind + wanted.kind
+        if kinds in ("ii", "uu", "iu", "ui"):
+            if array.dtype.name in WIDE and wanted.name in WIDE:
+                return array.view(wanted)  # as ids, these are the same bits
+            limits = np.iinfo(wanted)
+            if array.size and not np.can_cast(array.dtype, wanted, "safe"):
+                low, high = int(array.min()), int(array.max())
+                if low < limits.min or high > limits.max:
+                    raise self._wrong(f"numbers that fit {wanted}", f"{low} to {high}")
+        elif kinds[1] != "f" or kinds[0] not in "iufb":
+            raise self._wrong(f"numbers of {wanted}", str(array.dtype))
+        return array.astype(wanted)
+
+    def _shown(self) -> str:
+        sizes = ", ".join("batch" if size is None else str(size) for size in self.shape)
+        return f"({sizes}{',' if len(self.shape) == 1 else ''})"
+
+    def _wrong(self, expected: str, found: str) -> ConfigurationError:
+        return ConfigurationError(f"feed {self.name!r}: expected {expected}, found {found}")
+
+
+class Fetch(Struct, frozen=True, forbid_unknown_fields=True):
+    """One of the arrays that a model returns; None stands for a size that depends on the batch."""
+
+    name: str
+    dtype: Annotated[str, one_of(*_FEED_DTYPES, "bfloat16")]
+    shape: _Shape
+
+
+class DenseSources(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where dense parameters are on servers: many may lie one after another in a variable.
+
+    Attributes
+    ----------
+    variables : mapping of str to (int, str)
+        How many numbers each variable has, and its dtype.
+    parts : mapping of str to (str, int)
+        Of each dense parameter, by its name in the model, the variable, and where it begins there.
+        What is not there, such as a constant, never changes.
+    """
+
+    variables: Mapping[str, tuple[_Start, _Float]]
+    parts: Mapping[str, tuple[str, _Start]]
+
+    def __post_init__(self) -> None:
+        for name, (variable, _) in self.parts.items():
+            require(variable in self.variables, f"there is no variable of {name!r:.80}")
+
+    def of(self, dense: Collection[str]) -> DenseSources:
+        """Return those of some dense parameters."""
+        parts = {name: each for name, each in self.parts.items() if name in dense}
+        used = {variable for variable, _ in parts.values()}
+        return DenseSources({n: e for n, e in self.variables.items() if n in used}, parts)
+
+    def check(self, dense: Mapping[str, np.ndarray]) -> None:
+        """Raise ValueError unless dense parameters may lie so."""
+        for name, (variable, start) in self.parts.items():
+            require(name in dense, f"there is no dense parameter {name!r:.80}")
+            fits = start + _kept_size(dense[name]) <= self.variables[variable][0]
+            require(fits, f"{name!r:.80} is beyond the end of {variable!r:.80}")
+
+    def taken(
+        self, values: Mapping[str, np.ndarray], dense: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return dense parameters of the shapes and dtypes that they have, from new values."""
+        found = dict(dense)
+        for name, (variable, start) in self.parts.items():
+            old = dense[name]
+            part = values[variable][start : start + _kept_size(old)]
+            found[name] = _from_kept(part, old.dtype).reshape(old.shape)
+        return found
+
+
+def _kept_size(dense: np.ndarray) -> int:
+    pairs = dense.dtype.kind == "c" or (dense.dtype.kind in "iu" and dense.dtype.itemsize == 8)
+    return dense.size * (2 if pairs else 1)
+
+
+def _from_kept(kept: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "b":
+        return kept > 0
+    if dtype.kind == "c":
+        return kept.view(f"c{2 * kept.itemsize}").astype(dtype)
+    if dtype.kind in "iu":
+        high, low = kept.reshape(-1, 2).T if dtype.itemsize == 8 else (np.zeros(()), kept)
+        upper = np.floor(high)
+        lower = np.rint((high - upper) * 2.0**32 + low).astype(np.int64)
+        return (upper.astype(np.int64) * 2**32 + lower).astype(dtype)
+    return kept.astype(dtype)
+
 
 class FileEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """Size and checksum of a file."""
 
-    bytes: Size
+    bytes: _Size
     xxh3: str
 
 
@@ -69,15 +246,15 @@ class TableEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     dim: Annotated[int, Meta(ge=1, le=1 << 48)]
-    rows: Size | None
-    dtype: Float
-    padding_idx: Start | None
+    rows: _Size | None
+    dtype: _Float
+    padding_idx: _Start | None
     initializer: dict[str, Any]
     admission: dict[str, Any]
-    seed: Start
-    count: Size
+    seed: _Start
+    count: _Size
     stored: Annotated[str, one_of(*STORED)]
-    left_out: Size
+    left_out: _Size
     error: Annotated[Mapping[Annotated[str, one_of("max", "rms")], float], Meta(min_length=2)]
 
     def __post_init__(self) -> None:
@@ -106,7 +283,7 @@ class Follows(Struct, frozen=True, forbid_unknown_fields=True):
     """Where checkpoints of the run appear, and the number of the newest before the export."""
 
     directory: Annotated[str, Meta(min_length=1)]
-    after: Size
+    after: _Size
 
 
 class ModelManifest(Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,7 +18,7 @@ from psnb._src.utils.paths import AnyPath
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """What a loaded model predicts with.
+    """The export or the checkpoint that a loaded model predicts with.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Computation(Protocol):
 
 @dataclass(frozen=True)
 class ModelState:
-    """What predictions use; never changed.
+    """The computation and the tables that predictions use; never changed.
 
     Attributes
     ----------

@@ -11,7 +11,6 @@ from psnb.errors import ConfigurationError
 STORED = ("float64", "float32", "float16", "int8")
 """The dtypes that rows are stored in."""
 
-
 _LEVELS = 127
 
 

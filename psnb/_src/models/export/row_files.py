@@ -82,7 +82,6 @@ def mapped(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 _AT_A_TIME = 1 << 22
 """Ids that are sorted at a time; they take about 100 bytes each."""
 
-
 _CHUNK = 1 << 20
 
 

@@ -29,7 +29,6 @@ from psnb.errors import ExportError
 
 _MOST = 1 << 62
 
-
 Given = Mapping[str, Any]
 """The arguments of an operator, by name."""
 
@@ -163,7 +162,6 @@ _CHECKS: dict[str, Callable[[Given], bool]] = {
     "scaled_dot_product_attention": _attention,
 }
 
-
 _POINTWISE = """
     __and__ __lshift__ __or__ __rshift__ __xor__ abs absolute acos acosh add addcdiv addcmul angle
     arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh bitwise_and
@@ -194,14 +192,12 @@ _POINTWISE = """
     special_softmax special_spherical_bessel_j0 special_xlog1py special_xlogy special_zeta
 """
 
-
 _REDUCTIONS = """
     _log_softmax _safe_softmax _softmax all allclose amax amin aminmax any argmax argmin
     count_nonzero cummax cummin cumprod cumsum cumulative_trapezoid dist log_softmax logcumsumexp
     logsumexp max mean median min mode nanmean nanmedian nanquantile nansum norm prod quantile
     softmax std std_mean sum trace trapezoid var var_mean
 """
-
 
 _PRODUCTS = """
     _cdist_forward _linalg_det _linalg_eigh _linalg_slogdet _linalg_solve_ex _linalg_svd
@@ -219,7 +215,6 @@ _PRODUCTS = """
     linalg_solve linalg_solve_ex linalg_solve_triangular linalg_svd linalg_svdvals linalg_vecdot
     linalg_vector_norm
 """
-
 
 _LAYERS = """
     _adaptive_avg_pool2d _adaptive_avg_pool3d _embedding_bag _native_batch_norm_legit
@@ -241,14 +236,12 @@ _LAYERS = """
     upsample_nearest2d.vec upsample_nearest3d.vec upsample_trilinear3d.vec
 """
 
-
 _LOSSES = """
     binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy_loss
     hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss
     multilabel_margin_loss nll_loss nll_loss2d nll_loss2d_forward nll_loss_forward nll_loss_nd
     poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss
 """
-
 
 _SHAPES = """
     _conj _neg_view _unsafe_view adjoint alias atleast_1d atleast_2d atleast_3d block_diag
@@ -262,7 +255,6 @@ _SHAPES = """
     unsafe_split_with_sizes unsqueeze view view_as view_as_complex view_as_real vsplit vstack
 """
 
-
 _PLACES = """
     _unique _unique2 argsort argwhere bincount bucketize diagonal_scatter gather histc index
     index_add index_copy index_fill index_put index_reduce index_select isin kthvalue masked_scatter
@@ -270,7 +262,6 @@ _PLACES = """
     scatter_reduce searchsorted select_scatter slice_scatter sort take take_along_dim topk
     unique_consecutive unique_dim
 """
-
 
 _NEW = """
     _local_scalar_dense _to_copy arange bartlett_window bernoulli blackman_window cauchy clone copy
@@ -280,11 +271,9 @@ _NEW = """
     tril_indices triu_indices type_as uniform zero zeros zeros_like
 """
 
-
 ALLOWED = frozenset(
     " ".join((_POINTWISE, _REDUCTIONS, _PRODUCTS, _LAYERS, _LOSSES, _SHAPES, _PLACES, _NEW)).split()
 )
-
 
 _OF_NUMBERS = {"gcd.int", "remainder.int", "remainder.default"}
 """Overloads that divide numbers, not tensors, and end the process where that cannot be."""

@@ -25,8 +25,7 @@ import torch
 from msgspec import Struct
 
 from psnb._src.data.ragged import Ragged
-from psnb._src.models.export.feeds import ModelFeed
-from psnb._src.models.export.manifest import ModelManifest
+from psnb._src.models.export.manifest import ModelFeed, ModelManifest
 from psnb._src.models.export.tables import StoredTable
 from psnb._src.models.export.torch_operators import checked, is_allowed
 from psnb._src.utils.sealed_json import require, typed

@@ -137,7 +137,7 @@ def _check_free(path: Path) -> None:
     if os.path.lexists(path):
         raise ExportError(
             f"there is something at {str(path)!r} already: a model that may be in use is not "
-            "replaced. Write it to another folder, and let those who load it choose"
+            "replaced. Write it to another folder, and let its users choose which to load"
         )
 
 

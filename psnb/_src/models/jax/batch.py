@@ -55,7 +55,7 @@ class BatchFunction:
 
     @property
     def name(self) -> str:
-        """What the function is called."""
+        """The function's name."""
         found: str = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         return found
 

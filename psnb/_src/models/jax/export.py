@@ -18,9 +18,9 @@ from jax import export as jax_export
 from psnb._src.client.embedding import Embedding
 from psnb._src.data.ragged import Ragged
 from psnb._src.models.export.exported import Exported, returned, tracing
-from psnb._src.models.export.feeds import ModelFeed
 from psnb._src.models.export.jax_calls import foreign_calls
 from psnb._src.models.export.jax_program import IDS, PROGRAM, with_x64
+from psnb._src.models.export.manifest import ModelFeed
 from psnb._src.models.jax.batch import BatchFunction, as_ids, made_ids
 from psnb._src.models.jax.batch_form import form_of
 from psnb._src.models.table_rows import table_source

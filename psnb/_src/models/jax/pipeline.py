@@ -16,9 +16,8 @@ import numpy as np
 
 from psnb._src.client.embedding import Embedding
 from psnb._src.models.jax.batch import BatchFunction, batch_function
-from psnb._src.models.jax.forward import as_it_is
 from psnb._src.models.jax.program import Program
-from psnb._src.models.jax.step import TrainStep
+from psnb._src.models.jax.step import TrainStep, as_it_is
 from psnb._src.models.jax.travel import travelling
 from psnb._src.models.jax.variables import TreeVariables
 

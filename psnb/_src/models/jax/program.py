@@ -26,11 +26,11 @@ from psnb._src.worker.context import current_context
 from psnb.errors import ConfigurationError
 
 Inside = Callable[[Callable[[dict[str, Any], list[Any]], Any], dict[str, Any], list[Any]], Any]
-"""What is done in the program: takes the function, the parameters by name and the groups' rows."""
+"""The body of a program: takes the function, the parameters by name and the groups' rows."""
 
 
 class Pulled(NamedTuple):
-    """What one batch needs.
+    """The rows that one batch needs, and its numbers.
 
     Attributes
     ----------
@@ -91,13 +91,8 @@ class Program:
         batch_form, arrays = form_of(batch)
         context = current_context()
         number = next(self._numbers) if context is None else context.closure
-        given: Any = (
-            [values[each] for each in self._of.params.variables],
-            matrices,
-            gathers,
-            arrays,
-            np.uint32(number & 0xFFFFFFFF),
-        )
+        dense = [values[each] for each in self._of.params.variables]
+        given: Any = dense, matrices, gathers, arrays, np.uint32(number & 0xFFFFFFFF)
         copy = None
         if self._device is not None:
             copy, flat = together(given)

@@ -90,7 +90,7 @@ _ADVICE = (
 
 
 class _Tracing:
-    """What is known of one trace."""
+    """One trace of a function."""
 
     def __init__(self, number: Any) -> None:
         self.number = number

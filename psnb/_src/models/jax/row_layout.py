@@ -80,7 +80,7 @@ class GroupForm(NamedTuple):
 
 
 class GroupGather(NamedTuple):
-    """What a program needs to get a group's rows to its features.
+    """The indices by which a program gets a group's rows to its features.
 
     Attributes
     ----------
@@ -165,22 +165,13 @@ class RowLayout:
             if bags:
                 padding = group.bag_sizes.at_least(bag.size) - bag.size
                 bag = np.pad(bag, (0, padding), constant_values=scale.size)
-            forms.append(
-                GroupForm(
-                    tuple(_ShapedFeature(n, each.positions.shape) for n, each in shaped.items()),
-                    tuple(_BagFeature(name, len(each.ids)) for name, each in bags.items()),
-                )
-            )
+            features = [_ShapedFeature(n, each.positions.shape) for n, each in shaped.items()]
+            numbers = [_BagFeature(name, len(each.ids)) for name, each in bags.items()]
+            forms.append(GroupForm(tuple(features), tuple(numbers)))
             matrices.append(matrix)
-            gathers.append(
-                GroupGather(
-                    np.concatenate(
-                        [*parts, np.zeros(padding, np.int64)], dtype=np.int32, casting="same_kind"
-                    ),
-                    bag,
-                    scale,
-                )
-            )
+            parts.append(np.zeros(padding, np.int64))
+            positions = np.concatenate(parts, dtype=np.int32, casting="same_kind")
+            gathers.append(GroupGather(positions, bag, scale))
         return tuple(forms), matrices, gathers
 
     def gradients(

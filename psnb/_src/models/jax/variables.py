@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from psnb._src.client.variable import Variable
-from psnb._src.models.export.sources import DenseSources
+from psnb._src.models.export.manifest import DenseSources
 from psnb._src.models.flat_variables import (
     FlatVariables,
     Members,
@@ -308,7 +308,7 @@ def _check_equinox(name: str, node: Any) -> None:
 
 
 _COLLECTIONS = {"batch_stats", "cache", "intermediates"}
-"""What Flax's linen has besides ``"params"`` in the variables of a module."""
+"""Collections of Flax's linen besides ``"params"`` in the variables of a module."""
 
 
 def _check_linen(tree: Any) -> None:

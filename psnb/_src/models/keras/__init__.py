@@ -6,7 +6,3 @@ from importlib.util import find_spec
 # Before Keras is imported: one of the two backends that psnb drives, unless the user has chosen. On
 # workers, models bring the notebook's.
 os.environ.setdefault("KERAS_BACKEND", "jax" if find_spec("jax") else "torch")
-
-from psnb._src.models.keras.distributed import DistributedKeras, distribute
-
-__all__ = ["DistributedKeras", "distribute"]

@@ -23,7 +23,7 @@ from psnb.errors import ConfigurationError, InvalidArrayError
 
 
 class CompiledModel:
-    """What `compile` makes.
+    """A model with its optimizer, loss and metrics, on the servers.
 
     Parameters
     ----------

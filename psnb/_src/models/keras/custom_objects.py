@@ -1,4 +1,4 @@
-"""What a model has of the user's own, which Keras knows by its name only: classes and functions."""
+"""Finds a user's own classes and functions in a model: Keras knows them by name only."""
 
 from __future__ import annotations
 

@@ -16,10 +16,9 @@ from psnb._src.coordinator.coordinator import ClusterCoordinator
 from psnb._src.data.dataset import Dataset
 from psnb._src.models.export.exported import Exported
 from psnb._src.models.flat_variables import OptimizerChoice, check_strategy
-from psnb._src.models.keras.callbacks import callback_list
 from psnb._src.models.keras.compiled import CompiledModel, check_execution, compile_plain
 from psnb._src.models.keras.data import ClassWeights, as_batches, parted, split_off, steps_of
-from psnb._src.models.keras.fit import FitLoop, Pass, validated_after
+from psnb._src.models.keras.fit import FitLoop, Pass, callback_list, validated_after
 from psnb._src.models.keras.layer_names import name_there
 from psnb._src.models.keras.layer_view import LayerView
 from psnb._src.models.keras.optimizers import SteeredOptimizer
@@ -148,15 +147,8 @@ class DistributedKeras:
             "weighted_metrics": weighted_metrics,
         }
         self._check_trainable()
-        self._made = CompiledModel(
-            self._strategy,
-            self._name,
-            self._parts,
-            *self._optimizers,
-            optimizer,
-            given,
-            self._adopt,
-        )
+        placed = self._strategy, self._name, self._parts, *self._optimizers
+        self._made = CompiledModel(*placed, optimizer, given, self._adopt)
         self._given = optimizer, given
 
     def fit(
@@ -227,13 +219,8 @@ class DistributedKeras:
             held_out = as_batches(*parted(validation_data, validation_batch_size or batch_size))
             validation = self._pass("test_metrics", held_out, validation_steps, evaluates=True)
         callbacks_ = callback_list(callbacks, self, verbose, epochs=epochs, steps=training.length)
-        self._loop().fit(
-            range(initial_epoch, epochs),
-            training,
-            validation,
-            validated_after(validation_freq),
-            callbacks_,
-        )
+        after = validated_after(validation_freq)
+        self._loop().fit(range(initial_epoch, epochs), training, validation, after, callbacks_)
         history: keras.callbacks.History = self.history
         return history
 

@@ -13,7 +13,7 @@ from psnb.errors import ConfigurationError, InvalidArrayError
 
 
 class ModelInputs:
-    """What a model takes.
+    """The inputs that a model takes.
 
     Parameters
     ----------

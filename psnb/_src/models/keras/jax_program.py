@@ -13,8 +13,7 @@ from psnb._src.client.variable import Variable
 from psnb._src.models.export.exported import Exported
 from psnb._src.models.jax.batch import batch_function
 from psnb._src.models.jax.export import exported
-from psnb._src.models.jax.forward import forward
-from psnb._src.models.jax.step import step
+from psnb._src.models.jax.step import forward, step
 from psnb._src.models.jax.variables import by_name
 from psnb._src.models.keras.inputs import whole
 from psnb._src.models.keras.layers import looking_up
@@ -44,8 +43,13 @@ class JaxProgram(KerasProgram):
         self._scores = forward(self._scored, **of)
         self._outputs = forward(self._predicted, **of)
 
-    def _described(self, given: dict[str, Any]) -> StepDescription:
-        return self._step.describe(given)
+    def predict(self, x: Any) -> Any:
+        """Return the model's outputs for the inputs of a batch."""
+        return self._outputs({"x": self.network.inputs.arrays(x)})
+
+    def describe(self, batch: Any) -> StepDescription:
+        """Return the operations of a step for a batch."""
+        return self._step.describe(self._prepared_to_train(batch)[0])
 
     def _exported(self, x: dict[str, np.ndarray]) -> Exported:
         def predicted(params: Any, rows: Any, batch: Any) -> Any:
@@ -70,9 +74,6 @@ class JaxProgram(KerasProgram):
 
     def _score(self, given: dict[str, Any]) -> list[np.ndarray]:
         return self._scores(given)
-
-    def _predict(self, given: dict[str, Any]) -> Any:
-        return self._outputs(given)
 
     def _run(self, function: Any, *given: Any) -> Any:
         return jax.jit(function)(*given)

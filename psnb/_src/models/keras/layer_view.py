@@ -17,13 +17,12 @@ from psnb.errors import ConfigurationError
 Read = Callable[[Sequence[Any]], list[np.ndarray]]
 """Returns the values that the servers have of variables of the undistributed model."""
 
-
 _DESCRIBING = ("compute_output_shape", "count_params", "get_config", "get_layer")
 """The methods that only describe a layer."""
 
 
 class LayerView:
-    """What a layer is, and the values that its weights have on the servers.
+    """A layer, with the values that its weights have on the servers.
 
     It has the attributes of the layer: weights are arrays of the present values, layers in it are
     views too. Methods that compute or change something raise `ConfigurationError`. For `isinstance`

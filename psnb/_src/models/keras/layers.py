@@ -20,7 +20,6 @@ from psnb.errors import SerializationError
 Lookup = Callable[[str, Any], Any]
 """Takes the name of a table and ids, returns their rows: tensors of the backend."""
 
-
 _local = threading.local()
 
 

@@ -16,13 +16,12 @@ import keras
 
 _local = threading.local()
 
-
 Blended = tuple[Any, Any]
 """A share and a term; see `psnb._src.client.dense_shards.Blend`."""
 
 
 class MovingAverages:
-    """What calls in one thread have blended into averages, within `noted`."""
+    """Notes what calls in one thread blend into averages, within `noted`."""
 
     def __init__(self) -> None:
         # By the variable's id: share and term, and the value that the last call has left.

@@ -26,7 +26,7 @@ from psnb.errors import ConfigurationError, PsnbError, SerializationError
 
 
 class _Scope(keras.StatelessScope):
-    """What a step assigns; with torch without its gradient, as Keras then writes in place."""
+    """Holds what a step assigns; with torch without gradients, as Keras then writes in place."""
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         variable, value = update
@@ -41,7 +41,7 @@ Named = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Computed:
-    """What a network computed of a batch.
+    """The results of a network for a batch.
 
     Attributes
     ----------

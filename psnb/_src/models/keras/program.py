@@ -91,10 +91,6 @@ class KerasProgram(ABC):
         metrics.assign_add(_joined(self._score(given)))
         return 0.0, examples
 
-    def predict(self, x: Any) -> Any:
-        """Return the model's outputs for the inputs of a batch."""
-        return self._predict({"x": self.network.inputs.arrays(x)})
-
     def build(self, batch: Any) -> None:
         """Learn shapes from a batch, and check the metrics; in the notebook, before closures run.
 
@@ -105,10 +101,6 @@ class KerasProgram(ABC):
         """
         given, _ = self._prepared(batch)
         self.network.check_metrics(self._few(given), self._run)
-
-    def describe(self, batch: Any) -> StepDescription:
-        """Return the operations of a step for a batch, as `train` takes it."""
-        return self._described(self._prepared_to_train(batch)[0])
 
     def to_export(self, example: Any) -> Exported:
         """Return what `psnb.export` writes of it; its feeds are the model's inputs.
@@ -124,8 +116,12 @@ class KerasProgram(ABC):
         return self._exported(inputs.example() if example is None else inputs.arrays(example))
 
     @abstractmethod
-    def _described(self, given: dict[str, Any]) -> StepDescription:
-        """Return the operations of a step for a batch; nothing is written."""
+    def predict(self, x: Any) -> Any:
+        """Return the model's outputs for the inputs of a batch."""
+
+    @abstractmethod
+    def describe(self, batch: Any) -> StepDescription:
+        """Return the operations of a step for a batch, as `train` takes it; nothing is written."""
 
     @abstractmethod
     def _exported(self, x: dict[str, np.ndarray]) -> Exported:
@@ -144,10 +140,6 @@ class KerasProgram(ABC):
     @abstractmethod
     def _score(self, given: dict[str, Any]) -> list[np.ndarray]:
         """Return the metrics of a batch."""
-
-    @abstractmethod
-    def _predict(self, given: dict[str, Any]) -> Any:
-        """Return the outputs for a batch."""
 
     @abstractmethod
     def _run(self, function: Any, *given: Any) -> Any:

@@ -143,14 +143,8 @@ def copied(layer: Any, of_lambda: type[keras.layers.Lambda]) -> Any:
     """Return a copy of a layer without its values, a ``Lambda`` as one of a class."""
     if type(layer) is not keras.layers.Lambda:
         return type(layer).from_config(layer.get_config())
-    return of_lambda(
-        layer.function,
-        lambda_shape(layer),
-        layer.mask,
-        layer.arguments,
-        name=layer.name,
-        dtype=layer.dtype_policy,
-    )
+    given = layer.function, lambda_shape(layer), layer.mask, layer.arguments
+    return of_lambda(*given, name=layer.name, dtype=layer.dtype_policy)
 
 
 def layers_of(model: Any) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from psnb._src.client.handles import Handle
 from psnb._src.models.batch_rows import Pushed
 from psnb._src.models.export.exported import Exported
-from psnb._src.models.export.sources import DenseSources
+from psnb._src.models.export.manifest import DenseSources
 from psnb._src.models.keras.inputs import whole
 from psnb._src.models.keras.layers import looking_up
 from psnb._src.models.keras.network import Computed, KerasNetwork
@@ -38,7 +38,15 @@ class TorchProgram(KerasProgram):
         self._device = torch.device(str(keras.ops.zeros(()).device))
         self._plan: tuple[PlannedIds, ...] = ()
 
-    def _described(self, given: dict[str, Any]) -> StepDescription:
+    def predict(self, x: Any) -> Any:
+        """Return the model's outputs for the inputs of a batch."""
+        given = {"x": self.network.inputs.arrays(x)}
+        outputs = self._computed(given, training=False)[-1].outputs
+        return keras.tree.map_structure(array_of, outputs)
+
+    def describe(self, batch: Any) -> StepDescription:
+        """Return the operations of a step for a batch."""
+        given, _ = self._prepared_to_train(batch)
         recorder, values = OperationRecorder(0), self._values
         with recorder.following(self.network.layers()):
             self._computed(given, training=True, noted_by=recorder)
@@ -77,10 +85,6 @@ class TorchProgram(KerasProgram):
 
     def _score(self, given: dict[str, Any]) -> list[np.ndarray]:
         return [array_of(each) for each in self._computed(given, training=False)[-1].metrics]
-
-    def _predict(self, given: dict[str, Any]) -> Any:
-        outputs = self._computed(given, training=False)[-1].outputs
-        return keras.tree.map_structure(array_of, outputs)
 
     def _run(self, function: Any, *given: Any) -> Any:
         with torch.no_grad():

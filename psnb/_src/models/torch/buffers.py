@@ -1,7 +1,7 @@
 """Buffers as servers keep them, and what a step has made of one. Pure.
 
 Servers keep float32 and float64. So of each dtype there is a form in floats that has all of its
-values; `psnb._src.models.export.sources.DenseSources` reads it, too. Integers of 64 bits are two
+values; `psnb._src.models.export.manifest.DenseSources` reads it, too. Integers of 64 bits are two
 numbers, the upper and the lower 32 bits: one float64 is exact up to 2**53 only. Complex numbers are
 two as well.
 """

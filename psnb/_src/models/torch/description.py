@@ -19,7 +19,7 @@ from psnb._src.client.variable import Variable
 from psnb._src.models.step_description import StepDescription, StepOperation, array_text, described
 
 _NOTHING = ("detach", "lift_fresh")
-"""What computes nothing: psnb makes tensors of arrays."""
+"""Operations that compute nothing: psnb makes tensors of arrays."""
 
 
 class OperationRecorder(TorchDispatchMode):
@@ -94,4 +94,4 @@ def described_call(
 
 
 BACKWARD = StepOperation("backward", note="autograd goes through these operations in reverse")
-"""What comes between a call and the push: what it does is decided by the loss."""
+"""Comes between a call and the push; the loss decides what it does."""

@@ -24,7 +24,6 @@ from psnb._src.models.flat_variables import OptimizerChoice, Strategy, check_str
 from psnb._src.models.placing import note_local, place_model
 from psnb._src.models.step_description import StepDescription
 from psnb._src.models.torch.buffers import not_finite
-from psnb._src.models.torch.checked_state import IncompatibleKeys
 from psnb._src.models.torch.description import OperationRecorder, described_call
 from psnb._src.models.torch.export import exported
 from psnb._src.models.torch.followed import FollowedModule, FollowedOptimizers
@@ -33,11 +32,12 @@ from psnb._src.models.torch.model_pass import ModelPass, computing
 from psnb._src.models.torch.module_graph import keep_here
 from psnb._src.models.torch.moving_averages import check_averages
 from psnb._src.models.torch.optimizers import TorchOptimizers, take_over, trained_by
-from psnb._src.models.torch.placed import PlacedModule, device_name
+from psnb._src.models.torch.placed import IncompatibleKeys, PlacedModule
 from psnb._src.models.torch.replica import Flags, Replica, Replicas
 from psnb._src.models.torch.split import local_values, split
 from psnb._src.models.torch.tensors import from_device
 from psnb._src.protocol.modes import Sync
+from psnb._src.utils.text import shown
 from psnb._src.utils.tracebacks import hide_internal_frames
 from psnb.errors import ConfigurationError, InvalidArrayError
 
@@ -399,7 +399,7 @@ class DistributedModel:
         if self._followed is not None:
             if (frozen := self._followed.frozen(self._replicas.flags().frozen)) is not None:
                 self._replicas.freeze(frozen)
-            self._followed.settle()
+            self._followed.optimizers.settle()
 
     def _push(self, replica: Replica, current: ModelPass, weight: float | None) -> None:
         of_parameters, of_rows = replica.gradients(), current.gradients()
@@ -557,12 +557,14 @@ def distribute(
             f"psnb.torch.distribute: expected a torch.nn.Module, found {type(module).__name__}"
         )
     check_strategy("psnb.torch.distribute", strategy)
-    where = device_name(device)
-    parts = split(module, trained_by(optimizer))
-    taken = None
-    if optimizer is not None:
-        taken = take_over(optimizer, module, parts, sparse, dense)
-        parts, sparse, dense = taken[:3]
+    try:
+        where = str(torch.device(device))
+    except (RuntimeError, TypeError) as error:
+        raise ConfigurationError(
+            f"device={shown(device)} is not a device of PyTorch, such as 'cpu' or 'cuda': {error}"
+        ) from error
+    taken = take_over(optimizer, module, split(module, trained_by(optimizer)), sparse, dense)
+    parts = taken.parts
     called = name or type(module).__name__
     if not isinstance(strategy.mode, Sync):
         check_averages(parts.graph.module)
@@ -570,17 +572,14 @@ def distribute(
         strategy,
         called,
         parts.wanted(),
-        sparse=sparse,
-        dense=dense,
+        sparse=taken.sparse,
+        dense=taken.dense,
         adopt=adopt,
         moved="buffers",
-        apart=(lambda name: None) if taken is None else taken.apart,
+        apart=taken.apart,
     )
     keep_here(module, "the module that psnb.torch.distribute was given")
     note = partial(note_local, strategy.__psnb_models__, called)
-    settings = None
-    if taken is not None:
-        settings = FollowedOptimizers(taken.optimizers, taken.places, values)
-    followed = FollowedModule(module, settings)
+    followed = FollowedModule(module, FollowedOptimizers(taken.optimizers, taken.places, values))
     placed = PlacedModule(parts.graph, values, parts.fixed, parts.names, parts.local, where)
     return DistributedModel(placed, note_local=note, followed=followed)

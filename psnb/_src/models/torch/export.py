@@ -21,8 +21,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from psnb._src.client.embedding import Embedding
 from psnb._src.models.export.exported import Exported, returned, tracing
-from psnb._src.models.export.feeds import ModelFeed
-from psnb._src.models.export.sources import DenseSources
+from psnb._src.models.export.manifest import DenseSources, ModelFeed
 from psnb._src.models.export.torch_operators import is_allowed
 from psnb._src.models.export.torch_program import OPERATORS, PROGRAM
 from psnb._src.models.table_rows import table_source
@@ -81,12 +80,8 @@ class _TracedEmbeddingBag(TracedEmbedding):
     ) -> Tensor:
         rows = super().forward(input)
         if offsets is None:
-            count, bag = (
-                input.shape[0],
-                torch.arange(input.shape[0]).repeat_interleave(
-                    input.shape[1], output_size=input.shape[0] * input.shape[1]
-                ),
-            )
+            count, width = input.shape
+            bag = torch.arange(count).repeat_interleave(width, output_size=count * width)
         else:
             starts = offsets[:-1] if self._last else offsets
             count, places = starts.shape[0], torch.arange(input.shape[0], dtype=starts.dtype)

@@ -1,4 +1,4 @@
-"""What the notebook sets of a module and of torch's optimizers after they were taken over.
+"""Follows what the notebook sets in a module and in torch's optimizers after it was distributed.
 
 Only in the notebook. A scheduler sets rates in optimizers, and so may the user; servers apply their
 own. So whenever a closure is scheduled, changed settings are set on the servers.
@@ -116,25 +116,25 @@ class FollowedOptimizers:
         optimizer = self._optimizers[number]()
         assert optimizer is not None
         group = optimizer.param_groups[index]
-        return translated(optimizer, {**group, **(settings or {})}).optimizer
+        return translated(optimizer, {**group, **(settings or {})})
 
 
 _NO_SETTINGS = ("params", "param_names", "initial_lr")
 
 
 class FollowedModule:
-    """What the notebook may set of a module, and of its optimizers, after it was distributed.
+    """A module that was distributed, in which the notebook may set what learns.
 
     Parameters
     ----------
     module : torch.nn.Module
         The module that was given; not kept alive.
-    optimizers : FollowedOptimizers or None
+    optimizers : FollowedOptimizers
         Those that were given.
     """
 
-    def __init__(self, module: nn.Module, optimizers: FollowedOptimizers | None) -> None:
-        self._module, self._optimizers = weakref.ref(module), optimizers
+    def __init__(self, module: nn.Module, optimizers: FollowedOptimizers) -> None:
+        self._module, self.optimizers = weakref.ref(module), optimizers
         self._frozen = frozen_in(module)
 
     def frozen(self, before: frozenset[str]) -> frozenset[str] | None:
@@ -144,8 +144,3 @@ class FollowedModule:
             return None
         thawed, self._frozen = self._frozen - now, now
         return (before - thawed) | now
-
-    def settle(self) -> None:
-        """Set on servers what was set in optimizers; see `FollowedOptimizers.settle`."""
-        if self._optimizers is not None:
-            self._optimizers.settle()

@@ -17,7 +17,6 @@ from psnb._src.models.torch.tensors import TensorBags
 
 Path = tuple[Any, ...]
 
-
 Index = tuple[int | tuple[int, int | None], ...] | None
 """For each axis an index, or where a slice starts and stops."""
 

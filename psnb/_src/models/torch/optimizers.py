@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from psnb._src.models.flat_variables import OptimizerChoice, optimizer_for
 from psnb._src.models.torch.split import SplitModule
@@ -30,19 +30,19 @@ class _Taken(NamedTuple):
 
     optimizer: Optimizer
     kind: str
-    number: int = 0
-    group: int = 0
+    number: int
+    group: int
 
 
 class TakenOver(NamedTuple):
-    """What is taken over from optimizers of torch.
+    """Optimizers that are taken over from those of torch.
 
     Attributes
     ----------
     parts : SplitModule
         Frozen parameters that one of torch's has may learn later.
-    sparse, dense : callable
-        By name, the optimizers of tables and of other parameters.
+    sparse, dense : Optimizer, callable or None
+        The optimizers of tables and of other parameters.
     apart : callable
         Tells parameters apart that must not lie in one variable.
     optimizers : list of torch.optim.Optimizer
@@ -52,15 +52,15 @@ class TakenOver(NamedTuple):
     """
 
     parts: SplitModule
-    sparse: OptimizerChoice
-    dense: OptimizerChoice
+    sparse: OptimizerChoice | None
+    dense: OptimizerChoice | None
     apart: Callable[[str], object]
     optimizers: list[torch.optim.Optimizer]
     places: dict[str, tuple[int, int]]
 
 
 def take_over(
-    given: TorchOptimizers,
+    given: TorchOptimizers | None,
     module: nn.Module,
     parts: SplitModule,
     sparse: OptimizerChoice | None,
@@ -70,7 +70,7 @@ def take_over(
 
     Parameters
     ----------
-    given : torch.optim.Optimizer or sequence
+    given : torch.optim.Optimizer, sequence or None
         Of the module's parameters.
     module : torch.nn.Module
         The module that is distributed.
@@ -85,14 +85,22 @@ def take_over(
         If psnb has not the same optimizer, it has been used, it has parameters that are none of the
         module's, or a parameter has no optimizer or two.
     """
+    if given is None:
+        return TakenOver(parts, sparse, dense, lambda name: None, [], {})
     taken: dict[int, _Taken] = {}
     names = {id(p): n for n, p in reversed([*module.named_parameters(remove_duplicate=False)])}
     several = list(_checked(given))
     for number, each in enumerate(several):
         for index, group in enumerate(each.param_groups):
-            made = translated(each, group)._replace(number=number, group=index)
+            made = _Taken(translated(each, group), type(each).__name__, number, index)
             for parameter in group["params"]:
-                name = _name(names, parameter, each, index)
+                if (name := names.get(id(parameter))) is None:
+                    raise ConfigurationError(
+                        f"{DOOR}: group {index} of {type(each).__name__} has a parameter of shape "
+                        f"{tuple(parameter.shape)} that is none of the module's. It must be made "
+                        "of the parameters of the very module that is distributed, not of a copy, "
+                        "and what else learns must be a part of that module"
+                    )
                 if id(parameter) in taken:
                     raise ConfigurationError(
                         f"{DOOR}: {name!r} is in two optimizers; on servers a parameter has one"
@@ -170,19 +178,6 @@ def _checked(given: TorchOptimizers) -> Iterator[torch.optim.Optimizer]:
         yield each
 
 
-def _name(
-    names: Mapping[int, str], parameter: Tensor, optimizer: torch.optim.Optimizer, group: int
-) -> str:
-    if (name := names.get(id(parameter))) is None:
-        raise ConfigurationError(
-            f"{DOOR}: group {group} of {type(optimizer).__name__} has a parameter of shape "
-            f"{tuple(parameter.shape)} that is none of the module's. It must be made of the "
-            "parameters of the very module that is distributed, not of a copy, and what else "
-            "learns must be a part of that module"
-        )
-    return name
-
-
 def _choice(
     found: Mapping[str, _Taken | None], others: OptimizerChoice | None, what: str
 ) -> OptimizerChoice:
@@ -213,7 +208,7 @@ def _choice(
     return made.__getitem__
 
 
-def translated(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> _Taken:
+def translated(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Optimizer:
     """Return psnb's optimizer for a group of parameters."""
     kind = type(optimizer).__name__
     if getattr(torch.optim, kind, None) is not type(optimizer) or kind not in _KINDS:
@@ -229,7 +224,7 @@ def translated(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> _T
         )
     group = {**group, **_fresh(optimizer, group)}
     try:
-        return _Taken(_made(kind, group), kind)
+        return _made(kind, group)
     except ConfigurationError as error:
         raise ConfigurationError(f"{DOOR}: torch.optim.{kind}: {error}") from error
 

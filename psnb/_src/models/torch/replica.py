@@ -31,7 +31,7 @@ from psnb.errors import ConfigurationError, InvalidArrayError
 
 
 class Flags(NamedTuple):
-    """What of a module is set besides its values.
+    """Settings of a module: its modes, and what is frozen.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Replica:
             for variable in values.parameters.variables
         ]
         parts = values.parameters.split(self._flat)
-        self._kept = {name: _Kept(self.module, name, part) for name, part in parts.items()}
+        self._kept = {n: _KeptParameter(self.module, n, part) for n, part in parts.items()}
         for name, hooks in graph.hooks.items():
             kept = self._kept[name].parameter
             # The dicts that handles remove hooks from.
@@ -107,7 +107,7 @@ class Replica:
             start = parts[view.of].storage_offset() + view.offset
             view.tensor.data = parts[view.of].as_strided(view.size, view.stride, start)
         weights = dict(graph.weights())
-        self._kept_weights = {name: _KeptWeight(self.module, name) for name in weights}
+        self._kept_weights = {name: _KeptParameter(self.module, name) for name in weights}
         self.owner = Owner()
         hashed = [e for e in self.module.modules() if isinstance(e, HashedEmbedding)]
         self._hashed = frozenset(each.table for each in hashed)
@@ -125,7 +125,7 @@ class Replica:
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """What it needs of the servers besides rows."""
+        """The variables that it needs of the servers."""
         return (*self._values.parameters.variables, *self._values.state.variables)
 
     @torch.no_grad()
@@ -155,8 +155,7 @@ class Replica:
                     "integers how much of it is in use; or keep what a step needs alone in a "
                     "local variable"
                 )
-        kept: dict[str, _Kept | _KeptWeight] = {**self._kept, **self._kept_weights}
-        for name, each in kept.items():
+        for name, each in {**self._kept, **self._kept_weights}.items():
             if (what := each.change()) is not None:
                 raise InvalidArrayError(
                     f"parameter {name!r} {what} while the module ran: servers keep it as it was "
@@ -314,15 +313,17 @@ def _look_up_uncompiled(module: nn.Module) -> None:
             each.forward = torch.compiler.disable(each.forward)
 
 
-class _KeptWeight:
-    """A parameter that is to stay the one that it is."""
+class _KeptParameter:
+    """A parameter that is to stay the one that it is; it may show its part of a flat tensor."""
 
-    def __init__(self, module: nn.Module, name: str) -> None:
+    def __init__(self, module: nn.Module, name: str, part: Tensor | None = None) -> None:
         self._path, _, self._attribute = name.rpartition(".")
         self._parts = self._path.split(".") if self._path else []
         self._module = module
         self.parameter = module.get_parameter(name)
-        self._shape = self.parameter.shape
+        self._shape, self._address = self.parameter.shape, None if part is None else part.data_ptr()
+        if part is not None:
+            self.parameter.data = part
 
     def change(self) -> str | None:
         """Return what it is now, if it has changed."""
@@ -346,18 +347,8 @@ class _KeptWeight:
         return now is not None and self._is_same(now)
 
     def _is_same(self, now: Tensor) -> bool:
-        return now is self.parameter
-
-
-class _Kept(_KeptWeight):
-    """A parameter that shows its part of a flat tensor."""
-
-    def __init__(self, module: nn.Module, name: str, part: Tensor) -> None:
-        super().__init__(module, name)
-        self.parameter.data = part
-        self._shape, self._address = part.shape, part.data_ptr()
-
-    def _is_same(self, now: Tensor) -> bool:
+        if self._address is None:
+            return now is self.parameter
         same = now is self.parameter and now.shape == self._shape
         return same and now.data_ptr() == self._address
 

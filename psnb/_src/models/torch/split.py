@@ -38,8 +38,6 @@ class TableForm:
     ----------
     name : str
         The parameter's, in the module.
-    dim : int
-        Floats a row.
     weight : torch.Tensor or None
         The initial rows; None for any id.
     hashed : HashedEmbedding or None
@@ -47,21 +45,21 @@ class TableForm:
     """
 
     name: str
-    dim: int
     weight: Tensor | None
     hashed: HashedEmbedding | None = None
 
     def wanted(self) -> WantedTable:
         """Return what the table must be to be adopted, and what it begins with otherwise."""
-        weight, hashed = self.weight, self.hashed
-        if weight is not None:
-            rows = array_of(weight)
+        if (weight := self.weight) is not None:
+            count, dim = weight.shape
+            dtype = array_of(weight[:0]).dtype
             return WantedTable(
-                self.dim, len(rows), rows.dtype, begins=lambda: (np.arange(len(rows)), rows)
+                dim, count, dtype, begins=lambda: (np.arange(count), array_of(weight))
             )
+        hashed = self.hashed
         assert hashed is not None
         return WantedTable(
-            self.dim,
+            hashed.dim,
             None,
             np.dtype(np.float32),
             hashed.initializer,
@@ -164,9 +162,9 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
     # If one tensor has several names, the first one counts.
     names: dict[str, str] = {}
     first: dict[int, str] = dict(weights)
-    for form in tables:
-        if form.hashed is not None:
-            first |= {id(b): f"{form.name}.{n}" for n, b in form.hashed.named_buffers()}
+    hashed = {form.name: form.hashed for form in tables if form.hashed is not None}
+    for table, each in hashed.items():
+        first |= {id(b): f"{table}.{n}" for n, b in each.named_buffers()}
     for key, value in module.state_dict(keep_vars=True).items():
         names[key] = first.setdefault(id(value), key) if isinstance(value, Tensor) else key
     parameters = {
@@ -174,8 +172,7 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
         for key, value in module.named_parameters()
         if value.requires_grad and id(value) not in weights
     }
-    hashed = [form.hashed for form in tables if form.hashed is not None]
-    own = {id(buffer) for each in hashed for buffer in each.buffers()}
+    own = {id(buffer): buffer for each in hashed.values() for buffer in each.buffers()}
     buffers = {
         key: value for key, value in module.named_buffers() if key in names and id(value) not in own
     }
@@ -195,9 +192,7 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
         for form in tables
         if form.weight is not None
     }
-    for form in tables:
-        if form.hashed is not None:
-            instead |= {id(buffer): buffer[:0].clone() for buffer in form.hashed.buffers()}
+    instead |= {number: buffer[:0].clone() for number, buffer in own.items()}
     instead |= {id(weight): placeholder(weight) for weight in computed_before_calls(module)}
     try:
         graph = ModuleGraph.of(module, instead, later)
@@ -205,10 +200,10 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
         raise _not_followed(module, instead, error) from error
     except Exception as error:  # reduction of the user's objects may raise anything
         raise _cannot_travel(module, error) from error
-    tables_of = {id(form.hashed): form.name for form in tables if form.hashed is not None}
-    for path, each in module.named_modules():
-        if (table := tables_of.get(id(each))) is not None:
-            graph.module.get_submodule(path).table = table  # type: ignore[assignment]
+    tables_of = {id(each): table for table, each in hashed.items()}
+    for path, part in module.named_modules():
+        if id(part) in tables_of:
+            graph.module.get_submodule(path).table = tables_of[id(part)]  # type: ignore[assignment]
     for name in parameters:
         value = graph.module.get_parameter(name)
         value.data = placeholder(value)
@@ -225,7 +220,7 @@ def split(module: nn.Module, trained: Collection[int] = ()) -> SplitModule:
                 "module float32, and compute in half precision where it pays: with torch.autocast"
             )
     served = {*weights.values(), *parameters, *buffers}
-    served |= {f"{form.name}.{part}" for form in tables if form.hashed for part in (IDS, ROWS)}
+    served |= {f"{table}.{part}" for table in hashed for part in (IDS, ROWS)}
     return SplitModule(
         graph,
         tables,
@@ -246,7 +241,7 @@ def _tables(module: nn.Module) -> Iterator[TableForm]:
             users.setdefault(id(parameter), []).append((each, full))
     for path, each in module.named_modules():
         if isinstance(each, HashedEmbedding):
-            yield TableForm(path or "embedding", each.dim, None, each)
+            yield TableForm(path or "embedding", None, each)
         elif _is_lookup(each):
             _check_embedding(path, each)
             weight = each.weight
@@ -260,7 +255,7 @@ def _tables(module: nn.Module) -> Iterator[TableForm]:
                 and using[0][0] is each
                 and all(_is_lookup(m) for m, _ in using)
             ):
-                yield TableForm(using[0][1], weight.shape[1], weight)
+                yield TableForm(using[0][1], weight)
 
 
 def _is_lookup(module: nn.Module) -> bool:

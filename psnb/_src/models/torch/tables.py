@@ -47,7 +47,7 @@ _FORM = {getattr(Tensor, n).__get__ for n in _FIELDS if hasattr(Tensor, n)} | {
     *(getattr(Tensor, n) for n in _METHODS),
     *(getattr(torch, n) for n in ("numel", "is_floating_point", "is_complex", "is_inference")),
 }
-"""What needs no rows."""
+"""Functions that need no rows."""
 
 
 class TableWeight(Tensor):
@@ -217,10 +217,10 @@ _OWN: dict[Any, tuple[Callable[..., Any], int]] = {
     Tensor.register_post_accumulate_grad_hook: (_refuse, 0),
     Tensor.retain_grad: (_refuse, 0),
 }
-"""What is done in place of a function of torch, and which of its arguments is the weight."""
+"""By function of torch: the one in its place, and which of its arguments is the weight."""
 
 IDS, ROWS = "ids", "rows"
-"""What the state of a table of any id consists of."""
+"""The parts of the state of a table of any id."""
 
 
 class HashedEmbedding(nn.Module):

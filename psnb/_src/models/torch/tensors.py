@@ -14,7 +14,7 @@ from torch import Tensor
 from psnb._src.data.ragged import Ragged
 
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
-"""What holds the numbers of dtypes with which torch does next to nothing."""
+"""Wider dtypes, in place of those with which torch does next to nothing."""
 
 
 class TensorBags(NamedTuple):
@@ -33,7 +33,7 @@ class TensorBags(NamedTuple):
 
 
 class _Features(dict[Any, Any]):
-    """What `as_torch` makes of a mapping: a dict that says what it has if it is asked for more."""
+    """A mapping of `as_torch`: a dict that says what it has if it is asked for more."""
 
     def __missing__(self, name: Any) -> Any:
         error = KeyError(name)

@@ -22,19 +22,16 @@ from psnb.errors import ConfigurationError
 _CALLS = 3
 """How many calls are looked at: one leaves something behind, and others find it."""
 
-
 _MOST_ITEMS, _DEPTH = 256, 3
 
-
 _OF_TORCH = frozenset(vars(nn.Module()))
-
 
 Attribute = tuple[str, str]
 """A module's path, and the name of one of its attributes."""
 
 
 class WorkerState:
-    """What calls of a module leave behind in its plain attributes, and in frozen embeddings.
+    """Watches what calls of a module leave in its plain attributes and in frozen embeddings.
 
     Parameters
     ----------
