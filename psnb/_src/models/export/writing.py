@@ -7,14 +7,13 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from psnb._src.checkpoint.following import newest_number
-from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.models.export.exported import Exported, TableSource
 from psnb._src.models.export.manifest import (
     DENSE,
@@ -32,6 +31,9 @@ from psnb._src.utils.paths import as_path
 from psnb._src.utils.sealed_json import plain_json
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError, ExportError
+
+if TYPE_CHECKING:
+    from psnb._src.checkpoint.manager import FolderManager
 
 _IDS = "ids.partial"
 
@@ -142,12 +144,13 @@ def _check_free(path: Path) -> None:
 
 
 def _follows(given: FolderManager | str | os.PathLike[str]) -> Follows:
-    if not isinstance(given, FolderManager | str | os.PathLike):
+    directory = getattr(given, "directory", None)  # a manager's, whose class brings Dask along
+    if directory is None and not isinstance(given, str | os.PathLike):
         raise ConfigurationError(
             "follow must be a CheckpointManager, or the directory or address of checkpoints; found "
             f"{shown(given)}"
         )
-    place = given.directory if isinstance(given, FolderManager) else as_path(given)
+    place = as_path(given) if directory is None else directory  # type: ignore[arg-type]
     return Follows(str(place), newest_number(place))
 
 
