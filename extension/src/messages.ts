@@ -42,61 +42,93 @@ export function decode(text: string): FromSource | Refused {
   if (version !== VERSION) return refused(`protocol ${VERSION} here, ${String(version)} there`);
   const name = NAMES.get(type);
   if (!name) return refused(`there are no messages of type ${String(type)} here`);
-  const wrong = misfit(message, { $ref: name }, name);
-  return wrong ? refused(`${wrong} is not as protocol ${VERSION} has it`) : (message as unknown as FromSource);
+  const wrong = checkOf({ $ref: name })(message);
+  if (wrong !== null) return refused(`${name}${wrong} is not as protocol ${VERSION} has it`);
+  return message as unknown as FromSource;
 }
 
-/** Returns where a value first differs from a schema, as a path below `path`; null if it fits. */
-export function misfit(value: unknown, schema: Schema, path: string): string | null {
-  const schemas: Record<string, Schema> = SCHEMAS;
-  if (schema.$ref !== undefined) return misfit(value, schemas[schema.$ref] ?? {}, path);
+/** Returns the path to where a value first differs; null if it fits. */
+type Check = (value: unknown) => string | null;
+
+const fits =
+  (test: (value: unknown) => boolean): Check =>
+  (value) =>
+    test(value) ? null : '';
+
+/** Makes the check of a schema; it is made once, as messages come many times a second. */
+function checkOf(schema: Schema): Check {
+  if (schema.$ref !== undefined) return CHECKS.get(schema.$ref) ?? define(schema.$ref);
   if (schema.anyOf) {
-    return schema.anyOf.some((choice) => misfit(value, choice, path) === null) ? null : path;
+    const choices = schema.anyOf.map(checkOf);
+    return fits((value) => choices.some((check) => check(value) === null));
   }
-  if (schema.enum) return schema.enum.includes(value) ? null : path;
+  if (schema.enum) {
+    const { enum: values } = schema;
+    return fits((value) => values.includes(value));
+  }
   switch (schema.type) {
     case 'object':
-      return isRecord(value) ? misfitOfMembers(value, schema, path) : path;
+      return checkOfMembers(schema);
     case 'array':
-      return Array.isArray(value) ? misfitOfItems(value, schema, path) : path;
+      return checkOfItems(schema);
     case 'integer':
-      return Number.isInteger(value) ? null : path;
+      return fits(Number.isInteger);
     case 'null':
-      return value === null ? null : path;
+      return fits((value) => value === null);
     case 'string':
-      return typeof value === 'string' && (!schema.contentEncoding || isBase64(value)) ? null : path;
+      return schema.contentEncoding ? fits(isBase64) : fits((value) => typeof value === 'string');
+    case undefined:
+      return fits(() => true);
     default: // number, boolean
-      return typeof value === schema.type ? null : path;
+      return fits((value) => typeof value === schema.type);
   }
 }
 
-function misfitOfMembers(
-  value: Record<string, unknown>,
-  { properties = {}, required = [], additionalProperties }: Schema,
-  path: string,
-): string | null {
-  const missing = required.find((name) => !(name in value));
-  if (missing !== undefined) return `${path}.${missing}`;
-  for (const [name, member] of Object.entries(value)) {
-    const schema = Object.hasOwn(properties, name) ? properties[name] : additionalProperties;
-    const wrong = schema ? misfit(member, schema, `${path}.${name}`) : null;
-    if (wrong !== null) return wrong;
-  }
-  return null;
+function checkOfMembers({ properties = {}, required = [], additionalProperties }: Schema): Check {
+  const members = Object.entries(properties).map(([name, schema]) => {
+    return { name, needed: required.includes(name), check: checkOf(schema) };
+  });
+  const others = additionalProperties && checkOf(additionalProperties);
+  return (value) => {
+    if (!isRecord(value)) return '';
+    for (const { name, needed, check } of members) {
+      const member = value[name];
+      const wrong = needed || member !== undefined ? check(member) : null;
+      if (wrong !== null) return `.${name}${wrong}`;
+    }
+    if (!others) return null; // What is not known does no harm.
+    for (const [name, member] of Object.entries(value)) {
+      const wrong = others(member);
+      if (wrong !== null) return `.${name}${wrong}`;
+    }
+    return null;
+  };
 }
 
-function misfitOfItems(value: unknown[], { prefixItems, items }: Schema, path: string): string | null {
-  if (prefixItems && value.length !== prefixItems.length) return path;
-  for (const [i, item] of value.entries()) {
-    const schema = prefixItems?.[i] ?? items;
-    const wrong = schema ? misfit(item, schema, `${path}[${i}]`) : null;
-    if (wrong !== null) return wrong;
-  }
-  return null;
+function checkOfItems({ prefixItems, items = {} }: Schema): Check {
+  const first = prefixItems?.map(checkOf);
+  const each = checkOf(items);
+  return (value) => {
+    if (!Array.isArray(value) || (first && value.length !== first.length)) return '';
+    for (let i = 0; i < value.length; i++) {
+      const wrong = (first?.[i] ?? each)(value[i]);
+      if (wrong !== null) return `[${i}]${wrong}`;
+    }
+    return null;
+  };
 }
 
-function isBase64(text: string): boolean {
-  return text.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(text);
+const CHECKS = new Map<string, Check>(); // of the schemas that have names
+
+function define(name: string): Check {
+  const schemas: Record<string, Schema> = SCHEMAS;
+  const check = checkOf(schemas[name] ?? {});
+  CHECKS.set(name, check);
+  return check;
+}
+
+function isBase64(value: unknown): boolean {
+  return typeof value === 'string' && value.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(value);
 }
 
 function isRecord(value: unknown): value is Record<string, unknown> {
