@@ -59,12 +59,14 @@ class Episode:
         cancels: bool = False,
         tells: bool = False,
         dies: bool = False,
+        long: bool = False,
     ) -> None:
         self.world = world = World(seed)
         self.notebook = Notebook(world, mode, servers=3, shards=4, replicas=replicas, workers=3)
         self._mode, self._careful = mode, careful
         self._cancels = Random(seed) if cancels else None  # its own: old seeds stay what they were
         self._tells = Random(seed) if tells else None
+        self._long = Random(seed) if long else None
         self._death = Takeover(seed, self.notebook) if dies else None
         self._name = f"seed {seed}, {mode}, replicas={replicas}, careful={careful}"
 
@@ -117,10 +119,10 @@ class Episode:
             notebook.do(notebook.feed)
         elif choice < 0.20:
             notebook.do(notebook.round)
-        elif choice < 0.23 and len(notebook.closures) < ROOM - 1:
+        elif choice < 0.23 and notebook.rows.next < ROOM - 3:
             self._raise()
             if not notebook.queue.failing():
-                notebook.put()
+                notebook.put(self._long.choice((1, 1, 3)) if self._long is not None else 1)
         elif choice < 0.235:
             self._hurt_a_worker()
         elif choice < 0.240:
@@ -227,28 +229,30 @@ class Episode:
             values[index] = held[0]
         world.counts["closures"] += len(notebook.closures)
         for closure in notebook.closures:
-            self._check_closure(closure, {i: float(v[closure.id]) for i, v in values.items()})
+            for row in range(closure.first, closure.first + closure.granted):
+                self._check_step(closure, row, {i: float(v[row]) for i, v in values.items()})
         for server in notebook.watched():
             for held in server.host._hosted.values() if server.alive else ():
                 held.shard.run(notebook.settled())
                 assert self._mode == "geo" or not len(held.shard.log)
                 held.shard.run(EndWriter(notebook.queue.name))
 
-    def _check_closure(self, closure: Work, found: dict[int, float]) -> None:
+    def _check_step(self, closure: Work, row: int, found: dict[int, float]) -> None:
         notebook, status = self.notebook, closure.remote.status
-        told = f"{closure} {status}: {found}"
+        told = f"step {row} of {closure} {status}: {found}"
         assert closure.remote.status not in (ClosureStatus.QUEUED, ClosureStatus.RUNNING), told
         counted, outcome = notebook.rounds.get(closure.execution.round, ((), None))
         share = 1.0
         if self._mode == "sync":
             share = len(counted) if commit_of(closure) in counted else 1.0
         sums = {i: round(value * share) for i, value in found.items() if value}
-        completed = status is ClosureStatus.COMPLETED
-        if not completed or outcome is not None:
+        if row >= closure.number or outcome is not None:
             assert not sums, f"it has not happened, and left something: {told}"
             return
-        attempt = closure.remote.fetch()
-        chosen, begun = notebook.wrote[closure.id, attempt]
+        attempt = self._attempt(closure, row, sums)
+        if attempt is None:
+            return  # nothing is left of it, and nobody can tell where it was
+        chosen, begun = notebook.wrote[row, attempt]
         for index, value in sums.items():
             assert value == code(attempt), f"it left something else than attempt {attempt}: {told}"
             assert index in {shard.number for shard in chosen}, told
@@ -259,6 +263,15 @@ class Episode:
                 f"shard {index} lacks what attempt {attempt} wrote in step {begun}, "
                 f"and was lost in {since}: {told}"
             )
+
+    def _attempt(self, closure: Work, row: int, sums: dict[int, int]) -> int | None:
+        """Return which attempt at a step has counted; None if that cannot be told."""
+        if closure.granted == 1:
+            attempt: int = closure.remote.fetch()
+            return attempt
+        known = {attempt for at, attempt in self.notebook.wrote if at == row}
+        found = {attempt for attempt in known if code(attempt) in sums.values()}
+        return next(iter(found or known)) if found or len(known) == 1 else None
 
     def _forgotten(self, closure: Work) -> bool:
         """Whether the worker that had learned something from a closure could not send it."""
@@ -283,4 +296,5 @@ def episode(seed: int) -> Episode:
         careful=careful,
         tells=seed % 7 in (1, 3, 4, 5),
         dies=seed % 7 in (3, 4),
+        long=MODES[seed % len(MODES)] == "async" and seed % 5 in (1, 2, 3),
     )

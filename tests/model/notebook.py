@@ -13,17 +13,16 @@ from msgspec.structs import replace
 from psnb._src.client.commit import UndecidedError, ask, end_round, resolve_in_doubt
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.closures.options import ScheduleOptions
-from psnb._src.coordinator.closures.remote_value import RemoteValue
 from psnb._src.coordinator.scheduling.gates import ApplyRound, FlushGate, Gate, RoundGate, Step
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
-from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.coordinator.scheduling.work import NOT_TAKEN, Numbers, Work
 from psnb._src.coordinator.workers.resolve import Resolver
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.operations import EndRound, FenceCommits
 from psnb.errors import ServerLostError, ServerUnresponsiveError
-from tests.coordinator.queues import FUNCTION, NO_ARGUMENTS, ClosureQueue, commit_of, done, raised
+from tests.coordinator.queues import ClosureQueue, commit_of, done, make_work, raised
 from tests.model.reconciler import Fences, Reconciler
-from tests.model.workers import Exchanging, Worker, code
+from tests.model.workers import Exchanging, StepAttempt, Worker, code
 from tests.model.world import World, once
 
 
@@ -79,12 +78,13 @@ class Notebook(Reconciler):
         self.queue.attach(on_step=self._steps.append)
         self.resolver = _Resolver(self, mode == "geo")
         self.closures: list[Work] = []
+        self.rows = Numbers()
         self.mode = mode
         self.workers: list[Worker] = []
         self.sessions: list[Worker] = []  # those that were given up, too
         for _ in range(workers):
             self._start_worker()
-        # Where each attempt of a closure writes, and since when it runs.
+        # Where each attempt of a step writes, by its row, and since when it runs.
         self.wrote: dict[tuple[int, int], tuple[tuple[ShardId, ...], int]] = {}
         self.rounds: dict[int, tuple[tuple[int, ...], Any]] = {}  # closures, and what came of it
         self.ending: dict[int, tuple[int, ...]] = {}  # closures of rounds whose end was begun
@@ -99,11 +99,10 @@ class Notebook(Reconciler):
 
     # Closures.
 
-    def put(self) -> None:
-        remote = RemoteValue(self.queue.inbox)
-        number = len(self.closures)
-        options = ScheduleOptions(1000)
-        closure = Work(number, number, FUNCTION, NO_ARGUMENTS, options, remote)
+    def put(self, steps: int = 1) -> None:
+        options = ScheduleOptions(1000, steps=steps)
+        number = self.rows.take(steps)
+        closure = make_work(self.queue, number, options)
         self.queue.put(closure)
         self.closures.append(closure)
 
@@ -123,9 +122,17 @@ class Notebook(Reconciler):
         idle = [w for w in self.workers if len(w.load) < 2]
         if idle:
             worker = self.world.random.choice(idle)
-            for closure in self.queue.take(lambda each: len(worker.load) < 2 and not worker.load):
+
+            def admit(closure: Work) -> bool:
+                if closure.execution is NOT_TAKEN:
+                    closure.granted = closure.options.steps
+                return len(worker.load) < 2 and not worker.load
+
+            for closure in self.queue.take(admit):
                 worker.load.append(closure)
-                sent = closure, closure.execution.attempt, self.layout.version
+                execution = closure.execution
+                step = StepAttempt(closure.number, execution.commit, execution.attempt)
+                sent = closure, step, closure.left, self.layout.version
                 begin = once(lambda sent=sent: worker.begin(*sent))
                 self.world.send(worker, begin, lost=lambda: self.broken(worker))
         while self._steps:
@@ -157,6 +164,7 @@ class Notebook(Reconciler):
         closure: Work,
         ending: bool | None,
         payload: bytes,
+        steps: int,
         pushed: bool,
         key: tuple[str, int] | None,
     ) -> None:
@@ -167,11 +175,15 @@ class Notebook(Reconciler):
         self.ran[closure.id] = worker
         if isinstance(worker, Exchanging) and key is not None:
             self.doubts.append((closure, worker.sent[key[1]]))
+        if ending:
+            result = done(closure, payload, steps=steps, pushed=pushed)
+            self.queue.settle([result], worker.name)
+            return
+        if steps:
+            self.queue.settle([done(closure, steps=steps, ended=False)], worker.name)
         if key is not None:
             _, result = done(closure, payload, steps=0, pushed=pushed)
             self.resolver.ask(closure, replace(result, in_doubt=key), worker.name)
-        elif ending:
-            self.queue.settle([done(closure, payload, pushed=pushed)], worker.name)
         else:
             self.queue.settle([raised(closure, payload)], worker.name)
 
@@ -212,13 +224,13 @@ class Notebook(Reconciler):
         for closure in self.closures:
             if closure.execution.round is None:
                 continue
-            found = float(values[closure.id])
+            found = float(values[closure.first])
             counted, outcome = self.rounds.get(closure.execution.round, ((), None))
             if closure.execution.round >= turn or commit_of(closure) not in counted or outcome:
                 assert not found, f"{closure} counts in round {turn}: {found}"
             elif closure.remote.status.value == "completed":
                 attempt = closure.remote.fetch()
-                chosen, begun = self.wrote[closure.id, attempt]
+                chosen, begun = self.wrote[closure.first, attempt]
                 if shard in chosen and begun > since:
                     wanted = code(attempt) / len(counted)
                     told = f"{closure} lacks on {shard} in round {turn}: {found}"

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from psnb._src.client.commit import ask, recover_orphans
-from psnb._src.coordinator.closures.remote_value import ClosureStatus
 from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.server.server import Host
 from psnb._src.server.tables.operations import OnTable, ReadValues
@@ -108,19 +107,20 @@ class Takeover:
             turn = closure.execution.round
             counted = notebook.ending.get(-1 if turn is None else turn, ())
             share = len(counted) if commit_of(closure) in counted else 1
-            sums = {i: round(float(v[closure.id]) * share) for i, v in values.items()}
-            there = self._check_closure(closure, {i: v for i, v in sums.items() if v})
-            if there is not None and commit_of(closure) in counted:
-                halves.setdefault(turn or 0, set()).add(there)
+            for row in range(closure.first, closure.first + closure.granted):
+                sums = {i: round(float(v[row]) * share) for i, v in values.items()}
+                there = self._check_step(closure, row, {i: v for i, v in sums.items() if v})
+                if there is not None and commit_of(closure) in counted:
+                    halves.setdefault(turn or 0, set()).add(there)
         for turn, found in halves.items():
             assert len(found) == 1, f"half of round {turn} is there"
 
-    def _check_closure(self, closure: Work, sums: dict[int, int]) -> bool | None:
+    def _check_step(self, closure: Work, row: int, sums: dict[int, int]) -> bool | None:
         """Assert that it is there wholly or not at all; return which, if it can be told."""
         notebook, there, unknown = self._notebook, False, False
         placements = notebook.layout.placements
         gone = {index for index, place in enumerate(placements) if place.primary is None}
-        told = f"{closure} {closure.remote.status}: {sums}"
+        told = f"step {row} of {closure} {closure.remote.status}: {sums}"
         for (number, attempt), (chosen, begun) in notebook.wrote.items():
             lost, risked = notebook.lost_at, notebook.risked_at
             kept = {
@@ -129,7 +129,7 @@ class Takeover:
                 if each.number not in gone  # it was lost before, and nobody has made it again
                 and max(lost.get(each.number, -1), risked.get(each.number, -1)) < begun
             }
-            if number != closure.id:
+            if number != row:
                 continue
             if not kept:  # there is nothing left of it, whether it was there or not
                 unknown = True
@@ -140,7 +140,7 @@ class Takeover:
             there = there or bool(found)
         if unknown and not there:
             return None
-        if closure.remote.status is ClosureStatus.COMPLETED and notebook.mode == "async":
+        if row < closure.number and notebook.mode == "async":
             assert there, f"it is lost: {told}"
         return there
 

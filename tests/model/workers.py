@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from psnb._src.protocol.messages import exchange_writer
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.tables.operations import AddRows, OnTable, PushGradient, ReadValues
 from psnb.errors import ServerLostError
-from tests.coordinator.queues import commit_of
 from tests.model.reconciler import ROOM, TABLE
 from tests.model.world import Process, World
 
@@ -32,14 +31,22 @@ def code(attempt: int) -> int:
     return 1 + (attempt << 20)
 
 
-def write(closure: int, attempt: int, *, pushed: bool) -> OnTable:
+def write(row: int, attempt: int, *, pushed: bool) -> OnTable:
     """Return what an attempt writes to a shard."""
     if pushed:
         gradient = np.zeros(ROOM)
-        gradient[closure] = -code(attempt)
+        gradient[row] = -code(attempt)
         return OnTable(TABLE, PushGradient(gradient))
-    rows, values = np.array([closure]), np.array([float(code(attempt))])
+    rows, values = np.array([row]), np.array([float(code(attempt))])
     return OnTable(TABLE, AddRows(rows, values))
+
+
+class StepAttempt(NamedTuple):
+    """A step of a closure, in one attempt."""
+
+    row: int  # its number: where it writes
+    number: int  # of its commit
+    attempt: int
 
 
 class Worker(Process):
@@ -51,28 +58,44 @@ class Worker(Process):
         self.load: list[Work] = []
         self.lost = False  # the notebook has given it up
 
-    def begin(self, closure: Work, attempt: int, layout: int) -> None:
-        """Run a closure: read, write to some shards, commit."""
+    def begin(self, closure: Work, step: StepAttempt, left: int, layout: int) -> None:
+        """Run a closure: for each step read, write to some shards, commit."""
         if self.known.version < layout:
             self.known = self.world.published
+        self._begin(closure, step, left, 0)
+
+    def _begin(self, closure: Work, step: StepAttempt, left: int, done: int) -> None:
         notebook, random = self.notebook, self.world.random
         # Another attempt writes somewhere else.
         shards = notebook.shards
         chosen = tuple(random.sample(shards, random.randint(1, min(3, len(shards)))))
-        number, turn = commit_of(closure), closure.execution.round
+        turn = closure.execution.round
 
         def read(outcomes: list[Any]) -> None:
             (values,) = outcomes
             if isinstance(values, Exception):
-                self._report(closure, False, pack_error(values))
+                self._report(closure, False, pack_error(values), done)
                 return
             if random.random() < 0.05:
-                self._report(closure, False, pack_error(ValueError("boo")))
+                self._report(closure, False, pack_error(ValueError("boo")), done)
                 return
             if turn is not None and not self.lost:
                 notebook.check_rounds(chosen[0], values, turn)
-            notebook.wrote[closure.id, attempt] = chosen, begun
-            self._write(closure, number, attempt, chosen, turn)
+            notebook.wrote[step.row, step.attempt] = chosen, begun
+            self._write(closure, step, chosen, turn, ended)
+
+        def ended(outcome: Any) -> None:
+            result = pickle.dumps(step.attempt)
+            if isinstance(outcome, UndecidedError):
+                self._report(closure, None, result, done, outcome.commit[:2])
+            elif isinstance(outcome, Exception):
+                self._report(closure, False, pack_error(outcome), done)
+            elif left == 1:
+                self._report(closure, True, result, done + 1)
+            else:
+                notebook.world.counts["steps of long closures"] += 1
+                following = StepAttempt(step.row + 1, step.number + 1, step.attempt)
+                self._begin(closure, following, left - 1, done + 1)
 
         begun = self.world.steps
         self.world.ask(self, [Request(chosen[0], OnTable(TABLE, ReadValues()))], read)
@@ -80,21 +103,21 @@ class Worker(Process):
     def _write(
         self,
         closure: Work,
-        number: int,
-        attempt: int,
+        step: StepAttempt,
         chosen: tuple[ShardId, ...],
         turn: int | None,
+        ended: Callable[[Any], None],
     ) -> None:
-        one = write(closure.id, attempt, pushed=turn is not None)
-        name, result = self.notebook.queue.name, pickle.dumps(attempt)
+        one = write(step.row, step.attempt, pushed=turn is not None)
+        name, result = self.notebook.queue.name, pickle.dumps(step.attempt)
         commit = Commit(
-            *(name, number, attempt, (), chosen),
-            closures=((number, result),),
+            *(name, step.number, step.attempt, (), chosen),
+            closures=((step.number, result),),
             coordinator=name,
             pushed=turn is not None,
         )
         parts = {shard: Part([one], 0, turn) for shard in chosen}
-        self._commit(commit, parts, lambda outcome: self._end(closure, result, outcome))
+        self._commit(commit, parts, ended)
 
     def _commit(
         self, commit: Commit, parts: dict[ShardId, Part], ended: Callable[[Any], None]
@@ -108,19 +131,12 @@ class Worker(Process):
             len({place.servers for place in places}) == 1 and len(places[0].servers) == 1
         )
 
-    def _end(self, closure: Work, result: bytes, outcome: Any) -> None:
-        if isinstance(outcome, UndecidedError):
-            self._report(closure, None, result, outcome.commit[:2])
-        elif isinstance(outcome, Exception):
-            self._report(closure, False, pack_error(outcome))
-        else:
-            self._report(closure, True, result)
-
     def _report(
         self,
         closure: Work,
         ending: bool | None,
         payload: bytes,
+        steps: int,
         key: tuple[str, int] | None = None,
     ) -> None:
         notebook, pushed = (
@@ -129,7 +145,7 @@ class Worker(Process):
         )
         self.world.send(
             notebook,
-            lambda: notebook.heard(self, closure, ending, payload, pushed, key),
+            lambda: notebook.heard(self, closure, ending, payload, steps, pushed, key),
             lost=lambda: notebook.broken(self),
         )
 
@@ -151,20 +167,19 @@ class Exchanging(Worker):
     def _write(
         self,
         closure: Work,
-        number: int,
-        attempt: int,
+        step: StepAttempt,
         chosen: tuple[ShardId, ...],
         turn: int | None,
+        ended: Callable[[Any], None],
     ) -> None:
         for shard in chosen:
-            one = write(closure.id, attempt, pushed=False)
+            one = write(step.row, step.attempt, pushed=False)
             self._writes.setdefault(shard, []).append(one)
-        result = pickle.dumps(attempt)
-        self._closures.append((number, result))
+        self._closures.append((step.number, pickle.dumps(step.attempt)))
         if len(self._closures) < 3:
-            self._end(closure, result, None)
+            ended(None)
         else:
-            self.exchange(lambda outcome: self._end(closure, result, outcome))
+            self.exchange(ended)
 
     def exchange(self, ended: Callable[[Any], None]) -> None:
         """Commit what closures have written since the last time."""
