@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
@@ -17,14 +17,10 @@ from psnb._src.checkpoint.save_schedule import SaveSchedule
 from psnb._src.coordinator.coordinator import (
     ClusterCoordinator,
     go_on_from,
-    progress_shown,
     saved_run,
     view_of,
 )
 from psnb._src.coordinator.settings import SavedRun, SavingSettings
-from psnb._src.metrics.metric import MetricStates
-from psnb._src.monitor.progress_line import WorkDone
-from psnb._src.monitor.training_clock import EpochCount, TrainingClock
 from psnb._src.strategy.recipes import described_parameter
 from psnb._src.strategy.stored import StoredStrategies, stored_strategies
 from psnb._src.strategy.strategy import (
@@ -409,77 +405,3 @@ def _of_a_run(saved: SavedCheckpoint) -> Iterator[None]:
             "be: make them, restore it with CheckpointManager.restore, and train from the "
             "beginning of an epoch, without resume"
         ) from error
-
-
-# What trainers and Keras's ``fit`` show of their epochs in a coordinator's views; for psnb only.
-#
-# In the thread that trains.
-
-
-@contextmanager
-def training_shown(
-    coordinator: ClusterCoordinator,
-    shown: bool | None,
-    clock: TrainingClock,
-    share: Callable[[], WorkDone],
-    stop: Callable[[], object],
-) -> Iterator[None]:
-    """Show the progress of a trainer while the block runs, and offer views to stop it."""
-    view = view_of(coordinator)
-    with view.training(clock), view.stoppable(stop), progress_shown(coordinator, shown, share):
-        yield
-
-
-def saved_automatically(
-    coordinator: ClusterCoordinator, manager: CheckpointManager, schedule: SaveSchedule, step: int
-) -> AnyPath | None:
-    """Save, and show how it ended; None if it failed, and then it is due again by the schedule."""
-    return view_of(coordinator).saving.attempt(manager, schedule, step)
-
-
-def clock_shown(
-    coordinator: ClusterCoordinator, clock: TrainingClock
-) -> AbstractContextManager[None]:
-    """Return a context in which views show how far training is."""
-    return view_of(coordinator).training(clock)
-
-
-def epoch_shown(
-    coordinator: ClusterCoordinator,
-    clock: TrainingClock,
-    epoch: int,
-    count: Callable[[], EpochCount],
-    earlier: MetricStates | None = None,
-) -> None:
-    """Show that an epoch begins.
-
-    Parameters
-    ----------
-    coordinator : ClusterCoordinator
-        Its closures train.
-    clock, epoch, count
-        As for `CoordinatorView.begin_epoch`.
-    earlier : MetricStates, optional
-        What an earlier run had of the epoch's metrics.
-    """
-    states = MetricStates({}) if earlier is None else earlier
-    view_of(coordinator).begin_epoch(clock, epoch, count, states)
-
-
-def epoch_metrics_shown(
-    coordinator: ClusterCoordinator, whole: Mapping[str, float], validation: Mapping[str, float]
-) -> None:
-    """Show metrics of a whole epoch.
-
-    Parameters
-    ----------
-    coordinator : ClusterCoordinator
-        Its closures have trained.
-    whole : mapping of str to float
-        Metrics that no closure reports.
-    validation : mapping of str to float
-        What validation gave, by the names of the metrics.
-    """
-    now, history = time.time(), view_of(coordinator).records.history
-    history.add(now, dict(whole), averaged=False)
-    history.add_validation(now, validation)

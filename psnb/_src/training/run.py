@@ -15,14 +15,10 @@ from functools import partial
 from typing import Any
 
 from psnb._src.checkpoint.save_schedule import SaveSchedule
-from psnb._src.coordinator.coordinator import ClusterCoordinator
+from psnb._src.coordinator.coordinator import ClusterCoordinator, progress_shown, view_of
 from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.coordinator.resume import (
     CheckpointManager,
-    epoch_metrics_shown,
-    epoch_shown,
-    saved_automatically,
-    training_shown,
 )
 from psnb._src.monitor.history import EXAMPLES, VALIDATION
 from psnb._src.monitor.progress_line import WorkDone
@@ -96,6 +92,7 @@ class TrainingRun:
 
     def __init__(self, plan: TrainingPlan, resume: Mapping[str, Any] | None) -> None:
         self._coordinator, self._plan = plan.coordinator, plan
+        self._view = view_of(plan.coordinator)
         begin: Mapping[str, Any] = {"rows": (), "epoch": 0, "iterator": None, "part": _NO_PART}
         saved = begin if resume is None else resume
         try:
@@ -144,13 +141,9 @@ class TrainingRun:
                 contextlib.nullcontext()
                 if checkpoint is None
                 else checkpoint.also_saving(self._content),
-                training_shown(
-                    self._coordinator,
-                    self._plan.progress,
-                    self._clock,
-                    self._share,
-                    partial(self.stop, "stopped by a view"),
-                ),
+                self._view.training(self._clock),
+                self._view.stoppable(partial(self.stop, "stopped by a view")),
+                progress_shown(self._coordinator, self._plan.progress, self._share),
             ):
                 self._train_all()
         except BaseException as error:  # also a second interrupt
@@ -215,14 +208,14 @@ class TrainingRun:
             epoch, iterator, figures, time.monotonic(), self._part["seconds"]
         )
         self._plan.schedule.count_from(self._step)  # what is resumed was saved
-        epoch_shown(self._coordinator, self._clock, epoch, iterator.count, figures.earlier)
+        self._view.begin_epoch(self._clock, epoch, iterator.count, figures.earlier)
         plan.worker.train(self._coordinator, plan.step, iterator, self._watch)
         current.end()
         self._print_if_due(current)
         plan.fetch.check(current.figures.lines())  # an epoch may be too short for a line
         validation = {} if plan.validate is None else plan.validate()
         validation = {name: value for name, value in validation.items() if name != EXAMPLES}
-        epoch_metrics_shown(self._coordinator, {}, validation)
+        self._view.records.history.add_validation(time.time(), validation)
         row = self._end_epoch(validation)
         self._notify("on_epoch", row)
         self._save(last=self._done == plan.epochs)
@@ -301,7 +294,7 @@ class TrainingRun:
         path = (
             manager.save()
             if last
-            else saved_automatically(self._coordinator, manager, self._plan.schedule, self._step)
+            else self._view.saving.attempt(manager, self._plan.schedule, self._step)
         )
         self._unsaved = path is None
         if path is not None:

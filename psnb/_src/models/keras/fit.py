@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 from psnb._src.client.variable import Variable
-from psnb._src.coordinator.coordinator import ClusterCoordinator
-from psnb._src.coordinator.resume import clock_shown, epoch_metrics_shown, epoch_shown
+from psnb._src.coordinator.coordinator import ClusterCoordinator, view_of
+from psnb._src.metrics.metric import MetricStates
 from psnb._src.models.keras.passes import Passes
 from psnb._src.models.keras.program import KerasProgram, Trained
 from psnb._src.monitor.history import VALIDATION
@@ -183,16 +183,16 @@ class FitLoop:
         self._model.stop_training = False
         callbacks_.on_train_begin()
         logs: Logs = {}
-        clock = TrainingClock(epochs.stop)
-        with clock_shown(self._coordinator, clock):
+        clock, view = TrainingClock(epochs.stop), view_of(self._coordinator)
+        with view.training(clock):
             for epoch in epochs:
                 self._taken = 0
                 callbacks_.on_epoch_begin(epoch)
-                epoch_shown(
-                    self._coordinator,
+                view.begin_epoch(
                     clock,
                     epoch + 1,
                     lambda: EpochCount(self._taken, training.length),
+                    MetricStates({}),
                 )
                 training.metrics.begin()
                 begin = callbacks_.on_train_batch_begin
@@ -210,7 +210,8 @@ class FitLoop:
                     validated = self.evaluate(validation, callbacks_)
                 # Closures report the loss of each batch.
                 whole = {name: value for name, value in logs.items() if name != "loss"}
-                epoch_metrics_shown(self._coordinator, whole, validated)
+                view.records.history.add(time.time(), whole, averaged=False)
+                view.records.history.add_validation(time.time(), validated)
                 logs |= {f"{VALIDATION}{name}": value for name, value in validated.items()}
                 callbacks_.on_epoch_end(epoch, logs)
                 if self._model.stop_training:
