@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from psnb._src.jupyter_compat import SECRET
-from psnb._src.monitor.links.hub_client import JupyterServer, find_server, found
+from psnb._src.monitor.links.hub_client import HubClient, JupyterServer, find_server, found
 from psnb._src.monitor.links.hub_link import HubLink
 from tests.conftest import DEADLINE, wait_until
 from tests.monitor.hub.jupyter import Jupyter, jupyter
@@ -179,7 +179,7 @@ def test_a_server_that_takes_only_passwords_lets_its_own_kernels_in(
 
 
 def _posted(there: JupyterServer) -> bool:
-    connection = there.connection()
+    connection = HubClient(there)
     body = b'{"version": 1, "updates": [], "replies": []}'
     try:
         return connection.request("POST", "psnb/coordinators/x", body)[0] == 200

@@ -95,7 +95,8 @@ class Feed:
         """
         full = full or not self._sequence
         if full:
-            self._forget()
+            self._sent, self._workers, self._parts = {}, {}, {}
+            self._failures, self._events, self._timeline = 0, 0.0, -math.inf
         statistics = viewed.statistics()
         self._depth.append((now, statistics.queued, statistics.in_flight))
         while self._depth[0][0] < now - DEPTH_SECONDS:
@@ -121,10 +122,6 @@ class Feed:
         update.update(news)  # type: ignore[typeddict-item] # parts of an update, by their names
         self._sequence += 1
         return cast(Update, plain(update))
-
-    def _forget(self) -> None:
-        self._sent, self._workers, self._parts = {}, {}, {}
-        self._failures, self._events, self._timeline = 0, 0.0, -math.inf
 
     def _news(
         self, viewed: Viewed, statistics: Statistics, now: float, full: bool

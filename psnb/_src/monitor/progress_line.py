@@ -11,16 +11,12 @@ import threading
 import uuid
 from collections.abc import Callable
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from psnb._src.jupyter_compat import in_notebook
 from psnb._src.monitor.statistics import Statistics
 from psnb._src.monitor.viewed import Viewed
 from psnb._src.utils.text import counted
-
-if TYPE_CHECKING:
-    pass
-
 
 _ONE_LINE = "overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 

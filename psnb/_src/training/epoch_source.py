@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psnb._src.coordinator.coordinator import ClusterCoordinator
 from psnb._src.coordinator.datasets.leased import Epochs, LeasedIterator
@@ -13,10 +13,6 @@ from psnb._src.data.memory.in_memory import InMemoryDataset
 from psnb._src.data.queue_dataset import QueueDataset
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    pass
-
 
 Files = Callable[[int], Any] | Sequence[Any]
 """The files of each epoch: a function of its number, from 1 on, or one entry for each epoch."""
@@ -98,7 +94,8 @@ class EpochSource:
                 made.load_into_memory()
             # So a dataset for all epochs has the same order if training continues in another
             # process.
-            self._shuffles = epoch - 1 if self._varies else 0
+            varies = self._files is not None or callable(self._dataset)
+            self._shuffles = epoch - 1 if varies else 0
             self._made, self._source = made, source
         return self._made
 
@@ -107,10 +104,6 @@ class EpochSource:
         if isinstance(self._made, PartitionedDataset):
             self._made.release_memory()
         self._made = self._source = None
-
-    @property
-    def _varies(self) -> bool:
-        return self._files is not None or callable(self._dataset)
 
     def _of(self, epoch: int) -> Any:
         if self._files is not None:

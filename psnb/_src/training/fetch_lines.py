@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 from psnb._src.utils.checks import integer
 from psnb._src.utils.text import shown
 from psnb.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    pass
 
 
 class FetchLines:

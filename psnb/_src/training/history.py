@@ -6,14 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psnb._src.monitor.html.tables import html_table
 from psnb._src.utils.text import text_table
 from psnb.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from psnb._src.monitor.history import EXAMPLES, VALIDATION
 from psnb._src.monitor.progress_line import WorkDone
 from psnb._src.monitor.training_clock import TrainingClock
 from psnb._src.training.device_workers import DeviceWorker
+from psnb._src.training.epoch_progress import NO_PART, EpochProgress, loaded_part
 from psnb._src.training.epoch_source import EpochSource
 from psnb._src.training.fetch_lines import FetchLines
-from psnb._src.training.figures import NOTHING, EpochFigures, EpochProgress
 from psnb._src.training.history import EpochRow, TrainingHistory, loaded_rows, saved_rows
 from psnb._src.utils.interrupts import Lock
 from psnb._src.utils.text import error_text
@@ -42,9 +42,6 @@ _PATIENCE = 0.8
 """Seconds that batches get to end after an interrupt, which must be raised within one."""
 
 _LOOK = 0.01
-
-_NO_PART: Mapping[str, Any] = {**NOTHING, "seconds": 0.0}
-"""What came out of an epoch that has not begun."""
 
 
 class _StopRequestedError(Exception):
@@ -93,7 +90,7 @@ class TrainingRun:
     def __init__(self, plan: TrainingPlan, resume: Mapping[str, Any] | None) -> None:
         self._coordinator, self._plan = plan.coordinator, plan
         self._view = view_of(plan.coordinator)
-        begin: Mapping[str, Any] = {"rows": (), "epoch": 0, "iterator": None, "part": _NO_PART}
+        begin: Mapping[str, Any] = {"rows": (), "epoch": 0, "iterator": None, "part": NO_PART}
         saved = begin if resume is None else resume
         try:
             self._rows = loaded_rows(saved["rows"])
@@ -102,8 +99,7 @@ class TrainingRun:
             self._rest, self._part = saved["iterator"], saved["part"]
             if self._rest is not None:
                 self._rest["dataset"]["splits"]
-            EpochFigures(self._coordinator, self._part)
-            float(self._part["seconds"])
+            loaded_part(self._part)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(
                 "to resume takes history.state, or what CheckpointManager.restore() returns of a "
@@ -203,16 +199,13 @@ class TrainingRun:
         self._notify("on_epoch_begin", epoch)
         plan.fetch.begin()
         iterator, self._begun = self._begun or plan.source.begin(epoch, self._rest), None
-        figures = EpochFigures(self._coordinator, self._part)
-        self._current = current = EpochProgress(
-            epoch, iterator, figures, time.monotonic(), self._part["seconds"]
-        )
+        self._current = current = EpochProgress(self._coordinator, epoch, iterator, self._part)
         self._plan.schedule.count_from(self._step)  # what is resumed was saved
-        self._view.begin_epoch(self._clock, epoch, iterator.count, figures.earlier)
+        self._view.begin_epoch(self._clock, epoch, iterator.count, current.earlier)
         plan.worker.train(self._coordinator, plan.step, iterator, self._watch)
         current.end()
         self._print_if_due(current)
-        plan.fetch.check(current.figures.lines())  # an epoch may be too short for a line
+        plan.fetch.check(current.lines())  # an epoch may be too short for a line
         validation = {} if plan.validate is None else plan.validate()
         validation = {name: value for name, value in validation.items() if name != EXAMPLES}
         self._view.records.history.add_validation(time.time(), validation)
@@ -238,7 +231,7 @@ class TrainingRun:
 
     def _print_if_due(self, current: EpochProgress) -> None:
         if self._plan.fetch.due(batch := self._step):
-            line = self._plan.fetch.line(current.epoch, batch, current.figures.lines())
+            line = self._plan.fetch.line(current.epoch, batch, current.lines())
             print(line)  # noqa: T201
 
     def _print_times(self) -> None:
@@ -254,15 +247,9 @@ class TrainingRun:
         snapshot = current.snapshot()
         metrics = {**snapshot.metrics}
         metrics |= {f"{VALIDATION}{name}": value for name, value in (validation or {}).items()}
-        row = EpochRow(
-            current.epoch,
-            metrics,
-            snapshot.examples,
-            snapshot.batch,
-            snapshot.seconds,
-        )
+        row = EpochRow(current.epoch, metrics, snapshot.examples, snapshot.batch, snapshot.seconds)
         rest = None if current.iterator.exhausted else current.iterator.state()
-        part = _NO_PART if rest is None else current.part()
+        part = NO_PART if rest is None else current.part()
         with self._moment:
             self._rows = (*self._rows, row)
             self._current, self._rest = None, rest

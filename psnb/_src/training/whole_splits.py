@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +30,6 @@ from psnb._src.worker.context import entered, worker_context
 from psnb._src.worker.reports import ReportedStates
 from psnb._src.worker.taken import taken_in_vain
 from psnb.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    pass
 
 
 def rows_of(element: Any) -> int:

@@ -47,10 +47,6 @@ class JupyterServer:
     secret: str = ""
     timeout: float = 2.0
 
-    def connection(self) -> HubClient:
-        """Return a new connection for the caller."""
-        return HubClient(self)
-
 
 def find_server() -> JupyterServer | None:
     """Return the Jupyter server that started this process, if it exists and still runs."""

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from psnb._src.jupyter_compat import SECRET
 from psnb._src.monitor.commands import execute
-from psnb._src.monitor.links.hub_client import JupyterServer
+from psnb._src.monitor.links.hub_client import HubClient, JupyterServer
 from psnb._src.monitor.protocol import VERSION, CommandReply, HubPost, Update
 from psnb._src.monitor.publisher import Publisher
 from psnb._src.monitor.updates import chunks
@@ -51,7 +51,7 @@ class HubLink:
     def __init__(self, viewed: Viewed, server: JupyterServer, refused_pause: float = 30.0) -> None:
         self._viewed = weakref.ref(viewed)
         self._path = f"psnb/coordinators/{quote(viewed.id, safe='')}"
-        self._hub = server.connection()
+        self._hub = HubClient(server)
         self._number = 0  # of the sent updates, which may be more than the published ones
         self._refused_pause = refused_pause
         self._no_hello_until = 0.0  # by the monotonic clock
