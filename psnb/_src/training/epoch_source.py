@@ -85,7 +85,7 @@ class EpochSource:
         if isinstance(source, Epochs):
             return source
         if self._made is None or source is not self._source:
-            self.release()
+            self.close()
             made = self._coordinator.create_per_worker_dataset(
                 source, sharding="dynamic", splits=splits
             )
@@ -99,7 +99,7 @@ class EpochSource:
             self._made, self._source = made, source
         return self._made
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Let the workers forget what was made here."""
         if isinstance(self._made, PartitionedDataset):
             self._made.release_memory()

@@ -125,7 +125,7 @@ class TrainingRun:
                 self._begun = self._plan.source.begin(self._done + 1, self._rest)
             restore()
         except BaseException:  # an interrupt, too: the dataset is held for a run only
-            self._plan.source.release()
+            self._plan.source.close()
             raise
 
     def run(self) -> TrainingHistory:
@@ -147,12 +147,12 @@ class TrainingRun:
             if failed:
                 with contextlib.suppress(Exception):
                     self._coordinator.join()  # what runs has ended when the caller sees the error
-            self._plan.source.release()
+            self._plan.source.close()
             if failed:
                 self._notify("on_failure", error, besides=error)
             self._notify("on_end", self.history(), besides=error)
             raise
-        self._plan.source.release()
+        self._plan.source.close()
         self._notify("on_end", self.history())
         if self._plan.debug:
             self._print_times()

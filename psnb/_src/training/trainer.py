@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any, cast
 
@@ -307,7 +308,7 @@ class Trainer(FixedAttributes):
             return run.run()
         finally:
             if validated is not None:
-                validated.release()
+                validated.close()
             self._run, self._history = None, run.history()
 
     def _prepared(self, plan: TrainingPlan, resume: Mapping[str, Any] | None) -> TrainingRun:
@@ -352,11 +353,8 @@ class Trainer(FixedAttributes):
         Exception
             What a closure raised.
         """
-        source = EpochSource(self.coordinator, dataset, None)
-        try:
+        with closing(EpochSource(self.coordinator, dataset, None)) as source:
             return self._evaluator(source)()
-        finally:
-            source.release()
 
     def infer_from_dataset(self, dataset: Any, to: str | None = None) -> Any:
         """Predict for every example of a dataset, in its order; exactly once, whatever worker dies.
@@ -409,7 +407,7 @@ class Trainer(FixedAttributes):
             if files is not None:
                 return files.publish(found)
         finally:
-            source.release()
+            source.close()
             if files is not None:
                 files.clear()
         columns = joined(iter(found))
