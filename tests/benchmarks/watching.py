@@ -26,7 +26,7 @@ def main() -> None:
         psnb.ParameterServerStrategy(client) as strategy,
     ):
         coordinator = psnb.ClusterCoordinator(strategy)
-        coordinator._link.close()  # type: ignore[union-attr] # nobody watches in every other turn
+        coordinator._link.stop()  # type: ignore[union-attr] # nobody watches in every other turn
         table = strategy.embedding("rows", DIM, rows=ROWS, optimizer=psnb.Adagrad(0.1))
 
         def step(seed: int) -> None:

@@ -70,10 +70,10 @@ def test_a_page_sees_a_coordinator_change_and_close(server: Jupyter) -> None:
             viewed.set(completed=11)
             while panel.hear("update", coordinator="changes")["summary"]["completed"] != 11:
                 pass
-            link.close()
+            link.stop()
             assert panel.hear_of("changes", gone="it was closed")
     finally:
-        link.close()
+        link.stop()
     assert not link.alive
 
 
@@ -90,7 +90,7 @@ def test_a_button_in_a_page_reaches_a_coordinator_that_is_idle(server: Jupyter) 
             assert (reply["error"], reply["result"]) == ("", "1,234 closures cancelled")
         assert viewed.told == ["cancel queued, by the panel"]
     finally:
-        link.close()
+        link.stop()
 
 
 @pytest.mark.usefixtures("inside")
@@ -104,7 +104,7 @@ def test_a_hub_that_forgot_a_coordinator_gets_everything_again(server: Jupyter) 
                 server.request("DELETE", "psnb/coordinators/forgotten")
             panel.hear("update", coordinator="forgotten", full=True)
     finally:
-        link.close()
+        link.stop()
 
 
 _PROCESS = """
@@ -241,7 +241,7 @@ def _linked(
             link.start()
             yield lambda: posts.get(timeout=DEADLINE)
         finally:
-            link.close()
+            link.stop()
             assert not link.alive
             server.shutdown()
             thread.join()
@@ -333,7 +333,7 @@ def test_closing_does_not_wait_for_a_server_that_hangs() -> None:
         # It would be waited for longer than below.
         link = HubLink(viewed, JupyterServer(url, "", "", timeout=1000.0))
         link.start()
-        closer = threading.Thread(target=link.close)
+        closer = threading.Thread(target=link.stop)
         closer.start()
         closer.join(DEADLINE)
         assert not closer.is_alive()

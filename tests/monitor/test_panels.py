@@ -29,7 +29,7 @@ def test_updates_go_to_the_jupyter_server_if_there_is_one_and_else_to_the_schedu
         monkeypatch.delenv("JPY_PARENT_PID", raising=False)
         far = connect_panels(viewed, client)
         assert isinstance(far, SchedulerLink)
-        far.close()
+        far.stop()
         held.bind(("127.0.0.1", 0))  # one that does not answer is told, too
         told = {"url": f"http://127.0.0.1:{held.getsockname()[1]}/", "base_url": "/"}
         (tmp_path / f"jpserver-{os.getpid()}.json").write_text(json.dumps(told))
@@ -37,7 +37,7 @@ def test_updates_go_to_the_jupyter_server_if_there_is_one_and_else_to_the_schedu
         monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
         near = connect_panels(viewed, client)
         assert isinstance(near, HubLink)
-        near.close()
+        near.stop()
         assert not near.alive
 
 

@@ -154,7 +154,7 @@ def test_a_coordinator_tells_the_scheduler_and_takes_no_commands_from_there(
         assert [each["name"] for each in first["metrics"]] == ["loss"]
         assert first["controls"] == {"pause": WATCH_ONLY, "resume": WATCH_ONLY}
     finally:
-        link.close()
+        link.stop()
     closed = _told(client, "told")
     assert closed is not None
     assert closed["gone"] == "it was closed"
@@ -202,6 +202,6 @@ def test_a_page_sees_an_attached_schedulers_coordinators_and_their_end(
             assert "for watching" in panel.hear("reply", id="2")["error"]
         # Its client is gone without a word from it.
         panel.hear_of("far", gone="its process has ended, or left the cluster")
-        link.close()
+        link.stop()
         panel.say("detach", id="3", address=address)
         assert panel.hear("reply", id="3")["error"] == ""

@@ -689,7 +689,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         finally:
             try:
                 if self._link is not None:
-                    self._link.close()
+                    self._link.stop()
             finally:
                 core_of(self.strategy).forget_coordinator(self, coordinators_of(self.strategy))
                 self._live.stop()

@@ -49,9 +49,6 @@ class Publisher:
         Seconds between two updates.
     stop_timeout : float
         Seconds that `stop` waits for the last update at most; a stuck view must not block a cell.
-    idle, ended : callable
-        Called in the thread when there is nothing to send, and when there never will be again. They
-        may raise an OSError, too.
     """
 
     def __init__(
@@ -61,11 +58,9 @@ class Publisher:
         name: str,
         interval: float = INTERVAL,
         stop_timeout: float = 2.0,
-        idle: Callable[[], object] = bool,
-        ended: Callable[[], object] = bool,
     ) -> None:
         self._viewed = weakref.ref(viewed)
-        self._send, self._idle, self._ended = send, idle, ended
+        self._send = send
         self._interval, self._stop_timeout = interval, stop_timeout
         self._feed = Feed()
         first = self._feed.next(viewed, time.time())
@@ -116,6 +111,12 @@ class Publisher:
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(self._stop_timeout)
 
+    def idle(self) -> None:
+        """Handle that there is nothing to send; the thread calls it. It may raise an OSError."""
+
+    def ended(self) -> None:
+        """Handle that nothing will be sent any more; the thread's last call."""
+
     def _run(self) -> None:
         pause = self._interval
         try:
@@ -137,7 +138,7 @@ class Publisher:
             why = truncate(f"No longer updated: {type(error).__name__}: {error}")
             self._end("unknown", plain(why))
         try:
-            self._ended()
+            self.ended()
         except Exception:  # as above
             _log.debug("a view of a coordinator has not received its end", exc_info=True)
 
@@ -155,7 +156,7 @@ class Publisher:
         viewed.watch()
         update = self._feed.next(viewed, time.time(), full or last)
         if update is None:
-            self._idle()
+            self.idle()
         else:
             if last and update["summary"]["state"] != CLOSED:
                 # The coordinator continues without the view.

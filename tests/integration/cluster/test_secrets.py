@@ -81,7 +81,7 @@ def test_the_scheduler_never_hears_what_a_closure_that_failed_was_called_with(
             assert b"login #" in _memory(pid)
             assert SECRET.encode() not in _memory(pid)
     finally:
-        hub.close()
+        hub.stop()
         coordinator.close()
         strategy.close()
 

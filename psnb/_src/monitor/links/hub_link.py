@@ -11,7 +11,6 @@ import json
 import logging
 import queue
 import time
-import weakref
 from urllib.parse import quote
 
 from psnb._src.jupyter_compat import SECRET
@@ -32,11 +31,10 @@ _REFUSED = (400, 413)  # the same body would be refused again
 _log = logging.getLogger("psnb")
 
 
-class HubLink:
+class HubLink(Publisher):
     """Posts a coordinator's updates to the hub, and runs the commands that come back.
 
-    It never raises and never waits for the hub, except in `close`. It has only a weak reference to
-    the coordinator, and ends when that is closed or garbage-collected.
+    It never raises, and nothing waits for the hub, except `stop`.
 
     Parameters
     ----------
@@ -49,7 +47,6 @@ class HubLink:
     """
 
     def __init__(self, viewed: Viewed, server: JupyterServer, refused_pause: float = 30.0) -> None:
-        self._viewed = weakref.ref(viewed)
         self._path = f"psnb/coordinators/{quote(viewed.id, safe='')}"
         self._hub = HubClient(server)
         self._number = 0  # of the sent updates, which may be more than the published ones
@@ -59,25 +56,10 @@ class HubLink:
         self._replies: queue.SimpleQueue[CommandReply] = queue.SimpleQueue()
         self._reached = False  # whether the last post succeeded
         self._posted = time.monotonic()
-        self._publisher = Publisher(
-            viewed, self._send, "psnb-hub", idle=self._beat, ended=self._end
-        )
+        super().__init__(viewed, self._publish, "psnb-hub")
+        self.hello()  # the update from construction is shown nowhere
 
-    def start(self) -> None:
-        """Start the thread; once."""
-        self._publisher.hello()  # the update from construction is shown nowhere
-        self._publisher.start()
-
-    @property
-    def alive(self) -> bool:
-        """Whether its thread still runs."""
-        return self._publisher.alive
-
-    def close(self) -> None:
-        """Send the hub the last state, and report the end, in two seconds at most; idempotent."""
-        self._publisher.stop()
-
-    def _send(self, update: Update) -> None:
+    def _publish(self, update: Update) -> None:
         for chunk in chunks(Update(**update)):  # a copy: the publisher reads its own later
             chunk["sequence"] = self._number
             self._number += 1
@@ -86,11 +68,13 @@ class HubLink:
                 if chunk["full"]:
                     self._no_hello_until = time.monotonic() + self._refused_pause
 
-    def _beat(self) -> None:
+    def idle(self) -> None:
+        """Post replies, and heartbeats."""
         if not self._replies.empty() or time.monotonic() - self._posted >= HEARTBEAT:
             self._post([])
 
-    def _end(self) -> None:
+    def ended(self) -> None:
+        """Tell the hub that the coordinator is closed, or gone."""
         try:
             if self._reached:
                 self._hub.request("DELETE", self._path)
@@ -130,7 +114,7 @@ class HubLink:
             raise ConnectionError(str(error)) from error
         self._reached = True
         if orders["hello"] and time.monotonic() >= self._no_hello_until:
-            self._publisher.hello()
+            self.hello()
         viewed = self._viewed()
         if viewed is not None:
             for command in orders["commands"]:
@@ -139,7 +123,7 @@ class HubLink:
 
     def _reply(self, reply: CommandReply) -> None:
         self._replies.put(reply)
-        self._publisher.soon()
+        self.soon()
 
 
 def _refusal(status: int, answer: bytes) -> str:

@@ -21,16 +21,13 @@ from distributed import Client
 from psnb._src.monitor.links.hub_client import find_server
 from psnb._src.monitor.links.hub_link import HubLink
 from psnb._src.monitor.links.scheduler_link import SchedulerLink
+from psnb._src.monitor.publisher import Publisher
 from psnb._src.monitor.viewed import Viewed
 
 _log = logging.getLogger("psnb")
 
 
-PanelLink = HubLink | SchedulerLink
-"""Sends updates of a coordinator until it is closed; never raises, never blocks it."""
-
-
-def connect_panels(viewed: Viewed, client: Client) -> PanelLink | None:
+def connect_panels(viewed: Viewed, client: Client) -> Publisher | None:
     """Begin to send a coordinator's updates to panels, from separate threads.
 
     In a kernel, and in processes that a kernel started, the updates go to the hub of its Jupyter
@@ -46,8 +43,8 @@ def connect_panels(viewed: Viewed, client: Client) -> PanelLink | None:
 
     Returns
     -------
-    PanelLink or None
-        None if the updates cannot go to the scheduler, or are switched off.
+    Publisher or None
+        It has begun. None if the updates cannot go to the scheduler, or are switched off.
     """
     server = find_server()
     if server is not None:

@@ -166,11 +166,8 @@ class _UpdatesHandler(RequestHandler):
         self.finish(self._route.extracts(after))
 
 
-class SchedulerLink:
+class SchedulerLink(Publisher):
     """Sends a coordinator's updates to the scheduler, once a second, from a thread ``psnb-route``.
-
-    It has only a weak reference to the coordinator, and ends when that is closed or
-    garbage-collected.
 
     Parameters
     ----------
@@ -184,9 +181,8 @@ class SchedulerLink:
         self._coordinator = viewed.id
         self._client = client
         self._numbers = itertools.count()  # of sent updates: maybe more than published
-        self._publisher = Publisher(
-            viewed, self._send, "psnb-route", INTERVAL, ended=partial(self._post, None)
-        )
+        super().__init__(viewed, self._publish, "psnb-route", INTERVAL)
+        self.hello()  # the update from construction is shown nowhere
 
     def start(self) -> None:
         """Register the route, and begin; once.
@@ -197,23 +193,17 @@ class SchedulerLink:
             Whatever Dask raises if the scheduler does not answer, or has another psnb.
         """
         run_in_thread(self._client.register_plugin, UpdatesRoute())  # Dask blocks there
-        self._publisher.hello()  # the update from construction is shown nowhere
-        self._publisher.start()
+        super().start()
 
-    @property
-    def alive(self) -> bool:
-        """Whether its thread still runs."""
-        return self._publisher.alive
+    def ended(self) -> None:
+        """Tell the scheduler that the coordinator is closed, or gone."""
+        self._post(None)
 
-    def close(self) -> None:
-        """Send the scheduler the last state, and report the end; idempotent."""
-        self._publisher.stop()
-
-    def _send(self, update: Update) -> None:
+    def _publish(self, update: Update) -> None:
         for chunk in chunks(outline(update)):
             chunk["sequence"] = next(self._numbers)
             if self._post(chunk):
-                self._publisher.hello()
+                self.hello()
 
     def _post(self, update: Update | None) -> bool:
         """Call the plugin.
