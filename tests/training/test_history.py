@@ -1,4 +1,4 @@
-"""The history of training, and its printed lines."""
+"""The history of training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 import pytest
 
 import psnb
-from psnb._src.training.fetch_lines import FetchLines
 from psnb._src.training.history import loaded_rows, saved_rows
 from psnb.errors import ConfigurationError
 
@@ -48,38 +47,3 @@ def test_a_metric_that_is_no_finite_number_travels_as_json_too() -> None:
     (row,) = loaded_rows(json.loads(text))
     assert math.isnan(row.metrics["auc"])
     assert (row.metrics["loss"], row.metrics["val_loss"]) == (math.inf, -math.inf)
-
-
-def test_a_line_is_due_once_a_period() -> None:
-    lines = FetchLines(["loss"], 100)
-    assert [batch for batch in (99, 100, 150, 205, 207, 310) if lines.due(batch)] == [100, 205, 310]
-    lines.begin()
-    assert lines.due(100)
-    assert not FetchLines([], 1).due(1)
-
-
-def test_a_line_reads_as_paddles() -> None:
-    lines = FetchLines(["loss", "auc", "batch_auc"], 100)
-    values = {"loss": 0.43123, "auc": 0.7812, "batch_auc": 0.7901}
-    expected = "epoch 1 batch 400: loss 0.4312 auc 0.7812 batch_auc 0.7901"
-    assert lines.line(1, 400, values) == expected
-    assert lines.line(1, 500, {"auc": 0.5}) == "epoch 1 batch 500: loss - auc 0.5000 batch_auc -"
-
-
-def test_a_name_that_is_not_reported_is_refused_with_names_that_are() -> None:
-    lines = FetchLines(["loss", "lossy"], 100)
-    assert lines.line(1, 100, {}) == "epoch 1 batch 100: loss - lossy -"
-    with pytest.raises(
-        ConfigurationError,
-        match=r"'lossy', which the step does not report: it reports 'auc', 'loss'\. Did you mean "
-        r"'loss'\? psnb\.report\(lossy=\.\.\.\) in the step adds it",
-    ):
-        lines.line(1, 200, {"loss": 0.5, "auc": 0.5})
-
-
-def test_a_name_is_checked_once_also_before_a_line_is_due() -> None:
-    lines = FetchLines(["lossy"], 100)
-    lines.check({})
-    with pytest.raises(ConfigurationError, match="'lossy', which the step does not report"):
-        lines.check({"loss": 0.5})
-    assert lines.line(1, 100, {"loss": 0.5}) == "epoch 1 batch 100: lossy -"
