@@ -9,9 +9,8 @@ whose numbers are a moment old. A stage does not hold its iterator.
 
 from __future__ import annotations
 
-import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from time import perf_counter
@@ -56,7 +55,7 @@ class StageCounters:
         self.node, self.place, self.above, self._apart = node.counted, place, above, apart
         self.elements, self.seconds, self.moved, self.empty_files = 0, 0.0, 0, 0
         self._inside = 0.0  # the time of its inputs
-        self.iterator: weakref.ref[Any]  # of a NodeIterator
+        self.iterator: Callable[[], Any]  # a weak reference, until it has ended
 
     def next_block(self, source: Any, limit: int) -> Block | None:
         """Return the next elements of its iterator; see `NodeIterator.next_block`."""
@@ -71,6 +70,13 @@ class StageCounters:
         if block is not None:
             self.elements += block.count
         return block
+
+    def add(self, other: StageCounters) -> None:
+        """Add what another has counted."""
+        self.elements += other.elements
+        self.seconds += other.seconds
+        self.moved += other.moved
+        self.empty_files += other.empty_files
 
     def statistics(self) -> StageStatistics:
         """Return its counts, and how many elements are in its iterator's buffer."""
@@ -95,7 +101,7 @@ class PipelineProfile:
     def __init__(self) -> None:
         self._lock = Lock()  # guards all below, for a moment each
         self._open: dict[StageCounters, None] = {}
-        self._ended: dict[int, StageStatistics] = {}  # by place
+        self._ended: dict[int, StageCounters] = {}  # by place, with all that have ended there
         self._above: dict[int, int | None] = {}  # the place that reads a place
 
     def add(self, stage: StageCounters) -> None:
@@ -114,9 +120,10 @@ class PipelineProfile:
         with self._lock:
             for stage in [each for each in self._open if each.iterator() is None]:
                 self._end(stage)  # it was forgotten rather than closed
-            now = dict(self._ended)
-            for stage in self._open:
-                _add(now, stage.statistics())
+            now: dict[int, StageStatistics] = {}
+            for stage in [*self._ended.values(), *self._open]:
+                found, place = stage.statistics(), stage.place
+                now[place] = now[place].plus(found) if place in now else found
             return Stages(self._in_order(now, None, 0))
 
     def _in_order(
@@ -132,11 +139,10 @@ class PipelineProfile:
     def _end(self, stage: StageCounters) -> None:
         if stage in self._open:
             del self._open[stage]
-            _add(self._ended, replace(stage.statistics(), level=None, limit=None))
-
-
-def _add(to: dict[int, StageStatistics], found: StageStatistics) -> None:
-    to[found.place] = to[found.place].plus(found) if found.place in to else found
+            stage.iterator = lambda: None
+            total = self._ended.setdefault(stage.place, stage)
+            if total is not stage:
+                total.add(stage)
 
 
 class StageLog:

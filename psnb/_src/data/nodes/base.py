@@ -1,4 +1,4 @@
-"""What nodes with one input have in common; first elements, and calls of users' functions."""
+"""What nodes with one input have in common, and calls of users' functions."""
 
 from __future__ import annotations
 
