@@ -154,7 +154,7 @@ def test_what_is_not_registered_is_unknown(world: World) -> None:
 @on_a_loop
 def test_a_strategy_whose_owner_has_gone_stays_until_its_time_is_over(world: World) -> object:
     async def go() -> None:
-        with patch.object(registry_module, "PUBLISH_AGAIN", SOON - FIRST.patience):
+        with patch.object(registry_module, "PUBLISH_AGAIN", SOON - FIRST.heartbeat_timeout):
             for strategy, keep in (("s", SOON), ("t", SOON), ("u", 60.0)):
                 world.register(strategy, strategy, keep)
             world.leave("me")
@@ -229,7 +229,7 @@ def test_servers_end_with_their_strategy_and_no_others(world: World) -> None:
 @on_a_loop
 def test_servers_end_when_their_strategy_was_not_taken_over(world: World) -> object:
     async def go() -> None:
-        with patch.object(registry_module, "PUBLISH_AGAIN", SOON - FIRST.patience):
+        with patch.object(registry_module, "PUBLISH_AGAIN", SOON - FIRST.heartbeat_timeout):
             world.scheduler.begin("one", "tcp://a")
             world.register("s", "mine", SOON)
             world.publish("me", ["one"], 1)

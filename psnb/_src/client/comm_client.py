@@ -534,7 +534,7 @@ class CommServerClient(ServerClient):
         The notebook waits as long before a replica takes over. A client that waited just as long
         would give up at that very moment.
         """
-        return self._patience(request, server) + (FAILOVER_TIMEOUT if moves else 0.0)
+        return self._timeout_of(request, server) + (FAILOVER_TIMEOUT if moves else 0.0)
 
     def _copied(self, request: Request) -> bool:
         if isinstance(request.to, ServerAddress):
@@ -548,12 +548,12 @@ class CommServerClient(ServerClient):
         connection = self._open.get(server.address)
         return connection.heard if connection is not None else 0
 
-    def _patience(self, request: Request, server: ServerAddress) -> float:
+    def _timeout_of(self, request: Request, server: ServerAddress) -> float:
         """Return the seconds for which a server may be unresponsive."""
         to = request.to
         strategy = None if isinstance(to, ServerAddress) else to.strategy
         found = [
-            layout.patience
+            layout.heartbeat_timeout
             for layout in self._layouts.all()
             # The first: a server from which others have taken over is in no layout any more.
             if layout.strategy == strategy or server in layout.servers
@@ -591,7 +591,7 @@ class CommServerClient(ServerClient):
                 reason = f"it has not answered for {silence:.0f} s"
                 batch.failed([position], unresponsive(request, reason))
             else:
-                self._lives.follow(server, batch, self._patience(request, server))
+                self._lives.follow(server, batch, self._timeout_of(request, server))
         self._start(batch, elsewhere)
 
 

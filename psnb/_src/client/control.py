@@ -165,13 +165,13 @@ class ServerLiveness:
         """Return for how many seconds a server that is followed has not responded; else 0."""
         return self._silences.get(server, 0.0)
 
-    def follow(self, server: ServerAddress, batch: RequestBatch, patience: float) -> None:
+    def follow(self, server: ServerAddress, batch: RequestBatch, heartbeat_timeout: float) -> None:
         """Follow a server, which may be unresponsive for so long, while a batch waits for it."""
         if server in self._waiting:
             self._waiting[server].add(batch)
             return
         self._waiting[server] = {batch}
-        task = asyncio.create_task(self._follow(server, patience), name="psnb server life")
+        task = asyncio.create_task(self._follow(server, heartbeat_timeout), name="psnb server life")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -180,9 +180,9 @@ class ServerLiveness:
         for task in self._tasks:
             task.cancel()
 
-    async def _follow(self, server: ServerAddress, patience: float) -> None:
+    async def _follow(self, server: ServerAddress, heartbeat_timeout: float) -> None:
         control, batches = ControlConnection(self._pool, server), self._waiting[server]
-        silence, heard, tick = self._waited, (0, self._heard(server)), patience / _TICKS
+        silence, heard, tick = self._waited, (0, self._heard(server)), heartbeat_timeout / _TICKS
         asking: asyncio.Task[None] | None = None
         try:
             while batches := {each for each in batches if server in each.waiting().values()}:
@@ -193,7 +193,7 @@ class ServerLiveness:
                 known, heard = heard, (control.heard, self._heard(server))
                 silence = silence + tick if heard == known else 0.0
                 self._silences[server] = silence
-                if silence >= patience:
+                if silence >= heartbeat_timeout:
                     await asyncio.gather(*map(self._overdue, self._waiting[server]))
         finally:
             del self._waiting[server]

@@ -63,8 +63,6 @@ def connection_ended(name: str, retention: float) -> str:
 
 logger = logging.getLogger("psnb")
 
-# In the notebook.
-
 
 def connect(address: str, *, timeout: float = 8.0, security: Security | None = None) -> Client:
     """Connect to a running cluster.

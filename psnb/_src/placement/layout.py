@@ -111,7 +111,7 @@ class Layout(Struct, frozen=True, array_like=True):
         Higher than that of every earlier one.
     replicas : int
         How many replicas of each shard there should be, 0 or 1.
-    patience : float
+    heartbeat_timeout : float
         Seconds without a heartbeat after which a server counts as unresponsive.
     placements : tuple of ShardPlacement
         By the shards' numbers.
@@ -120,7 +120,7 @@ class Layout(Struct, frozen=True, array_like=True):
     strategy: str
     version: int
     replicas: int
-    patience: float
+    heartbeat_timeout: float
     placements: tuple[ShardPlacement, ...]
 
     @property

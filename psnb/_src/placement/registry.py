@@ -152,8 +152,8 @@ class RegistryEntry:
     @property
     def lease(self) -> float:
         """Seconds after which an owner that sends nothing counts as gone."""
-        patience = self.layout[3] if self.layout else 0.0
-        return float(patience) + PUBLISH_AGAIN
+        heartbeat_timeout = self.layout[3] if self.layout else 0.0
+        return float(heartbeat_timeout) + PUBLISH_AGAIN
 
     def lives(self, now: float) -> bool:
         """Return whether its owner lives, as far as the scheduler knows."""

@@ -1,9 +1,9 @@
 """ServerControl: requests of a strategy to its servers themselves, over control connections.
 
 On the client's event loop. A server counts as unresponsive when no heartbeat came for
-``patience`` seconds, whatever its process does meanwhile: its event loop has not turned. Ticks of
-this process are counted rather than clocks compared, so a notebook that was frozen itself takes
-no server for unresponsive. See `psnb._src.server.server` for what the requests do there.
+``heartbeat_timeout`` seconds, whatever its process does meanwhile: its event loop has not turned.
+Ticks of this process are counted rather than clocks compared, so a notebook that was frozen itself
+takes no server for unresponsive. See `psnb._src.server.server` for what the requests do there.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class ServerControl:
     ----------
     pool : distributed.core.ConnectionPool
         The client's connections.
-    patience : float
+    heartbeat_timeout : float
         Seconds without a heartbeat after which a server counts as unresponsive.
 
     Attributes
     ----------
     tick : float
         Seconds between two checks.
-    patience : float
+    heartbeat_timeout : float
         As given.
     """
 
-    def __init__(self, pool: ConnectionPool, patience: float) -> None:
-        self._pool, self.patience = pool, patience
-        self.tick = patience / TICKS
+    def __init__(self, pool: ConnectionPool, heartbeat_timeout: float) -> None:
+        self._pool, self.heartbeat_timeout = pool, heartbeat_timeout
+        self.tick = heartbeat_timeout / TICKS
         self._connections: dict[ServerAddress, ControlConnection] = {}
 
     def connection(self, server: ServerAddress) -> ControlConnection:
@@ -92,7 +92,7 @@ class ServerControl:
                 await asyncio.wait({asking}, timeout=self.tick)
                 silence = 0.0 if connection.heard > heard else silence + self.tick
                 heard = connection.heard
-                if silence >= self.patience:
+                if silence >= self.heartbeat_timeout:
                     raise ServerUnresponsiveError(unresponsive(server, silence))
             return asking.result()
         except ConnectionRefusedError as error:

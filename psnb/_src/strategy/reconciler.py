@@ -400,7 +400,7 @@ class WatchedServer:
     @property
     def is_unresponsive(self) -> bool:
         """Whether its last heartbeat is too long ago."""
-        return self._silence >= self._control.patience
+        return self._silence >= self._control.heartbeat_timeout
 
     def why(self) -> str:
         """Return what is wrong with it, as a text."""

@@ -372,7 +372,7 @@ def _at_rest(core: StrategyCore) -> Iterator[Callable[[], None]]:
     paused = coordinator.paused
 
     def settle() -> None:
-        end = time.monotonic() + 2 * core.layout.patience
+        end = time.monotonic() + 2 * core.layout.heartbeat_timeout
         while True:
             try:
                 return coordinator.drain()

@@ -46,7 +46,7 @@ class Servers:
         The cluster.
     ownership : Ownership
         Tells the scheduler of the strategy.
-    patience : float
+    heartbeat_timeout : float
         Seconds without a heartbeat after which a server counts as unresponsive.
     dedicated : bool
         Whether the servers are workers that were started as servers, and run no closures.
@@ -73,19 +73,19 @@ class Servers:
     """
 
     def __init__(
-        self, client: Client, ownership: Ownership, patience: float, dedicated: bool
+        self, client: Client, ownership: Ownership, heartbeat_timeout: float, dedicated: bool
     ) -> None:
         self._client, self.ownership, self.dedicated = client, ownership, dedicated
         self.events = EventLog()
         self.ended: CoordinatorClosedError | None = None
         self.on_end: Callable[[], object] = bool
         self.name = _new_name()
-        self.control = ServerControl(pool_of(client), patience)
+        self.control = ServerControl(pool_of(client), heartbeat_timeout)
         self._numbers = itertools.count()
         self._running: dict[ServerAddress, None] = {}
         self._lost: dict[ServerAddress, None] = {}  # since all shards had a server
         self._futures: dict[ServerAddress, Future] = {}  # of servers that the registry has not yet
-        self._layout = Layout(self.name, 0, 0, patience, ())
+        self._layout = Layout(self.name, 0, 0, heartbeat_timeout, ())
         self._stopping: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None  # keeps a reference to the task
         self.changing = asyncio.Lock()
@@ -331,9 +331,11 @@ async def begin(servers: Servers, addresses: Sequence[str], shards: int, replica
         for server in started:
             mine = {i: each for i, each in enumerate(placements) if each.primary == server}
             await servers.control.ask(server, HostShards(mine, ()))
-        patience = servers.control.patience
+        heartbeat_timeout = servers.control.heartbeat_timeout
         await servers.ownership.register(servers.name)
-        await servers.publish(Layout(servers.name, 1, replicas, patience, tuple(placements)))
+        await servers.publish(
+            Layout(servers.name, 1, replicas, heartbeat_timeout, tuple(placements))
+        )
     except BaseException:  # a cancellation, too: none is left without an owner
         servers.close()
         raise

@@ -107,7 +107,7 @@ async def _stored(client: Client) -> StoredStrategies:
 
 
 async def _weigh(client: Client, layout: Layout) -> int:
-    control = ServerControl(pool_of(client), layout.patience)
+    control = ServerControl(pool_of(client), layout.heartbeat_timeout)
 
     async def weigh(server: ServerAddress) -> int:
         try:

@@ -163,7 +163,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             raise ConfigurationError(f"partitioner must be callable, found {shown(partitioner)}")
         if not is_integer(replicas) or replicas not in (0, 1):
             raise ConfigurationError(f"replicas must be 0 or 1, found {shown(replicas)}")
-        patience = seconds("heartbeat_timeout", heartbeat_timeout)
+        heartbeat_timeout = seconds("heartbeat_timeout", heartbeat_timeout)
         check_mode(mode)
         half = wire_dtype is not None
         if half and np.dtype(wire_dtype) != np.float16:
@@ -185,7 +185,7 @@ class ParameterServerStrategy(NotebookOnly, FixedAttributes):
             mode = Sync(max(1, len(workers)))
         terms = StrategyTerms(mode, partitioner, dedicated, half)
         record = OwnershipRecord(label, time.time(), kept, cloudpickled(terms))
-        servers = Servers(client, Ownership(client, record), patience, dedicated)
+        servers = Servers(client, Ownership(client, record), heartbeat_timeout, dedicated)
         dashboard = run_in_thread(dashboard_link, client)
         run_on_loop(event_loop(client), lambda: begin(servers, addresses, count, replicas))
         with uninterrupted:  # a reconciler that is not closed would keep the servers

@@ -72,7 +72,7 @@ def take_over(client: Client, strategy: str) -> tuple[StrategyCore, Mode]:
 
 def _taken(client: Client, ownership: Ownership, layout: Layout) -> tuple[StrategyCore, Mode]:
     terms: StrategyTerms = unpickled_here("what it was made with", ownership.record.packed)
-    servers = Servers(client, ownership, layout.patience, terms.dedicated)
+    servers = Servers(client, ownership, layout.heartbeat_timeout, terms.dedicated)
     loop, dashboard = event_loop(client), run_in_thread(dashboard_link, client)
 
     async def take() -> Reconciler:
