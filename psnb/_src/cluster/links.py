@@ -191,7 +191,7 @@ def present(cluster: dict[str, Any]) -> dict[str, Any]:
     It lists one whose host has died as long as it waits for its link. Pure.
     """
     workers = cluster["workers"]
-    # By the scheduler's own clock: the latest is as good as now, or none is heard.
+    # By the scheduler's own clock: the latest heartbeat is as good as now, or none came.
     since = max((each["last_seen"] for each in workers.values()), default=0.0) - PRESENT_WITHIN
     heard = {address: each for address, each in workers.items() if each["last_seen"] >= since}
     return {**cluster, "workers": heard}

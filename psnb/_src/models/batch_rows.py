@@ -145,7 +145,7 @@ class BatchRows:
         for each in new:
             each.fetched = each.count
         rows = {each.table: found.pop(each.table) for each in new}
-        return found, rows  # type: ignore[return-value]  # what is left are variables
+        return found, rows  # type: ignore[return-value]  # the rest are variables
 
     def push(
         self,

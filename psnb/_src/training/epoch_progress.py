@@ -31,7 +31,7 @@ class _Sum(NamedTuple):
     not_finite: int = 0
 
     def plus(self, other: _Sum, sign: int = 1) -> _Sum:
-        """Return the sum of both, or what is left without the other."""
+        """Return the sum of both, or the difference."""
         return _Sum(
             self.total + sign * other.total,
             self.weight + sign * other.weight,

@@ -1,9 +1,9 @@
 """The calls that an exported JAX program may make besides XLA's operations. Pure.
 
-Of what `jax.export` says is stable, XLA turns some into operations of its own, and checks these.
-The routines of LAPACK and cuSOLVER get addresses, and take the sizes of their results from the
-program: one with results that are too small writes outside of them. So the sizes of these are
-checked here, and must be known: those that depend on the batch are not.
+XLA turns some of the calls that `jax.export` guarantees into operations of its own, and checks
+these. The routines of LAPACK and cuSOLVER get addresses, and take the sizes of their results from
+the program: one with results that are too small writes outside of them. So their sizes are checked
+here, and must be known: sizes that depend on the batch are refused.
 """
 
 from __future__ import annotations

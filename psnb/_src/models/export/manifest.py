@@ -61,13 +61,13 @@ class ModelFeed(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     name : str
-        By which a batch has it.
+        Its name in a batch.
     dtype : str
         Of its numbers.
     shape : tuple of int or None
-        None stands for a number that depends on the batch. Of `Ragged`, that of its values.
+        None stands for a number that depends on the batch. For `Ragged`, the shape of its values.
     holds : {"examples", "ragged", "any"}
-        What its first axis is: the examples; those of `Ragged`; or something else, of any length.
+        Its first axis: the examples; the examples of a `Ragged`; or something else, of any length.
     """
 
     name: str
@@ -80,7 +80,6 @@ class ModelFeed(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def ragged(self) -> bool:
-        """Whether it is `Ragged`."""
         return self.holds == "ragged"
 
     def taken(self, given: Any) -> np.ndarray | Ragged:
@@ -166,7 +165,7 @@ class DenseSources(Struct, frozen=True, forbid_unknown_fields=True):
         How many numbers each variable has, and its dtype.
     parts : mapping of str to (str, int)
         Of each dense parameter, by its name in the model, the variable, and where it begins there.
-        What is not there, such as a constant, never changes.
+        A parameter that is not there, such as a constant, never changes.
     """
 
     variables: Mapping[str, tuple[_Start, _Float]]
@@ -177,7 +176,7 @@ class DenseSources(Struct, frozen=True, forbid_unknown_fields=True):
             require(variable in self.variables, f"there is no variable of {name!r:.80}")
 
     def of(self, dense: Collection[str]) -> DenseSources:
-        """Return those of some dense parameters."""
+        """Return the sources of some dense parameters."""
         parts = {name: each for name, each in self.parts.items() if name in dense}
         used = {variable for variable, _ in parts.values()}
         return DenseSources({n: e for n, e in self.variables.items() if n in used}, parts)

@@ -25,7 +25,7 @@ KEPT = 16
 """How many steps a process keeps; one that comes when there are more pushes out the one that was
 not used for longest, which is compiled again if it returns."""
 
-_lock = threading.Lock()  # guards what is kept, for a moment each
+_lock = threading.Lock()  # guards the kept objects, for a moment each
 
 _kept: OrderedDict[bytes, Any] = OrderedDict()
 

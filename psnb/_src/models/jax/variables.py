@@ -34,8 +34,8 @@ class _Leaf:
 class TreeVariables:
     """A tree of parameters on the servers; made by `psnb.jax.variables`.
 
-    Thread-safe, and travels with closures. The leaves that are floats are on the servers; what is
-    not a number (functions, bools) stays as it was.
+    Thread-safe, and travels with closures. The leaves that are floats are on the servers; other
+    leaves (functions, bools) stay as they were.
 
     Parameters
     ----------
@@ -56,7 +56,8 @@ class TreeVariables:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A tree, not its definition: that of classes which registered themselves does not pickle.
+        # A tree, not its definition: definitions with classes that registered themselves do not
+        # pickle.
         return TreeVariables, (self._flat, self._form)
 
     @property
@@ -140,9 +141,9 @@ def variables(
         Whose servers.
     tree : pytree
         The initial values: any tree of JAX, as those of Haiku, Flax (``nnx.split(model,
-        nnx.Param, ...)[1]``) and Equinox. What JAX would differentiate by goes to the servers:
-        floats, arrays and Python's. Bools and what is not a number stay in the tree; of modules of
-        Equinox all that is not an array of floats, as with ``equinox.filter_grad``.
+        nnx.Param, ...)[1]``) and Equinox. Leaves by which JAX would differentiate go to the
+        servers: floats, arrays and Python's. Bools and leaves that are no numbers stay in the tree;
+        in modules of Equinox all but arrays of floats, as with ``equinox.filter_grad``.
     optimizer : Optimizer, optax.GradientTransformation or callable
         Not needed to adopt: servers keep their optimizers, with the hyperparameters that they have
         now. One of another kind is refused, and a warning says which hyperparameters are others.
@@ -238,7 +239,8 @@ def _parted(tree: Any) -> tuple[dict[str, np.ndarray], Any]:
             return part(path, node)
 
         def below(more: Any, leaf: Any) -> Any:
-            # Of a module of Equinox, arrays of floats learn, and all else is how it computes.
+            # In a module of Equinox, arrays of floats are learned, and all else is its
+            # configuration.
             stays = _is_equinox(node) and not _is_inexact(leaf)
             return leaf if stays else part((*path, *more), leaf)
 
@@ -251,7 +253,7 @@ def _parted(tree: Any) -> tuple[dict[str, np.ndarray], Any]:
 
 
 def _parameter(name: str, leaf: Any) -> np.ndarray | None:
-    """Return the value of a leaf that JAX would differentiate by; None for what is not a number."""
+    """Return the value of a leaf that JAX would differentiate by; None if it is not a number."""
     if isinstance(leaf, bool) or not isinstance(leaf, int | float | complex | np.number | _ARRAYS):
         return None
     if isinstance(leaf, float) and not isinstance(leaf, np.floating):

@@ -61,8 +61,8 @@ _AT_BATCHES = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "
 def looks_at_batches(callbacks_: Any) -> bool:
     """Return whether a callback may look at the model, or steer it, at each batch of training.
 
-    Of Keras's own only those that save at batches: ``ProgbarLogger`` and ``TerminateOnNaN`` are
-    given all that they look at.
+    Of Keras's own only those that save at batches: ``ProgbarLogger`` and ``TerminateOnNaN`` get all
+    that they need.
     """
     return any(_has_own(each, name) for each in callbacks_.callbacks for name in _AT_BATCHES)
 

@@ -1,6 +1,6 @@
 """The operations of a model's call in PyTorch, with the pull and push around it.
 
-They are those that PyTorch carries out, noted as they come, so that any module can be described.
+The operations are noted as PyTorch executes them, so that any module can be described.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OperationRecorder(TorchDispatchMode):
     Parameters
     ----------
     depth : int
-        At which it begins; what comes at -1 is not noted.
+        At which it begins; operations at -1 are not noted.
 
     Attributes
     ----------

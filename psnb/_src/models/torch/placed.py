@@ -62,7 +62,7 @@ def check_keys(
 def checked_array(key: str, value: Any, shape: tuple[int | None, ...]) -> np.ndarray:
     """Return a value of a state as an array of this shape, in which None is any length."""
     plain = _checked(key, value, shape, takes_complex=False)
-    # What numpy has no dtype for (bfloat16) fits into float32.
+    # A dtype that numpy lacks (bfloat16) fits into float32.
     wide = plain.is_floating_point() and plain.element_size() < 4
     return (plain.float() if wide else plain).numpy()
 

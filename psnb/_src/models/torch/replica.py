@@ -167,7 +167,8 @@ class Replica:
     def written(self) -> dict[int, Tensor]:
         """Return for each variable whether it has other values than the servers gave.
 
-        As tensors: to ask a device now would wait for it, so they go back with the gradients.
+        As tensors: to read them from a device now would wait for it, so they go back with the
+        gradients.
         """
         pairs = enumerate(zip(*self._bits(), strict=True))
         if self.device.type == "cpu":  # in half the time
@@ -199,7 +200,7 @@ class Replica:
         )
 
     def _bits(self) -> tuple[list[Tensor], list[Tensor]]:
-        # Of numbers, NaN would differ from itself.
+        # As numbers, NaN would differ from itself.
         kinds = {4: torch.int32, 8: torch.int64}
         now, loaded = (
             [each.view(kinds[each.element_size()]) for each in several]
@@ -267,7 +268,7 @@ class Replica:
 
     @torch.no_grad()
     def moved(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the shares and terms of what calls have moved in buffers, by name; see `Blend`.
+        """Return the shares and terms of buffers that calls have moved, by name; see `Blend`.
 
         Averages are blended; of all else see `psnb._src.models.torch.buffers.moved`.
         """
@@ -326,7 +327,7 @@ class _KeptParameter:
             self.parameter.data = part
 
     def change(self) -> str | None:
-        """Return what it is now, if it has changed."""
+        """Return its present value, if it has changed."""
         if self._is_there():
             return None
         try:
@@ -373,7 +374,7 @@ class _KeptBuffer:
         return found.copy_(value)
 
     def change(self) -> str | None:
-        """Return what it is now, if it is not what was placed."""
+        """Return its present value, if it is not the placed one."""
         now = self._held.get(self._attribute)
         if now is None:
             return "was taken away"
@@ -390,7 +391,8 @@ class Replicas:
     placed : PlacedModule
         The module.
     flags : Flags, optional
-        What closures begin with, and what the notebook has set; by default that of ``placed``.
+        The settings that closures begin with, as the notebook has set them; by default
+        ``placed``'s.
     """
 
     def __init__(self, placed: PlacedModule, flags: Flags | None = None) -> None:
