@@ -23,7 +23,7 @@ from psnb._src.models.torch.model_pass import ModelPass
 from psnb._src.models.torch.module_graph import keep_here
 from psnb._src.models.torch.moving_averages import MovingAverages
 from psnb._src.models.torch.placed import PlacedModule, tensor_at
-from psnb._src.models.torch.tables import HashedEmbedding, Owner, TableWeight
+from psnb._src.models.torch.tables import HashedEmbedding, TableOwner, TableWeight
 from psnb._src.models.torch.tensors import from_device
 from psnb._src.models.torch.worker_state import WorkerState
 from psnb._src.worker.context import current_context
@@ -74,7 +74,7 @@ class Replica:
         What calls of the module leave behind.
     closure : object
         The closure that it was used in the last time; None outside of closures.
-    owner : Owner
+    owner : TableOwner
         Of the passes that its tables look up with.
 
     Raises
@@ -108,7 +108,7 @@ class Replica:
             view.tensor.data = parts[view.of].as_strided(view.size, view.stride, start)
         weights = dict(graph.weights())
         self._kept_weights = {name: _KeptParameter(self.module, name) for name in weights}
-        self.owner = Owner()
+        self.owner = TableOwner()
         hashed = [e for e in self.module.modules() if isinstance(e, HashedEmbedding)]
         self._hashed = frozenset(each.table for each in hashed)
         for each in (*weights.values(), *hashed):

@@ -19,7 +19,7 @@ from psnb._src.server.tables.initializers import Initializer
 from psnb.errors import ConfigurationError
 
 
-class Owner:
+class TableOwner:
     """The owner of tables: one thread's module.
 
     Attributes
@@ -259,7 +259,7 @@ class HashedEmbedding(nn.Module):
         """Return the rows of ids of any shape; zeros for those without one."""
         if self.table:
             weight, position = current_pass(self.owner, self.table).look_up(self.table, ids)
-            assert isinstance(self.owner, Owner)
+            assert isinstance(self.owner, TableOwner)
             rows = weight.detach() if self.table in self.owner.frozen else weight
             return functional.embedding(position, rows)
         if not len(self.ids):
