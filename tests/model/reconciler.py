@@ -20,7 +20,7 @@ from psnb._src.server.operations import (
     OnShard,
 )
 from psnb._src.server.optimizers import SGD
-from psnb._src.strategy.recovery import hosted_anew, missing, still_lost
+from psnb._src.strategy.recovery import held, hosted_anew, missing, still_lost
 from psnb.errors import PsnbError, ServerLostError, ServerUnresponsiveError
 from tests.model.world import Process, Server, World, manage, once
 
@@ -235,7 +235,7 @@ class Reconciler(Process):
             servers, before = self.watched(), self.layout
             answers = yield from self._order([(each, MeasureShards()) for each in servers])
             holds = {
-                server.address: set(answer)
+                server.address: held(answer, range(len(before.placements)))
                 for server, answer in zip(servers, answers, strict=True)
                 if not isinstance(answer, Exception)
             }

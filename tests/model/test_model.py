@@ -26,6 +26,7 @@ WRONG = {
     "an exchange that was not taken was told to nobody": 30011,
     "the end of a round did not move with its shard": 976,
     "the end of a round came when another owner had closed the shards": 11686,
+    "a server came back with a shard whose tables were made while it was frozen": 52168,
 }
 """Seeds of what has been wrong. They hold for as long as the model uses chance as it does."""
 

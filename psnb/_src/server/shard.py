@@ -142,7 +142,10 @@ class ParameterShard:
         """Return a table, or raise ConfigurationError if it is not here."""
         found = self._tables.get(name)
         if found is None:
-            raise ConfigurationError(f"{self.name} holds no {name!r}: it was dropped")
+            raise ConfigurationError(
+                f"{self.name} holds no {name!r}: it was dropped; or it was lost, as servers died "
+                "one by one, and strategy.recover() brings it back"
+            )
         return found
 
     def creation(self, name: str) -> ops.CreateDense | ops.CreateSparse:

@@ -86,7 +86,7 @@ async def recover_shards(
     servers, wanted = core.servers, core.reconciler.wanted
     while True:
         before, asked = servers.layout, servers.running
-        alive, unresponsive, lost, pending = await _look(servers)
+        alive, unresponsive, lost, pending = await _look(servers, core.tables.shards())
         if not pending:
             break
         await core.reconciler.next_round()
@@ -104,11 +104,13 @@ async def recover_shards(
 
 
 async def _look(
-    servers: Servers,
+    servers: Servers, made: Collection[int]
 ) -> tuple[list[ServerAddress], list[ServerAddress], list[int], list[int]]:
     """Return the live servers, the unresponsive ones, the lost shards and the pending shards.
 
-    A copy of a pending shard is about to take over.
+    A copy of a pending shard is about to take over. A shard on which tables were ``made`` and that
+    has none is lost as well: its server was hosting it anew when it froze, another one took over
+    and had the tables made, and died before the first knew of it.
     """
     layout = servers.layout
     holds: dict[ServerAddress, set[int]] = {}
@@ -116,7 +118,8 @@ async def _look(
 
     async def look(server: ServerAddress) -> None:
         try:
-            holds[server] = set(await servers.control.measure(server))
+            tables = await servers.control.measure(server)
+            holds[server] = held(tables, made)
         except ServerUnresponsiveError:
             unresponsive.append(server)
         except ServerLostError:
@@ -125,6 +128,11 @@ async def _look(
     await asyncio.gather(*(look(server) for server in servers.running))
     lost, pending = missing(layout, holds)
     return list(holds), unresponsive, lost, pending
+
+
+def held(tables: Mapping[int, Collection[str]], made: Collection[int]) -> set[int]:
+    """Return the shards that a server has, by their tables, if it has what was made. Pure."""
+    return {shard for shard, names in tables.items() if names or shard not in made}
 
 
 def missing(

@@ -295,6 +295,11 @@ class TableFactory:
             made = self._tables.made_on(numbers, optimizers, values)
         self._server_client.call(self._requests(made))
 
+    def shards(self) -> set[int]:
+        """Return the shards on which tables were made."""
+        with self._lock:
+            return {shard for shard, _ in self._tables.names_on(range(len(self._servers.shards)))}
+
     def drops(self, numbers: Collection[int]) -> list[Request]:
         """Return the requests that drop all tables of some shards."""
         with self._lock:

@@ -123,6 +123,22 @@ def test_only_what_was_lost_may_start_over(strategy: psnb.ParameterServerStrateg
     assert model.items.optimizer.learning_rate == 0.25  # of the tables made anew, too
 
 
+def test_a_shard_that_came_back_without_its_tables_starts_over(
+    strategy: psnb.ParameterServerStrategy,
+) -> None:
+    model = Model(strategy)
+    begun = model.values()
+    model.step()
+    trained = model.values()
+    core, shard = strategy._core, model.first._shards.tables[0][0].number
+    core.server_client.call(core.tables.drops([shard]))
+    with pytest.raises(errors.ConfigurationError, match=r"strategy\.recover\(\) brings it back"):
+        model.first.read()
+    strategy.recover(initialize=True, consistent=False)
+    np.testing.assert_array_equal(model.first.read(), begun[0])
+    np.testing.assert_array_equal(model.second.read(), trained[1])
+
+
 def test_values_that_are_not_kept_must_be_given(
     strategy: psnb.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
