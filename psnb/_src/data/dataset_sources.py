@@ -18,7 +18,7 @@ from psnb._src.data.nodes.combine import Sample, Zip
 from psnb._src.data.nodes.files import file_names
 from psnb._src.data.nodes.partitions import partitions_of_dask
 from psnb._src.data.nodes.shuffle import Shuffle
-from psnb._src.data.nodes.sources import Generator, Npy, Range, Slices, Table, Tensors
+from psnb._src.data.nodes.sources import Generator, Npy, Range, Slices, TableRows, Tensors
 from psnb._src.data.spec import Spec
 from psnb._src.utils.checks import integer
 from psnb.errors import ConfigurationError
@@ -98,7 +98,7 @@ class DatasetSources(FileSources):
             If two columns have one name; or if a column has mixed types, or lacks integers or
             booleans.
         """
-        return cls(Table(read_only(block_of(columns_of(table, columns)))))
+        return cls(TableRows(read_only(block_of(columns_of(table, columns)))))
 
     @classmethod
     def from_dask(cls, collection: Any, columns: Sequence[str] | None = None) -> Self:

@@ -73,7 +73,7 @@ class Slices(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Table(Slices):
+class TableRows(Slices):
     """The rows of a table, whose columns are arrays."""
 
     name: ClassVar[str] = "from_table"
