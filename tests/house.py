@@ -39,7 +39,6 @@ HEADERS = 2
 LONGER = {
     "coordinator/coordinator.py": "the public coordinator: most of it is documentation",
     "coordinator/scheduling/scheduler.py": "one state machine: an event may touch all of its state",
-    "server/optimizers.py": "all optimizers, to compare them",
     "strategy/strategy.py": "the public strategy: most of it is documentation",
 }
 """Files that may be longer, and why each is one subject."""

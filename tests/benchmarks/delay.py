@@ -17,7 +17,7 @@ from rich.table import Table
 
 import psnb
 from psnb._src.client.connection import ServerConnection
-from psnb._src.server.operations import ServerReply
+from psnb._src.server.messages import ServerReply
 from tests.benchmarks import clicks
 
 SIZE = 512

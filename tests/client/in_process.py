@@ -17,17 +17,9 @@ from psnb._src.client.sparse_shards import EmbeddingSpec, SparseShards
 from psnb._src.client.variable import Variable
 from psnb._src.placement.layout import ServerAddress, ShardId, ShardPlacement
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.operations import (
-    CreateDense,
-    CreateSparse,
-    Done,
-    Failed,
-    HostShards,
-    OnShard,
-    ServerAnswer,
-)
+from psnb._src.server.messages import Done, Failed, PendingReply, ServerAnswer
+from psnb._src.server.operations import CreateDense, CreateSparse, HostShards, OnShard
 from psnb._src.server.optimizer import Optimizer
-from psnb._src.server.replies import PendingReply
 from psnb._src.server.server import Host
 from psnb._src.server.tables.admission import Admission, Always
 from psnb._src.server.tables.initializers import Uniform

@@ -25,7 +25,8 @@ from psnb._src.dask_compat.reach import event_loop, pool_of
 from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.operations import CountTraffic, OnShard, ServerRequest
+from psnb._src.server.messages import ServerRequest
+from psnb._src.server.operations import CountTraffic, OnShard
 from psnb._src.server.tables.operations import (
     AddValues,
     OnTable,
@@ -385,7 +386,7 @@ def counted_answers(cluster: Client, server: str) -> Iterator[Callable[[], list[
     """Have a server count the answers of each of its writes that has some to a commit."""
 
     def begin() -> None:
-        from psnb._src.server.operations import ServerReply
+        from psnb._src.server.messages import ServerReply
         from psnb._src.transport.stream import _SocketStream as Stream
 
         Stream.real = Stream.send, Stream._write_waiting  # type: ignore[attr-defined]

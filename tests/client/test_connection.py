@@ -12,7 +12,7 @@ import pytest
 
 import psnb
 from psnb._src.client.connection import ServerConnection
-from psnb._src.server.operations import Done, Failed, ServerAnswer, ServerReply
+from psnb._src.server.messages import Done, Failed, ServerAnswer, ServerReply
 from psnb._src.server.tables.operations import Operation
 from psnb._src.transport.stream import MessageStream, UnreceivedError
 from psnb.errors import ServerMemoryError

@@ -14,7 +14,8 @@ from psnb._src.client.commit import UndecidedError
 from psnb._src.client.requests import RequestBatch
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.operations import APART, ApplyCommit, CommitParts, Done, Failed, PreparePart
+from psnb._src.server.messages import Done, Failed
+from psnb._src.server.operations import APART, ApplyCommit, CommitParts, PreparePart
 from psnb._src.server.tables.operations import AddValues, OnTable
 from psnb.errors import ConfigurationError, CoordinatorClosedError, ServerUnresponsiveError
 

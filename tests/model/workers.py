@@ -10,7 +10,7 @@ import numpy as np
 
 from psnb._src.client.commit import UndecidedError, ask
 from psnb._src.client.commit import commit as commit_on
-from psnb._src.client.numbering import CommitNumbers
+from psnb._src.client.direct import CommitNumbers
 from psnb._src.client.requests import Request
 from psnb._src.coordinator.scheduling.work import Work
 from psnb._src.placement.layout import ShardId

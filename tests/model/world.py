@@ -16,17 +16,9 @@ from typing import Any
 
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import Layout, ServerAddress, ShardId
-from psnb._src.server.operations import (
-    CreateTable,
-    Done,
-    Failed,
-    HostOperation,
-    Moved,
-    OnShard,
-    ServerAnswer,
-)
+from psnb._src.server.messages import Done, Failed, Moved, PendingReply, ServerAnswer
+from psnb._src.server.operations import CreateTable, HostOperation, OnShard
 from psnb._src.server.replication import ForwardedRequest, Opening
-from psnb._src.server.replies import PendingReply
 from psnb._src.server.server import Host
 from psnb._src.server.tables.operations import ShardOperation
 from psnb.errors import PsnbError, ServerLostError, ServerUnresponsiveError

@@ -16,9 +16,9 @@ from psnb._src.placement.layout import ServerAddress, ShardId, ShardPlacement
 from psnb._src.placement.status import ReplicaState
 from psnb._src.server import memory
 from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.messages import PendingReply
 from psnb._src.server.operations import CreateTable, FollowPlacements, HostShards, OnShard
 from psnb._src.server.replication import Opening
-from psnb._src.server.replies import PendingReply
 from psnb._src.server.server import Host
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.tables.operations import OnTable, ShardOperation

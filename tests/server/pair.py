@@ -12,23 +12,19 @@ import numpy as np
 from psnb._src.placement.layout import ServerAddress, ShardPlacement
 from psnb._src.placement.status import ReplicaState, ServerStatus, ShardStatus
 from psnb._src.server.commit_log import Commit, Part
+from psnb._src.server.messages import Done, Failed, Moved, PendingReply, ServerAnswer
 from psnb._src.server.operations import (
     CommitParts,
     CreateDense,
     CreateSparse,
     CreateTable,
-    Done,
-    Failed,
     FollowPlacements,
     HostOperation,
     HostShards,
-    Moved,
     OnShard,
-    ServerAnswer,
 )
 from psnb._src.server.optimizers import SGD, Adam
 from psnb._src.server.replication import ForwardedRequest, Opening
-from psnb._src.server.replies import PendingReply
 from psnb._src.server.server import Host
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.tables.admission import CountFilter

@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.operations import (
-    ApplyCommit,
-    CommitParts,
-    CreateDense,
-    EndRound,
-    Failed,
-    PreparePart,
-)
+from psnb._src.server.messages import Failed
+from psnb._src.server.operations import ApplyCommit, CommitParts, CreateDense, EndRound, PreparePart
 from psnb._src.server.schedules import PiecewiseConstant, Warmup
 from psnb._src.server.tables.operations import (
     OnTable,

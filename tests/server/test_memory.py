@@ -14,15 +14,8 @@ import pytest
 from psnb._src.server import preallocated
 from psnb._src.server.making import build
 from psnb._src.server.memory import Promise, no_memory, refusal
-from psnb._src.server.operations import (
-    CreateDense,
-    CreateSparse,
-    EndRound,
-    OnShard,
-    ServerRequest,
-    SquareNorms,
-    number_in,
-)
+from psnb._src.server.messages import ServerRequest, number_in
+from psnb._src.server.operations import CreateDense, CreateSparse, EndRound, OnShard, SquareNorms
 from psnb._src.server.optimizers import SGD, Adam
 from psnb._src.server.preallocated import PreallocatedPages
 from psnb._src.server.shard import ParameterShard

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from psnb._src.server import serving
-from psnb._src.server.operations import CreateDense, OnShard, ServerRequest
+from psnb._src.server.messages import ServerRequest
+from psnb._src.server.operations import CreateDense, OnShard
 from psnb._src.server.serving import _MessageQueue
 from psnb._src.utils.standby import StandbyThreads
 from tests.server.standby import THREADS

@@ -11,18 +11,8 @@ import pytest
 
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
-from psnb._src.server.operations import (
-    ApplyCommit,
-    CommitParts,
-    Done,
-    Failed,
-    Moved,
-    OnShard,
-    PreparePart,
-    RepeatChange,
-    ServerReply,
-    ServerRequest,
-)
+from psnb._src.server.messages import Done, Failed, Moved, ServerReply, ServerRequest
+from psnb._src.server.operations import ApplyCommit, CommitParts, OnShard, PreparePart, RepeatChange
 from psnb._src.server.tables.operations import (
     AddValues,
     OnTable,

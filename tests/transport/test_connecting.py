@@ -22,7 +22,8 @@ from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.requests import Request
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.placement.layout_cache import LayoutCache
-from psnb._src.server.operations import CountTraffic, Done, ServerReply, ServerRequest
+from psnb._src.server.messages import Done, ServerReply, ServerRequest
+from psnb._src.server.operations import CountTraffic
 from psnb._src.server.serving import HANDLER
 from psnb._src.transport import connecting
 from psnb._src.transport.stream import message_stream

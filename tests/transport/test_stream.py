@@ -17,7 +17,7 @@ from distributed.comm import Comm, CommClosedError, connect, listen
 from tornado.iostream import StreamClosedError
 
 from psnb._src.protocol.messages import RunClosures, SignOfLife
-from psnb._src.server.operations import Done, ServerReply
+from psnb._src.server.messages import Done, ServerReply
 from psnb._src.server.tables.operations import OnTable, PushRows, ReadValues
 from psnb._src.transport import shared_memory
 from psnb._src.transport import stream as stream_module

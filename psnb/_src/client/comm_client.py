@@ -36,7 +36,8 @@ from psnb._src.placement.layout import Layout, ServerAddress, ShardId
 from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.memory import refusal
-from psnb._src.server.operations import CommitParts, HostOperation, ServerAnswer
+from psnb._src.server.messages import ServerAnswer
+from psnb._src.server.operations import CommitParts, HostOperation
 from psnb._src.transport.stream import UnreadableError
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.utils.loops import LoopErrors

@@ -17,7 +17,7 @@ import numpy as np
 
 from psnb._src.dask_compat.reach import ConnectionPool, give_back_connection
 from psnb._src.server.memory import refusal
-from psnb._src.server.operations import Failed, ServerReply, ServerRequest, number_in
+from psnb._src.server.messages import Failed, ServerReply, ServerRequest, number_in
 from psnb._src.server.replication import ForwardedRequest
 from psnb._src.server.serving import HANDLER
 from psnb._src.transport.connecting import connect

@@ -17,7 +17,8 @@ from psnb._src.client.connection import ServerConnection, open_connection
 from psnb._src.client.requests import RequestBatch
 from psnb._src.dask_compat.reach import ConnectionPool
 from psnb._src.placement.layout import ServerAddress
-from psnb._src.server.operations import Done, Failed, HostOperation, ServerAnswer
+from psnb._src.server.messages import Done, Failed, ServerAnswer
+from psnb._src.server.operations import HostOperation
 
 
 class _Question:

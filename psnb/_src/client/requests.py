@@ -15,17 +15,8 @@ from typing import Any
 from psnb._src.dask_compat.reach import cloudpickled
 from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.protocol.lost_shards import lost_shard
-from psnb._src.server.operations import (
-    CommitParts,
-    Done,
-    Failed,
-    HostOperation,
-    Moved,
-    OnShard,
-    Packed,
-    PreparePart,
-    ServerAnswer,
-)
+from psnb._src.server.messages import Done, Failed, Moved, ServerAnswer
+from psnb._src.server.operations import CommitParts, HostOperation, OnShard, Packed, PreparePart
 from psnb._src.server.tables.operations import OnTable, ShardOperation, TableOperation
 from psnb._src.transport.stream import UnreadableError
 from psnb._src.utils.threads import Answer

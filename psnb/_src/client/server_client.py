@@ -112,3 +112,31 @@ def process_client() -> ServerClient:
             "cluster; this process is neither"
         )
     return _of_workers[-1]
+
+
+class FrontClient(ServerClient):
+    """In front of another client: what it does not answer itself goes there.
+
+    Parameters
+    ----------
+    behind : ServerClient, optional
+        The other client; by default that of the thread's worker.
+    """
+
+    def __init__(self, behind: ServerClient | None = None) -> None:
+        self._given = behind
+
+    @property
+    def _behind(self) -> ServerClient:
+        return self._given or process_client()
+
+    def attempt(self, requests: Sequence[Request]) -> list[Any]:
+        """Ask the servers."""
+        return self._behind.attempt(requests)
+
+    def server_name(self, shard: ShardId) -> str:
+        """Return what people call the server of a shard."""
+        return self._behind.server_name(shard)
+
+    def allocate(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        """Return None: what is written stays in this process at first."""

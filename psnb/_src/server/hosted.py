@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from psnb._src.placement.layout import ShardPlacement
 from psnb._src.placement.status import ROLES, ReplicaState, Role, ShardStatus
+from psnb._src.server.messages import PendingReply
 from psnb._src.server.replication import Connect, ShardReplica
-from psnb._src.server.replies import PendingReply
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.tables.operations import ShardOperation
 from psnb.errors import InternalError

@@ -1,17 +1,16 @@
-"""The operations of shards and servers, their answers, and the messages that carry both. Pure.
+"""The operations of shards and servers. Pure.
 
 An operation on a shard goes to its server as `OnShard`, and one on a table as `OnTable` within
 that. The arguments are those of the method that carries an operation out: see `ParameterShard.run`
 and `Host.run`. In this order: operations of shards, which replicas repeat; from `CommitParts` on,
-operations of a shard's server alone; from `HostOperation` on, operations of servers; from `Done`
-on, answers; last, `ServerRequest` and `ServerReply`, the messages themselves.
+operations of a shard's server alone; from `HostOperation` on, operations of servers. The messages
+that carry them are in `psnb._src.server.messages`.
 """
 
 from __future__ import annotations
 
-import pickletools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -381,55 +380,3 @@ class DropOtherKeys(HostOperation, frozen=True):
 
 class StopServer(HostOperation, frozen=True):
     """Ends the server."""
-
-
-class Done(Message, frozen=True):
-    """The operation was carried out. ``version`` is that of the shard, if it was one on a shard."""
-
-    result: Any
-    version: int = 0
-
-
-# Known to the collector of cycles: an exception knows the frames that it went through, which know
-# the answers.
-class Failed(Message, frozen=True, gc=True):
-    """The operation raised."""
-
-    error: Exception
-
-
-class Moved(Message, frozen=True):
-    """The shard is not here."""
-
-
-ServerAnswer = Done | Failed | Moved
-
-
-class ServerRequest(Message, frozen=True):
-    """A message to the server with this key. Without operations it asks for a heartbeat.
-
-    The operations run with no others in between.
-    """
-
-    number: int
-    key: str
-    operations: Sequence[Operation]
-
-
-class ServerReply(Message, frozen=True):
-    """The answers to a message, by its number; None if there is no such server (any more).
-
-    One answer to several operations is that to each: there was no memory to read the message.
-    """
-
-    number: int
-    answers: Sequence[ServerAnswer] | None
-
-
-def number_in(head: bytes) -> int:
-    """Return the number of a request or reply, from the pickle of it: the first of its fields."""
-    return next(
-        argument
-        for code, argument, _ in pickletools.genops(head)
-        if isinstance(argument, int) and code.name not in ("PROTO", "FRAME")
-    )

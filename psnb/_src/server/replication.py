@@ -21,18 +21,14 @@ from typing import Any, Protocol
 
 from psnb._src.placement.layout import ServerAddress
 from psnb._src.placement.status import REPLICA_STATES, ReplicaState
+from psnb._src.server.messages import Done, Failed, Moved, PendingReply, ServerAnswer
 from psnb._src.server.operations import (
     AdoptReplica,
     AttachReplica,
-    Done,
-    Failed,
-    Moved,
     RepeatChange,
     ReplicaOperation,
-    ServerAnswer,
     SyncReplica,
 )
-from psnb._src.server.replies import PendingReply
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.tables.operations import Operation, ShardOperation
 from psnb._src.server.transfer import Transfer

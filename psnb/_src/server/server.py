@@ -19,8 +19,8 @@ from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.hosted import HostedShard
 from psnb._src.server.making import build, unpacked
 from psnb._src.server.memory import refusal
+from psnb._src.server.messages import Done, Failed, Moved, PendingReply, ServerAnswer
 from psnb._src.server.replication import DEPOSED, DONE, Connect
-from psnb._src.server.replies import PendingReply
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.snapshots import OpenSnapshots
 from psnb._src.server.tables.operations import OnTable, Operation, ShardOperation
@@ -100,7 +100,7 @@ class Host:
             if not writing.tick():
                 self._end_writing(folder)
 
-    def _answer(self, packed: Operation, reply: PendingReply, connect: Connect) -> ops.ServerAnswer:
+    def _answer(self, packed: Operation, reply: PendingReply, connect: Connect) -> ServerAnswer:
         try:
             operation = unpacked(packed)
         except Exception as error:  # whatever a class may raise while it is unpickled
@@ -109,21 +109,21 @@ class Host:
                 f"the arguments of {packed} cannot be unpickled on {self._name}: {why}. "
                 "Install there the modules that they need, or define them in the notebook"
             )
-            return ops.Failed(SerializationError(text))
+            return Failed(SerializationError(text))
         try:
             if not isinstance(operation, ops.OnShard):
-                return ops.Done(self._manage(operation, connect))
+                return Done(self._manage(operation, connect))
             hosted = self._primary(operation.shard)
             if hosted is None:
-                return ops.Moved()
+                return Moved()
             result = self._on_shard(hosted, operation.operation, reply)
-            return ops.Done(result, hosted.shard.version)
+            return Done(result, hosted.shard.version)
         except PsnbError as error:
-            return ops.Failed(error)
+            return Failed(error)
         except MemoryError as error:
-            return ops.Failed(refusal(error, str(operation), self._name))
+            return Failed(refusal(error, str(operation), self._name))
         except Exception as error:  # a bug of ours must reach its caller, not only the log
-            return ops.Failed(InternalError(f"{operation} on {self._name}: {error!r}"))
+            return Failed(InternalError(f"{operation} on {self._name}: {error!r}"))
 
     def _on_shard(self, hosted: HostedShard, operation: ShardOperation, reply: PendingReply) -> Any:
         match operation:

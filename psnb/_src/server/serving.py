@@ -41,8 +41,16 @@ from psnb._src.placement.registry import ParameterServer
 from psnb._src.server import operations as ops
 from psnb._src.server.making import build, takes_long, to_make, unpacked, warm_up
 from psnb._src.server.memory import answers_in, refusal
+from psnb._src.server.messages import (
+    Done,
+    Failed,
+    PendingReply,
+    ServerAnswer,
+    ServerReply,
+    ServerRequest,
+    number_in,
+)
 from psnb._src.server.replication import Connect
-from psnb._src.server.replies import PendingReply
 from psnb._src.server.schedules import rate_at
 from psnb._src.server.server import Host, Made
 from psnb._src.server.tables.operations import OnTable, TuneOptimizer
@@ -173,7 +181,7 @@ class ParameterServers:
                 stream.share(probe[0], seen=seen)
             while True:
                 try:
-                    messages.take(await stream.receive(ops.ServerRequest))
+                    messages.take(await stream.receive(ServerRequest))
                 except UnreceivedError as error:
                     stream.send(self._refused(error))
         except OSError:  # the client that asked is gone
@@ -182,35 +190,35 @@ class ParameterServers:
             self._streams.discard(stream)
             stream.abort()
 
-    def _who_prepares(self, request: ops.ServerRequest) -> StandbyThreads | None:
+    def _who_prepares(self, request: ServerRequest) -> StandbyThreads | None:
         """Return the threads for what takes long of a request; None if nothing does."""
         here = request.key in self._servers
         return self._making if here and any(map(takes_long, request.operations)) else None
 
-    def _refused(self, error: UnreceivedError) -> ops.ServerReply:
+    def _refused(self, error: UnreceivedError) -> ServerReply:
         """Return the answer to a request that there is no memory for."""
         where = f"the parameter server at {self._worker.address}"
         refused = refusal(error, "a request", where)
-        return ops.ServerReply(ops.number_in(error.head), [ops.Failed(refused)])
+        return ServerReply(number_in(error.head), [Failed(refused)])
 
-    def _run(self, stream: MessageStream, request: ops.ServerRequest, made: Made) -> None:
+    def _run(self, stream: MessageStream, request: ServerRequest, made: Made) -> None:
         number, key = request.number, request.key
         match request.operations:
             case [ops.PrepareServer()] if self._leaving:
                 ends = ServerLostError(f"the process at {self._worker.address} is about to end")
-                stream.send(ops.ServerReply(number, [ops.Failed(ends)]))
+                stream.send(ServerReply(number, [Failed(ends)]))
                 return
             case [ops.PrepareServer()]:
-                stream.send(ops.ServerReply(number, [ops.Done(None)]))
+                stream.send(ServerReply(number, [Done(None)]))
                 return
             case [ops.StopServer()]:
                 if key in self._servers:
                     self._stop(self._servers[key])
-                stream.send(ops.ServerReply(number, [ops.Done(None)]))
+                stream.send(ServerReply(number, [Done(None)]))
                 return
         server = self._servers.get(key)
         if server is None:
-            stream.send(ops.ServerReply(number, None))
+            stream.send(ServerReply(number, None))
             return
         match request.operations:
             case [ops.FollowPlacements()]:
@@ -218,29 +226,29 @@ class ParameterServers:
                 server.host.rename(key)  # what the places call it
             case [ops.AddKey(other)]:
                 self._servers[other] = server
-                stream.send(ops.ServerReply(number, [ops.Done(None)]))
+                stream.send(ServerReply(number, [Done(None)]))
                 return
             case [ops.DropOtherKeys()]:
                 others = [each for each in self._servers if self._servers[each] is server]
                 for each in others:
                     del self._servers[each]
                 self._servers[key] = server
-                stream.send(ops.ServerReply(number, [ops.Done(None)]))
+                stream.send(ServerReply(number, [Done(None)]))
                 return
 
         # The answer to a commit goes with that to the next request, if that is here: in a run of
         # steps it reads. Others do not wait for what may take long.
         commits = all(isinstance(_on_a_shard(each), ops.CommitParts) for each in request.operations)
 
-        def send(found: list[ops.ServerAnswer]) -> None:
+        def send(found: list[ServerAnswer]) -> None:
             try:
-                stream.send(ops.ServerReply(number, found), later=commits and stream.has_more)
+                stream.send(ServerReply(number, found), later=commits and stream.has_more)
             except MemoryError as error:
                 where = f"the parameter server at {self._worker.address}"
-                refused = ops.Failed(refusal(error, "the answer to a request", where))
+                refused = Failed(refusal(error, "the answer to a request", where))
                 # Changes stay: only reads have large answers.
                 answered = [refused if _is_large(each) else each for each in found]
-                stream.send(ops.ServerReply(number, answered))
+                stream.send(ServerReply(number, answered))
 
         with answers_in(stream.allocate):
             server.host.run(request.operations, PendingReply(send), self._connect, made)
@@ -265,12 +273,12 @@ def _on_a_shard(operation: object) -> object:
     return operation.operation if isinstance(operation, ops.OnShard) else None
 
 
-def _is_large(answer: ops.ServerAnswer) -> bool:
-    return isinstance(answer, ops.Done) and not isinstance(answer.result, int | float | str | None)
+def _is_large(answer: ServerAnswer) -> bool:
+    return isinstance(answer, Done) and not isinstance(answer.result, int | float | str | None)
 
 
-_Run = Callable[[MessageStream, ops.ServerRequest, Made], None]
-_WhoPrepares = Callable[[ops.ServerRequest], StandbyThreads | None]
+_Run = Callable[[MessageStream, ServerRequest, Made], None]
+_WhoPrepares = Callable[[ServerRequest], StandbyThreads | None]
 
 
 class _MessageQueue:
@@ -278,10 +286,10 @@ class _MessageQueue:
 
     def __init__(self, stream: MessageStream, run: _Run, who_prepares: _WhoPrepares) -> None:
         self._stream, self._run, self._who_prepares = stream, partial(run, stream), who_prepares
-        self._waiting: deque[ops.ServerRequest] = deque()
+        self._waiting: deque[ServerRequest] = deque()
         self._making: asyncio.Task[None] | None = None
 
-    def take(self, request: ops.ServerRequest) -> None:
+    def take(self, request: ServerRequest) -> None:
         """Run a message, or queue it behind those before it."""
         # In a frame of its own, so that no variable keeps the message while the next is awaited:
         # its memory is given back with the answer.
@@ -302,7 +310,7 @@ class _MessageQueue:
             logger.error("a request could not be carried out", exc_info=error)
             self._stream.abort()
 
-    async def _make(self, request: ops.ServerRequest, threads: StandbyThreads) -> None:
+    async def _make(self, request: ServerRequest, threads: StandbyThreads) -> None:
         made: Made = {}
         # Without memory for that it is made, or refused, where it is run.
         with contextlib.suppress(MemoryError):
@@ -314,7 +322,7 @@ class _MessageQueue:
             self.take(self._waiting.popleft())
 
 
-def _prepared(request: ops.ServerRequest) -> tuple[ops.ServerRequest, Made]:
+def _prepared(request: ServerRequest) -> tuple[ServerRequest, Made]:
     """Do what takes long: unpickle, which may import modules, compile kernels and make tables.
 
     A failure raises when it is run.
@@ -332,4 +340,4 @@ def _prepared(request: ops.ServerRequest) -> tuple[ops.ServerRequest, Made]:
             with contextlib.suppress(Exception):
                 warm_up(creation)
                 made[shard, creation.name] = build(creation)
-    return ops.ServerRequest(request.number, request.key, operations), made
+    return ServerRequest(request.number, request.key, operations), made

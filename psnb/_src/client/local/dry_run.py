@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import numpy as np
 from msgspec.structs import replace
 
 from psnb._src.client.requests import Request
-from psnb._src.client.server_client import ServerClient
+from psnb._src.client.server_client import FrontClient, ServerClient
 from psnb._src.client.updates import (
     Round,
     ShardWrite,
@@ -42,7 +41,7 @@ _READS = (
 )
 
 
-class DryRunClient(ServerClient):
+class DryRunClient(FrontClient):
     """A `ServerClient` that writes nothing; for one closure.
 
     Parameters
@@ -52,7 +51,7 @@ class DryRunClient(ServerClient):
     """
 
     def __init__(self, server_client: ServerClient) -> None:
-        self._server_client = server_client
+        super().__init__(server_client)
         self._updates: Updates | None = None  # of the closure that runs
 
     def run(self, function: Callable[[], T], sync_round: Round | None) -> T:
@@ -71,11 +70,11 @@ class DryRunClient(ServerClient):
         ConfigurationError
             If one of them would change something.
         """
-        return self._server_client.call([_reading(each) for each in requests], seen)
+        return self._behind.call([_reading(each) for each in requests], seen)
 
     def attempt(self, requests: Sequence[Request]) -> list[Any]:
         """Run requests that read, and return errors as results."""
-        return self._server_client.attempt([_reading(each) for each in requests])
+        return self._behind.attempt([_reading(each) for each in requests])
 
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
         """Also hold back writes that should be immediate."""
@@ -85,13 +84,6 @@ class DryRunClient(ServerClient):
                 raise _refused(each.operation)
         if self._updates is not None:
             self._updates.buffer(writes)
-
-    def server_name(self, shard: ShardId) -> str:
-        """Return what people call the server of a shard."""
-        return self._server_client.server_name(shard)
-
-    def allocate(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        """Return None: nothing is sent."""
 
 
 class _Dropped(Updates):

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from psnb._src.client.commit import UndecidedError
+from psnb._src.client.direct import CommitNumbers
 from psnb._src.client.local.tables import LocalDense, LocalSparse, LocalTable, Make
-from psnb._src.client.numbering import CommitNumbers
 from psnb._src.client.requests import Request
-from psnb._src.client.server_client import ServerClient
+from psnb._src.client.server_client import FrontClient, ServerClient
 from psnb._src.client.updates import ShardWrite, Updates
 from psnb._src.client.whole_tables import TableName
 from psnb._src.placement.layout import ShardId
@@ -62,7 +62,7 @@ class _Cycle:
         return False
 
 
-class LocalCopies:
+class LocalCopies(FrontClient):
     """A `ServerClient` that keeps copies; thread-safe.
 
     Parameters
@@ -86,19 +86,12 @@ class LocalCopies:
     def __init__(
         self, server_client: ServerClient, closures: int, coordinator: str, writer: str
     ) -> None:
-        self.workers = 1
-        self._server_client, self._closures = server_client, closures
+        super().__init__(server_client)
+        self.workers, self._closures = 1, closures
         self._coordinator, self._writer = coordinator, writer
         self._lock = threading.Lock()  # guards the current cycle, its count, and the next two
         self._numbers = CommitNumbers()
         self._cycle = _Cycle()
-
-    def server_name(self, shard: ShardId) -> str:
-        """Return what people call the server of a shard."""
-        return self._server_client.server_name(shard)
-
-    def allocate(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        """Return None: pushes stay in this process."""
 
     def call(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
@@ -124,7 +117,7 @@ class LocalCopies:
         others = [position for position in range(len(requests)) if position not in reads]
         answers: dict[int, Any] = {}
         if others:
-            found = self._server_client.call([requests[position] for position in others])
+            found = self._behind.call([requests[position] for position in others])
             answers |= zip(others, found, strict=True)
         if reads:
             self._fetch(cycle, [_needs(*read) for read in reads.values()])
@@ -134,10 +127,6 @@ class LocalCopies:
                     # Copied: the array that a table returns belongs to the table.
                     answers[position] = np.array(as_float32(table.run(operation.operation)))
         return [answers[position] for position in range(len(requests))]
-
-    def attempt(self, requests: Sequence[Request]) -> list[Any]:
-        """Ask the servers."""
-        return self._server_client.attempt(requests)
 
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> None:
         """Take the writes of a closure; they go to the servers with the next exchange.
@@ -175,7 +164,7 @@ class LocalCopies:
             if others:
                 now = Updates()
                 now.add(others)
-                now.commit(self._server_client, commit)
+                now.commit(self._behind, commit)
             others = here
         while not self._apply(cycle, commit, pushes, others):
             cycle = self._cycle
@@ -236,7 +225,7 @@ class LocalCopies:
         )
         undecided = False  # then servers remember it
         try:
-            return cycle.updates.commit(self._server_client, commit)
+            return cycle.updates.commit(self._behind, commit)
         except UndecidedError:
             undecided = True
             raise
@@ -318,7 +307,7 @@ class LocalCopies:
             requests += [
                 Request(shard, ops.OnTable(name, each)) for each in (fetch, ops.ReadOptimizer())
             ]
-        answers = cycle.updates.read(self._server_client, requests)
+        answers = cycle.updates.read(self._behind, requests)
         with cycle.lock:
             for (key, rest), state, optimizer in zip(
                 missing, answers[::2], answers[1::2], strict=True

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from psnb._src.client.requests import Request, on_table
-from psnb._src.client.server_client import ServerClient, process_client
+from psnb._src.client.server_client import FrontClient, ServerClient
 from psnb._src.client.whole_tables import TableName
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
@@ -28,7 +28,7 @@ class _Copy(NamedTuple):
     version: int  # of its shard, when it was read
 
 
-class PulledVariables:
+class PulledVariables(FrontClient):
     """A `ServerClient` that keeps copies of variables; thread-safe.
 
     Parameters
@@ -40,7 +40,8 @@ class PulledVariables:
     """
 
     def __init__(self, every: int, server_client: ServerClient | None = None) -> None:
-        self._every, self._given = every, server_client
+        super().__init__(server_client)
+        self._every = every
         self._lock = threading.Lock()  # guards what follows, for a moment each
         self._copies: dict[TableName, _Copy] = {}
         self._batches = 0
@@ -54,7 +55,7 @@ class PulledVariables:
             if self._batches % self._every or self._pulls or not self._copies:
                 return
             self._pulls, wanted = True, list(self._copies)
-        arguments = (self._client, wanted)  # the client of this thread's worker
+        arguments = (self._behind, wanted)  # the client of this thread's worker
         threading.Thread(target=self._pull, args=arguments, name="psnb-pull", daemon=True).start()
 
     def call(
@@ -77,7 +78,7 @@ class PulledVariables:
         others = [at for at, key in enumerate(keys) if key not in copies]
         answers: dict[int, Any] = {}
         if others:
-            found = self._client.call([requests[at] for at in others], versions)
+            found = self._behind.call([requests[at] for at in others], versions)
             answers = dict(zip(others, found, strict=True))
             self._keep({key: answers[at] for at in others if (key := keys[at])}, versions)
         if seen is not None:
@@ -92,23 +93,9 @@ class PulledVariables:
             for at, key in enumerate(keys)
         ]
 
-    def attempt(self, requests: Sequence[Request]) -> list[Any]:
-        """Ask the servers."""
-        return self._client.attempt(requests)
-
     def commit(self, commit: Commit, parts: Mapping[ShardId, Part]) -> int | None:
         """Make writes on the servers."""
-        return self._client.commit(commit, parts)
-
-    def allocate(self, shard: ShardId, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        """Return None: gradients are added up in this process."""
-
-    def server_name(self, shard: ShardId) -> str:
-        return self._client.server_name(shard)
-
-    @property
-    def _client(self) -> ServerClient:
-        return self._given or process_client()
+        return self._behind.commit(commit, parts)
 
     def _pull(self, server_client: ServerClient, wanted: Sequence[TableName]) -> None:
         versions: dict[ShardId, int] = {}

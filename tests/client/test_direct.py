@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psnb._src.client.numbering import CommitNumbers
+from psnb._src.client.direct import CommitNumbers
 from psnb._src.placement.layout import ShardId
 from psnb._src.utils.range_set import RangeSet
 
