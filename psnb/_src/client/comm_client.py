@@ -32,7 +32,7 @@ from psnb._src.client.control import ServerLiveness
 from psnb._src.client.requests import Request, RequestBatch, lost, unreadable, unresponsive
 from psnb._src.client.server_client import ServerClient
 from psnb._src.dask_compat.reach import ConnectionPool, is_open
-from psnb._src.placement.layout import Layout, ServerAddress, ShardId
+from psnb._src.placement.layout import ServerAddress, ShardId
 from psnb._src.placement.layout_cache import LayoutCache
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.memory import refusal
@@ -106,7 +106,7 @@ class CommServerClient(ServerClient):
     pool : distributed.core.ConnectionPool
         Its connections; when it closes, this client's connections close too.
     layouts : LayoutCache
-        Knows where shards are; uses the same event loop.
+        Knows where shards are; uses the same event loop. An attribute, too.
     heartbeat_timeout : float
         Seconds for which a server may be unresponsive, if no layout says how many.
     connect_timeout : float
@@ -128,7 +128,7 @@ class CommServerClient(ServerClient):
     ) -> None:
         self._heartbeat_timeout, self._connect_timeout = heartbeat_timeout, connect_timeout
         self._look_again_after = look_again
-        self._loop, self._pool, self._layouts = loop, pool, layouts
+        self._loop, self._pool, self.layouts = loop, pool, layouts
         # Used by the event loop only. A task for each address: done when it is connected.
         self._connections: dict[str, asyncio.Task[ServerConnection]] = {}
         self._open: dict[str, ServerConnection] = {}  # the open ones, by which any thread may send
@@ -147,10 +147,6 @@ class CommServerClient(ServerClient):
         # A RuntimeError: the loop is closed, and all connections with it.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._hang_up)
-
-    def learn(self, layout: Layout) -> None:
-        """Take a new layout; on the event loop."""
-        self._layouts.learn(layout)
 
     def call(
         self, requests: Sequence[Request], seen: dict[ShardId, int] | None = None
@@ -259,7 +255,7 @@ class CommServerClient(ServerClient):
         """Return whether shards are likely to be on one server, as far as is known here."""
         if len(shards) == 1:
             return True
-        layouts = [self._layouts.known(shard.strategy) for shard in shards]
+        layouts = [self.layouts.known(shard.strategy) for shard in shards]
         if layouts[0] is None or any(layout is not layouts[0] for layout in layouts):
             return False
         placements = [layouts[0].placements[shard.number] for shard in shards]
@@ -351,7 +347,7 @@ class CommServerClient(ServerClient):
     def _server(self, to: ShardId | ServerAddress) -> ServerAddress | None:
         if isinstance(to, ServerAddress):
             return to
-        layout = self._layouts.known(to.strategy)
+        layout = self.layouts.known(to.strategy)
         return layout.placements[to.number].primary if layout is not None else None
 
     def server_name(self, shard: ShardId) -> str:
@@ -424,13 +420,13 @@ class CommServerClient(ServerClient):
     async def _refresh(self, batch: RequestBatch, positions: Sequence[int]) -> None:
         to = [batch.requests[position].to for position in positions]
         for strategy in {each.strategy for each in to if not isinstance(each, ServerAddress)}:
-            await self._layouts.refresh(strategy)
+            await self.layouts.refresh(strategy)
 
     async def _carry(
         self, batch: RequestBatch, positions: Sequence[int], server: ServerAddress
     ) -> None:
         with batch.failing(positions):
-            batch.sent(positions, server)  # nearly: this server is waited for
+            batch.sent(positions, server)  # before connecting: `_look_again` watches it
             address = server.address
             connecting = self._connections.get(address)
             if connecting is None:
@@ -540,7 +536,7 @@ class CommServerClient(ServerClient):
     def _copied(self, request: Request) -> bool:
         if isinstance(request.to, ServerAddress):
             return False
-        layout = self._layouts.known(request.to.strategy)
+        layout = self.layouts.known(request.to.strategy)
         # A copy that is being filled may be complete already; only the notebook knows that so far.
         return layout is not None and len(layout.placements[request.to.number].servers) > 1
 
@@ -555,7 +551,7 @@ class CommServerClient(ServerClient):
         strategy = None if isinstance(to, ServerAddress) else to.strategy
         found = [
             layout.heartbeat_timeout
-            for layout in self._layouts.all()
+            for layout in self.layouts.all()
             # The first: a server from which others have taken over is in no layout any more.
             if layout.strategy == strategy or server in layout.servers
         ]

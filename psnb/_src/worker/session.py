@@ -228,7 +228,7 @@ class Session:
 
     def _take(self, message: RunClosures) -> None:
         if message.layout is not None:
-            self._server_client.learn(message.layout)
+            self._server_client.layouts.learn(message.layout)
         self._runner.learn(message.workers)
         for function_id in message.forget:
             self._functions.pop(function_id, None)

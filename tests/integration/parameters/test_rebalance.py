@@ -90,7 +90,7 @@ def test_a_server_is_not_retired_while_it_holds_parameters(growing: Growing) -> 
 
 def known_version(strategy: str) -> int:
     """Return the version of the layout that a worker knows, without asking for it."""
-    layout = process_client()._layouts.known(strategy)  # type: ignore[attr-defined]
+    layout = process_client().layouts.known(strategy)  # type: ignore[attr-defined]
     return -1 if layout is None else layout.version
 
 
