@@ -50,7 +50,7 @@ class RangeSet:
         at = bisect_right(self._bounds, start)
         if at % 2 == 1:  # start lies in a range, which ends here
             start, at = min(self._bounds[at], stop), at + 1
-        return start, min([stop, *self._bounds[at : at + 1]])
+        return start, stop if at == len(self._bounds) else min(stop, self._bounds[at])
 
     def update(self, bounds: Bounds) -> None:
         """Add all that another one has."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -221,16 +221,16 @@ class Filter(Node):
 class _FilterIterator(SingleInputIterator[Filter]):
     def next_block(self, limit: int) -> Block | None:
         while True:
-            block, mask = self._mask(limit) if self._node.batched else self._one_by_one(limit)
-            if block is None or mask.all():
+            block, chosen = self._mask(limit) if self._node.batched else self._one_by_one(limit)
+            if block is None or len(chosen) == block.count:
                 return block
-            if mask.any():
-                return block.take(np.flatnonzero(mask))
+            if len(chosen):
+                return block.take(np.asarray(chosen))
 
-    def _mask(self, limit: int) -> tuple[Block | None, np.ndarray]:
-        block, mask = self._reader.take(limit), np.empty(0, np.bool_)
+    def _mask(self, limit: int) -> tuple[Block | None, Sequence[int] | np.ndarray]:
+        block = self._reader.take(limit)
         if block is None:
-            return None, mask
+            return None, ()
         try:
             mask = np.asarray(call(self._node.predicate, block.whole()))
             if mask.shape != (block.count,) or mask.dtype != np.bool_:
@@ -241,16 +241,15 @@ class _FilterIterator(SingleInputIterator[Filter]):
         except Exception as error:  # the user's function may raise anything
             position = self._reader.position - block.count
             raise failure(self._node, position, error, block, 0) from error
-        return block, mask
+        return block, np.flatnonzero(mask)
 
-    def _one_by_one(self, limit: int) -> tuple[Block | None, np.ndarray]:
-        found: list[bool] = []
-
-        def decide(element: Any) -> None:
-            found.append(bool(call(self._node.predicate, element)))
-
-        block = take_each(self._node, self._reader, limit, decide)
-        return block, np.array(found, np.bool_)
+    def _one_by_one(self, limit: int) -> tuple[Block | None, Sequence[int] | np.ndarray]:
+        found: list[Any] = []
+        predicate = self._node.predicate
+        block = take_each(
+            self._node, self._reader, limit, lambda each: found.append(bool(call(predicate, each)))
+        )
+        return block, [index for index, wanted in enumerate(found) if wanted]
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,6 +95,7 @@ class _PendingCall:
     begin: int  # the number of its first element
     end: int
     answer: Answer[Block]
+    done: bool = False  # all of it was returned
 
 
 class ParallelMapIterator(NodeIterator):
@@ -156,11 +157,11 @@ class ParallelMapIterator(NodeIterator):
         try:
             block = job.answer.result()
         except DatasetError:
-            self._note_returned(job.begin, job.end)
+            self._note_returned(job, job.begin, job.end)
             raise
         start, stop = self._returned.gap(job.begin, job.end)
         stop = min(stop, start + limit)
-        self._note_returned(start, stop)
+        self._note_returned(job, start, stop)
         return block.part(start - job.begin, stop - job.begin)
 
     def state(self) -> State:
@@ -188,7 +189,7 @@ class ParallelMapIterator(NodeIterator):
     def _fill(self, workers: Workers) -> None:
         # Finished jobs that wait for an older one do not count.
         while (
-            sum(not self._is_done(job) for job in self._jobs) < self._threads
+            sum(not job.done for job in self._jobs) < self._threads
             and len(self._jobs) < _MOST_JOBS
             and not self._ended
             and self._failed is None
@@ -204,22 +205,21 @@ class ParallelMapIterator(NodeIterator):
                 return
             end = self._reader.position
             job = _PendingCall(before, end - block.count, end, Answer())
-            if not self._is_done(job):  # not returned before the state was taken
+            start, stop = self._returned.gap(job.begin, end)
+            if start < stop:  # not returned before the state was taken
                 job.answer = workers.submit(self._function, block, job.begin)
                 self._jobs.append(job)
 
     def _ready(self, workers: Workers) -> _PendingCall:
         if self._ordered:
             return self._jobs[0]
-        waiting = [job for job in self._jobs if not self._is_done(job)]
+        waiting = [job for job in self._jobs if not job.done]
         workers.wait_for_one([job.answer for job in waiting])
         return next(job for job in waiting if job.answer.done())
 
-    def _is_done(self, job: _PendingCall) -> bool:
-        start, stop = self._returned.gap(job.begin, job.end)
-        return start == stop
-
-    def _note_returned(self, start: int, stop: int) -> None:
+    def _note_returned(self, job: _PendingCall, start: int, stop: int) -> None:
         self._returned.add(start, stop)
-        while self._jobs and self._is_done(self._jobs[0]):
+        start, stop = self._returned.gap(job.begin, job.end)
+        job.done = start == stop
+        while self._jobs and self._jobs[0].done:
             self._jobs.popleft()
