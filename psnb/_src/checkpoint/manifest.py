@@ -132,7 +132,7 @@ class DamagedFileError(OSError):
 
 
 def file_name(parameter: int, shard: int, depth: int) -> str:
-    """Return the name of a shard's file, which none of those has that it builds on."""
+    """Return the name of a shard's file; no checkpoint that this one builds on has the same."""
     return f"{parameter:04d}-{shard:05d}{f'-{depth:02d}' if depth else ''}.safetensors"
 
 

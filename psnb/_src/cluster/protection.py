@@ -24,7 +24,7 @@ logger = logging.getLogger("psnb")
 def serving(scheduler: Scheduler, workers: Iterable[WorkerState]) -> set[str]:
     """Return the addresses of the parameter servers among workers; on the scheduler.
 
-    The processes that are meant to be one, until they are drained, and those that have become one.
+    Processes that are meant to be one, until they are drained, and processes that became one.
     """
     registry = plugin_named(scheduler, LayoutRegistry.name)
     held = set() if registry is None else registry.addresses()

@@ -75,9 +75,9 @@ class ServerDraining:
         leaving : set of ServerAddress
             The servers that leave.
         usable : collection of ServerAddress
-            Those that may take their shards.
+            The servers that may take their shards.
         writing : collection of ServerAddress
-            Those that write a checkpoint, which is waited for as long as their processes wait.
+            The servers that write a checkpoint; their processes wait for its end, for a while.
         """
         self._began = {server: self._began[server] for server in leaving & self._began.keys()}
         for server in leaving:

@@ -31,8 +31,7 @@ Sizes = dict[int, dict[str, int]]
 async def measured(servers: Servers, reconciler: Reconciler) -> dict[ServerAddress, Sizes]:
     """Return the size of all that servers hold, copies included.
 
-    If one is given up meanwhile, or replicas take over from it, those are asked that there are
-    then.
+    If a server is given up meanwhile, or replicas take over from it, all are asked once more.
 
     Raises
     ------

@@ -36,7 +36,7 @@ class StoredStrategy:
     parameters : tuple of str
         The names of its variables and embeddings.
     nbytes : int
-        Bytes that its servers hold, with optimizer state and copies; of those that answer.
+        Bytes that the servers hold that answer, with optimizer state and copies.
     owner : str
         The process that owns it, or has owned it last.
     owned : bool
