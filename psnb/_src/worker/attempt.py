@@ -18,7 +18,7 @@ from psnb._src.worker.lease_requests import LeaseInquiry, LeaseRequests
 from psnb._src.worker.printing import end_printed_lines
 from psnb._src.worker.reports import ReportedStates, with_weight
 from psnb._src.worker.resources import Resources
-from psnb._src.worker.taken import TakenElements, taken_in_vain
+from psnb._src.worker.taken import taken_in_vain
 
 NO_TIME = [0.0] * len(PHASES)
 """How long what does nothing is in each phase, in seconds."""
@@ -131,12 +131,6 @@ class StepAttempt:
         if value is not None and self.assignment.results:
             self.value = dumps(value, f"the result of {self._function.name}")
         self.front = with_weight(self.states.attach(b""), self.updates.weight)
-
-    def release(self) -> None:
-        """Let go of what it has taken, was given and has written."""
-        self._args, self._kwargs = (), {}
-        self.requests.taken = TakenElements()
-        del self.updates
 
     def failed(self, error: BaseException, worker: str) -> ClosureResult:
         """Return the outcome if it has raised, or its commit was refused."""

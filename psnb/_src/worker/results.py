@@ -99,7 +99,8 @@ class ResultSender:
             self._expected -= 1
             self._held.of(closure).end(last)
             self._held.ended += 1
-            self._held.phases.append(phases)
+            if last is not None:
+                self._held.phases.append(phases)
             self._hurry = True
             enough = self._held.ended >= len(self._unstarted)
         if enough:
@@ -209,7 +210,14 @@ class _Held:
 
 
 class _StepsDone:
-    """What the steps of a closure have come to since that was last sent."""
+    """What the steps of a closure have come to since that was last sent.
+
+    Not the attempts, with batches and gradients: it waits here for up to five seconds.
+    """
+
+    __slots__ = (
+        *("_ended", "_last", "_pushed", "_reports", "_seconds", "_staleness", "_values", "numbers"),
+    )
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -217,7 +225,8 @@ class _StepsDone:
         self._ended = self._pushed = False
         self._last: ClosureResult | None = None
         self._staleness: list[int] = []
-        self._attempts: list[StepAttempt] = []
+        self._values: list[bytes] = []
+        self._reports: list[tuple[ReportedStates, bytes]] = []  # and each packed
 
     def add(self, attempt: StepAttempt) -> None:
         self.numbers.append(attempt.assignment.number)
@@ -225,8 +234,10 @@ class _StepsDone:
         self._pushed |= attempt.updates.pushed
         if attempt.staleness is not None:
             self._staleness.append(attempt.staleness)
-        attempt.release()  # batches and gradients: it waits here for up to five seconds
-        self._attempts.append(attempt)
+        if attempt.assignment.results:
+            self._values.append(attempt.value)
+        if attempt.front:
+            self._reports.append((attempt.states, attempt.front))
 
     def end(self, last: ClosureResult | None) -> None:
         """Note that no more steps come, but for one that had no effect, if there is one."""
@@ -239,34 +250,32 @@ class _StepsDone:
         self._pushed |= later._pushed
         self._ended, self._last = later._ended, later._last
         self._staleness += later._staleness
-        self._attempts += later._attempts
+        self._values += later._values
+        self._reports += later._reports
 
     def of(self, closure: int) -> list[ClosureResult]:
         """Return it as results of the closure; may run what users have written."""
         results, front = self._reported(closure)
-        if self._last is None or self._attempts:
+        if self._last is None or self.numbers:
             ended = self._ended and self._last is None
-            values = [each.value for each in self._attempts if each.assignment.results]
-            done = len(self.numbers), ended, True, front, values
+            done = len(self.numbers), ended, True, front, self._values
             rest = self._seconds, self._pushed, self._staleness
             results.append(ClosureResult(closure, *done, *rest))
         return results if self._last is None else [*results, self._last]
 
     def _reported(self, closure: int) -> tuple[list[ClosureResult], bytes]:
         """Return results for what was reported and cannot be merged, and what could be, packed."""
-        if len(self._attempts) == 1:
-            return [], self._attempts[0].front
-        states, apart = ReportedStates(), list[StepAttempt]()
-        for each in self._attempts:
+        if len(self._reports) < 2:
+            return [], self._reports[0][1] if self._reports else b""
+        states, apart = ReportedStates(), list[bytes]()
+        for each, packed in self._reports:
             try:
-                states.absorb(each.states)
+                states.absorb(each)
             except Exception:  # of another metric by the same name, or a user's that fails
-                apart.append(each)
+                apart.append(packed)
         try:
             front = states.attach(b"")
         except Exception:  # likewise: each of them was pickled before
-            apart, front = self._attempts, b""
-        nothing = (), 0.0, False, ()
-        return [
-            ClosureResult(closure, 0, False, True, each.front, *nothing) for each in apart
-        ], front
+            apart, front = [packed for _, packed in self._reports], b""
+        rest = (), 0.0, False, ()
+        return [ClosureResult(closure, 0, False, True, each, *rest) for each in apart], front
