@@ -185,6 +185,8 @@ class StepsUnderWay:
         How many have begun; only the thread that does them asks.
     found_end : bool
         Whether one has found nothing to take.
+    only : StepAttempt or None
+        The one step that there is, if it has had its effect.
     last : ClosureResult or None
         That of a step that had no effect, or of which it is not known. Then no later one has any.
     phases : list of float
@@ -195,6 +197,7 @@ class StepsUnderWay:
         self, count: int, cancellation: Cancellation, end: Callable[[StepsUnderWay], None]
     ) -> None:
         self.begun, self.found_end = 0, False
+        self.only: StepAttempt | None = None
         self.last: ClosureResult | None = None
         self.phases = NO_TIME
         self._count, self._cancellation, self._end = count, cancellation, end

@@ -78,18 +78,30 @@ class ResultSender:
     def add_step(self, attempt: StepAttempt) -> None:
         """Hand over a step that has had its effect; any thread."""
         with self._lock:
-            self._held.of(attempt.assignment.closure).add(attempt)
-            # What it has used up, such as a partition that Dask holds for it, is let go then.
-            self._hurry |= any(each.ended for each in attempt.requests.used)
-            self._held.phases.append(attempt.clock.seconds)
+            self._add(attempt)
 
-    def end(self, closure: int, last: ClosureResult | None, phases: list[float]) -> None:
+    def _add(self, attempt: StepAttempt) -> None:
+        self._held.of(attempt.assignment.closure).add(attempt)
+        # What it has used up, such as a partition that Dask holds for it, is let go then.
+        self._hurry |= any(each.ended for each in attempt.requests.used)
+        self._held.phases.append(attempt.clock.seconds)
+
+    def end(
+        self,
+        closure: int,
+        only: StepAttempt | None,
+        last: ClosureResult | None,
+        phases: list[float],
+    ) -> None:
         """Note that a closure has ended: no more steps of it come.
 
         Parameters
         ----------
         closure : int
             Its id.
+        only : StepAttempt or None
+            Its step, if it has one and that has had its effect. Not handed over before: a message
+            between the two would say that it goes on, and its end that it has pushed nothing.
         last : ClosureResult or None
             That of a step that had no effect, or of which it is not known.
         phases : list of float
@@ -97,6 +109,8 @@ class ResultSender:
         """
         with self._lock:
             self._expected -= 1
+            if only is not None:
+                self._add(only)
             self._held.of(closure).end(last)
             self._held.ended += 1
             if last is not None:
@@ -196,7 +210,7 @@ class _Held:
         """Return all of it; may run what users have written."""
         together = [float(sum(each)) for each in zip(*self.phases, strict=True)]
         results = [result for closure, each in self.steps.items() for result in each.of(closure)]
-        effective = {number for each in self.steps.values() for number in each.numbers}
+        effective = {number for each in self.steps.values() for number in each.effective}
         return ClosureResults(joined(self.taken, effective), self.reports, together, results)
 
     def append(self, later: _Held) -> None:
@@ -213,15 +227,22 @@ class _StepsDone:
     """What the steps of a closure have come to since that was last sent.
 
     Not the attempts, with batches and gradients: it waits here for up to five seconds.
+
+    Attributes
+    ----------
+    effective : list of int
+        The steps whose effect need not wait for the closure's end. A single step's does: it may be
+        one of a round, and an epoch is not over before its last round is applied.
     """
 
     __slots__ = (
-        *("_ended", "_last", "_pushed", "_reports", "_seconds", "_staleness", "_values", "numbers"),
+        *("_count", "_ended", "_last", "_pushed", "_reports", "_seconds", "_staleness", "_values"),
+        "effective",
     )
 
     def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self._seconds = 0.0
+        self.effective: list[int] = []
+        self._count, self._seconds = 0, 0.0
         self._ended = self._pushed = False
         self._last: ClosureResult | None = None
         self._staleness: list[int] = []
@@ -229,7 +250,9 @@ class _StepsDone:
         self._reports: list[tuple[ReportedStates, bytes]] = []  # and each packed
 
     def add(self, attempt: StepAttempt) -> None:
-        self.numbers.append(attempt.assignment.number)
+        self._count += 1
+        if attempt.assignment.steps > 1:
+            self.effective.append(attempt.assignment.number)
         self._seconds += sum(attempt.clock.seconds)
         self._pushed |= attempt.updates.pushed
         if attempt.staleness is not None:
@@ -245,7 +268,8 @@ class _StepsDone:
 
     def append(self, later: _StepsDone) -> None:
         """Add what has come later."""
-        self.numbers += later.numbers
+        self.effective += later.effective
+        self._count += later._count
         self._seconds += later._seconds
         self._pushed |= later._pushed
         self._ended, self._last = later._ended, later._last
@@ -256,9 +280,9 @@ class _StepsDone:
     def of(self, closure: int) -> list[ClosureResult]:
         """Return it as results of the closure; may run what users have written."""
         results, front = self._reported(closure)
-        if self._last is None or self.numbers:
+        if self._last is None or self._count:
             ended = self._ended and self._last is None
-            done = len(self.numbers), ended, True, front, self._values
+            done = self._count, ended, True, front, self._values
             rest = self._seconds, self._pushed, self._staleness
             results.append(ClosureResult(closure, *done, *rest))
         return results if self._last is None else [*results, self._last]

@@ -253,7 +253,9 @@ class ClosureRunner:
         """Hand over the outcome of a step; any thread."""
         attempt.clock.turn(COMMIT)
         if steps.last is None:
-            if error is None:
+            if error is None and attempt.assignment.steps == 1:
+                steps.only = attempt
+            elif error is None:
                 self._results.add_step(attempt)
             else:
                 steps.last = self._without_effect(attempt, error)
@@ -270,7 +272,7 @@ class ClosureRunner:
 
     def _end_steps(self, closure: int, steps: StepsUnderWay) -> None:
         del self._cancellations[closure]
-        self._results.end(closure, steps.last, steps.phases)
+        self._results.end(closure, steps.only, steps.last, steps.phases)
 
     def make(self, definition: DefineResource) -> None:
         """Make a per-worker value."""
