@@ -322,8 +322,7 @@ class TableFactory:
         try:
             self._server_client.call(requests)
             self._describe(parameter)
-        except BaseException:
-            # Tables that some servers have made must not make another try fail.
+        except BaseException:  # an interrupt, too: what some servers made must not fail a new try
             for number, creation in made:
                 drop = Request(self._servers.shards[number], DropTable(creation.name))
                 with suppress(PsnbError):

@@ -237,7 +237,7 @@ def append_lines(path: Path, text: str) -> None:
         try:
             while left:
                 left = left[file.write(left) :]
-        except BaseException:
+        except BaseException:  # an interrupt, too: half a line would be glued to the next one
             if begin is not None:
                 with suppress(OSError):
                     file.truncate(begin)

@@ -1,7 +1,7 @@
 """What a process that serves gets before it is short of memory: threads, and their stacks. Pure.
 
 It cannot count on a new thread then. To start one raises, or never returns: `Thread.start` waits
-until the new thread says that it runs, and one that has no memory to say so ends without a word. On
+until the new thread says that it runs, and one that has no memory to say so ends silently. On
 an event loop that would be the end of all that it serves.
 """
 

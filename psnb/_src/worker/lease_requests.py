@@ -157,7 +157,7 @@ class LeaseRequests:
 
 
 def joined(taken: list[Taken], effective: set[int]) -> list[Taken]:
-    """Join what steps of runs have taken side by side, those that have had their effect."""
+    """Join what steps have taken side by side, of those that have had their effect."""
     if not effective:
         return taken
     found: list[Taken] = []

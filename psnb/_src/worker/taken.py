@@ -56,7 +56,7 @@ class TakenElements:
     """
 
     def __init__(self) -> None:
-        # By the iterators' identity: whoever takes from one holds it.
+        # By the iterators' identity, which is safe: the closure that takes from one keeps it.
         self._taken: dict[int, tuple[object, list[Any]]] = {}
         self._ended: set[int] = set()
         self._leased: set[int] = set()

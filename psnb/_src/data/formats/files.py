@@ -173,8 +173,7 @@ def reading(path: str) -> Iterator[None]:
         raise DatasetError(f"{path} is a folder: list its files, e.g. {path}/*") from error
     except (EOFError, zlib.error) as error:
         raise DatasetError(f"{path}: the data are cut short or corrupt: {error}") from error
-    except Exception as error:
-        # Each filesystem has its own exceptions, without a common class.
+    except Exception as error:  # each filesystem has its own, without a common class
         raise DatasetError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 

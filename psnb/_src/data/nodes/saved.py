@@ -119,8 +119,7 @@ def saved_parts(path: str | os.PathLike[str]) -> list[str]:
         return [os.path.join(folder, part_name(number)) for number in range(len(listed["counts"]))]
     except FileNotFoundError as error:
         raise DatasetError(f"load: {folder} is not a folder that Dataset.save wrote") from error
-    except Exception as error:
-        # JSON that is damaged raises errors of many classes.
+    except Exception as error:  # JSON that is damaged raises errors of many classes
         raise DatasetError(
             f"load: {folder}/{_LIST} cannot be read: {type(error).__name__}: {error}; save the "
             "dataset again"

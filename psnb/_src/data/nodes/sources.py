@@ -205,8 +205,7 @@ def _opened(node: Npy, file: str) -> np.ndarray:
         array: np.ndarray = np.lib.format.open_memmap(file, mode="r")  # never unpickles
     except FileNotFoundError as error:
         raise DatasetError(f"{node.label()}: {missing(file)}") from error
-    except Exception as error:
-        # A damaged header is parsed as Python text, which raises errors of many classes.
+    except Exception as error:  # a damaged header, parsed as Python text, raises many classes
         raise DatasetError(
             f"{node.label()}: {file} cannot be mapped, it is damaged or no .npy file: "
             f"{type(error).__name__}: {error}"

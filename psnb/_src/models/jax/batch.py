@@ -130,7 +130,7 @@ def batch_text(batch: Any) -> str:
 def made_ids(ids: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mapping[str, Any]:
     """Return the ids that a user's function makes of a batch.
 
-    With 64 bits, also in computations with jax.numpy: JAX would cut them to 32 without a word.
+    With 64 bits, also in computations with jax.numpy: JAX would cut them to 32 without a warning.
     """
     with with_x64(True):
         return ids(batch)
