@@ -38,7 +38,7 @@ def test_a_lone_result_leaves_without_waiting_for_the_clock() -> None:
     async def run() -> None:
         sent = _Sent()
         sender = ResultSender(asyncio.get_running_loop(), {}, sent)
-        sender.end(1, None, result(1), NONE)
+        sender.end(1, result(1), NONE)
         await asyncio.sleep(0)  # one turn of the loop
         assert sent.messages == [ClosureResults([], [], NONE, [result(1)])]
 
@@ -51,10 +51,10 @@ def test_results_gather_while_more_closures_wait() -> None:
         unstarted = dict.fromkeys(range(3))
         sender = ResultSender(asyncio.get_running_loop(), unstarted, sent)
         for number in range(2):
-            sender.end(number, None, result(number), NONE)
+            sender.end(number, result(number), NONE)
         await asyncio.sleep(0)
         assert sent.messages == []
-        sender.end(2, None, result(2), NONE)
+        sender.end(2, result(2), NONE)
         await asyncio.sleep(0)
         assert sent.messages == [
             ClosureResults([], [], NONE, [result(number) for number in range(3)])
@@ -68,7 +68,7 @@ def test_a_result_does_not_wait_for_a_closure_that_takes_long() -> None:
         sent = _Sent()
         sender = ResultSender(asyncio.get_running_loop(), dict.fromkeys(range(100)), sent)
         sender.expect(2)
-        sender.end(1, None, result(1), NONE)
+        sender.end(1, result(1), NONE)
         await sent.wait()
         assert sent.messages == [ClosureResults([], [], NONE, [result(1)])]
 
@@ -106,18 +106,19 @@ def test_what_could_not_be_sent_goes_with_the_next_tick_before_what_has_come_sin
             if not refused:
                 refused.append(message)
                 sender.add_report(0.0, {"loss": 2.0})
-                sender.end(7, None, None, NONE)
+                sender.end(7, None, NONE)
                 raise MemoryError
             sent.put_nowait(message)
 
         sender = ResultSender(asyncio.get_running_loop(), dict.fromkeys(range(9)), send)
         sender.expect(3)
         sender.add_report(0.0, {"loss": 1.0})
-        sender.end(5, None, None, NONE)
+        sender.end(5, None, NONE)
         async with asyncio.timeout(10):
-            message = await sent.get()
-        assert [values["loss"] for _, values in message.reports] == [1.0, 2.0]
-        assert [(each.closure, each.ended) for each in message.results] == [(5, True), (7, True)]
+            messages = [await sent.get(), await sent.get()]
+        assert [each.reports[0][1]["loss"] for each in messages] == [1.0, 2.0]
+        results = [result for each in messages for result in each.results]
+        assert [(each.closure, each.ended) for each in results] == [(5, True), (7, True)]
 
     asyncio.run(run())
 
@@ -127,7 +128,7 @@ def test_a_heartbeat_sends_what_was_held_for_long_enough(monkeypatch: pytest.Mon
         sent = _Sent()
         sender = ResultSender(asyncio.get_running_loop(), {}, sent)
         sender.workers = 200
-        sender.add_report(0.0, {"loss": 1.0}, hurry=False)
+        sender.add_report(0.0, {"loss": 1.0}, urgent=False)
         for seconds in (4.9, 5.1):
             monkeypatch.setattr(sender, "_sent_at", time.monotonic() - seconds)
             sender.flush_due()
@@ -156,7 +157,7 @@ def test_the_clock_stops_when_nothing_is_expected() -> None:
         sender.expect(2)
         sender.expect_fewer(1)
         assert sender._ticking
-        sender.end(1, None, result(1), NONE)
+        sender.end(1, result(1), NONE)
         while sender._ticking:
             await asyncio.sleep(0.001)
 
@@ -168,10 +169,10 @@ def test_the_phases_of_results_that_travel_together_add_up() -> None:
         sent = _Sent()
         unstarted = dict.fromkeys(range(2))
         sender = ResultSender(asyncio.get_running_loop(), unstarted, sent)
-        sender.end(1, None, result(1), [1.0, 0.0, 2.0, 0.0, 0.5])
-        sender.end(2, None, result(2), [0.0, 4.0, 1.0, 0.0, 0.5])
+        sender.end(1, result(1), [1.0, 0.0, 2.0, 0.0, 0.5])
+        sender.end(2, result(2), [0.0, 4.0, 1.0, 0.0, 0.5])
         unstarted.clear()
-        sender.end(3, None, result(3), NONE)
+        sender.end(3, result(3), NONE)
         assert [each.phases for each in sent.messages] == [[1.0, 4.0, 3.0, 0.0, 1.0], NONE]
 
     asyncio.run(run())

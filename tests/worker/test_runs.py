@@ -30,7 +30,7 @@ from psnb._src.protocol.messages import (
 from psnb._src.protocol.packing import dumps, loads
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.tables.operations import OnTable, PushGradient
-from psnb._src.worker.attempt import LoadedFunction, StepsUnderWay
+from psnb._src.worker.attempt import LoadedFunction
 from psnb._src.worker.context import worker_context
 from psnb._src.worker.link import NotebookLink
 from psnb._src.worker.reports import ReportedStates, split_outcome
@@ -178,20 +178,19 @@ def test_what_steps_return_comes_if_it_is_wanted() -> None:
     assert [loads(each) if each else None for each in result.values] == [10, None, 12]
 
 
-def test_a_single_step_and_the_end_of_its_closure_are_one_message(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_single_step_and_the_end_of_its_closure_are_one_message() -> None:
     def step() -> int:
         push()
         return 7
 
-    world, goes_on = World(step), StepsUnderWay.goes_on
+    world = World(step)
+    flush = world.servers.flush
 
-    def flushed(steps: StepsUnderWay) -> bool:
+    def flushed() -> None:
+        flush()
         world.results.flush()  # as a tick does, when the commit was answered and this thread waits
-        return goes_on(steps)
 
-    monkeypatch.setattr(StepsUnderWay, "goes_on", flushed)
+    world.servers.flush = flushed  # type: ignore[method-assign]
     world.run(steps=1, results=True)
     (result,) = world.results_sent()
     assert (result.steps, result.ended, result.pushed) == (1, True, True)

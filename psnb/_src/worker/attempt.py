@@ -19,9 +19,13 @@ from psnb._src.worker.printing import end_printed_lines
 from psnb._src.worker.reports import ReportedStates, with_weight
 from psnb._src.worker.resources import Resources
 from psnb._src.worker.taken import taken_in_vain
+from psnb.errors import ClosureCancelledError
 
 NO_TIME = [0.0] * len(PHASES)
 """How long what does nothing is in each phase, in seconds."""
+
+_RETURNED_NONE = (b"",)
+"""The values of a step that has returned None: one object, as most do."""
 
 
 class LoadedFunction:
@@ -40,11 +44,11 @@ class LoadedFunction:
 
     def get(self) -> Callable[..., Any]:
         """Return the function; for closure threads."""
-        with self._lock:
-            if self._function is None:
-                with Activity(f"loading {self._short}"):  # with all the modules that it needs
+        if self._function is None:
+            with self._lock, Activity(f"loading {self._short}"):  # with all modules that it needs
+                if self._function is None:
                     self._function = loads(self._payload, self._resources.get)
-            return self._function
+        return self._function
 
 
 # StepAttempt: one attempt at a step, from its call to its result.
@@ -140,85 +144,66 @@ class StepAttempt:
             f"in closure {self._function.name}({call}) on worker {worker!r}, "
             f"attempt {self.assignment.attempt}"
         )
+        seconds = sum(self.clock.seconds)
         packed = pack_error(error, where)
-        return self._last(succeeded=False, payload=packed)
+        return ClosureResult(
+            self.assignment.closure, 0, True, False, packed, (), seconds, False, ()
+        )
 
-    def in_doubt(self, commit: tuple[str, int]) -> ClosureResult:
-        """Return the outcome if nobody here can tell whether it is applied."""
-        return self._last(succeeded=True, payload=self.front, in_doubt=commit)
+    def returned(self, in_doubt: tuple[str, int] | None = None) -> ClosureResult:
+        """Return the outcome with which its closure ends.
 
-    def _last(
-        self, *, succeeded: bool, payload: bytes, in_doubt: tuple[str, int] | None = None
-    ) -> ClosureResult:
+        Parameters
+        ----------
+        in_doubt : tuple of str and int, optional
+            Its commit, if nobody here can tell whether that is applied.
+        """
         return ClosureResult(
             self.assignment.closure,
-            0,
+            int(in_doubt is None),
             True,
-            succeeded,
-            payload,
-            (self.value,) if succeeded else (),
+            True,
+            self.front,
+            (self.value,) if self.value else _RETURNED_NONE,
             sum(self.clock.seconds),
-            succeeded and self.updates.pushed,
+            self.updates.pushed,
             () if self.staleness is None else (self.staleness,),
             in_doubt,
         )
 
 
-# StepsUnderWay: the steps of one closure in one thread.
+class StepsUnderWay(Cancellation):
+    """What is asked of a closure that has not ended, and how far its steps are.
 
-
-class StepsUnderWay:
-    """Ends when its thread has, and the commits of its steps; thread-safe.
-
-    Parameters
-    ----------
-    count : int
-        How many steps there may be.
-    cancellation : Cancellation
-        Says when it must not go on.
-    end : callable
-        Called once, with this, when it has ended.
+    They have their outcomes in their order, so nothing here is changed by two threads at a time.
 
     Attributes
     ----------
-    begun : int
-        How many have begun; only the thread that does them asks.
-    found_end : bool
-        Whether one has found nothing to take.
-    only : StepAttempt or None
-        The one step that there is, if it has had its effect.
+    begun, handed_over : int
+        How many have begun, and have handed over their outcome.
+    over : bool
+        Whether no more of them begin.
     last : ClosureResult or None
-        That of a step that had no effect, or of which it is not known. Then no later one has any.
+        With what it ends: that of its only step; or of one that had no effect, or of which it is
+        not known, after which no other has any.
     phases : list of float
         How long that step was in each phase, in seconds.
     """
 
-    def __init__(
-        self, count: int, cancellation: Cancellation, end: Callable[[StepsUnderWay], None]
-    ) -> None:
-        self.begun, self.found_end = 0, False
-        self.only: StepAttempt | None = None
+    __slots__ = ("begun", "handed_over", "last", "over", "phases")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = self.handed_over = 0
+        self.over = False
         self.last: ClosureResult | None = None
         self.phases = NO_TIME
-        self._count, self._cancellation, self._end = count, cancellation, end
-        self._lock = threading.Lock()  # guards the number, for a moment each
-        self._parts = 1  # its thread, and the steps whose outcome is to come
 
-    def goes_on(self) -> bool:
-        """Return whether it may do another step."""
-        stop = self._cancellation.requested or self._cancellation.recalled or self.found_end
-        return self.begun < self._count and not stop and self.last is None
+    def require_unrevoked(self) -> None:
+        """Raise ClosureCancelledError if it must write nothing any more."""
+        if self.revoked:
+            raise ClosureCancelledError("the closure was cancelled while it ran")
 
-    def begin_part(self) -> None:
-        """Note that a step begins."""
-        self.begun += 1
-        with self._lock:
-            self._parts += 1
-
-    def end_part(self) -> None:
-        """Note that a step's outcome is handed over, or that the thread does no more of them."""
-        with self._lock:
-            self._parts -= 1
-            over = not self._parts
-        if over:
-            self._end(self)
+    def go_on(self) -> bool:
+        """Return whether another step may begin, as far as it depends on this."""
+        return not (self.over or self.requested or self.recalled or self.last)

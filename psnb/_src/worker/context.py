@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from psnb._src.metrics.metric import MetricState
 from psnb._src.utils.ahead import require_closure
@@ -50,8 +52,7 @@ class Cancellation:
         self.revoked = False  # likewise, and it must write nothing
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerContext:
+class WorkerContext(msgspec.Struct, frozen=True):
     """Where the current closure or function runs.
 
     Attributes
@@ -74,7 +75,7 @@ class WorkerContext:
     worker_name: str
     attempt: int
     send_report: Callable[[float, dict[str, float]], None]
-    cancellation: Cancellation = field(default_factory=Cancellation)
+    cancellation: Cancellation = msgspec.field(default_factory=Cancellation)
     lease_requests: LeaseRequests | None = None
     mail: PeerMessages | None = None
     closure: int = -1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -100,7 +99,7 @@ class LeaseRequests:
         slot: int | None = None,
     ) -> None:
         self._closure, self._ask, self._report, self.slot = closure, ask, report, slot
-        self._again = deque(ranges)
+        self._again = list(ranges)
         self._given: set[tuple[int, int]] = set()  # epochs and numbers of leases
         self.used: list[Taken] = []
         self.ended = False

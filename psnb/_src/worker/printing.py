@@ -39,13 +39,18 @@ class Throttle:
     ----------
     clock : callable
         Returns seconds.
+
+    Attributes
+    ----------
+    unsaid : int
+        How many lines were left out, and not counted in a line yet.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # guards the next three, for a moment each
         self._room, self._since = float(MOST_LINES), clock()
-        self._left_out = 0
+        self.unsaid = 0
 
     def admit(self, lines: list[str]) -> list[str]:
         """Return the lines that may be printed, after one that counts those left out before."""
@@ -56,7 +61,7 @@ class Throttle:
             admitted = lines[: int(self._room)]
             self._room -= len(admitted)
             before = self._left_out_line() if admitted else []
-            self._left_out += len(lines) - len(admitted)
+            self.unsaid += len(lines) - len(admitted)
             return before + admitted
 
     def left_out(self) -> list[str]:
@@ -65,8 +70,14 @@ class Throttle:
             return self._left_out_line()
 
     def _left_out_line(self) -> list[str]:
-        count, self._left_out = self._left_out, 0
+        count, self.unsaid = self.unsaid, 0
         return [f"... {count:,} lines were left out, as there were too many"] if count else []
+
+
+class _Begun(threading.local):
+    """The line of a thread that has not ended."""
+
+    text = ""
 
 
 class PrintedLines:
@@ -89,7 +100,7 @@ class PrintedLines:
 
     def __init__(self, stream: TextIO, throttle: Throttle) -> None:
         self.wrapped, self._throttle = stream, throttle
-        self._begun = threading.local()  # each thread's line that has not ended
+        self._begun = _Begun()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.wrapped, name)
@@ -98,7 +109,7 @@ class PrintedLines:
         """Write what is whole, and keep the rest."""
         if context_here() is None:
             return self.wrapped.write(text)
-        *lines, rest = (getattr(self._begun, "text", "") + text).split("\n")
+        *lines, rest = (self._begun.text + text).split("\n")
         while len(rest) > _MOST:
             lines.append(rest[:_MOST])
             rest = rest[_MOST:]
@@ -113,8 +124,10 @@ class PrintedLines:
 
     def end_line(self) -> None:
         """Write what this thread has begun, and how much was left out; in a closure, at its end."""
-        rest, self._begun.text = getattr(self._begun, "text", ""), ""
-        self._put([*(self._throttle.admit([rest]) if rest else ()), *self._throttle.left_out()])
+        rest = self._begun.text
+        if rest or self._throttle.unsaid:  # most closures print nothing
+            self._begun.text = ""
+            self._put([*(self._throttle.admit([rest]) if rest else ()), *self._throttle.left_out()])
 
     def _put(self, lines: list[str]) -> None:
         context = context_here()

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from psnb._src.data.nodes.parallel import Workers
 from psnb._src.utils.ahead import before_closure

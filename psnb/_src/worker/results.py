@@ -54,10 +54,11 @@ class ResultSender:
         # Keeps messages in order. While it is held, a message is made, with the states of users'
         # metrics, and pickled, and a socket is written that does not block.
         self._sending = threading.Lock()
+        self._unsent: list[_Held] = []  # guarded by it: what there was no memory to send
         self.workers = 1  # of the coordinator
         self._lock = threading.Lock()  # guards the next four, used by several threads
         self._held = _Held()
-        self._hurry = False  # something is here that is not of a closure that goes on
+        self._urgent = False  # something is here that is not of a closure that goes on
         self._sent_at = time.monotonic()
         self._expected = 0  # results that are still to come
         self._ticking = False  # the loop's alone
@@ -76,64 +77,53 @@ class ResultSender:
             self._expected -= count
 
     def add_step(self, attempt: StepAttempt) -> None:
-        """Hand over a step that has had its effect; any thread."""
+        """Hand over one of several steps that has had its effect; any thread."""
         with self._lock:
-            self._add(attempt)
+            self._held.of(attempt.assignment.closure).add(attempt)
+            # What it has used up, such as a partition that Dask holds for it, is let go then.
+            self._urgent |= any(each.ended for each in attempt.requests.used)
+            self._held.phases.append(attempt.clock.seconds)
 
-    def _add(self, attempt: StepAttempt) -> None:
-        self._held.of(attempt.assignment.closure).add(attempt)
-        # What it has used up, such as a partition that Dask holds for it, is let go then.
-        self._hurry |= any(each.ended for each in attempt.requests.used)
-        self._held.phases.append(attempt.clock.seconds)
-
-    def end(
-        self,
-        closure: int,
-        only: StepAttempt | None,
-        last: ClosureResult | None,
-        phases: list[float],
-    ) -> None:
+    def end(self, closure: int, last: ClosureResult | None, phases: list[float]) -> None:
         """Note that a closure has ended: no more steps of it come.
 
         Parameters
         ----------
         closure : int
             Its id.
-        only : StepAttempt or None
-            Its step, if it has one and that has had its effect. Not handed over before: a message
-            between the two would say that it goes on, and its end that it has pushed nothing.
         last : ClosureResult or None
-            That of a step that had no effect, or of which it is not known.
+            With what it ends, if that was not handed over as a step.
         phases : list of float
             How long that step was in each phase, in seconds.
         """
         with self._lock:
+            held = self._held
             self._expected -= 1
-            if only is not None:
-                self._add(only)
-            self._held.of(closure).end(last)
-            self._held.ended += 1
-            if last is not None:
-                self._held.phases.append(phases)
-            self._hurry = True
-            enough = self._held.ended >= len(self._unstarted)
+            if last is None:
+                held.of(closure).ended = True
+            else:
+                held.last.append(last)
+                held.phases.append(phases)
+            held.ended += 1
+            self._urgent = True
+            enough = held.ended >= len(self._unstarted)
         if enough:
             self._try_flush()
 
-    def add_report(self, when: float, values: dict[str, float], *, hurry: bool = True) -> None:
+    def add_report(self, when: float, values: dict[str, float], *, urgent: bool = True) -> None:
         """Hand metrics over; they go with the next results, or after `HELD_SECONDS`.
 
-        Without hurry: after `held_seconds`.
+        If they are not urgent: after `held_seconds`.
         """
         with self._lock:
             self._held.reports.append((when, values))
-            self._hurry |= hurry
+            self._urgent |= urgent
 
-    def add_taken(self, taken: Taken, *, hurry: bool = True) -> None:
+    def add_taken(self, taken: Taken, *, urgent: bool = True) -> None:
         """Hand over what a closure has taken, likewise."""
         with self._lock:
             self._held.taken.append(taken)
-            self._hurry |= hurry
+            self._urgent |= urgent
 
     def flush(self) -> None:
         """Send all there is, if there is anything; any thread.
@@ -141,26 +131,23 @@ class ResultSender:
         Raises
         ------
         MemoryError
-            If there is no memory for the message. It is sent later, in the same order.
+            If there is no memory for a message. It is sent later, in the same order.
         """
         with self._sending:
             with self._lock:
-                held, self._held = self._held, _Held()
-                self._hurry, self._sent_at = False, time.monotonic()
-            if held:
-                try:
-                    self._send(held.message())
-                except MemoryError:
-                    with self._lock:
-                        held.append(self._held)
-                        self._held, self._hurry = held, True
-                    raise
+                if self._held:
+                    self._unsent.append(self._held)
+                    self._held = _Held()
+                self._urgent, self._sent_at = False, time.monotonic()
+            while self._unsent:
+                self._send(self._unsent[0].message())
+                del self._unsent[0]
 
     def flush_due(self) -> None:
         """Send what has been held for as long as it may be; any thread."""
         with self._lock:
-            due = self._hurry or time.monotonic() - self._sent_at >= held_seconds(self.workers)
-        if due:
+            due = self._urgent or time.monotonic() - self._sent_at >= held_seconds(self.workers)
+        if due or self._unsent:
             self._try_flush()
 
     def _try_flush(self) -> None:
@@ -191,16 +178,17 @@ class _Held:
 
     def __init__(self) -> None:
         self.steps: dict[int, _StepsDone] = {}  # by closure
-        self.ended = 0  # how many of these closures have
+        self.last: list[ClosureResult] = []  # with what closures have ended, after their steps
+        self.ended = 0  # how many closures have
         self.taken: list[Taken] = []
         self.reports: list[tuple[float, dict[str, float]]] = []
         self.phases: list[list[float]] = [NO_TIME]  # of steps, in seconds
 
     def __bool__(self) -> bool:
-        return bool(self.taken or self.reports or self.steps)
+        return bool(self.taken or self.reports or self.steps or self.last)
 
     def of(self, closure: int) -> _StepsDone:
-        """Return what is held of a closure."""
+        """Return what is held of a closure of several steps."""
         found = self.steps.get(closure)
         if found is None:
             found = self.steps[closure] = _StepsDone()
@@ -210,49 +198,27 @@ class _Held:
         """Return all of it; may run what users have written."""
         together = [float(sum(each)) for each in zip(*self.phases, strict=True)]
         results = [result for closure, each in self.steps.items() for result in each.of(closure)]
-        effective = {number for each in self.steps.values() for number in each.effective}
-        return ClosureResults(joined(self.taken, effective), self.reports, together, results)
-
-    def append(self, later: _Held) -> None:
-        """Add what has come later."""
-        for closure, steps in later.steps.items():
-            self.of(closure).append(steps)
-        self.ended += later.ended
-        self.taken += later.taken
-        self.reports += later.reports
-        self.phases += later.phases
+        effective = {number for each in self.steps.values() for number in each.numbers}
+        taken = joined(self.taken, effective)
+        return ClosureResults(taken, self.reports, together, results + self.last)
 
 
 class _StepsDone:
-    """What the steps of a closure have come to since that was last sent.
+    """What some of a closure's several steps have come to since that was last sent.
 
     Not the attempts, with batches and gradients: it waits here for up to five seconds.
-
-    Attributes
-    ----------
-    effective : list of int
-        The steps whose effect need not wait for the closure's end. A single step's does: it may be
-        one of a round, and an epoch is not over before its last round is applied.
     """
 
-    __slots__ = (
-        *("_count", "_ended", "_last", "_pushed", "_reports", "_seconds", "_staleness", "_values"),
-        "effective",
-    )
-
     def __init__(self) -> None:
-        self.effective: list[int] = []
-        self._count, self._seconds = 0, 0.0
-        self._ended = self._pushed = False
-        self._last: ClosureResult | None = None
+        self.numbers: list[int] = []
+        self.ended = False  # no more of them come
+        self._seconds, self._pushed = 0.0, False
         self._staleness: list[int] = []
         self._values: list[bytes] = []
         self._reports: list[tuple[ReportedStates, bytes]] = []  # and each packed
 
     def add(self, attempt: StepAttempt) -> None:
-        self._count += 1
-        if attempt.assignment.steps > 1:
-            self.effective.append(attempt.assignment.number)
+        self.numbers.append(attempt.assignment.number)
         self._seconds += sum(attempt.clock.seconds)
         self._pushed |= attempt.updates.pushed
         if attempt.staleness is not None:
@@ -262,44 +228,26 @@ class _StepsDone:
         if attempt.front:
             self._reports.append((attempt.states, attempt.front))
 
-    def end(self, last: ClosureResult | None) -> None:
-        """Note that no more steps come, but for one that had no effect, if there is one."""
-        self._ended, self._last = True, last
-
-    def append(self, later: _StepsDone) -> None:
-        """Add what has come later."""
-        self.effective += later.effective
-        self._count += later._count
-        self._seconds += later._seconds
-        self._pushed |= later._pushed
-        self._ended, self._last = later._ended, later._last
-        self._staleness += later._staleness
-        self._values += later._values
-        self._reports += later._reports
-
     def of(self, closure: int) -> list[ClosureResult]:
         """Return it as results of the closure; may run what users have written."""
-        results, front = self._reported(closure)
-        if self._last is None or self._count:
-            ended = self._ended and self._last is None
-            done = self._count, ended, True, front, self._values
-            rest = self._seconds, self._pushed, self._staleness
-            results.append(ClosureResult(closure, *done, *rest))
-        return results if self._last is None else [*results, self._last]
+        apart, front = self._reported()
+        done = closure, len(self.numbers), self.ended, True, front, self._values
+        result = ClosureResult(*done, self._seconds, self._pushed, self._staleness)
+        rest = (), 0.0, False, ()
+        return [*(ClosureResult(closure, 0, False, True, each, *rest) for each in apart), result]
 
-    def _reported(self, closure: int) -> tuple[list[ClosureResult], bytes]:
-        """Return results for what was reported and cannot be merged, and what could be, packed."""
-        if len(self._reports) < 2:
-            return [], self._reports[0][1] if self._reports else b""
+    def _reported(self) -> tuple[list[bytes], bytes]:
+        """Return what was reported, packed: what cannot be merged each, and the rest in one."""
+        packed = [each for _, each in self._reports]
+        if len(packed) < 2:
+            return [], b"".join(packed)
         states, apart = ReportedStates(), list[bytes]()
-        for each, packed in self._reports:
+        for each, front in self._reports:
             try:
                 states.absorb(each)
             except Exception:  # of another metric by the same name, or a user's that fails
-                apart.append(packed)
+                apart.append(front)
         try:
-            front = states.attach(b"")
+            return apart, states.attach(b"")
         except Exception:  # likewise: each of them was pickled before
-            apart, front = [packed for _, packed in self._reports], b""
-        rest = (), 0.0, False, ()
-        return [ClosureResult(closure, 0, False, True, each, *rest) for each in apart], front
+            return packed, b""

@@ -12,7 +12,7 @@ commit waits for it.)
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.client.commit import UndecidedError
 from psnb._src.client.local.geo import LocalCopies
-from psnb._src.client.server_client import reaching_by
 from psnb._src.client.updates import Round, Updates, buffered
 from psnb._src.placement.layout import ShardId
 from psnb._src.protocol.errors import pack_error
@@ -58,6 +57,12 @@ from psnb.errors import ClosureCancelledError
 
 LARGE_RESULT = 1 << 13
 """Bytes of a pickled result above which servers do not remember it beside the commit."""
+
+
+class _LastCommit(threading.local):
+    """That of a closure thread: done when its step has ended."""
+
+    commit: Answer[None] | None = None
 
 
 class ClosureRunner:
@@ -100,13 +105,11 @@ class ClosureRunner:
             else LocalCopies(server_client, opening.exchange, name, writer)
         )
         self._written_to = {opening.strategy}  # the strategies that the coordinator knows of
-        # Of closures that have not ended: the loop adds, closure threads remove. All per-worker
-        # values that are made share one.
-        self._cancellations: dict[int, Cancellation] = {}
+        # By closure, of those that have not ended: the loop adds, the thread that removes one ends
+        # it. All per-worker values that are made share a cancellation.
+        self._closures: dict[int, StepsUnderWay] = {}
         self._making = Cancellation()
-        self._last = (
-            threading.local()
-        )  # `commit`: an `Answer` when this thread's last one has ended
+        self._last = _LastCommit()
 
     def learn(self, workers: int) -> None:
         """Note how many workers there are."""
@@ -117,55 +120,55 @@ class ClosureRunner:
     @property
     def busy(self) -> bool:
         """Whether closures are expected that have not ended."""
-        return bool(self._cancellations)
+        return bool(self._closures)
 
     def expect(self, closure: int) -> None:
         """Note that a closure is going to be run."""
-        self._cancellations[closure] = Cancellation()
+        self._closures[closure] = StepsUnderWay()
 
     def forget(self, closure: int) -> None:
         """Note that it is not, after all."""
-        del self._cancellations[closure]
+        del self._closures[closure]
 
     def cancel(self, closures: Iterable[int]) -> None:
         """Ask those of these closures that have not ended to stop early."""
-        for closure in closures:
-            if (cancellation := self._cancellations.get(closure)) is not None:
-                cancellation.requested = True
+        for each in self._still_running(closures):
+            each.requested = True
 
     def recall(self, closures: Iterable[int]) -> None:
         """Have those of these closures that have not ended do so with the step that they do."""
-        for closure in closures:
-            if (cancellation := self._cancellations.get(closure)) is not None:
-                cancellation.recalled = True
+        for each in self._still_running(closures):
+            each.recalled = True
 
     def revoke(self, closure: int) -> None:
         """Ask a closure to stop early, and have it write nothing any more."""
-        if (cancellation := self._cancellations.get(closure)) is not None:
-            cancellation.revoked = cancellation.requested = True
+        for each in self._still_running([closure]):
+            each.revoked = each.requested = True
 
     def cancel_all(self) -> None:
         """Ask everything that runs to stop early."""
         self._making.requested = True
-        self.cancel(list(self._cancellations))
+        self.cancel(list(self._closures))
+
+    def _still_running(self, closures: Iterable[int]) -> Iterator[StepsUnderWay]:
+        return (found for each in closures if (found := self._closures.get(each)) is not None)
 
     def run(self, function: LoadedFunction, assignment: Assignment) -> None:
         """Do the steps of a closure that is expected; each is handed over when it is committed."""
-        closure, count = assignment.closure, assignment.steps
-        end = partial(self._end_steps, closure)
-        steps = StepsUnderWay(count, self._cancellations[closure], end)
-        try:
-            while True:
-                steps.begin_part()
-                self._run_step(function, assignment, steps)
-                if not steps.goes_on():
-                    break
-                number, commit = assignment.number + 1, assignment.commit + 1
-                assignment = replace(assignment, number=number, commit=commit)
-            if count > 1:
-                self._server_client.flush()  # nothing of it is sent after its last commit
-        finally:
-            steps.end_part()
+        count, steps = assignment.steps, self._closures[assignment.closure]
+        while True:
+            steps.begun += 1
+            steps.over = steps.begun == count
+            self._run_step(function, assignment, steps)
+            if not steps.go_on():
+                break
+            number, commit = assignment.number + 1, assignment.commit + 1
+            assignment = replace(assignment, number=number, commit=commit)
+        if not steps.over:
+            steps.over = True
+            self._end_if_over(assignment.closure, steps)
+        if count > 1:
+            self._server_client.flush()  # nothing of it is sent after its last commit
 
     def _run_step(
         self, function: LoadedFunction, assignment: Assignment, steps: StepsUnderWay
@@ -176,28 +179,23 @@ class ClosureRunner:
             counted=self._copies is None, sync_round=in_round, server_client=self._copies
         )
         alone = assignment.steps == 1
-        report = partial(self._results.add_taken, hurry=alone)
+        report = partial(self._results.add_taken, urgent=alone)
         attempt = StepAttempt(function, assignment, updates, self._ask_lease, report)
         under_way = False
         try:
-            cancellation = self._cancellations[assignment.closure]
-            context = self._context(cancellation, attempt, hurry=alone)
-            with (
-                Activity(function.activity),
-                entered(context),
-                reaching_by(self._server_client),
-                buffered(updates),
-            ):
+            context = self._context(steps, attempt, urgent=alone)
+            with Activity(function.activity), entered(context), buffered(updates):
                 value = attempt.call(self._resources)
-            steps.found_end = attempt.requests.ended and not updates
+            if attempt.requests.ended and not updates:
+                steps.recalled = True  # there is nothing to take for a next one
             attempt.pack(value)
             if not updates:
-                self._require_unrevoked(assignment.closure)
+                steps.require_unrevoked()
             elif self._copies is None:
                 self._begin_commit(attempt, steps)
                 under_way = True
             else:
-                self._copies.commit(*self._commit_of(attempt))
+                self._copies.commit(*self._commit_of(attempt, steps))
             if self._copies is not None and not self._link.closed:
                 # Not without the coordinator: what runs again would count twice.
                 attempt.staleness = self._copies.closure_ended()
@@ -213,7 +211,7 @@ class ClosureRunner:
 
         Meanwhile this thread does the next one, which waits here for the end of this one.
         """
-        commit, parts = self._commit_of(attempt)
+        commit, parts = self._commit_of(attempt, steps)
         self._await_last()
         if steps.last is not None:
             raise ClosureCancelledError("a step before it had no effect")
@@ -229,15 +227,14 @@ class ClosureRunner:
             finally:
                 answered.set_result(None)
 
-        self._server_client.commit_soon(commit, parts, ended, later=steps.goes_on())
+        self._server_client.commit_soon(commit, parts, ended, later=steps.go_on())
         self._last.commit = answered
 
     def _await_last(self) -> None:
         """Wait for the end of this thread's last commit."""
-        before: Answer[None] | None = getattr(self._last, "commit", None)
-        if before is not None:
+        if self._last.commit is not None:
             self._server_client.flush()
-            before.result()  # ends, as every commit does
+            self._last.commit.result()  # ends, as every commit does
 
     def _end_in_turn(
         self, attempt: StepAttempt, steps: StepsUnderWay, error: BaseException | None = None
@@ -253,33 +250,38 @@ class ClosureRunner:
         """Hand over the outcome of a step; any thread."""
         attempt.clock.turn(COMMIT)
         if steps.last is None:
-            if error is None and attempt.assignment.steps == 1:
-                steps.only = attempt
-            elif error is None:
+            if error is None and attempt.assignment.steps > 1:
                 self._results.add_step(attempt)
             else:
-                steps.last = self._without_effect(attempt, error)
+                # Its only step, too, leaves with the end of the closure: a message between the two
+                # would say that it goes on, and its end that it has pushed nothing.
                 steps.phases = attempt.clock.seconds
-        steps.end_part()
+                steps.last = (
+                    attempt.returned() if error is None else self._without_effect(attempt, error)
+                )
+        steps.handed_over += 1
+        self._end_if_over(attempt.assignment.closure, steps)
+
+    def _end_if_over(self, closure: int, steps: StepsUnderWay) -> None:
+        """End a closure that does no more steps, and has the outcomes of all; any thread."""
+        over = steps.over and steps.handed_over == steps.begun
+        if over and self._closures.pop(closure, None) is not None:  # no other thread has
+            self._results.end(closure, steps.last, steps.phases)
 
     def _without_effect(self, attempt: StepAttempt, error: BaseException) -> ClosureResult:
         """Return what says that a step has had no effect, or may have had none."""
         if isinstance(error, UndecidedError):
-            return attempt.in_doubt(error.commit[:2])
+            return attempt.returned(error.commit[:2])
         taken = attempt.requests.taken.packed(self._resources.number_of)
         self._link.send(ElementsTaken(attempt.assignment.closure, taken))
         return attempt.failed(error, self._worker)
-
-    def _end_steps(self, closure: int, steps: StepsUnderWay) -> None:
-        del self._cancellations[closure]
-        self._results.end(closure, steps.only, steps.last, steps.phases)
 
     def make(self, definition: DefineResource) -> None:
         """Make a per-worker value."""
 
         def call() -> Any:
             function, args, kwargs = loads(definition.payload, self._resources.get)
-            with entered(self._context(self._making)), reaching_by(self._server_client):
+            with entered(self._context(self._making)):
                 try:
                     return function(*args, **kwargs)
                 finally:
@@ -307,14 +309,14 @@ class ClosureRunner:
         cancellation: Cancellation,
         attempt: StepAttempt | None = None,
         *,
-        hurry: bool = True,
+        urgent: bool = True,
     ) -> WorkerContext:
         return WorkerContext(
             self._opening.worker_index,
             self._opening.num_workers,
             self._worker,
             1 if attempt is None else attempt.assignment.attempt,
-            partial(self._results.add_report, hurry=hurry),
+            partial(self._results.add_report, urgent=urgent),
             cancellation,
             None if attempt is None else attempt.requests,
             self._mail,
@@ -322,7 +324,9 @@ class ClosureRunner:
             None if attempt is None else attempt.states,
         )
 
-    def _commit_of(self, attempt: StepAttempt) -> tuple[Commit, dict[ShardId, Part]]:
+    def _commit_of(
+        self, attempt: StepAttempt, steps: StepsUnderWay
+    ) -> tuple[Commit, dict[ShardId, Part]]:
         """Return a closure's writes as a commit, which must happen from here on."""
         if self._link.closed:
             raise out_of_reach()
@@ -331,7 +335,7 @@ class ClosureRunner:
         small = self._announce(assignment, updates, remembered)
         # Only now: what servers are not asked to refuse, as the coordinator did not know of them
         # when it was cancelled, is written to after this answer.
-        self._require_unrevoked(assignment.closure)
+        steps.require_unrevoked()
         # Last: from here on the closure has happened, even if its result gets lost.
         name = self._opening.coordinator
         commit = Commit(
@@ -350,10 +354,6 @@ class ClosureRunner:
         if in_order or isinstance(question, ReturnLease):
             self._results.flush()  # what was taken before: the answer depends on it
         return self._link.ask(question)
-
-    def _require_unrevoked(self, closure: int) -> None:
-        if self._cancellations[closure].revoked:
-            raise ClosureCancelledError("the closure was cancelled while it ran")
 
     def _announce(self, assignment: Assignment, updates: Updates, packed: bytes) -> bytes | None:
         """Tell the coordinator what it must know before a commit; return the result for servers."""

@@ -16,13 +16,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import psutil
 from distributed import Worker
 
 from psnb._src.client.comm_client import CommServerClient
+from psnb._src.client.server_client import reaching_by
 from psnb._src.dask_compat.plugins import be_worker, threads_of
 from psnb._src.dask_compat.reach import Comm
 from psnb._src.data.stages import StageLog, log_stages
@@ -99,7 +100,7 @@ class Session:
         self._resources = Resources()
         self._functions: dict[str, LoadedFunction] = {}
         self._stages = StageLog()
-        self._threads = ClosureThreads(lambda: self._link.closed, partial(self._begin, worker))
+        self._threads = ClosureThreads(lambda: self._link.closed, partial(self._thread_of, worker))
         self._threads_there = threads_of(worker)
         # Closures that no thread has taken; each operation on a dict is atomic.
         self._unstarted: dict[int, None] = {}
@@ -119,10 +120,13 @@ class Session:
         self._leaving = False
         self._ended = asyncio.Event()
 
-    def _begin(self, worker: Worker) -> None:
-        """Begin a closure thread."""
+    @contextlib.contextmanager
+    def _thread_of(self, worker: Worker) -> Iterator[None]:
+        """Be a closure thread of a worker."""
         log_stages(self._stages)
         be_worker(worker)
+        with reaching_by(self._server_client):
+            yield
 
     async def serve(self) -> None:
         """Talk to the coordinator until the connection ends."""

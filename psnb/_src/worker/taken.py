@@ -7,7 +7,8 @@ has failed: `Failure.rerun` gives them to it again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from psnb._src.protocol.packing import dumps
@@ -46,52 +47,60 @@ class ConsumedInputs(NamedTuple):
     ended: bool
 
 
-class TakenElements:
-    """What one attempt at a closure takes; for its thread only.
+@dataclass
+class _TakenFrom:
+    iterator: object
+    elements: list[Any] = field(default_factory=list)
+    count: int = 0
+    finite: bool = False  # it is leased, or has ended: what is lost of it is lost to the epoch
+    ended: bool = False
 
-    Attributes
-    ----------
-    counts : Counter
-        How many elements of each iterator, also if they were too much to be kept.
-    """
+
+class TakenElements:
+    """What one attempt at a closure takes; for its thread only."""
 
     def __init__(self) -> None:
         # By the iterators' identity, which is safe: the closure that takes from one keeps it.
-        self._taken: dict[int, tuple[object, list[Any]]] = {}
-        self._ended: set[int] = set()
-        self._leased: set[int] = set()
-        self.counts: Counter[int] = Counter()
+        self._taken: dict[int, _TakenFrom] = {}
         self._bytes = 0
         self._too_much = False
 
+    @property
+    def counts(self) -> Counter[int]:
+        """How many elements of each iterator, also if they were too much to be kept."""
+        return Counter({key: each.count for key, each in self._taken.items()})
+
+    def _of(self, iterator: object) -> _TakenFrom:
+        found = self._taken.get(id(iterator))
+        if found is None:
+            found = self._taken[id(iterator)] = _TakenFrom(iterator)
+        return found
+
     def add(self, iterator: object, element: Any, *, leased: bool = False) -> None:
         """Note that an element was taken; one that is leased is used once an epoch."""
-        self.counts[id(iterator)] += 1
-        if leased:
-            self._leased.add(id(iterator))
+        taken = self._of(iterator)
+        taken.count += 1
+        taken.finite |= leased
         if self._too_much:
             return
         self._bytes += size(element)
-        if self.counts.total() > MOST_ELEMENTS or self._bytes > MOST_BYTES:
-            self._drop()
-            return
+        count = sum(each.count for each in self._taken.values())
         try:
-            kept = owned(element)  # a step may change it in place
-        except ConfigurationError:
-            self._drop()
-            return
-        self._taken.setdefault(id(iterator), (iterator, []))[1].append(kept)
-
-    def _drop(self) -> None:
+            if count <= MOST_ELEMENTS and self._bytes <= MOST_BYTES:
+                taken.elements.append(owned(element))  # a step may change it in place
+                return
+        except ConfigurationError:  # it cannot be copied
+            pass
         self._too_much = True
-        self._taken.clear()
+        for each in self._taken.values():
+            each.elements.clear()
 
     def end(self, iterator: object) -> None:
         """Note that an iterator was found at its end."""
-        self._taken.setdefault(id(iterator), (iterator, []))
-        self._ended.add(id(iterator))
+        taken = self._of(iterator)
+        taken.finite = taken.ended = True
 
-    def in_vain(self, before: Counter[int] | None = None) -> int:
+    def in_vain(self, before: Mapping[int, int] | None = None) -> int:
         """Return how many elements would be lost if the step ended here without an effect.
 
         Those of an iterator that goes on without end, such as one of noise beside the data, are no
@@ -99,19 +108,21 @@ class TakenElements:
 
         Parameters
         ----------
-        before : Counter, optional
+        before : Mapping, optional
             What `counts` was when the step began; by default there was nothing.
         """
-        taken = self.counts - (before or Counter())
-        return sum(count for key, count in taken.items() if key in self._leased | self._ended)
+        taken = sum(each.count for each in self._taken.values() if each.finite)
+        return taken - sum(
+            count for key, count in (before or {}).items() if self._taken[key].finite
+        )
 
     def packed(self, number_of: Callable[[object], int | None]) -> bytes:
         """Return the pickled `ConsumedInputs` of each iterator by number, or b"" if not kept."""
         if self._too_much:
             return b""
         taken = {
-            number_of(iterator): ConsumedInputs(elements, key in self._ended)
-            for key, (iterator, elements) in self._taken.items()
+            number_of(each.iterator): ConsumedInputs(each.elements, each.ended)
+            for each in self._taken.values()
         }
         try:
             packed = dumps(taken, "what the closure has taken")

@@ -10,6 +10,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 
 class ClosureThreads:
@@ -19,12 +20,14 @@ class ClosureThreads:
     ----------
     closed : callable
         Whether the session is over: what is put then is dropped.
-    begin : callable
-        What each thread does first.
+    being : callable
+        Returns the context in which each thread works.
     """
 
-    def __init__(self, closed: Callable[[], bool], begin: Callable[[], None]) -> None:
-        self._closed, self._begin = closed, begin
+    def __init__(
+        self, closed: Callable[[], bool], being: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._closed, self._being = closed, being
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._numbers = itertools.count()
         self._count = 0
@@ -60,8 +63,8 @@ class ClosureThreads:
         return [thread.ident for thread in self._threads]
 
     def _loop(self) -> None:
-        self._begin()
-        while (work := self._work.get()) is not None:
-            if not self._closed():
-                work()
-            del work  # not held while waiting for the next
+        with self._being():
+            while (work := self._work.get()) is not None:
+                if not self._closed():
+                    work()
+                del work  # not held while waiting for the next
