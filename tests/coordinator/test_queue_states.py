@@ -12,7 +12,7 @@ from tests.coordinator.queues import TIMEOUT, ClosureQueue, done, fail, put
 
 STATES = ReportedStates()
 STATES.add({"loss": Mean()([0.5])})
-REPORTED = STATES.attach(b"")
+REPORTED = STATES.packed()
 
 
 @pytest.fixture

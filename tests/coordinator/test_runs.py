@@ -25,7 +25,7 @@ from psnb._src.protocol.messages import EFFECTIVE, AskLease, Taken
 from psnb._src.protocol.packing import dumps
 from psnb._src.server.commit_log import Commit, CommitRecord
 from psnb._src.server.operations import FenceCommits
-from psnb._src.worker.reports import ReportedStates, with_taken
+from psnb._src.worker.reports import ReportedStates, remembered
 from tests.coordinator.queues import (
     NO_ARGUMENTS,
     ClosureQueue,
@@ -331,8 +331,8 @@ def lost(queue: ClosureQueue, leases: LeaseRegistry, run: Work, *facts: CommitRe
     asyncio.run(resolve())
 
 
-def applied(queue: ClosureQueue, number: int, remembered: bytes) -> CommitRecord:
-    known = ((number, remembered),)
+def applied(queue: ClosureQueue, number: int, outcome: bytes) -> CommitRecord:
+    known = ((number, outcome),)
     commit = Commit(queue.name, number, shards=(SHARD,), closures=known, coordinator=queue.name)
     return CommitRecord(commit, applied=True)
 
@@ -350,7 +350,7 @@ def test_of_a_lost_run_the_steps_that_servers_have_are_done_and_the_rest_runs_ag
     reported = ReportedStates()
     reported.add_numbers({"loss": 1.0})
     facts = [
-        applied(queue, number, with_taken(reported.attach(b""), used))
+        applied(queue, number, remembered(used, reported.packed(), b""))
         for number in (1, 2)
         for used in ([Taken(epoch, 0, number, number, 1, number + 1, False)],)
     ]
@@ -370,7 +370,7 @@ def test_of_a_lost_run_steps_that_wrote_nothing_hide_no_later_ones_and_are_read_
     run = taken_run(queue, 5)
     leases.take("holder", Taken(epoch, 0, 0, 0, 1, 1, False))  # step 0 had said what it takes
     used = [Taken(epoch, 0, 2, 2, 1, 3, False)]
-    lost(queue, leases, run, applied(queue, 2, with_taken(b"", used)))
+    lost(queue, leases, run, applied(queue, 2, remembered(used, b"", b"")))
     assert (run.execution.done, run.execution.commit, run.execution.attempt) == (3, 3, 2)
     assert leases.progress(epoch).visits == 1
     assert queue.statistics().completed == 1
@@ -389,7 +389,12 @@ def test_what_steps_return_arrives_as_they_are_done_also_from_servers() -> None:
     assert list(remote.take()) == ["first", None]
     reported = ReportedStates()
     reported.add_numbers({"loss": 1.0})
-    lost(queue, LeaseRegistry(), run, applied(queue, 2, reported.attach(dumps("third", "value"))))
+    lost(
+        queue,
+        LeaseRegistry(),
+        run,
+        applied(queue, 2, remembered((), reported.packed(), dumps("third", "value"))),
+    )
     assert list(remote.take()) == ["third"]
     assert not remote.arrived
 

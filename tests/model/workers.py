@@ -18,6 +18,7 @@ from psnb._src.protocol.errors import pack_error
 from psnb._src.protocol.messages import exchange_writer
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.tables.operations import AddRows, OnTable, PushGradient, ReadValues
+from psnb._src.worker.reports import remembered
 from psnb.errors import ServerLostError
 from tests.model.reconciler import ROOM, TABLE
 from tests.model.world import Process, World
@@ -109,7 +110,8 @@ class Worker(Process):
         ended: Callable[[Any], None],
     ) -> None:
         one = write(step.row, step.attempt, pushed=turn is not None)
-        name, result = self.notebook.queue.name, pickle.dumps(step.attempt)
+        name = self.notebook.queue.name
+        result = remembered((), b"", pickle.dumps(step.attempt))
         commit = Commit(
             *(name, step.number, step.attempt, (), chosen),
             closures=((step.number, result),),
@@ -175,7 +177,8 @@ class Exchanging(Worker):
         for shard in chosen:
             one = write(step.row, step.attempt, pushed=False)
             self._writes.setdefault(shard, []).append(one)
-        self._closures.append((step.number, pickle.dumps(step.attempt)))
+        outcome = remembered((), b"", pickle.dumps(step.attempt))
+        self._closures.append((step.number, outcome))
         if len(self._closures) < 3:
             ended(None)
         else:

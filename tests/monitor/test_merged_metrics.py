@@ -15,7 +15,7 @@ from psnb._src.metrics.ranking import AUC
 from psnb._src.monitor.history import MOST_METRICS, History
 from psnb._src.monitor.metrics import MOST_ARRIVED, MergedMetrics
 from psnb._src.monitor.statistics import MetricStatistics
-from psnb._src.worker.reports import ReportedStates, split_outcome
+from psnb._src.worker.reports import ReportedStates
 
 MEAN = Mean()
 
@@ -42,7 +42,7 @@ class Reported:
         reported = ReportedStates()
         reported.add_numbers(values)
         self.history.add(0.0, values)
-        self.merged.add(split_outcome(reported.attach(b""))[1])
+        self.merged.add(reported.packed())
 
     def values(self, name: str) -> list[float]:
         values: list[float] = self.history.series(name)["value"].tolist()

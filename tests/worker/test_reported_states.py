@@ -7,9 +7,17 @@ import threading
 import pytest
 
 import psnb
+from psnb._src.metrics.metric import MetricState
+from psnb._src.protocol.messages import Taken
 from psnb._src.protocol.packing import dumps, loads
 from psnb._src.worker.context import WorkerContext, entered
-from psnb._src.worker.reports import ReportedStates, split_outcome
+from psnb._src.worker.reports import (
+    ReportedStates,
+    remembered,
+    split_front,
+    split_remembered,
+    with_weight,
+)
 from psnb.errors import ConfigurationError
 from psnb.metrics import AUC, Mean
 
@@ -24,19 +32,20 @@ def context(states: ReportedStates | None) -> WorkerContext:
 NUMBERS: list[dict[str, float]] = []
 
 
-@pytest.mark.parametrize("result", [b"", dumps({"loss": 0.5}, "it"), dumps(b"M", "it")])
-def test_states_travel_in_front_of_a_result(result: bytes) -> None:
-    states = ReportedStates()
-    states.add({"auc": AUC_STATE})
-    packed, front = split_outcome(states.attach(result))
-    assert packed == result
-    assert loads(front) == ({}, {"auc": AUC_STATE})
-
-
-@pytest.mark.parametrize("result", [b"", dumps({"loss": 0.5}, "it"), dumps(b"M", "it")])
-def test_a_result_without_states_is_sent_as_it_is(result: bytes) -> None:
-    assert ReportedStates().attach(result) == result
-    assert split_outcome(result) == (result, b"")
+@pytest.mark.parametrize("weight", [None, 0.5])
+@pytest.mark.parametrize("states", [{}, {"auc": AUC_STATE}])
+@pytest.mark.parametrize("value", [b"", dumps("W", "it")])
+@pytest.mark.parametrize("used", [[], [Taken(1, 2, 3, 4, 5, None, False)]])
+def test_what_servers_remember_of_a_closure_is_got_back(
+    used: list[Taken], value: bytes, states: dict[str, MetricState], weight: float | None
+) -> None:
+    reported = ReportedStates()
+    reported.add(states)
+    front = with_weight(reported.packed(), weight)
+    again, front, found = split_remembered(remembered(used, front, value))
+    packed, found_weight = split_front(front)
+    assert (again, found, found_weight) == (used, value, weight)
+    assert loads(packed) == ({}, states) if states else not packed
 
 
 def test_several_reports_of_a_name_are_merged_and_numbers_are_sent_at_once_too() -> None:
@@ -46,7 +55,7 @@ def test_several_reports_of_a_name_are_merged_and_numbers_are_sent_at_once_too()
         psnb.report(auc=AUC_STATE, loss=0.5)
         psnb.report(auc=OTHER)
         psnb.report(loss=2.0)
-    numbers, merged = loads(split_outcome(states.attach(b""))[1])
+    numbers, merged = loads(states.packed())
     assert merged == {"auc": AUC_STATE + OTHER}
     assert numbers == {"loss": (2.5, 2.0, 0)}
     assert NUMBERS == [{"loss": 0.5}, {"loss": 2.0}]
@@ -73,7 +82,7 @@ def test_reports_of_several_threads_are_all_merged() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    (auc,) = loads(split_outcome(states.attach(b""))[1])[1].values()
+    (auc,) = loads(states.packed())[1].values()
     assert auc.array.sum() == 400 * OTHER.array.sum()
 
 
@@ -84,7 +93,7 @@ def test_a_name_with_states_of_two_metrics_is_refused_and_nothing_is_reported() 
         psnb.report(auc=AUC_STATE)
         with pytest.raises(ConfigurationError, match="Mean"):
             psnb.report(other=OTHER, loss=1.0, auc=Mean()([1.0]))
-    assert loads(split_outcome(states.attach(b""))[1]) == ({}, {"auc": AUC_STATE})
+    assert loads(states.packed()) == ({}, {"auc": AUC_STATE})
     assert NUMBERS == []
 
 

@@ -134,7 +134,7 @@ class StepAttempt:
         self.clock.turn(COMMIT)
         if value is not None and self.assignment.results:
             self.value = dumps(value, f"the result of {self._function.name}")
-        self.front = with_weight(self.states.attach(b""), self.updates.weight)
+        self.front = with_weight(self.states.packed(), self.updates.weight)
 
     def failed(self, error: BaseException, worker: str) -> ClosureResult:
         """Return the outcome if it has raised, or its commit was refused."""

@@ -22,12 +22,6 @@ EXAMPLES = "examples"
 """The number that counts training examples: ``psnb.report(examples=len(batch))``."""
 
 
-_MARK = b"M"  # a pickle begins with another byte; an outcome without states is sent as it is
-
-
-_LENGTH = 4
-
-
 class ReportedStates:
     """What one closure has reported so far; for all threads that it uses."""
 
@@ -79,70 +73,45 @@ class ReportedStates:
         with self._lock:
             return dict(self._states)
 
-    def attach(self, packed: bytes) -> bytes:
-        """Return a packed result with numbers and states in front of it, if there are any."""
+    def packed(self) -> bytes:
+        """Return numbers and states, pickled; empty if there are none."""
         with self._lock:
             reported = self._numbers, self._states
         if not any(reported):
-            return packed
+            return b""
         try:
-            front = pickle.dumps(reported, PROTOCOL)
+            return pickle.dumps(reported, PROTOCOL)
         except (pickle.PicklingError, AttributeError):
-            front = dumps(reported, "the reported metrics")  # by value: a metric of the user's own
-        return b"".join((_MARK, len(front).to_bytes(_LENGTH, "little"), front, packed))
+            return dumps(reported, "the reported metrics")  # by value: a metric of the user's own
 
 
-def split_outcome(outcome: bytes) -> tuple[bytes, bytes]:
-    """Return the packed result, and the packed metrics that were put in front; empty if none."""
-    if not outcome.startswith(_MARK):
-        return outcome, b""
-    start = len(_MARK) + _LENGTH
-    end = start + int.from_bytes(outcome[len(_MARK) : start], "little")
-    return outcome[end:], outcome[start:end]
-
-
-_WEIGHT = b"W"
+_WEIGHT = b"W"  # a pickle begins with another byte
 
 
 _FLOAT = struct.Struct("<d")
 
 
-def with_weight(front: bytes, weight: float | None) -> bytes:
+def with_weight(reported: bytes, weight: float | None) -> bytes:
     """Return what stands in front of a result, with what it counts in its round, if it says so."""
-    return front if weight is None else b"".join((_WEIGHT, _FLOAT.pack(weight), front))
+    return reported if weight is None else b"".join((_WEIGHT, _FLOAT.pack(weight), reported))
 
 
 def split_front(front: bytes) -> tuple[bytes, float | None]:
     """Return the packed metrics, empty if none, and what it counts in its round."""
-    weight = None
-    if front.startswith(_WEIGHT):
-        (weight,) = _FLOAT.unpack_from(front, len(_WEIGHT))
-        front = front[len(_WEIGHT) + _FLOAT.size :]
-    return split_outcome(front)[1], weight
+    if not front.startswith(_WEIGHT):
+        return front, None
+    start = len(_WEIGHT) + _FLOAT.size
+    return front[start:], _FLOAT.unpack(front[len(_WEIGHT) : start])[0]
 
 
-def split_value(outcome: bytes) -> tuple[bytes, bytes]:
-    """Return what stands in front of a result, and the packed result."""
-    start = len(_WEIGHT) + _FLOAT.size if outcome.startswith(_WEIGHT) else 0
-    value, _ = split_outcome(outcome[start:])
-    return outcome[: len(outcome) - len(value)], value
+def remembered(used: Sequence[Taken], front: bytes, value: bytes) -> bytes:
+    """Return an outcome as servers remember it, with what the closure has taken."""
+    if not (used or front or value):
+        return b""
+    return pickle.dumps(([tuple(each) for each in used], front, value), PROTOCOL)
 
 
-_TAKEN = b"T"
-
-
-def with_taken(packed: bytes, used: Sequence[Taken]) -> bytes:
-    """Return an outcome as servers remember it: with what the closure has taken in front of it."""
-    if not used:
-        return packed
-    front = pickle.dumps([tuple(each) for each in used], PROTOCOL)
-    return b"".join((_TAKEN, len(front).to_bytes(_LENGTH, "little"), front, packed))
-
-
-def split_taken(remembered: bytes) -> tuple[bytes, list[Taken]]:
-    """Return the outcome, and what was in front of it."""
-    if not remembered.startswith(_TAKEN):
-        return remembered, []
-    start = len(_TAKEN) + _LENGTH
-    end = start + int.from_bytes(remembered[len(_TAKEN) : start], "little")
-    return remembered[end:], [Taken(*each) for each in pickle.loads(remembered[start:end])]
+def split_remembered(outcome: bytes) -> tuple[list[Taken], bytes, bytes]:
+    """Return the parts of an outcome that servers have remembered."""
+    used, front, value = pickle.loads(outcome) if outcome else ((), b"", b"")
+    return [Taken(*each) for each in used], front, value

@@ -248,6 +248,6 @@ class _StepsDone:
             except Exception:  # of another metric by the same name, or a user's that fails
                 apart.append(front)
         try:
-            return apart, states.attach(b"")
+            return apart, states.packed()
         except Exception:  # likewise: each of them was pickled before
             return packed, b""

@@ -50,7 +50,7 @@ from psnb._src.worker.lease_requests import ASK_TIMEOUT, LeaseInquiry
 from psnb._src.worker.link import NotebookLink, out_of_reach
 from psnb._src.worker.mail import PeerMessages
 from psnb._src.worker.printing import end_printed_lines
-from psnb._src.worker.reports import with_taken
+from psnb._src.worker.reports import remembered
 from psnb._src.worker.resources import Resources
 from psnb._src.worker.results import ResultSender
 from psnb.errors import ClosureCancelledError
@@ -331,8 +331,8 @@ class ClosureRunner:
         if self._link.closed:
             raise out_of_reach()
         assignment, updates = attempt.assignment, attempt.updates
-        remembered = with_taken(attempt.front + attempt.value, attempt.requests.used)
-        small = self._announce(assignment, updates, remembered)
+        outcome = remembered(attempt.requests.used, attempt.front, attempt.value)
+        small = self._announce(assignment, updates, outcome)
         # Only now: what servers are not asked to refuse, as the coordinator did not know of them
         # when it was cancelled, is written to after this answer.
         steps.require_unrevoked()

@@ -27,7 +27,7 @@ from psnb._src.server.operations import EndWriter, FenceCommits
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.range_set import Bounds
 from psnb._src.utils.threads import start_task
-from psnb._src.worker.reports import split_taken, split_value
+from psnb._src.worker.reports import split_remembered
 from psnb.errors import (
     CoordinatorClosedError,
     PsnbError,
@@ -232,9 +232,8 @@ class Resolver:
             remembered, pushed = results[number]
             if remembered is None:  # it was too large for servers
                 remembered = closure.execution.kept.get(number, b"")
-            outcome, used = split_taken(remembered)
+            used, front, value = split_remembered(remembered)
             self._leases.note_used(used)
-            front, value = split_value(outcome)
             done = ClosureResult(
                 *(closure.id, 1, closure.left == 1, True, front, [value], 0.0, pushed, ())
             )
