@@ -47,7 +47,14 @@ def reading(count: int, function: Callable[[int], Any] = bool) -> Dataset:
 
 def ahead_of(chain: Dataset, count: int | None = None) -> AheadIterator:
     """Return an iterator that is read ahead."""
-    return ReadAhead(context()).iterate(chain.iterator, count)
+    ahead = ReadAhead(context()).iterate(chain.iterator, part(count))
+    assert ahead is not None
+    return ahead
+
+
+def part(count: int | None) -> Lease:
+    """Return a lease of so many elements from the beginning."""
+    return Lease(0, 0, None, count, ())
 
 
 def worker_of(chain: Dataset, parts: int) -> Worker:
@@ -159,7 +166,8 @@ def test_one_thread_reads_all_parts_from_their_beginning_to_their_end() -> None:
     chain = Dataset.from_generator(rows)
     submitted = ReadAhead(context())
     for _ in range(2):
-        ahead = submitted.iterate(chain.iterator, 2)
+        ahead = submitted.iterate(chain.iterator, part(2))
+        assert ahead is not None
         assert [int(next(ahead)) for _ in range(2)] == [0, 1]
         ahead.close()
         submitted.wait()
@@ -170,7 +178,8 @@ def test_one_thread_reads_all_parts_from_their_beginning_to_their_end() -> None:
 def test_nothing_is_read_behind_what_may_be_taken() -> None:
     calls: list[int] = []
     submitted = ReadAhead(context())
-    ahead = submitted.iterate(reading(9, calls.append).iterator, 2)
+    ahead = submitted.iterate(reading(9, calls.append).iterator, part(2))
+    assert ahead is not None
     for _ in range(2):
         next(ahead)
     submitted.wait()
@@ -198,8 +207,8 @@ def test_what_was_read_is_not_kept_when_its_lease_is_over() -> None:
     (worker, _), kept = threads_of_reading(), []
 
     class Noted(ReadAhead):
-        def iterate(self, make: Callable[[], Any], count: int | None) -> AheadIterator:
-            ahead = super().iterate(make, count)
+        def iterate(self, make: Callable[[Any], Any], lease: Lease) -> AheadIterator | None:
+            ahead = super().iterate(make, lease)
             kept.append(weakref.ref(ahead))
             return ahead
 
@@ -310,15 +319,15 @@ def test_who_does_not_wait_any_longer_says_so(
 
 def test_an_iterator_that_cannot_be_made_again_is_made_by_the_next_who_asks() -> None:
     worker, _ = threads_of_reading(lambda number: number == 6 and psnb.worker_index())
-    part = worker.iterator._splits[1]
-    make, errors = part.iterator, [OSError("for now"), OSError("still")]
+    second = worker.iterator._splits[1]
+    make, errors = second.iterator, [OSError("for now"), OSError("still")]
 
     def iterator(state: Any = None) -> Any:
         if this_thread() == HERE and errors:
             raise errors.pop()
         return make(state)
 
-    part.iterator = iterator  # type: ignore[method-assign]
+    second.iterator = iterator  # type: ignore[method-assign]
     assert [int(next(worker.iterator)) for _ in range(6)] == [*range(6)]
     for what in ("still", "for now"):
         with pytest.raises(OSError, match=what):

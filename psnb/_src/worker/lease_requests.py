@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from psnb._src.data.iterator import DatasetIterator
 from psnb._src.protocol.messages import (
     EFFECTIVE,
     AskLease,
@@ -29,31 +30,12 @@ ASK_TIMEOUT = 60.0
 """Seconds in which the coordinator must answer; if it cannot, the session ends long before."""
 
 
-class Iterated(Protocol):
-    """An iterator with a state."""
-
-    def __next__(self) -> Any:
-        """Return the next element."""
-
-    def state(self) -> Any:
-        """Return where it is."""
-
-    def partitions(self) -> list[list[Any]]:
-        """Return number, rows and checksum of each partition that was read."""
-
-    def latest(self) -> str:
-        """Return which element came last, for messages."""
-
-    def close(self) -> None:
-        """End what it has opened, also while another thread is in `__next__`: that one ends it."""
-
-
 @dataclass
 class Replay:
     """A range that a closure takes again."""
 
     split: int
-    iterator: Iterated
+    iterator: DatasetIterator
     left: int
 
 
@@ -123,8 +105,8 @@ class LeaseRequests:
             self._given.add((epoch, found.number))
         return found
 
-    def begin(self, epoch: int, lease: int, iterator: Iterated) -> None:
-        """Say where a lease begins.
+    def begin(self, epoch: int, lease: int, state: Any, partitions: list[list[Any]]) -> None:
+        """Say where a lease begins; see `BeginLease`.
 
         Raises
         ------
@@ -133,8 +115,7 @@ class LeaseRequests:
         DatasetError
             If what it reads has changed since another part of it was read.
         """
-        asked = BeginLease(epoch, lease, iterator.state(), iterator.partitions())
-        answer = self._ask(asked).result(ASK_TIMEOUT)
+        answer = self._ask(BeginLease(epoch, lease, state, partitions)).result(ASK_TIMEOUT)
         if isinstance(answer, str):
             raise DatasetError(answer)
         if not answer:

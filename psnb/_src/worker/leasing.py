@@ -11,28 +11,20 @@ may have read on.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
+from psnb._src.data.dataset import Dataset
+from psnb._src.data.iterator import DatasetIterator
 from psnb._src.protocol.messages import Lease
 from psnb._src.utils.phases import READ, counted_as
-from psnb._src.worker.lease_requests import Iterated, LeaseRequests, Replay
-from psnb._src.worker.read_ahead import AheadIterator, ReadAhead
-
-logger = logging.getLogger("psnb")
-
-
-class Split(Protocol):
-    """A dataset that can be read from a given state on."""
-
-    def iterator(self, state: Any = None) -> Iterated:
-        """Return an iterator."""
+from psnb._src.worker.lease_requests import LeaseRequests, Replay
+from psnb._src.worker.read_ahead import AheadIterator, NotReadError, ReadAhead
 
 
 @dataclass
@@ -42,9 +34,7 @@ class _OpenLease:
     number: int
     split: int
     left: int | None
-    iterator: Iterated | None  # None: to be made, with the state
-    state: Any = None
-    ahead: AheadIterator | None = None  # the iterator, if it is one
+    iterator: DatasetIterator | AheadIterator
     at: int = 0  # how many elements were taken
     slow: int = 0  # how many of them took longer than `WORTH_AHEAD`
 
@@ -75,7 +65,7 @@ class LeasedSplitReader:
 
     Parameters
     ----------
-    splits : sequence of Split
+    splits : sequence of Dataset
         All splits of the dataset.
     epoch : int
         The epoch's number.
@@ -90,15 +80,15 @@ class LeasedSplitReader:
 
     def __init__(
         self,
-        splits: Sequence[Split],
+        splits: Sequence[Dataset],
         epoch: int,
         lease_requests: Callable[[], LeaseRequests],
         prepare: Callable[[Sequence[int]], None] = lambda splits: None,
         ahead: Callable[[], ReadAhead] | None = None,
     ) -> None:
         self._splits, self._epoch = splits, epoch
-        # Both belong to whose turn it is in the slot without an order.
-        self._make_ahead: Callable[[], ReadAhead] | None = ahead
+        self._make_ahead = ahead
+        # Guarded by the turn of the slot without an order.
         self._ahead: ReadAhead | None = None
         self._slowest = 0.0  # seconds, of all elements so far
         self._lease_requests, self._prepare = lease_requests, prepare
@@ -133,7 +123,7 @@ class LeasedSplitReader:
         if before is not None:
             if before.number == lease.number:
                 return
-            _close(before)
+            before.iterator.close()
         try:
             slot.lease = self._begin(requests, lease, slot.slow and requests.slot is None)
         except BaseException:  # whatever a dataset raises: nobody else knows of this lease
@@ -142,22 +132,17 @@ class LeasedSplitReader:
 
     def _begin(self, requests: LeaseRequests, lease: Lease, worth_ahead: bool) -> _OpenLease:
         self._prepare(lease.owned)
-        make = partial(self._splits[lease.split].iterator, lease.state)
-        ahead = self._begin_ahead(make, lease.count) if worth_ahead else None
-        iterator = ahead or make()
+        iterator: DatasetIterator | AheadIterator | None = None
+        make = self._splits[lease.split].iterator
+        if worth_ahead and self._make_ahead is not None:
+            self._ahead = self._ahead or self._make_ahead()
+            self._ahead.slowest = self._slowest
+            iterator = self._ahead.iterate(make, lease)
+        iterator = iterator or make(lease.state)
         if lease.state is None:
-            requests.begin(self._epoch, lease.number, iterator)
-        return _OpenLease(lease.number, lease.split, lease.count, iterator, ahead=ahead)
-
-    def _begin_ahead(self, make: Callable[[], Iterated], count: int | None) -> AheadIterator | None:
-        if self._make_ahead is not None:
-            try:
-                self._ahead = self._ahead or self._make_ahead()
-                self._ahead.slowest = self._slowest
-                return self._ahead.iterate(make, count)
-            except BaseException:  # the closure meets it, too, if it is not of the thread
-                self._make_ahead = self._ahead = None
-        return None
+            state, partitions = iterator.state(), iterator.partitions()
+            requests.begin(self._epoch, lease.number, state, partitions)
+        return _OpenLease(lease.number, lease.split, lease.count, iterator)
 
     def _replay(self, requests: LeaseRequests) -> Replay | None:
         """Return what the closure takes again, if there is anything left of it; prepared."""
@@ -166,7 +151,8 @@ class LeasedSplitReader:
             range_ = requests.again(self._epoch)
             if range_ is not None:
                 self._prepare([range_.split])
-                self._wait_ahead()
+                if self._ahead is not None:
+                    self._ahead.wait()
                 iterator = self._splits[range_.split].iterator(range_.state)
                 replay = Replay(range_.split, iterator, range_.count)
                 requests.replays[self._epoch] = replay
@@ -187,23 +173,20 @@ class LeasedSplitReader:
         lease = slot.lease
         if lease is None or not requests.may_read(self._epoch, lease.number):
             return None
-        number, at, begin = lease.number, lease.at, perf_counter()
+        begin = perf_counter()
+        take = partial(requests.take, self._epoch, lease.number, lease.at)
         try:
-            found = self._next_ahead(lease) or self._next_here(lease)
+            element = self._read(lease)
         except StopIteration:
-            requests.take(self._epoch, number, at, 0, None, True)
+            take(0, None, True)
             self._end_lease(slot, lease)
             return None
         except Exception:  # a dataset may raise anything; the next element comes after this one
-            if lease.iterator is not None:
-                requests.take(self._epoch, number, at, 0, lease.iterator.state(), False)
-            else:
-                slot.lease = None
-                requests.return_(self._epoch, number)
+            take(0, lease.iterator.state(), False)
             raise
-        seconds = perf_counter() - begin if lease.ahead is None else lease.ahead.seconds
-        iterator = lease.iterator
-        assert iterator is not None
+        seconds, iterator = perf_counter() - begin, lease.iterator
+        if isinstance(iterator, AheadIterator):
+            seconds = iterator.seconds
         requests.latest = self._name(iterator, lease.split)
         lease.at += 1
         lease.slow += seconds > WORTH_AHEAD
@@ -211,50 +194,20 @@ class LeasedSplitReader:
         if lease.left is not None:
             lease.left -= 1
         ended = lease.left == 0
-        requests.take(self._epoch, number, at, 1, iterator.state(), ended)
+        take(1, iterator.state(), ended)
         if ended:
             self._end_lease(slot, lease)
-        return found
+        return (element,)
 
-    def _next_here(self, lease: _OpenLease) -> tuple[Any]:
-        if lease.iterator is None:
-            lease.iterator = self._splits[lease.split].iterator(lease.state)
-        return (next(lease.iterator),)
+    def _read(self, lease: _OpenLease) -> Any:
+        with suppress(NotReadError):
+            return next(lease.iterator)
+        lease.iterator = self._splits[lease.split].iterator(lease.iterator.state())
+        return next(lease.iterator)
 
-    def _next_ahead(self, lease: _OpenLease) -> tuple[Any] | None:
-        """Return the next element if it is read ahead; if that fails, it is not any more."""
-        if lease.ahead is None:
-            return None
-        try:
-            return (next(lease.ahead),)
-        except StopIteration:
-            raise
-        except BaseException as error:  # the closure meets it, too, if it is not of the thread
-            if isinstance(error, TimeoutError):
-                logger.warning(
-                    "an element of split %d took so long that it is read again, and that none is "
-                    "read ahead any more in this epoch",
-                    lease.split,
-                )
-            self._make_ahead = self._ahead = None
-        lease.ahead.close()
-        lease.state, lease.ahead, lease.iterator = lease.ahead.state(), None, None
-        return None
-
-    def _wait_ahead(self) -> None:
-        """Let no function of the dataset be called by two threads where there is one closure."""
-        if (ahead := self._ahead) is not None:
-            with suppress(TimeoutError):
-                ahead.wait()
-
-    def _name(self, iterator: Iterated, split: int) -> str:
+    def _name(self, iterator: DatasetIterator | AheadIterator, split: int) -> str:
         return f"{iterator.latest()} of split {split} of {len(self._splits)}"
 
     def _end_lease(self, slot: _Slot, lease: _OpenLease) -> None:
         slot.lease, slot.slow = None, 2 * lease.slow > lease.at
-        _close(lease)
-
-
-def _close(lease: _OpenLease) -> None:
-    if lease.iterator is not None:
         lease.iterator.close()

@@ -13,7 +13,9 @@ that the closure holds around its ``next``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from time import perf_counter
@@ -21,12 +23,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.nodes.parallel import Workers
+from psnb._src.protocol.messages import Lease
 from psnb._src.utils.ahead import before_closure
 from psnb._src.utils.threads import Answer
 from psnb._src.worker.context import Cancellation, WorkerContext, entered
-from psnb._src.worker.lease_requests import Iterated
 from psnb._src.worker.printing import end_printed_lines
+
+logger = logging.getLogger("psnb")
 
 T = TypeVar("T")
 
@@ -48,7 +53,11 @@ class ReadAhead:
     Attributes
     ----------
     slowest : float
-        Seconds that the slowest element so far has taken; set by who takes them.
+        Seconds that the slowest element so far has taken; set by what takes them.
+    failed : bool
+        Whether something was raised, or took too long: nothing is read ahead any more.
+    submit : callable
+        Has the thread call a function, and returns an `Answer`.
     """
 
     def __init__(self, context: WorkerContext) -> None:
@@ -57,24 +66,42 @@ class ReadAhead:
         # With what threads of closures have in context variables: Dask's worker, and where stages
         # are counted.
         call: Callable[..., Any] = partial(_call, context)
-        self._submit = partial(Workers(1, "ahead").submit, copy_context().run, call)
-        self.slowest = 0.0
+        self.submit = partial(Workers(1, "ahead").submit, copy_context().run, call)
+        self.slowest, self.failed = 0.0, False
 
-    def iterate(self, make: Callable[[], Iterated], count: int | None) -> AheadIterator:
-        """Return an iterator that is made, and read, in the thread.
+    def iterate(self, make: Callable[[Any], DatasetIterator], lease: Lease) -> AheadIterator | None:
+        """Return an iterator that is made, and read, in the thread; None if that has failed before.
 
         Parameters
         ----------
         make : callable
-            Returns what to read.
-        count : int or None
-            How many elements are taken at most: none is read behind them.
+            Returns what to read, from a state on.
+        lease : Lease
+            Says from which, and how many elements are taken at most: none is read behind them.
         """
-        return AheadIterator(self._submit, make, count, max(PATIENCE, _TIMES * self.slowest))
+        if not self.failed:
+            try:
+                return AheadIterator(self, partial(make, lease.state), lease.count)
+            except BaseException:  # the closure meets it, too, if it is not of the thread
+                self.failed = True
+        return None
 
     def wait(self) -> None:
-        """Wait until nothing is being read; raises TimeoutError after `PATIENCE`."""
-        self._submit(bool).result(max(PATIENCE, _TIMES * self.slowest))
+        """Wait until nothing is being read, but no longer than for an element.
+
+        So no function of the dataset is called by two threads where there is one closure.
+        """
+        with suppress(TimeoutError):
+            self.submit(bool).result(self.patience)
+
+    @property
+    def patience(self) -> float:
+        """For how many seconds an element is waited for."""
+        return max(PATIENCE, _TIMES * self.slowest)
+
+
+class NotReadError(Exception):
+    """An element was not read ahead, and none is any more: the closure reads it itself."""
 
 
 class _Read(NamedTuple):
@@ -94,22 +121,31 @@ class AheadIterator:
     """
 
     def __init__(
-        self,
-        submit: Callable[..., Answer[Any]],
-        make: Callable[[], Iterated],
-        count: int | None,
-        patience: float,
+        self, ahead: ReadAhead, make: Callable[[], DatasetIterator], count: int | None
     ) -> None:
-        self._submit, self._left, self._patience = submit, count, patience
-        self._iterator, self._state = submit(_make, make).result(patience)
+        self._ahead, self._left, self._patience = ahead, count, ahead.patience
+        self._iterator, self._state = ahead.submit(_make, make).result(self._patience)
         self._latest, self.seconds = "", 0.0
         self._reading: Answer[_Read] | None = None
 
     def __next__(self) -> Any:
-        reading = self._reading or self._read()
-        self._reading = None
+        """Return the next element; raises `NotReadError`, and that for ever, if that failed."""
+        if self._ahead.failed:
+            raise NotReadError
+        reading, self._reading = self._reading or self._read(), None
         try:
             element, self.seconds, self._latest, self._state = reading.result(self._patience)
+        except StopIteration:
+            raise
+        except BaseException as error:  # the closure meets it, too, if it is not of the thread
+            if isinstance(error, TimeoutError):
+                logger.warning(
+                    "an element of a dataset took so long that it is read again, and that none is "
+                    "read ahead any more in this epoch"
+                )
+            self._ahead.failed = True
+            self.close()
+            raise NotReadError from None
         finally:
             del reading  # an error refers to this frame, and would keep itself alive
         if self._left is not None:
@@ -119,7 +155,7 @@ class AheadIterator:
         return element
 
     def _read(self) -> Answer[_Read]:
-        answer: Answer[_Read] = self._submit(_read, self._iterator)
+        answer: Answer[_Read] = self._ahead.submit(_read, self._iterator)
         return answer
 
     def state(self) -> Any:
@@ -136,7 +172,7 @@ class AheadIterator:
 
     def close(self) -> None:
         """End what the iterator has opened, after what is being read; does not wait."""
-        self._submit(self._iterator.close)
+        self._ahead.submit(self._iterator.close)
 
 
 def _call(context: WorkerContext, function: Callable[..., T], *args: Any) -> T:
@@ -148,12 +184,12 @@ def _call(context: WorkerContext, function: Callable[..., T], *args: Any) -> T:
             end_printed_lines()
 
 
-def _make(make: Callable[[], Iterated]) -> tuple[Iterated, Any]:
+def _make(make: Callable[[], DatasetIterator]) -> tuple[DatasetIterator, Any]:
     iterator = make()
     return iterator, iterator.state()
 
 
-def _read(iterator: Iterated) -> _Read:
+def _read(iterator: DatasetIterator) -> _Read:
     begin = perf_counter()
     element = next(iterator)
     return _Read(element, perf_counter() - begin, iterator.latest(), iterator.state())
