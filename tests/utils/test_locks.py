@@ -136,39 +136,6 @@ def test_an_interrupt_ends_a_wait_and_the_lock_is_held_while_that_is_handled() -
     assert_as_before()
 
 
-def test_who_is_interrupted_when_notified_has_another_one_notified(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room, entered = Condition(), threading.Event()
-
-    def wait() -> None:
-        with room:
-            room.wait()
-        entered.set()
-
-    other: list[threading.Thread] = []
-
-    def notify_one() -> None:
-        # The main thread waits already, so it is the one.
-        other.append(begun(wait))
-        wait_until(lambda: len(room._waiters) == 2, "another one waits")
-        with room:
-            room.notify()
-
-    when_it_sleeps(monkeypatch, notify_one)
-
-    def wait_interrupted() -> None:
-        with room:
-            uninterrupted.note()
-            room.wait()
-
-    with pytest.raises(KeyboardInterrupt):
-        wait_interrupted()
-    assert entered.wait(DEADLINE)
-    other[0].join()
-    assert_free(room)
-
-
 def test_a_wait_ends_when_its_time_is_over() -> None:
     condition = Condition()
     before = time.monotonic()
@@ -178,50 +145,6 @@ def test_a_wait_ends_when_its_time_is_over() -> None:
         assert condition.wait_for(lambda: True, 0)
     assert 0.02 <= time.monotonic() - before < DEADLINE
     assert not condition._waiters
-
-
-def test_as_many_are_woken_as_are_notified_the_longest_waiting_first() -> None:
-    condition, woken = Condition(), []
-
-    def wait(number: int) -> None:
-        with condition:
-            condition.wait()
-            woken.append(number)
-
-    threads = []
-    for number in range(4):
-        threads.append(begun(lambda number=number: wait(number)))  # type: ignore[misc]
-        wait_until(lambda: len(condition._waiters) == len(threads), "it waits")
-    with condition:
-        condition.notify(2)
-    wait_until(lambda: len(woken) == 2, "two are woken")
-    assert sorted(woken) == [0, 1]
-    with condition:
-        condition.notify_all()
-    for thread in threads:
-        thread.join()
-    assert sorted(woken) == [0, 1, 2, 3]
-
-
-def test_conditions_that_share_a_lock_are_notified_each_for_itself() -> None:
-    lock = Lock()
-    first, second = Condition(lock), Condition(lock)
-    ended = threading.Event()
-
-    def wait() -> None:
-        with first:
-            first.wait()
-        ended.set()
-
-    thread = begun(wait)
-    wait_until(lambda: bool(first._waiters), "it waits")
-    with second:
-        second.notify_all()
-        assert first._waiters
-    assert not ended.is_set()
-    with lock:
-        first.notify_all()
-    thread.join()
 
 
 def test_a_wait_while_another_lock_is_held_is_not_interrupted() -> None:

@@ -32,7 +32,6 @@ import time
 from _signal import getsignal, raise_signal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from _thread import LockType, allocate_lock, get_ident
-from collections import deque
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -245,62 +244,43 @@ class Lock:
 
 
 class Condition(Lock):
-    """A lock, and waiting until others have changed what it guards.
-
-    Parameters
-    ----------
-    lock : Lock, optional
-        Shared with other conditions; its own if left out.
-    """
+    """A lock, and waiting until others have changed what it guards."""
 
     __slots__ = ("_waiters",)
 
-    def __init__(self, lock: Lock | None = None) -> None:
-        self._mutex = allocate_lock() if lock is None else lock._mutex
-        self._waiters: deque[LockType] = deque()  # each is released once, by whichever removes it
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Release the lock until `notify`, or for a shorter time, and take it again.
-
-        An interrupt strikes here, while this thread does not hold the lock; a `notify` is not lost
-        by that, but wakes another thread.
-        """
-        waiter = allocate_lock()
-        waiter.acquire()
-        self._waiters.append(waiter)
-        main = get_ident() == uninterrupted.main
-        if main:
-            uninterrupted.locks -= 1
-        self._mutex.release()
-        struck = True
-        try:
-            uninterrupted.sleep(waiter, timeout)
-            struck = False
-        finally:
-            self._mutex.acquire()
-            if main:
-                uninterrupted.locks += 1
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-            elif struck:
-                self.notify()
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiters: list[LockType] = []  # each is released once, by whichever removes it
 
     def wait_for(self, predicate: Callable[[], object], timeout: float | None = None) -> bool:
-        """Wait until ``predicate`` holds; return whether it does: it is False after a timeout."""
+        """Wait until ``predicate`` holds; return whether it does: it is False after a timeout.
+
+        It is evaluated now, and after each `notify_all`. An interrupt strikes while this thread
+        waits, and does not hold the lock.
+        """
         end = None if timeout is None else time.monotonic() + timeout
+        main = get_ident() == uninterrupted.main
         while not predicate():
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            self.wait(left)
+            waiter = allocate_lock()
+            waiter.acquire()
+            self._waiters.append(waiter)
+            if main:
+                uninterrupted.locks -= 1
+            self._mutex.release()
+            try:
+                uninterrupted.sleep(waiter, left)
+            finally:
+                self._mutex.acquire()
+                if main:
+                    uninterrupted.locks += 1
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
         return True
-
-    def notify(self, count: int = 1) -> None:
-        """Wake ``count`` waiting threads, the longest waiting first; under the lock."""
-        while count > 0 and self._waiters:
-            wake(self._waiters.popleft())
-            count -= 1
 
     def notify_all(self) -> None:
         """Wake all waiting threads; under the lock."""
-        self.notify(len(self._waiters))
+        while self._waiters:
+            wake(self._waiters.pop())

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import total_ordering
 from pathlib import Path
 from typing import Any
@@ -86,8 +85,7 @@ class RemotePath:
         By ``info``: fsspec's own ``exists`` takes any error for an answer.
         """
         try:
-            with self._system() as (system, inner):
-                system.info(inner)
+            self._call("info")
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -95,63 +93,52 @@ class RemotePath:
     def names(self) -> list[str]:
         """Return the names in a folder; none if it is not there."""
         try:
-            with self._system() as (system, inner):
-                found = system.ls(inner, detail=False)
+            found = self._call("ls", detail=False)
         except FileNotFoundError:
             return []
         return sorted(each.rstrip("/").rpartition("/")[2] for each in found)
 
     def size(self) -> int:
         """Return the bytes of a file."""
-        with self._system() as (system, inner):
-            return int(system.size(inner))
+        return int(self._call("size"))
 
     def modified(self) -> float:
         """Return when a file was written, in seconds since the epoch."""
-        with self._system() as (system, inner):
-            return float(system.modified(inner).timestamp())
+        return float(self._call("modified").timestamp())
 
     def read_text(self) -> str:
         """Return the text of a file."""
-        with self._system() as (system, inner):
-            return str(system.cat_file(inner).decode())
+        return str(self._call("cat_file").decode())
 
     def create(self, text: str) -> None:
         """Make a file, unless there is one: then it raises FileExistsError.
 
         Most stores make sure that of two concurrent callers only one succeeds.
         """
-        with self._system() as (system, inner):
-            system.pipe_file(inner, text.encode(), mode="create")
+        self._call("pipe_file", text.encode(), mode="create")
 
     def make_folder(self) -> None:
         """Make a folder and those around it, where there are any; but no bucket."""
-        with self._system() as (system, inner):
-            if "/" not in inner.strip("/") or system.exists(inner):
-                return
+        if "/" in self._call("_strip_protocol").strip("/") and not self._call("exists"):
             self.parent.make_folder()
             with suppress(FileExistsError):  # another one was faster
-                system.mkdir(inner, create_parents=False)
+                self._call("mkdir", create_parents=False)
 
     def fetch(self, to: Path) -> None:
         """Copy a file to this machine."""
-        with self._system() as (system, inner):
-            system.get_file(inner, str(to))
+        self._call("get_file", str(to))
 
     def remove(self) -> None:
         """Remove a file, or a folder with all that is in it; nothing if it is not there."""
-        try:
-            with self._system() as (system, inner):
-                system.rm(inner, recursive=True)
-        except FileNotFoundError:
-            pass
+        with suppress(FileNotFoundError):
+            self._call("rm", recursive=True)
 
-    @contextmanager
-    def _system(self) -> Iterator[tuple[Any, str]]:
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the filesystem for what is there."""
         try:
             system, inner = filesystem_of(self._address)
             system.invalidate_cache()  # others write there, too
-            yield system, inner
+            return getattr(system, method)(inner, *args, **kwargs)
         except OSError:
             raise
         except Exception as error:  # of any store's own kind
