@@ -194,8 +194,8 @@ def dumps(
     except BaseException as error:  # each class may raise its own while it is pickled
         if is_interrupt(error):
             raise
-        named = _Named(zip(names, value, strict=True)) if names else value  # type: ignore[call-overload]
-        path, culprit = _find_culprit(named, None if inputs is None else [], reduced)
+        parts = [*zip(names, value, strict=True)] if names else _parts(value)  # type: ignore[call-overload]
+        path, culprit = _find_culprit(value, parts, None if inputs is None else [], reduced)
         why = why_here(culprit)
         raise SerializationError(
             f"{what} cannot be pickled: {path or 'it'} is {_shortened(culprit)}"
@@ -248,14 +248,8 @@ def _picklable(value: object, inputs: list[InputReference] | None, reduced: Redu
     return True
 
 
-class _Named(dict[str, Any]):
-    """Parts of a call by the names that a user knows them by."""
-
-
 def _parts(value: object) -> list[tuple[str, object]]:
     """Return the named parts of a value, as far as they show what cannot be pickled."""
-    if isinstance(value, _Named):
-        return list(value.items())
     if isinstance(value, dict):
         return [(f"[{text_of(key, repr)}]", item) for key, item in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
@@ -275,16 +269,18 @@ def _parts(value: object) -> list[tuple[str, object]]:
 
 
 def _find_culprit(
-    value: object, inputs: list[InputReference] | None, reduced: Reducer | None
+    value: object,
+    parts: list[tuple[str, object]],
+    inputs: list[InputReference] | None,
+    reduced: Reducer | None,
 ) -> tuple[str, object]:
     path = ""
     for _ in range(8):  # deep enough for any message, and cycles end
         if why_here(value):
             break
-        for name, part in _parts(value):
-            if not _picklable(part, inputs, reduced):
-                path, value = path + name, part
-                break
-        else:
+        bad = next((each for each in parts if not _picklable(each[1], inputs, reduced)), None)
+        if bad is None:
             break
+        path, value = path + bad[0], bad[1]
+        parts = _parts(value)
     return path.strip(), value

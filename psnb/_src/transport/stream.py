@@ -174,9 +174,10 @@ class MessageStream(ABC):
         """
         return None
 
-    @abstractmethod
     def share(self, pid: int, *, seen: bool) -> None:
         """Use shared memory with the process at the other end, which must be on this host.
+
+        Of no effect within a process, where memory is shared, and over what leaves the host.
 
         Parameters
         ----------
@@ -186,6 +187,7 @@ class MessageStream(ABC):
             Whether it can see this process's memory: if not, shared memory is used for receiving
             only.
         """
+        return
 
     @abstractmethod
     def _send(self, frames: Sequence[Any], *, later: bool) -> None: ...
@@ -452,9 +454,6 @@ class _CommStream(MessageStream):
     def abort(self) -> None:
         self._writer.cancel()
         super().abort()
-
-    def share(self, pid: int, *, seen: bool) -> None:
-        """Do nothing: memory within a process is shared, and other connections leave the host."""
 
     def _send(self, frames: Sequence[Any], *, later: bool) -> None:
         # Copied: within a process Dask hands over the very objects.

@@ -81,10 +81,6 @@ class PeerMessages:
         await offload(method, data)
         return True
 
-    def sender(self, name: str) -> Sender:
-        """Return a sender of messages to a name."""
-        return Sender(self, name)
-
     def send(self, address: str, name: str, data: bytes) -> Future[bool]:
         """Send a message; the result is whether it was processed. Any thread but the loop's."""
         return asyncio.run_coroutine_threadsafe(self._send(address, name, data), self._loop)

@@ -30,6 +30,7 @@ from psnb._src.placement.registry import LAYOUT, SERVER_KEY
 from psnb._src.protocol.messages import HANDLER, SessionOpening
 from psnb._src.server.replication import Opening
 from psnb._src.server.serving import GRACE, ParameterServers
+from psnb._src.utils.threads import start_task
 from psnb._src.utils.version import own_version
 from psnb._src.worker.mail import HANDLER as MAIL_HANDLER
 from psnb._src.worker.mail import PeerMessages
@@ -103,9 +104,7 @@ class Runtime(WorkerPlugin):
                 opening.broken(error)
 
         def connect(address: str, opening: Opening) -> None:
-            task = asyncio.create_task(open_to(address, opening), name="psnb copy")
-            connecting.add(task)
-            task.add_done_callback(connecting.discard)
+            start_task(open_to(address, opening), connecting, "psnb copy")
 
         async def psnb_session(comm: Comm, psnb: str = "", **opening: Any) -> object:
             if psnb != own_version():  # then the opening may be another one, too

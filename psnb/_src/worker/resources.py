@@ -27,6 +27,7 @@ from psnb._src.utils.text import error_text
 from psnb._src.worker.context import InputContext, current_context, worker_context
 from psnb._src.worker.lease_requests import LeaseRequests
 from psnb._src.worker.leasing import LeasedSplitReader
+from psnb._src.worker.mail import Sender
 from psnb._src.worker.read_ahead import ReadAhead
 from psnb.errors import ClosureInputError, ConfigurationError
 
@@ -270,7 +271,7 @@ def make_worker_memory(
         raise ConfigurationError("a dataset in the memory of workers needs workers")
     granted = mail.memory_limit or psutil.virtual_memory().total // context.num_workers
     arguments = sources, seed, batch_size, limit or granted // 2, mail.folder
-    memory = Memory(*arguments, mail.address, partial(mail.sender, name))
+    memory = Memory(*arguments, mail.address, partial(Sender, mail, name))
     mail.receive_as(name, memory.receive)
     return memory
 

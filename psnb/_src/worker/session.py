@@ -4,19 +4,23 @@ The coordinator opens a connection to the worker's Dask server with the operatio
 goes over it is in `psnb._src.protocol.messages`. Everything that belongs to the coordinator
 (functions, per-worker values, threads) belongs to the session and ends with it.
 
-Threads: the event loop reads the connection; `ClosureThreads` run the work, as many as the Dask
-worker has unless the coordinator says otherwise. They send results through `ResultSender`. A
-closure belongs to the thread that takes it out of `_unstarted` to run it, or to the loop, which
-returns it. A session that ends tells running closures to stop early, lets them finish, drops their
-results and starts no more.
+Threads: the event loop reads the connection; `ClosureThreads`, ``psnb-closure``, run the work in
+the order in which it came, as many as the Dask worker has unless the coordinator says otherwise.
+They send results through `ResultSender`. A closure belongs to the thread that takes it out of
+`_unstarted` to run it, or to the loop, which returns it. A session that ends tells running closures
+to stop early, lets them finish, drops their results and starts no more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import queue
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 
 import psutil
@@ -55,7 +59,6 @@ from psnb._src.worker.mail import PeerMessages
 from psnb._src.worker.resources import Resources
 from psnb._src.worker.results import ResultSender
 from psnb._src.worker.runner import ClosureRunner
-from psnb._src.worker.threads import ClosureThreads
 
 WORTH_TELLING = 0.5
 """Seconds after which views show what a worker does; short closures would only flicker."""
@@ -68,6 +71,65 @@ _LOOK = 0.1
 
 STAGES_SECONDS = 0.25
 """Seconds between two times that results come with what was read, at least."""
+
+
+class ClosureThreads:
+    """As many threads as are wanted at the moment, with one line of work.
+
+    Parameters
+    ----------
+    closed : callable
+        Whether the session is over: what is put then is dropped.
+    being : callable
+        Returns the context in which each thread works.
+
+    Attributes
+    ----------
+    put : callable
+        Has one of the threads do work.
+    """
+
+    def __init__(
+        self, closed: Callable[[], bool], being: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._closed, self._being = closed, being
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.put: Callable[[Callable[[], None]], None] = self._work.put
+        self._numbers = itertools.count()
+        self._count = 0
+        self._threads: list[threading.Thread] = []
+
+    def use(self, count: int) -> None:
+        """Have ``count`` threads; those beyond it end when the work before is taken.
+
+        Without memory for one more it raises, and there are as many as before.
+        """
+        self._threads = [each for each in self._threads if each.is_alive()]
+        before = self._count
+        try:
+            for _ in range(before, count):
+                name = f"psnb-closure-{next(self._numbers)}"
+                thread = threading.Thread(target=self._loop, name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+                self._count += 1
+        except (RuntimeError, MemoryError):
+            self.use(before)
+            raise
+        for _ in range(count, self._count):
+            self._work.put(None)
+        self._count = count
+
+    def idents(self) -> list[int | None]:
+        """Return the identifiers of the threads."""
+        return [thread.ident for thread in self._threads]
+
+    def _loop(self) -> None:
+        with self._being():
+            while (work := self._work.get()) is not None:
+                if not self._closed():
+                    work()
+                del work  # not held while waiting for the next
 
 
 class Session:
