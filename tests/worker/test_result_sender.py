@@ -155,7 +155,7 @@ def test_the_clock_stops_when_nothing_is_expected() -> None:
     async def run() -> None:
         sender = ResultSender(asyncio.get_running_loop(), {}, _Sent())
         sender.expect(2)
-        sender.expect_fewer(1)
+        sender.expect(-1)
         assert sender._ticking
         sender.end(1, result(1), NONE)
         while sender._ticking:

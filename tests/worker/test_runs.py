@@ -31,7 +31,7 @@ from psnb._src.protocol.packing import dumps, loads
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.server.tables.operations import OnTable, PushGradient
 from psnb._src.worker.attempt import LoadedFunction
-from psnb._src.worker.context import worker_context
+from psnb._src.worker.context import Stop, worker_context
 from psnb._src.worker.link import NotebookLink
 from psnb._src.worker.reports import ReportedStates
 from psnb._src.worker.resources import Resources
@@ -213,7 +213,7 @@ def test_it_ends_with_the_step_that_it_does_when_it_is_recalled() -> None:
     def step() -> None:
         push()
         if worker_context().closure == 11:
-            world.runner.recall([8])
+            world.runner.stop([8], Stop.AFTER_STEP)
 
     world = World(step)
     world.run()

@@ -12,7 +12,6 @@ from psnb._src.worker.taken import (
     MOST_BYTES,
     MOST_ELEMENTS,
     ConsumedInputs,
-    NotReplayable,
     ReplayedInputs,
     TakenElements,
     size,
@@ -82,4 +81,4 @@ def test_they_are_given_again_and_then_the_error_says_that_there_are_no_more() -
 
 def test_what_was_not_kept_says_why() -> None:
     with pytest.raises(ClosureInputError, match="it was too much"):
-        next(NotReplayable("it was too much"))
+        next(ReplayedInputs(None, "it was too much"))

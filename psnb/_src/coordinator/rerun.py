@@ -20,7 +20,7 @@ from psnb._src.utils.text import error_text
 from psnb._src.utils.tracebacks import hide_internal_frames
 from psnb._src.worker.context import InputContext, WorkerContext, entered
 from psnb._src.worker.reports import ReportedStates
-from psnb._src.worker.taken import NotReplayable, ReplayedInputs
+from psnb._src.worker.taken import ReplayedInputs
 from psnb.errors import ClosureInputError, CoordinatorClosedError
 
 _TOO_MUCH = "it was too much, or cannot be pickled"
@@ -115,7 +115,7 @@ class PickledCall:
         payload = self.values[number]
         if payload is None:
             if not self.taken:
-                return NotReplayable(_UNKNOWN if self.taken is None else _TOO_MUCH)
+                return ReplayedInputs(None, _UNKNOWN if self.taken is None else _TOO_MUCH)
             return ReplayedInputs(loads(self.taken).get(number))
         try:
             function, args, kwargs = loads(payload, resolve)

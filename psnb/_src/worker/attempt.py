@@ -13,7 +13,7 @@ from psnb._src.protocol.messages import Assignment, ClosureResult, Taken
 from psnb._src.protocol.packing import Nothing, dumps, loads, shorten_call
 from psnb._src.utils.phases import COMMIT, COMPUTE, PHASES, READ, start_clock
 from psnb._src.worker.activity import Activity
-from psnb._src.worker.context import Cancellation
+from psnb._src.worker.context import Cancellation, Stop
 from psnb._src.worker.lease_requests import LeaseInquiry, LeaseRequests
 from psnb._src.worker.printing import end_printed_lines
 from psnb._src.worker.reports import ReportedStates, with_weight
@@ -199,11 +199,11 @@ class StepsUnderWay(Cancellation):
         self.last: ClosureResult | None = None
         self.phases = NO_TIME
 
-    def require_unrevoked(self) -> None:
+    def require_wanted(self) -> None:
         """Raise ClosureCancelledError if it must write nothing any more."""
-        if self.revoked:
+        if self.stop >= Stop.UNWRITTEN:
             raise ClosureCancelledError("the closure was cancelled while it ran")
 
     def go_on(self) -> bool:
-        """Return whether another step may begin, as far as it depends on this."""
-        return not (self.over or self.requested or self.recalled or self.last)
+        """Return whether another step may begin."""
+        return not (self.over or self.stop or self.last)

@@ -6,6 +6,7 @@ per-worker value, absent elsewhere.
 
 from __future__ import annotations
 
+import enum
 import math
 import threading
 import time
@@ -41,15 +42,22 @@ class InputContext(SaysWhatToUse):
     worker_index: int
 
 
-class Cancellation:
-    """Tells one closure that its result is not wanted any more; set once, by any thread."""
+class Stop(enum.IntEnum):
+    """What a closure is asked to do; each includes those before it."""
 
-    __slots__ = ("recalled", "requested", "revoked")
+    NOT = 0
+    AFTER_STEP = 1  # end with the step that it does
+    EARLY = 2  # its result is not wanted any more
+    UNWRITTEN = 3  # nor that it writes anything
+
+
+class Cancellation:
+    """Tells one closure to stop; the event loop sets it."""
+
+    __slots__ = ("stop",)
 
     def __init__(self) -> None:
-        self.recalled = False  # if it is a run: to end with the step that it does
-        self.requested = False
-        self.revoked = False  # likewise, and it must write nothing
+        self.stop = Stop.NOT
 
 
 class WorkerContext(msgspec.Struct, frozen=True):
@@ -91,7 +99,7 @@ class WorkerContext(msgspec.Struct, frozen=True):
         is true has completed like any other, unless it was cancelled: what it returns and writes
         counts. Raise an exception if it must not count.
         """
-        return self.cancellation.requested
+        return self.cancellation.stop >= Stop.EARLY
 
 
 _local = threading.local()

@@ -17,7 +17,6 @@ from weakref import WeakMethod
 
 from distributed import Worker
 
-from psnb._src.dask_compat.plugins import memory_limit
 from psnb._src.dask_compat.reach import ask, event_loop, give_back_connection, offload, pool_of
 from psnb._src.transport.connecting import connect
 from psnb.errors import WorkerLostError
@@ -41,26 +40,11 @@ class PeerMessages:
     """
 
     def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+        self.worker = worker
         self._loop = event_loop(worker)
         # Held weakly: a receiver goes with the session that it belongs to. Each operation on a dict
         # is atomic.
         self._receivers: dict[str, WeakMethod[Callable[[bytes], None]]] = {}
-
-    @property
-    def address(self) -> str:
-        """The address that others send to."""
-        return str(self._worker.address)
-
-    @property
-    def folder(self) -> str:
-        """The worker's own folder for files."""
-        return str(self._worker.local_directory)
-
-    @property
-    def memory_limit(self) -> int | None:
-        """Bytes of memory that Dask grants the worker."""
-        return memory_limit(self._worker)
 
     def receive_as(self, name: str, method: Callable[[bytes], None]) -> None:
         """Give the messages to a name to a method, for as long as its object lives.
@@ -86,7 +70,7 @@ class PeerMessages:
         return asyncio.run_coroutine_threadsafe(self._send(address, name, data), self._loop)
 
     async def _send(self, address: str, name: str, data: bytes) -> bool:
-        pool = pool_of(self._worker)
+        pool = pool_of(self.worker)
         comm = await connect(pool, address, CONNECT_TIMEOUT)
         try:
             async with asyncio.timeout(SEND_TIMEOUT):

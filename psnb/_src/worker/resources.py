@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import psutil
 
+from psnb._src.dask_compat.plugins import memory_limit
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.memory.memory import Memory
@@ -269,9 +270,10 @@ def make_worker_memory(
     mail = context.mail
     if mail is None:
         raise ConfigurationError("a dataset in the memory of workers needs workers")
-    granted = mail.memory_limit or psutil.virtual_memory().total // context.num_workers
-    arguments = sources, seed, batch_size, limit or granted // 2, mail.folder
-    memory = Memory(*arguments, mail.address, partial(Sender, mail, name))
+    worker = mail.worker
+    granted = memory_limit(worker) or psutil.virtual_memory().total // context.num_workers
+    arguments = sources, seed, batch_size, limit or granted // 2, worker.local_directory
+    memory = Memory(*arguments, worker.address, partial(Sender, mail, name))
     mail.receive_as(name, memory.receive)
     return memory
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sized
 from contextlib import suppress
 
@@ -64,22 +65,17 @@ class ResultSender:
         self._ticking = False  # the loop's alone
 
     def expect(self, count: int) -> None:
-        """Expect this many more results."""
+        """Expect this many more results, or fewer if it is negative."""
         with self._lock:
             self._expected += count
         if not self._ticking and self._expected:
             self._ticking = True
             self._loop.call_later(HELD_SECONDS, self._tick)
 
-    def expect_fewer(self, count: int) -> None:
-        """Expect this many results less; any thread."""
-        with self._lock:
-            self._expected -= count
-
     def add_step(self, attempt: StepAttempt) -> None:
         """Hand over one of several steps that has had its effect; any thread."""
         with self._lock:
-            self._held.of(attempt.assignment.closure).add(attempt)
+            self._held.steps[attempt.assignment.closure].add(attempt)
             # What it has used up, such as a partition that Dask holds for it, is let go then.
             self._urgent |= any(each.ended for each in attempt.requests.used)
             self._held.phases.append(attempt.clock.seconds)
@@ -100,7 +96,7 @@ class ResultSender:
             held = self._held
             self._expected -= 1
             if last is None:
-                held.of(closure).ended = True
+                held.steps[closure].ended = True
             else:
                 held.last.append(last)
                 held.phases.append(phases)
@@ -177,7 +173,7 @@ class _Held:
     """What is held back, in the order in which it came."""
 
     def __init__(self) -> None:
-        self.steps: dict[int, _StepsDone] = {}  # by closure
+        self.steps: defaultdict[int, _StepsDone] = defaultdict(_StepsDone)  # by closure
         self.last: list[ClosureResult] = []  # with what closures have ended, after their steps
         self.ended = 0  # how many closures have
         self.taken: list[Taken] = []
@@ -186,13 +182,6 @@ class _Held:
 
     def __bool__(self) -> bool:
         return bool(self.taken or self.reports or self.steps or self.last)
-
-    def of(self, closure: int) -> _StepsDone:
-        """Return what is held of a closure of several steps."""
-        found = self.steps.get(closure)
-        if found is None:
-            found = self.steps[closure] = _StepsDone()
-        return found
 
     def message(self) -> ClosureResults:
         """Return all of it; may run what users have written."""

@@ -12,7 +12,7 @@ commit waits for it.)
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -45,7 +45,7 @@ from psnb._src.utils.phases import COMMIT, stop_clock
 from psnb._src.utils.threads import Answer
 from psnb._src.worker.activity import Activity
 from psnb._src.worker.attempt import LoadedFunction, StepAttempt, StepsUnderWay
-from psnb._src.worker.context import Cancellation, WorkerContext, entered
+from psnb._src.worker.context import Cancellation, Stop, WorkerContext, entered
 from psnb._src.worker.lease_requests import ASK_TIMEOUT, LeaseInquiry
 from psnb._src.worker.link import NotebookLink, out_of_reach
 from psnb._src.worker.mail import PeerMessages
@@ -130,28 +130,16 @@ class ClosureRunner:
         """Note that it is not, after all."""
         del self._closures[closure]
 
-    def cancel(self, closures: Iterable[int]) -> None:
-        """Ask those of these closures that have not ended to stop early."""
-        for each in self._still_running(closures):
-            each.requested = True
+    def stop(self, closures: Iterable[int], how: Stop) -> None:
+        """Ask those of these closures that have not ended to stop."""
+        for closure in closures:
+            if (found := self._closures.get(closure)) is not None:
+                found.stop = max(found.stop, how)
 
-    def recall(self, closures: Iterable[int]) -> None:
-        """Have those of these closures that have not ended do so with the step that they do."""
-        for each in self._still_running(closures):
-            each.recalled = True
-
-    def revoke(self, closure: int) -> None:
-        """Ask a closure to stop early, and have it write nothing any more."""
-        for each in self._still_running([closure]):
-            each.revoked = each.requested = True
-
-    def cancel_all(self) -> None:
+    def stop_all(self) -> None:
         """Ask everything that runs to stop early."""
-        self._making.requested = True
-        self.cancel(list(self._closures))
-
-    def _still_running(self, closures: Iterable[int]) -> Iterator[StepsUnderWay]:
-        return (found for each in closures if (found := self._closures.get(each)) is not None)
+        self._making.stop = Stop.EARLY
+        self.stop(list(self._closures), Stop.EARLY)
 
     def run(self, function: LoadedFunction, assignment: Assignment) -> None:
         """Do the steps of a closure that is expected; each is handed over when it is committed."""
@@ -164,9 +152,8 @@ class ClosureRunner:
                 break
             number, commit = assignment.number + 1, assignment.commit + 1
             assignment = replace(assignment, number=number, commit=commit)
-        if not steps.over:
-            steps.over = True
-            self._end_if_over(assignment.closure, steps)
+        steps.over = True
+        self._end_if_over(assignment.closure, steps)
         if count > 1:
             self._server_client.flush()  # nothing of it is sent after its last commit
 
@@ -186,11 +173,10 @@ class ClosureRunner:
             context = self._context(steps, attempt, urgent=alone)
             with Activity(function.activity), entered(context), buffered(updates):
                 value = attempt.call(self._resources)
-            if attempt.requests.ended and not updates:
-                steps.recalled = True  # there is nothing to take for a next one
+            steps.over |= attempt.requests.ended and not updates  # a next one would find nothing
             attempt.pack(value)
             if not updates:
-                steps.require_unrevoked()
+                steps.require_wanted()
             elif self._copies is None:
                 self._begin_commit(attempt, steps)
                 under_way = True
@@ -335,7 +321,7 @@ class ClosureRunner:
         small = self._announce(assignment, updates, outcome)
         # Only now: what servers are not asked to refuse, as the coordinator did not know of them
         # when it was cancelled, is written to after this answer.
-        steps.require_unrevoked()
+        steps.require_wanted()
         # Last: from here on the closure has happened, even if its result gets lost.
         name = self._opening.coordinator
         commit = Commit(

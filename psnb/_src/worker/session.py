@@ -54,6 +54,7 @@ from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.stages import Stages
 from psnb._src.worker.activity import longest
 from psnb._src.worker.attempt import LoadedFunction
+from psnb._src.worker.context import Stop
 from psnb._src.worker.link import NotebookLink
 from psnb._src.worker.mail import PeerMessages
 from psnb._src.worker.resources import Resources
@@ -228,7 +229,7 @@ class Session:
     def close(self) -> None:
         """Start no more closures; running ones end on their own, and their results are dropped."""
         self._link.close()
-        self._runner.cancel_all()
+        self._runner.stop_all()
         self._results.close()
         self._ended.set()
         self._resources.clear()
@@ -271,14 +272,11 @@ class Session:
             case RunClosures():
                 self._take(message)
             case RecallClosures():
-                self._return(message.closures)
-                self._runner.recall(message.closures)
+                self._stop(message.closures, Stop.AFTER_STEP)
             case CancelClosures():
-                self._return(message.closures)
-                self._runner.cancel(message.closures)
+                self._stop(message.closures, Stop.EARLY)
             case RevokeClosure():
-                self._return([message.closure])
-                self._runner.revoke(message.closure)
+                self._stop([message.closure], Stop.UNWRITTEN)
             case TakeAnswer():
                 self._link.take_answer(message)
             case FlushCopies():
@@ -307,13 +305,15 @@ class Session:
             self._unstarted[each.closure] = None
             self._threads.put(partial(self._start, function, each))
 
-    def _return(self, closures: Iterable[int]) -> None:
+    def _stop(self, closures: Iterable[int], how: Stop) -> None:
+        """Return those that are not begun, and ask the others to stop."""
         returned = [each for each in closures if self._claim(each)]
         for closure in returned:
             self._runner.forget(closure)
         if returned:
-            self._results.expect_fewer(len(returned))
+            self._results.expect(-len(returned))
             self._link.send(ClosuresReturned(returned))
+        self._runner.stop(closures, how)
 
     def _claim(self, closure: int) -> bool:
         return self._unstarted.pop(closure, self) is None

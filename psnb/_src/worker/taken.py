@@ -162,14 +162,21 @@ class ReplayedInputs:
 
     Parameters
     ----------
-    taken : Taken, optional
+    taken : ConsumedInputs, optional
         What there is; nothing if the closure has not come to it.
+    missing : str
+        Why nothing is here of what it has taken, if that is so.
     """
 
-    def __init__(self, taken: ConsumedInputs | None) -> None:
-        taken = taken or ConsumedInputs([], ended=False)
-        self._left: Iterator[Any] = iter(taken.elements)
-        self._count, self._ended = len(taken.elements), taken.ended
+    def __init__(self, taken: ConsumedInputs | None, missing: str = "") -> None:
+        elements, self._ended = taken or ([], False)
+        self._left: Iterator[Any] = iter(elements)
+        self._why = (
+            f"what the closure had taken from this iterator cannot be had: {missing}"
+            if missing
+            else f"the closure had taken {counted(len(elements), 'element')} from this iterator "
+            "when it failed, and asks for more now: those behind them are not here"
+        )
 
     def __iter__(self) -> ReplayedInputs:
         return self
@@ -177,30 +184,4 @@ class ReplayedInputs:
     def __next__(self) -> Any:
         for element in self._left:
             return element
-        if self._ended:
-            raise StopIteration
-        raise ClosureInputError(
-            f"the closure had taken {counted(self._count, 'element')} from this iterator when it "
-            "failed, and asks for more now: those behind them are not here"
-        )
-
-
-class NotReplayable:
-    """Stands likewise for an iterator of which no elements are here.
-
-    Parameters
-    ----------
-    why : str
-        Why not.
-    """
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def __iter__(self) -> NotReplayable:
-        return self
-
-    def __next__(self) -> Any:
-        raise ClosureInputError(
-            f"what the closure had taken from this iterator cannot be had: {self._why}"
-        )
+        raise StopIteration if self._ended else ClosureInputError(self._why)
