@@ -132,12 +132,11 @@ def _package(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder.parent)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not _is_passing(path.relative_to(folder))
+        if path.is_file()
+        and not any(
+            part.startswith((".", "__pycache__")) for part in path.relative_to(folder).parts
+        )
     }
-
-
-def _is_passing(path: Path) -> bool:
-    return any(part.startswith((".", "__pycache__")) for part in path.parts)
 
 
 # The Dask worker plugin that brings a local module to the workers, also to those that join later.

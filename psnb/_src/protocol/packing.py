@@ -142,7 +142,9 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, resolve: Callable[[int], Any], inputs: Sequence[bytes]) -> None:
+    def __init__(
+        self, data: bytes, resolve: Callable[[int], Any] | None, inputs: Sequence[bytes]
+    ) -> None:
         super().__init__(io.BytesIO(data))
         self._resolve, self._inputs = resolve, inputs
         self._values: dict[int, Any] = {}  # one object for one input, however often it occurs
@@ -150,6 +152,8 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
         owner, index = pid
         if owner != _INPUT:
+            if self._resolve is None:
+                raise InternalError(f"per-worker value {index} came back from a worker")
             return self._resolve(index)
         if index not in self._values:
             packed = self._inputs[index]
@@ -218,11 +222,7 @@ def loads(
     inputs : sequence of bytes
         The pickled values of the inputs that `dumps` listed, in that order; empty for None.
     """
-    return _Unpickler(data, resolve or _unresolvable, inputs).load()
-
-
-def _unresolvable(resource_id: int) -> Any:
-    raise InternalError(f"per-worker value {resource_id} came back from a worker")
+    return _Unpickler(data, resolve, inputs).load()
 
 
 def _shortened(value: object, limit: int = 100) -> str:

@@ -28,19 +28,9 @@ Reduced = tuple[Any, ...]
 """What ``__reduce__`` returns."""
 
 
-class Registration(NamedTuple):
-    """How JAX takes a class apart and puts it together.
-
-    Attributes
-    ----------
-    function : str
-        Of `jax.tree_util`; it is called with the class.
-    arguments : tuple
-        What follows the class.
-    """
-
-    function: str
-    arguments: tuple[Any, ...]
+Registration = tuple[str, tuple[Any, ...]]
+"""How JAX takes a class apart and puts it together: by a function of `jax.tree_util`, which is
+called with the class and these arguments."""
 
 
 class Declared(NamedTuple):
@@ -103,15 +93,14 @@ def _registration(cls: type) -> Registration | None:
         data, meta = together["data_fields"], together["meta_fields"]
         all_fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
         dropped = [e.name for e in all_fields if e.init and e.name not in (*data, *meta)]
-        return Registration("register_dataclass", (data, meta, dropped))
+        return "register_dataclass", (data, meta, dropped)
     if hasattr(cls, "tree_flatten_with_keys") and entry.from_iter == cls.tree_unflatten:  # type: ignore[attr-defined]
-        return Registration("register_pytree_with_keys_class", ())
+        return "register_pytree_with_keys_class", ()
     if "flatten_with_keys" in apart:
-        arguments = apart["flatten_with_keys"], entry.from_iter
-        return Registration("register_pytree_with_keys", arguments)
+        return "register_pytree_with_keys", (apart["flatten_with_keys"], entry.from_iter)
     # JAX does not tell the keys when a function without keys was registered as well: children have
     # numbers in paths.
-    return Registration("register_pytree_node", tuple(entry))
+    return "register_pytree_node", tuple(entry)
 
 
 def _cells(function: Any) -> dict[str, Any]:
@@ -130,7 +119,11 @@ def _declared(cls: type) -> Declared | None:
     known = {each.name: each for each in dataclasses.fields(cls) if each.name in annotations}
     own_init = "__init__" in vars(cls) and not cls.__dataclass_params__.init  # type: ignore[attr-defined]
     values = {n: vars(cls)[n] for n in annotations if n not in known and n in vars(cls)}
-    fields = {name: _options(each) for name, each in known.items()}
+    fields: dict[str, dict[str, Any]] = {}
+    for name, each in known.items():
+        given = {option: getattr(each, option) for option in _OPTIONS}
+        fields[name] = {k: v for k, v in given.items() if v is not dataclasses.MISSING}
+        fields[name]["metadata"] = dict(each.metadata)
     # JAX looks up annotations that are text in the class's module, which the worker may not have.
     evaluated = {
         name: Any if isinstance(each, str) else each
@@ -141,12 +134,6 @@ def _declared(cls: type) -> Declared | None:
 
 
 _OPTIONS = ("default", "default_factory", "init", "repr", "hash", "compare", "kw_only")
-
-
-def _options(field: dataclasses.Field[Any]) -> dict[str, Any]:
-    given = {name: getattr(field, name) for name in _OPTIONS}
-    given = {name: each for name, each in given.items() if each is not dataclasses.MISSING}
-    return {**given, "metadata": dict(field.metadata)}
 
 
 def _made(make: Any, arguments: tuple[Any, ...], declared: Declared | None) -> type:

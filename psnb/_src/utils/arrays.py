@@ -114,7 +114,13 @@ def _found(array: np.ndarray) -> str:
             "text: pandas.util.hash_array makes integers of it; Python's hash differs between "
             "processes"
         )
-    missing = any(each is None or bool(_is_nan(each)) for each in values)
+    missing = any(
+        # The second are pandas', whose comparisons have no truth; the last is NaN.
+        each is None
+        or type(each).__name__ in ("NAType", "NaTType")
+        or (isinstance(each, float) and each != each)
+        for each in values
+    )
     if missing or (kind == "f" and np.isnan(array).any()):
         return f"missing values, in {array.dtype}: fill them where the column is read"
     if kind == "f":
@@ -123,12 +129,6 @@ def _found(array: np.ndarray) -> str:
             "alone: convert the column where it is read"
         )
     return f"dtype {array.dtype}"
-
-
-def _is_nan(value: Any) -> bool:
-    if type(value).__name__ in ("NAType", "NaTType"):  # pandas', whose comparisons have no truth
-        return True
-    return isinstance(value, float) and value != value
 
 
 def bits_of(array: np.ndarray) -> np.ndarray:

@@ -31,23 +31,6 @@ def explained(function: F) -> F:
     return _explained(FOREIGN_ARGUMENTS[name], name, function)
 
 
-def explain_methods(cls: type) -> None:
-    """Let the methods of a class explain arguments, if the table has some for it."""
-    known = FOREIGN_ARGUMENTS.get(cls.__name__)
-    if known is None:
-        return
-    for name in dir(cls):
-        member = inspect.getattr_static(cls, name)
-        is_made = name in ("__init__", "__new__")
-        if name.startswith("_") and not is_made:
-            continue
-        what = cls.__name__ if is_made else f"{cls.__name__}.{name}"
-        if isinstance(member, classmethod | staticmethod):
-            setattr(cls, name, type(member)(_explained(known, what, member.__func__)))
-        elif inspect.isfunction(member):
-            setattr(cls, name, _explained(known, what, member))
-
-
 def _explained(known: Mapping[str, str], what: str, function: F) -> F:
     own = inspect.signature(function).parameters
     uses = {name: use for name, use in known.items() if name not in own}
@@ -118,7 +101,17 @@ class SaysWhatToUse:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        explain_methods(cls)
+        known = FOREIGN_ARGUMENTS.get(cls.__name__, {})
+        for name in dir(cls) if known else ():
+            member = inspect.getattr_static(cls, name)
+            is_made = name in ("__init__", "__new__")
+            if name.startswith("_") and not is_made:
+                continue
+            what = cls.__name__ if is_made else f"{cls.__name__}.{name}"
+            if isinstance(member, classmethod | staticmethod):
+                setattr(cls, name, type(member)(_explained(known, what, member.__func__)))
+            elif inspect.isfunction(member):
+                setattr(cls, name, _explained(known, what, member))
 
     if not TYPE_CHECKING:  # or every name would be one for type checkers
 

@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import TypeVar, cast
 
@@ -112,26 +113,20 @@ def _trimmed(error: BaseException) -> Iterator[None]:
 
 def _tells(error: BaseException) -> bool:
     """Return whether a cause shows the user where to look."""
-    frames = _frames(error.__traceback__)
-    files = (each.tb_frame.f_code.co_filename for each in frames)
+    files = (frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))
     return bool(getattr(error, "__notes__", ())) or any(map(is_users, files))
-
-
-def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
 
 
 def _without_psnb(traceback: TracebackType | None) -> TracebackType | None:
     """Return a traceback without psnb's frames and what psnb calls, but with the user's."""
     shown = []
     within = False
-    for each in _frames(traceback):
-        file = each.tb_frame.f_code.co_filename
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
         within = is_psnbs(file) or (within and not is_users(file))
         if not within:
-            shown.append(each)
+            shown.append(traceback)
+        traceback = traceback.tb_next
     made = None
     for each in reversed(shown):
         made = TracebackType(made, each.tb_frame, each.tb_lasti, each.tb_lineno)
