@@ -83,6 +83,9 @@ class ClosureRunner:
         Takes results and reports.
     resources : Resources
         The per-worker values.
+    unstarted : dict of int to None
+        The closures that nobody has taken, to run them or to return them. Each operation on a dict
+        is atomic.
     """
 
     def __init__(
@@ -93,10 +96,12 @@ class ClosureRunner:
         link: NotebookLink,
         results: ResultSender,
         resources: Resources,
+        unstarted: dict[int, None],
     ) -> None:
         self._opening, self._worker = opening, opening.worker_name
         self._server_client, self._mail = server_client, mail
         self._link, self._results, self._resources = link, results, resources
+        self._unstarted = unstarted
         name = opening.coordinator
         writer = exchange_writer(name, opening.session)
         self._copies = (
@@ -105,8 +110,8 @@ class ClosureRunner:
             else LocalCopies(server_client, opening.exchange, name, writer)
         )
         self._written_to = {opening.strategy}  # the strategies that the coordinator knows of
-        # By closure, of those that have not ended: the loop adds, the thread that removes one ends
-        # it. All per-worker values that are made share a cancellation.
+        # By closure, of those that have begun: the thread that removes one ends it. All per-worker
+        # values that are made share a cancellation.
         self._closures: dict[int, StepsUnderWay] = {}
         self._making = Cancellation()
         self._last = _LastCommit()
@@ -119,19 +124,11 @@ class ClosureRunner:
 
     @property
     def busy(self) -> bool:
-        """Whether closures are expected that have not ended."""
+        """Whether closures have begun that have not ended."""
         return bool(self._closures)
 
-    def expect(self, closure: int) -> None:
-        """Note that a closure is going to be run."""
-        self._closures[closure] = StepsUnderWay()
-
-    def forget(self, closure: int) -> None:
-        """Note that it is not, after all."""
-        del self._closures[closure]
-
     def stop(self, closures: Iterable[int], how: Stop) -> None:
-        """Ask those of these closures that have not ended to stop."""
+        """Ask those of these closures that have begun, and not ended, to stop."""
         for closure in closures:
             if (found := self._closures.get(closure)) is not None:
                 found.stop = max(found.stop, how)
@@ -142,8 +139,13 @@ class ClosureRunner:
         self.stop(list(self._closures), Stop.EARLY)
 
     def run(self, function: LoadedFunction, assignment: Assignment) -> None:
-        """Do the steps of a closure that is expected; each is handed over when it is committed."""
-        count, steps = assignment.steps, self._closures[assignment.closure]
+        """Do the steps of a closure, if it was not returned; each is handed over when committed."""
+        count, closure, steps = assignment.steps, assignment.closure, StepsUnderWay()
+        # First: what the loop cannot return any more, it asks to stop.
+        self._closures[closure] = steps
+        if self._unstarted.pop(closure, self) is not None:
+            del self._closures[closure]
+            return
         while True:
             steps.begun += 1
             steps.over = steps.begun == count
@@ -153,7 +155,7 @@ class ClosureRunner:
             number, commit = assignment.number + 1, assignment.commit + 1
             assignment = replace(assignment, number=number, commit=commit)
         steps.over = True
-        self._end_if_over(assignment.closure, steps)
+        self._end_if_over(closure, steps)
         if count > 1:
             self._server_client.flush()  # nothing of it is sent after its last commit
 

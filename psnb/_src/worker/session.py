@@ -32,7 +32,6 @@ from psnb._src.dask_compat.plugins import be_worker, threads_of
 from psnb._src.dask_compat.reach import Comm
 from psnb._src.data.stages import StageLog, log_stages
 from psnb._src.protocol.messages import (
-    Assignment,
     CancelClosures,
     ChainsRead,
     ClosureResults,
@@ -165,8 +164,7 @@ class Session:
         self._stages = StageLog()
         self._threads = ClosureThreads(lambda: self._link.closed, partial(self._thread_of, worker))
         self._threads_there = threads_of(worker)
-        # Closures that no thread has taken; each operation on a dict is atomic.
-        self._unstarted: dict[int, None] = {}
+        self._unstarted: dict[int, None] = {}  # see `ClosureRunner`
         loop = asyncio.get_running_loop()
         # With its ticks, commits are sent that no further request has taken along.
         self._results = ResultSender(loop, self._unstarted, self._send_results, server_client.flush)
@@ -177,6 +175,7 @@ class Session:
             self._link,
             self._results,
             self._resources,
+            self._unstarted,
         )
         self._sent_stages: dict[str, Stages] = {}
         self._sent_at = float("-inf")
@@ -221,7 +220,7 @@ class Session:
         self._results.flush()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._opening.drain):
-                while self._runner.busy and not self._ended.is_set():
+                while (self._unstarted or self._runner.busy) and not self._ended.is_set():
                     await asyncio.sleep(_LOOK)
                 async with asyncio.timeout(FAREWELL):
                     await self._ended.wait()
@@ -301,23 +300,13 @@ class Session:
         self._results.expect(len(message.closures))
         for each in message.closures:
             function = self._functions[each.function]
-            self._runner.expect(each.closure)
             self._unstarted[each.closure] = None
-            self._threads.put(partial(self._start, function, each))
+            self._threads.put(partial(self._runner.run, function, each))
 
     def _stop(self, closures: Iterable[int], how: Stop) -> None:
         """Return those that are not begun, and ask the others to stop."""
-        returned = [each for each in closures if self._claim(each)]
-        for closure in returned:
-            self._runner.forget(closure)
+        returned = [each for each in closures if self._unstarted.pop(each, self) is None]
         if returned:
             self._results.expect(-len(returned))
             self._link.send(ClosuresReturned(returned))
         self._runner.stop(closures, how)
-
-    def _claim(self, closure: int) -> bool:
-        return self._unstarted.pop(closure, self) is None
-
-    def _start(self, function: LoadedFunction, assignment: Assignment) -> None:
-        if self._claim(assignment.closure):
-            self._runner.run(function, assignment)
