@@ -190,14 +190,10 @@ class StepsUnderWay(Cancellation):
         How long that step was in each phase, in seconds.
     """
 
-    __slots__ = ("begun", "handed_over", "last", "over", "phases")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun = self.handed_over = 0
-        self.over = False
-        self.last: ClosureResult | None = None
-        self.phases = NO_TIME
+    begun = handed_over = 0
+    over = False
+    last: ClosureResult | None = None
+    phases = NO_TIME
 
     def require_wanted(self) -> None:
         """Raise ClosureCancelledError if it must write nothing any more."""

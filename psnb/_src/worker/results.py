@@ -226,17 +226,14 @@ class _StepsDone:
         return [*(ClosureResult(closure, 0, False, True, each, *rest) for each in apart), result]
 
     def _reported(self) -> tuple[list[bytes], bytes]:
-        """Return what was reported, packed: what cannot be merged each, and the rest in one."""
+        """Return what was reported, packed: each if they cannot be merged, or all in one."""
         packed = [each for _, each in self._reports]
         if len(packed) < 2:
             return [], b"".join(packed)
-        states, apart = ReportedStates(), list[bytes]()
-        for each, front in self._reports:
-            try:
-                states.absorb(each)
-            except Exception:  # of another metric by the same name, or a user's that fails
-                apart.append(front)
         try:
-            return apart, states.packed()
-        except Exception:  # likewise: each of them was pickled before
+            states = ReportedStates()
+            for each, _ in self._reports:
+                states.absorb(each)
+            return [], states.packed()
+        except Exception:  # of another metric by the same name, or a user's that fails
             return packed, b""
