@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from functools import total_ordering
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def filesystem_of(address: str) -> tuple[Any, str]:
     return kind(**kind._get_kwargs_from_urls(address)), kind._strip_protocol(address)
 
 
-@total_ordering
+@dataclass(frozen=True, order=True, slots=True, repr=False)
 class RemotePath:
     """The address of a file or folder; nothing is cached.
 
@@ -43,10 +43,10 @@ class RemotePath:
         Something like ``s3://bucket/folder``.
     """
 
-    __slots__ = ("_address",)
+    _address: str
 
-    def __init__(self, address: str) -> None:
-        self._address = address.rstrip("/")
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_address", self._address.rstrip("/"))
 
     def __str__(self) -> str:
         return self._address
@@ -56,15 +56,6 @@ class RemotePath:
 
     def __repr__(self) -> str:
         return f"<psnb RemotePath {self._address!r}>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RemotePath) and str(self) == str(other)
-
-    def __lt__(self, other: RemotePath) -> bool:
-        return str(self) < str(other)
-
-    def __hash__(self) -> int:
-        return hash(self._address)
 
     def __truediv__(self, below: str) -> RemotePath:
         return RemotePath(f"{self._address}/{below}")

@@ -118,6 +118,10 @@ class AheadIterator:
     ----------
     seconds : float
         What it took to read the element that was taken last.
+    partitions : callable
+        Returns what partitions are read.
+    close : callable
+        Ends what the iterator has opened, after what is being read; does not wait.
     """
 
     def __init__(
@@ -125,6 +129,8 @@ class AheadIterator:
     ) -> None:
         self._ahead, self._left, self._patience = ahead, count, ahead.patience
         self._iterator, self._state = ahead.submit(_make, make).result(self._patience)
+        self.partitions = self._iterator.partitions
+        self.close = partial(ahead.submit, self._iterator.close)
         self._latest, self.seconds = "", 0.0
         self._reading: Answer[_Read] | None = None
 
@@ -162,17 +168,9 @@ class AheadIterator:
         """Return where it is: behind the element that was taken last."""
         return self._state
 
-    def partitions(self) -> list[list[Any]]:
-        """Return what partitions were read."""
-        return self._iterator.partitions()
-
     def latest(self) -> str:
         """Return which element was taken last, for messages."""
         return self._latest
-
-    def close(self) -> None:
-        """End what the iterator has opened, after what is being read; does not wait."""
-        self._ahead.submit(self._iterator.close)
 
 
 def _call(context: WorkerContext, function: Callable[..., T], *args: Any) -> T:
