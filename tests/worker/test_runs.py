@@ -36,7 +36,7 @@ from psnb._src.worker.link import NotebookLink
 from psnb._src.worker.reports import ReportedStates
 from psnb._src.worker.resources import Resources
 from psnb._src.worker.results import ResultSender
-from psnb._src.worker.runner import ClosureRunner
+from psnb._src.worker.runner import ClosureRunner, Unstarted
 from psnb.errors import ServerLostError
 
 SHARD = ShardId("s", 0)
@@ -94,8 +94,8 @@ class World:
     def __init__(self, step: Callable[[], Any]) -> None:
         self.servers, self.link, resources = Servers(), Link(), Resources()
         loop = asyncio.new_event_loop()
-        self.unstarted: dict[int, None] = {}
-        self.results = ResultSender(loop, self.unstarted, self.link.send)
+        unstarted: Unstarted = {}
+        self.results = ResultSender(loop, unstarted, self.link.send)
         self.runner = ClosureRunner(
             OPENING,
             self.servers,
@@ -103,7 +103,7 @@ class World:
             self.link,
             self.results,
             resources,  # type: ignore[arg-type]
-            self.unstarted,
+            unstarted,
         )
         loop.close()
         self.function = LoadedFunction("step", dumps(step, "step"), resources)
@@ -111,9 +111,9 @@ class World:
 
     def run(self, steps: int = 5, *, results: bool = False) -> list[Any]:
         """Do closure 8, whose first step has number 10 and commit 3; return what was sent."""
-        self.unstarted[8] = None
         assignment = Assignment(8, "f", 10, steps, results, 1, 3, None, b"", [], [], None)
-        self.runner.run(self.function, assignment)
+        self.runner.expect(self.function, assignment)
+        self.runner.run(8)
         return self.link.sent
 
     def results_sent(self) -> list[ClosureResult]:
@@ -147,6 +147,19 @@ def test_each_step_is_a_commit_of_its_own_and_they_are_reported_together() -> No
         whole.add_numbers({"loss": 2.0})
     assert result.payload == whole.packed()
     assert not world.runner.busy
+
+
+def test_a_closure_that_was_returned_and_comes_again_is_run_once_and_as_it_came_last() -> None:
+    steps = []
+    world = World(lambda: steps.append(worker_context().closure))
+    for number in (10, 20):
+        assert world.runner.stop([8], Stop.AFTER_STEP) == [8] * (number == 20)
+        given = Assignment(8, "f", number, 1, False, 1, 3, None, b"", [], [], None)
+        world.runner.expect(world.function, given)
+    for _ in range(2):  # each time that it came it has got a place in the threads' queue
+        world.runner.run(8)
+    assert steps == [20]
+    assert [each.ended for each in world.results_sent()] == [True]
 
 
 def test_what_was_taken_from_a_lease_is_reported_before_it_is_returned() -> None:

@@ -59,6 +59,10 @@ LARGE_RESULT = 1 << 13
 """Bytes of a pickled result above which servers do not remember it beside the commit."""
 
 
+Unstarted = dict[int, tuple[LoadedFunction, Assignment]]
+"""Closures that have not begun, by their ids."""
+
+
 class _LastCommit(threading.local):
     """That of a closure thread: done when its step has ended."""
 
@@ -83,9 +87,9 @@ class ClosureRunner:
         Takes results and reports.
     resources : Resources
         The per-worker values.
-    unstarted : dict of int to None
-        The closures that nobody has taken, to run them or to return them. Each operation on a dict
-        is atomic.
+    unstarted : dict
+        By closure, those that nobody has taken, to run them or to return them. Each operation on a
+        dict is atomic.
     """
 
     def __init__(
@@ -96,7 +100,7 @@ class ClosureRunner:
         link: NotebookLink,
         results: ResultSender,
         resources: Resources,
-        unstarted: dict[int, None],
+        unstarted: Unstarted,
     ) -> None:
         self._opening, self._worker = opening, opening.worker_name
         self._server_client, self._mail = server_client, mail
@@ -110,8 +114,8 @@ class ClosureRunner:
             else LocalCopies(server_client, opening.exchange, name, writer)
         )
         self._written_to = {opening.strategy}  # the strategies that the coordinator knows of
-        # By closure, of those that have begun: the thread that removes one ends it. All per-worker
-        # values that are made share a cancellation.
+        # By closure, of those that have not ended: the loop adds, the thread that removes one ends
+        # it. All per-worker values that are made share a cancellation.
         self._closures: dict[int, StepsUnderWay] = {}
         self._making = Cancellation()
         self._last = _LastCommit()
@@ -124,28 +128,37 @@ class ClosureRunner:
 
     @property
     def busy(self) -> bool:
-        """Whether closures have begun that have not ended."""
+        """Whether closures are expected that have not ended."""
         return bool(self._closures)
 
-    def stop(self, closures: Iterable[int], how: Stop) -> None:
-        """Ask those of these closures that have begun, and not ended, to stop."""
+    def expect(self, function: LoadedFunction, assignment: Assignment) -> None:
+        """Note that a thread is going to run a closure."""
+        self._closures[assignment.closure] = StepsUnderWay()
+        self._unstarted[assignment.closure] = function, assignment
+
+    def stop(self, closures: Iterable[int], how: Stop) -> list[int]:
+        """Ask closures to stop; return those that have not begun, and are not going to."""
+        returned: list[int] = []
         for closure in closures:
-            if (found := self._closures.get(closure)) is not None:
+            if self._unstarted.pop(closure, None) is not None:
+                del self._closures[closure]
+                returned.append(closure)
+            elif (found := self._closures.get(closure)) is not None:
                 found.stop = max(found.stop, how)
+        return returned
 
     def stop_all(self) -> None:
         """Ask everything that runs to stop early."""
         self._making.stop = Stop.EARLY
         self.stop(list(self._closures), Stop.EARLY)
 
-    def run(self, function: LoadedFunction, assignment: Assignment) -> None:
+    def run(self, closure: int) -> None:
         """Do the steps of a closure, if it was not returned; each is handed over when committed."""
-        count, closure, steps = assignment.steps, assignment.closure, StepsUnderWay()
-        # First: what the loop cannot return any more, it asks to stop.
-        self._closures[closure] = steps
-        if self._unstarted.pop(closure, self) is not None:
-            del self._closures[closure]
+        given = self._unstarted.pop(closure, None)
+        if given is None:
             return
+        (function, assignment), steps = given, self._closures[closure]
+        count = assignment.steps
         while True:
             steps.begun += 1
             steps.over = steps.begun == count

@@ -58,7 +58,7 @@ from psnb._src.worker.link import NotebookLink
 from psnb._src.worker.mail import PeerMessages
 from psnb._src.worker.resources import Resources
 from psnb._src.worker.results import ResultSender
-from psnb._src.worker.runner import ClosureRunner
+from psnb._src.worker.runner import ClosureRunner, Unstarted
 
 WORTH_TELLING = 0.5
 """Seconds after which views show what a worker does; short closures would only flicker."""
@@ -164,7 +164,7 @@ class Session:
         self._stages = StageLog()
         self._threads = ClosureThreads(lambda: self._link.closed, partial(self._thread_of, worker))
         self._threads_there = threads_of(worker)
-        self._unstarted: dict[int, None] = {}  # see `ClosureRunner`
+        self._unstarted: Unstarted = {}
         loop = asyncio.get_running_loop()
         # With its ticks, commits are sent that no further request has taken along.
         self._results = ResultSender(loop, self._unstarted, self._send_results, server_client.flush)
@@ -220,7 +220,7 @@ class Session:
         self._results.flush()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._opening.drain):
-                while (self._unstarted or self._runner.busy) and not self._ended.is_set():
+                while self._runner.busy and not self._ended.is_set():
                     await asyncio.sleep(_LOOK)
                 async with asyncio.timeout(FAREWELL):
                     await self._ended.wait()
@@ -300,13 +300,11 @@ class Session:
         self._results.expect(len(message.closures))
         for each in message.closures:
             function = self._functions[each.function]
-            self._unstarted[each.closure] = None
-            self._threads.put(partial(self._runner.run, function, each))
+            self._runner.expect(function, each)
+            self._threads.put(partial(self._runner.run, each.closure))
 
     def _stop(self, closures: Iterable[int], how: Stop) -> None:
         """Return those that are not begun, and ask the others to stop."""
-        returned = [each for each in closures if self._unstarted.pop(each, self) is None]
-        if returned:
+        if returned := self._runner.stop(closures, how):
             self._results.expect(-len(returned))
             self._link.send(ClosuresReturned(returned))
-        self._runner.stop(closures, how)
