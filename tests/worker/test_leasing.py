@@ -22,7 +22,7 @@ from psnb._src.worker import leasing
 from psnb._src.worker.context import WorkerContext
 from psnb._src.worker.lease_requests import LeaseInquiry, LeaseRequests
 from psnb._src.worker.leasing import LeasedSplitReader
-from psnb._src.worker.read_ahead import ReadAhead
+from psnb._src.worker.read_ahead import NotReadError, ReadAhead
 from psnb.data import Dataset, splits
 from psnb.errors import ClosureCancelledError, DatasetError
 from tests.conftest import DEADLINE
@@ -278,9 +278,15 @@ def test_what_cannot_be_read_on_is_leased_again_from_there(leases: LeaseRegistry
     assert int(next(worker.iterator)) == 0
     (slot,) = worker.iterator._slots.values()
     assert slot.lease is not None
-    assert slot.lease.iterator is not None
-    # As where it was read ahead and that has failed, or its partition is gone.
-    slot.lease.state, slot.lease.iterator, slot.lease.ahead = {"odd": 1}, None, None
+
+    class Failed:  # as what was read ahead, and its partition is gone
+        def __next__(self) -> Any:
+            raise NotReadError
+
+        def state(self) -> Any:
+            return {"odd": 1}
+
+    slot.lease.iterator = Failed()  # type: ignore[assignment]
     with pytest.raises(DatasetError, match="not a state"):
         next(worker.iterator)
     assert [int(each) for each in worker.iterator] == [1, 2, 3, 4, 5]

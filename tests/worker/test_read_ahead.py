@@ -26,7 +26,7 @@ from psnb._src.worker import leasing, read_ahead
 from psnb._src.worker.context import entered
 from psnb._src.worker.lease_requests import LeaseInquiry, LeaseRequests
 from psnb._src.worker.leasing import LeasedSplitReader
-from psnb._src.worker.read_ahead import AheadIterator, ReadAhead
+from psnb._src.worker.read_ahead import AheadIterator, NotReadError, ReadAhead
 from psnb._src.worker.resources import make_leased_iterator
 from psnb.data import Dataset, Options, splits
 from psnb.errors import ConfigurationError, DatasetError
@@ -47,9 +47,7 @@ def reading(count: int, function: Callable[[int], Any] = bool) -> Dataset:
 
 def ahead_of(chain: Dataset, count: int | None = None) -> AheadIterator:
     """Return an iterator that is read ahead."""
-    ahead = ReadAhead(context()).iterate(chain.iterator, part(count))
-    assert ahead is not None
-    return ahead
+    return ReadAhead(context()).iterate(chain.iterator, part(count))
 
 
 def part(count: int | None) -> Lease:
@@ -167,7 +165,6 @@ def test_one_thread_reads_all_parts_from_their_beginning_to_their_end() -> None:
     submitted = ReadAhead(context())
     for _ in range(2):
         ahead = submitted.iterate(chain.iterator, part(2))
-        assert ahead is not None
         assert [int(next(ahead)) for _ in range(2)] == [0, 1]
         ahead.close()
         submitted.wait()
@@ -179,7 +176,6 @@ def test_nothing_is_read_behind_what_may_be_taken() -> None:
     calls: list[int] = []
     submitted = ReadAhead(context())
     ahead = submitted.iterate(reading(9, calls.append).iterator, part(2))
-    assert ahead is not None
     for _ in range(2):
         next(ahead)
     submitted.wait()
@@ -207,7 +203,7 @@ def test_what_was_read_is_not_kept_when_its_lease_is_over() -> None:
     (worker, _), kept = threads_of_reading(), []
 
     class Noted(ReadAhead):
-        def iterate(self, make: Callable[[Any], Any], lease: Lease) -> AheadIterator | None:
+        def iterate(self, make: Callable[[Any], Any], lease: Lease) -> AheadIterator:
             ahead = super().iterate(make, lease)
             kept.append(weakref.ref(ahead))
             return ahead
@@ -387,8 +383,10 @@ def test_a_function_that_uses_psnb_is_called_again_by_the_closure(use: str) -> N
 
 
 def test_what_uses_psnb_says_what_to_do_to_who_catches_it() -> None:
-    with pytest.raises(NoClosureYet, match="let this exception pass"):
+    with pytest.raises(NotReadError) as caught:
         next(ahead_of(reading(2, USES["context"])))
+    assert isinstance(caught.value.__cause__, NoClosureYet)
+    assert "let this exception pass" in str(caught.value.__cause__)
 
 
 def test_what_is_printed_has_the_workers_name() -> None:

@@ -87,8 +87,8 @@ class LeasedSplitReader:
         ahead: Callable[[], ReadAhead] | None = None,
     ) -> None:
         self._splits, self._epoch = splits, epoch
+        # Guarded by the turn of the slot without an order, as are the next two.
         self._make_ahead = ahead
-        # Guarded by the turn of the slot without an order.
         self._ahead: ReadAhead | None = None
         self._slowest = 0.0  # seconds, of all elements so far
         self._lease_requests, self._prepare = lease_requests, prepare
@@ -135,9 +135,12 @@ class LeasedSplitReader:
         iterator: DatasetIterator | AheadIterator | None = None
         make = self._splits[lease.split].iterator
         if worth_ahead and self._make_ahead is not None:
-            self._ahead = self._ahead or self._make_ahead()
-            self._ahead.slowest = self._slowest
-            iterator = self._ahead.iterate(make, lease)
+            try:
+                self._ahead = self._ahead or self._make_ahead()
+                self._ahead.slowest = self._slowest
+                iterator = self._ahead.iterate(make, lease)
+            except BaseException:  # the closure meets it, too, if it is not of the thread
+                self._make_ahead = self._ahead = None
         iterator = iterator or make(lease.state)
         if lease.state is None:
             state, partitions = iterator.state(), iterator.partitions()
@@ -176,13 +179,14 @@ class LeasedSplitReader:
         begin = perf_counter()
         take = partial(requests.take, self._epoch, lease.number, lease.at)
         try:
-            element = self._read(lease)
+            element = self._read(requests, slot, lease)
         except StopIteration:
             take(0, None, True)
             self._end_lease(slot, lease)
             return None
         except Exception:  # a dataset may raise anything; the next element comes after this one
-            take(0, lease.iterator.state(), False)
+            if slot.lease is lease:
+                take(0, lease.iterator.state(), False)
             raise
         seconds, iterator = perf_counter() - begin, lease.iterator
         if isinstance(iterator, AheadIterator):
@@ -199,10 +203,16 @@ class LeasedSplitReader:
             self._end_lease(slot, lease)
         return (element,)
 
-    def _read(self, lease: _OpenLease) -> Any:
+    def _read(self, requests: LeaseRequests, slot: _Slot, lease: _OpenLease) -> Any:
         with suppress(NotReadError):
             return next(lease.iterator)
-        lease.iterator = self._splits[lease.split].iterator(lease.iterator.state())
+        self._make_ahead = self._ahead = None
+        try:
+            lease.iterator = self._splits[lease.split].iterator(lease.iterator.state())
+        except BaseException:  # likewise: another worker may have what is not here any more
+            slot.lease = None
+            requests.return_(self._epoch, lease.number)
+            raise
         return next(lease.iterator)
 
     def _name(self, iterator: DatasetIterator | AheadIterator, split: int) -> str:

@@ -54,8 +54,6 @@ class ReadAhead:
     ----------
     slowest : float
         Seconds that the slowest element so far has taken; set by what takes them.
-    failed : bool
-        Whether something was raised, or took too long: nothing is read ahead any more.
     submit : callable
         Has the thread call a function, and returns an `Answer`.
     """
@@ -67,10 +65,10 @@ class ReadAhead:
         # are counted.
         call: Callable[..., Any] = partial(_call, context)
         self.submit = partial(Workers(1, "ahead").submit, copy_context().run, call)
-        self.slowest, self.failed = 0.0, False
+        self.slowest = 0.0
 
-    def iterate(self, make: Callable[[Any], DatasetIterator], lease: Lease) -> AheadIterator | None:
-        """Return an iterator that is made, and read, in the thread; None if that has failed before.
+    def iterate(self, make: Callable[[Any], DatasetIterator], lease: Lease) -> AheadIterator:
+        """Return an iterator that is made, and read, in the thread.
 
         Parameters
         ----------
@@ -79,12 +77,7 @@ class ReadAhead:
         lease : Lease
             Says from which, and how many elements are taken at most: none is read behind them.
         """
-        if not self.failed:
-            try:
-                return AheadIterator(self, partial(make, lease.state), lease.count)
-            except BaseException:  # the closure meets it, too, if it is not of the thread
-                self.failed = True
-        return None
+        return AheadIterator(self, partial(make, lease.state), lease.count)
 
     def wait(self) -> None:
         """Wait until nothing is being read, but no longer than for an element.
@@ -101,7 +94,7 @@ class ReadAhead:
 
 
 class NotReadError(Exception):
-    """An element was not read ahead, and none is any more: the closure reads it itself."""
+    """An element was not read ahead: the closure reads it, and all others, itself."""
 
 
 class _Read(NamedTuple):
@@ -135,9 +128,7 @@ class AheadIterator:
         self._reading: Answer[_Read] | None = None
 
     def __next__(self) -> Any:
-        """Return the next element; raises `NotReadError`, and that for ever, if that failed."""
-        if self._ahead.failed:
-            raise NotReadError
+        """Return the next element; raises `NotReadError` once, and is to be used no more then."""
         reading, self._reading = self._reading or self._read(), None
         try:
             element, self.seconds, self._latest, self._state = reading.result(self._patience)
@@ -149,9 +140,8 @@ class AheadIterator:
                     "an element of a dataset took so long that it is read again, and that none is "
                     "read ahead any more in this epoch"
                 )
-            self._ahead.failed = True
             self.close()
-            raise NotReadError from None
+            raise NotReadError from error
         finally:
             del reading  # an error refers to this frame, and would keep itself alive
         if self._left is not None:
