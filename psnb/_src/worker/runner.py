@@ -45,7 +45,7 @@ from psnb._src.utils.phases import COMMIT, stop_clock
 from psnb._src.utils.threads import Answer
 from psnb._src.worker.activity import Activity
 from psnb._src.worker.attempt import LoadedFunction, StepAttempt, StepsUnderWay
-from psnb._src.worker.context import Cancellation, Stop, WorkerContext, entered
+from psnb._src.worker.context import Stop, WorkerContext, entered
 from psnb._src.worker.lease_requests import ASK_TIMEOUT, LeaseInquiry
 from psnb._src.worker.link import NotebookLink, out_of_reach
 from psnb._src.worker.mail import PeerMessages
@@ -115,9 +115,15 @@ class ClosureRunner:
         )
         self._written_to = {opening.strategy}  # the strategies that the coordinator knows of
         # By closure, of those that have not ended: the loop adds, the thread that removes one ends
-        # it. All per-worker values that are made share a cancellation.
+        # it.
         self._closures: dict[int, StepsUnderWay] = {}
-        self._making = Cancellation()
+        self._making = WorkerContext(  # of all per-worker values that are made
+            *(opening.worker_index, opening.num_workers, self._worker, 1),
+            results.add_report,
+            mail=mail,
+        )
+        self._report_later = partial(results.add_report, urgent=False)
+        self._take_later = partial(results.add_taken, urgent=False)
         self._last = _LastCommit()
 
     def learn(self, workers: int) -> None:
@@ -149,7 +155,7 @@ class ClosureRunner:
 
     def stop_all(self) -> None:
         """Ask everything that runs to stop early."""
-        self._making.stop = Stop.EARLY
+        self._making.cancellation.stop = Stop.EARLY
         self.stop(list(self._closures), Stop.EARLY)
 
     def run(self, closure: int) -> None:
@@ -181,11 +187,22 @@ class ClosureRunner:
             counted=self._copies is None, sync_round=in_round, server_client=self._copies
         )
         alone = assignment.steps == 1
-        report = partial(self._results.add_taken, urgent=alone)
-        attempt = StepAttempt(function, assignment, updates, self._ask_lease, report)
+        note_taken = self._results.add_taken if alone else self._take_later
+        attempt = StepAttempt(function, assignment, updates, self._ask_lease, note_taken)
         under_way = False
         try:
-            context = self._context(steps, attempt, urgent=alone)
+            context = WorkerContext(
+                self._opening.worker_index,
+                self._opening.num_workers,
+                self._worker,
+                assignment.attempt,
+                self._results.add_report if alone else self._report_later,
+                steps,
+                attempt.requests,
+                self._mail,
+                assignment.number,
+                attempt.states,
+            )
             with Activity(function.activity), entered(context), buffered(updates):
                 value = attempt.call(self._resources)
             steps.over |= attempt.requests.ended and not updates  # a next one would find nothing
@@ -282,7 +299,7 @@ class ClosureRunner:
 
         def call() -> Any:
             function, args, kwargs = loads(definition.payload, self._resources.get)
-            with entered(self._context(self._making)):
+            with entered(self._making):
                 try:
                     return function(*args, **kwargs)
                 finally:
@@ -304,26 +321,6 @@ class ClosureRunner:
             where = f"while worker {self._worker!r} sent what it had learned"
             error = pack_error(raised, where)
         self._link.send(CopiesFlushed(error, staleness))
-
-    def _context(
-        self,
-        cancellation: Cancellation,
-        attempt: StepAttempt | None = None,
-        *,
-        urgent: bool = True,
-    ) -> WorkerContext:
-        return WorkerContext(
-            self._opening.worker_index,
-            self._opening.num_workers,
-            self._worker,
-            1 if attempt is None else attempt.assignment.attempt,
-            partial(self._results.add_report, urgent=urgent),
-            cancellation,
-            None if attempt is None else attempt.requests,
-            self._mail,
-            -1 if attempt is None else attempt.assignment.number,
-            None if attempt is None else attempt.states,
-        )
 
     def _commit_of(
         self, attempt: StepAttempt, steps: StepsUnderWay
