@@ -18,10 +18,7 @@ from psnb._src.protocol.messages import (
     TakenRange,
 )
 from psnb._src.worker.taken import TakenElements
-from psnb.errors import (
-    ClosureCancelledError,
-    DatasetError,
-)
+from psnb.errors import ClosureCancelledError, DatasetError
 
 LeaseInquiry = AskLease | BeginLease | ReturnLease
 

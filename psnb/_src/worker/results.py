@@ -15,12 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sized
 from contextlib import suppress
 
-from psnb._src.protocol.messages import (
-    ClosureResult,
-    ClosureResults,
-    Taken,
-    held_seconds,
-)
+from psnb._src.protocol.messages import ClosureResult, ClosureResults, Taken, held_seconds
 from psnb._src.worker.attempt import NO_TIME, StepAttempt
 from psnb._src.worker.lease_requests import joined
 from psnb._src.worker.reports import ReportedStates

@@ -24,21 +24,8 @@ from psnb._src.client.commit import UndecidedError
 from psnb._src.client.local.geo import LocalCopies
 from psnb._src.client.updates import Round, Updates, buffered
 from psnb._src.placement.layout import ShardId
+from psnb._src.protocol import messages
 from psnb._src.protocol.errors import pack_error
-from psnb._src.protocol.messages import (
-    AnnounceStrategies,
-    AskLease,
-    Assignment,
-    ClosureResult,
-    CopiesFlushed,
-    DefineResource,
-    ElementsTaken,
-    FlushUndecided,
-    KeepResult,
-    ReturnLease,
-    SessionOpening,
-    exchange_writer,
-)
 from psnb._src.protocol.packing import loads
 from psnb._src.server.commit_log import Commit, Part
 from psnb._src.utils.phases import COMMIT, stop_clock
@@ -59,7 +46,7 @@ LARGE_RESULT = 1 << 13
 """Bytes of a pickled result above which servers do not remember it beside the commit."""
 
 
-Unstarted = dict[int, tuple[LoadedFunction, Assignment]]
+Unstarted = dict[int, tuple[LoadedFunction, messages.Assignment]]
 """Closures that have not begun, by their ids."""
 
 
@@ -94,7 +81,7 @@ class ClosureRunner:
 
     def __init__(
         self,
-        opening: SessionOpening,
+        opening: messages.SessionOpening,
         server_client: CommServerClient,
         mail: PeerMessages,
         link: NotebookLink,
@@ -107,7 +94,7 @@ class ClosureRunner:
         self._link, self._results, self._resources = link, results, resources
         self._unstarted = unstarted
         name = opening.coordinator
-        writer = exchange_writer(name, opening.session)
+        writer = messages.exchange_writer(name, opening.session)
         self._copies = (
             None
             if opening.exchange is None
@@ -137,7 +124,7 @@ class ClosureRunner:
         """Whether closures are expected that have not ended."""
         return bool(self._closures)
 
-    def expect(self, function: LoadedFunction, assignment: Assignment) -> None:
+    def expect(self, function: LoadedFunction, assignment: messages.Assignment) -> None:
         """Note that a thread is going to run a closure."""
         self._closures[assignment.closure] = StepsUnderWay()
         self._unstarted[assignment.closure] = function, assignment
@@ -179,7 +166,7 @@ class ClosureRunner:
             self._server_client.flush()  # nothing of it is sent after its last commit
 
     def _run_step(
-        self, function: LoadedFunction, assignment: Assignment, steps: StepsUnderWay
+        self, function: LoadedFunction, assignment: messages.Assignment, steps: StepsUnderWay
     ) -> None:
         number = assignment.round
         in_round = None if number is None else Round(self._opening.strategy, number)
@@ -286,15 +273,15 @@ class ClosureRunner:
         if over and self._closures.pop(closure, None) is not None:  # no other thread has
             self._results.end(closure, steps.last, steps.phases)
 
-    def _without_effect(self, attempt: StepAttempt, error: BaseException) -> ClosureResult:
+    def _without_effect(self, attempt: StepAttempt, error: BaseException) -> messages.ClosureResult:
         """Return what says that a step has had no effect, or may have had none."""
         if isinstance(error, UndecidedError):
             return attempt.returned(error.commit[:2])
         taken = attempt.requests.taken.packed(self._resources.number_of)
-        self._link.send(ElementsTaken(attempt.assignment.closure, taken))
+        self._link.send(messages.ElementsTaken(attempt.assignment.closure, taken))
         return attempt.failed(error, self._worker)
 
-    def make(self, definition: DefineResource) -> None:
+    def make(self, definition: messages.DefineResource) -> None:
         """Make a per-worker value."""
 
         def call() -> Any:
@@ -315,12 +302,12 @@ class ClosureRunner:
             if self._copies is not None:
                 staleness = self._copies.exchange()
         except UndecidedError as raised:
-            self._link.send(FlushUndecided(raised.commit[:2]))
+            self._link.send(messages.FlushUndecided(raised.commit[:2]))
             return
         except BaseException as raised:  # a boundary, too
             where = f"while worker {self._worker!r} sent what it had learned"
             error = pack_error(raised, where)
-        self._link.send(CopiesFlushed(error, staleness))
+        self._link.send(messages.CopiesFlushed(error, staleness))
 
     def _commit_of(
         self, attempt: StepAttempt, steps: StepsUnderWay
@@ -348,20 +335,24 @@ class ClosureRunner:
         return commit, updates.parts()
 
     def _ask_lease(self, question: LeaseInquiry) -> Future[Any]:
-        in_order = isinstance(question, AskLease) and question.slot is not None
-        if in_order or isinstance(question, ReturnLease):
+        in_order = isinstance(question, messages.AskLease) and question.slot is not None
+        if in_order or isinstance(question, messages.ReturnLease):
             self._results.flush()  # what was taken before: the answer depends on it
         return self._link.ask(question)
 
-    def _announce(self, assignment: Assignment, updates: Updates, packed: bytes) -> bytes | None:
+    def _announce(
+        self, assignment: messages.Assignment, updates: Updates, packed: bytes
+    ) -> bytes | None:
         """Tell the coordinator what it must know before a commit; return the result for servers."""
         others = {shard.strategy for shard in updates.shards} - self._written_to
         large = len(packed) > LARGE_RESULT
         asked = []
         if others:
-            asked.append(self._link.ask(AnnounceStrategies(sorted(others))))
+            asked.append(self._link.ask(messages.AnnounceStrategies(sorted(others))))
         if large:
-            kept = KeepResult(assignment.closure, assignment.attempt, assignment.commit, packed)
+            kept = messages.KeepResult(
+                assignment.closure, assignment.attempt, assignment.commit, packed
+            )
             asked.append(self._link.ask(kept))
         for answer in asked:
             if not answer.result(ASK_TIMEOUT):

@@ -31,24 +31,7 @@ from psnb._src.client.server_client import reaching_by
 from psnb._src.dask_compat.plugins import be_worker, threads_of
 from psnb._src.dask_compat.reach import Comm
 from psnb._src.data.stages import StageLog, log_stages
-from psnb._src.protocol.messages import (
-    CancelClosures,
-    ChainsRead,
-    ClosureResults,
-    ClosuresReturned,
-    DefineResource,
-    FlushCopies,
-    RecallClosures,
-    ReleaseResources,
-    RevokeClosure,
-    RunClosures,
-    SessionOpening,
-    SignOfLife,
-    TakeAnswer,
-    ToWorker,
-    UseThreads,
-    WorkerLeaves,
-)
+from psnb._src.protocol import messages
 from psnb._src.utils.loops import LoopErrors
 from psnb._src.utils.stages import Stages
 from psnb._src.worker.activity import longest
@@ -155,7 +138,7 @@ class Session:
         comm: Comm,
         server_client: CommServerClient,
         mail: PeerMessages,
-        opening: SessionOpening,
+        opening: messages.SessionOpening,
     ) -> None:
         self._opening, self._server_client = opening, server_client
         self._link = NotebookLink(comm)
@@ -197,7 +180,7 @@ class Session:
         try:
             await self._link.open(self._threads_there)
             if self._leaving:
-                self._link.send(WorkerLeaves())
+                self._link.send(messages.WorkerLeaves())
             beats = asyncio.create_task(self._give_signs_of_life())
             while True:
                 self._receive(await self._link.receive())
@@ -216,7 +199,7 @@ class Session:
         that cannot be reached closes nothing.
         """
         self._leaving = True
-        self._link.send(WorkerLeaves())
+        self._link.send(messages.WorkerLeaves())
         self._results.flush()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._opening.drain):
@@ -245,11 +228,11 @@ class Session:
                 activity, seconds = longest(self._threads.idents())
                 if seconds < WORTH_TELLING:
                     activity, seconds = "", 0.0
-                self._link.send(SignOfLife(process.memory_info().rss, activity, seconds))
+                self._link.send(messages.SignOfLife(process.memory_info().rss, activity, seconds))
             with errors:
                 self._send_stages()
 
-    def _send_results(self, results: ClosureResults) -> None:
+    def _send_results(self, results: messages.ClosureResults) -> None:
         # Any thread. What was read comes first, so that it is there when the last result is; it is
         # large, so it does not come with every result.
         now = time.monotonic()
@@ -264,32 +247,32 @@ class Session:
         self._sent_stages = now
         new = {kind: each for kind, each in now.items() if sent.get(kind) != each}
         if new:
-            self._link.send(ChainsRead(new))
+            self._link.send(messages.ChainsRead(new))
 
-    def _receive(self, message: ToWorker) -> None:
+    def _receive(self, message: messages.ToWorker) -> None:
         match message:
-            case RunClosures():
+            case messages.RunClosures():
                 self._take(message)
-            case RecallClosures():
+            case messages.RecallClosures():
                 self._stop(message.closures, Stop.AFTER_STEP)
-            case CancelClosures():
+            case messages.CancelClosures():
                 self._stop(message.closures, Stop.EARLY)
-            case RevokeClosure():
+            case messages.RevokeClosure():
                 self._stop([message.closure], Stop.UNWRITTEN)
-            case TakeAnswer():
+            case messages.TakeAnswer():
                 self._link.take_answer(message)
-            case FlushCopies():
+            case messages.FlushCopies():
                 self._threads.put(self._runner.flush)
-            case UseThreads():
+            case messages.UseThreads():
                 self._threads.use(message.count or self._threads_there)
-            case DefineResource():
+            case messages.DefineResource():
                 self._resources.define(message.number)
                 self._threads.put(partial(self._runner.make, message))
-            case ReleaseResources():
+            case messages.ReleaseResources():
                 for number in message.numbers:
                     self._resources.discard(number)
 
-    def _take(self, message: RunClosures) -> None:
+    def _take(self, message: messages.RunClosures) -> None:
         if message.layout is not None:
             self._server_client.layouts.learn(message.layout)
         self._runner.learn(message.workers)
@@ -307,4 +290,4 @@ class Session:
         """Return those that are not begun, and ask the others to stop."""
         if returned := self._runner.stop(closures, how):
             self._results.expect(-len(returned))
-            self._link.send(ClosuresReturned(returned))
+            self._link.send(messages.ClosuresReturned(returned))

@@ -14,11 +14,7 @@ from typing import Any, NamedTuple
 from psnb._src.protocol.packing import dumps
 from psnb._src.utils.ownership import owned
 from psnb._src.utils.text import counted
-from psnb.errors import (
-    ClosureInputError,
-    ConfigurationError,
-    SerializationError,
-)
+from psnb.errors import ClosureInputError, ConfigurationError, SerializationError
 
 MOST_BYTES = 8 << 20
 """Bytes of elements that are kept of one closure; one that takes more loses all."""
