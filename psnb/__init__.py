@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from psnb._src.coordinator.closures.completion import as_completed
     from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
     from psnb._src.coordinator.coordinator import ClusterCoordinator
-    from psnb._src.coordinator.datasets.values import PerWorkerValues
     from psnb._src.coordinator.resume import Attached, CheckpointManager, Resumed, attach, resume
+    from psnb._src.coordinator.values import PerWorkerValues
     from psnb._src.models.export.loaded import LoadedModel, load_model
     from psnb._src.models.export.writing import export
     from psnb._src.monitor.events import Event, EventKind
@@ -170,7 +170,7 @@ _PLACES = {
     "coordinator.closures.remote_value": ("ClosureStatus", "RemoteValue"),
     "coordinator.closures.completion": ("as_completed",),
     "coordinator.coordinator": ("ClusterCoordinator",),
-    "coordinator.datasets.values": ("PerWorkerValues",),
+    "coordinator.values": ("PerWorkerValues",),
     "models.export.loaded": ("LoadedModel", "load_model"),
     "models.export.writing": ("export",),
     "protocol.modes": ("Async", "BoundedStaleness", "Geo", "Sync"),

@@ -14,6 +14,7 @@ import time
 import numpy as np
 
 import psnb
+from psnb._src.coordinator.coordinator import coordinator_core
 from psnb._src.monitor.publisher import Publisher
 
 TURNS, SECONDS = 15, 1.0
@@ -48,7 +49,7 @@ def main() -> None:
         alone, watched = [], []
         for _ in range(TURNS):
             alone.append(throughput())
-            publisher = Publisher(coordinator._view, json.dumps, "psnb-watching")
+            publisher = Publisher(coordinator_core(coordinator), json.dumps, "psnb-watching")
             publisher.start()
             watched.append(throughput())
             publisher.stop()

@@ -60,7 +60,7 @@ for _ in range(100):
 def test_a_set_up_cell_that_runs_again_ends_what_it_has_made_before(small: Client) -> None:
     notebook: dict[str, Any] = {"psnb": psnb, "time": time}
     exec(SET_UP, notebook)
-    before = coordinators.view_of(notebook["coordinator"])._queue  # it keeps nobody alive
+    before = coordinators.coordinator_core(notebook["coordinator"])._queue  # it keeps nobody alive
     exec(SET_UP, notebook)
     gc.collect()
     wait_until(lambda: before.statistics().closed, "the first coordinator has ended")
@@ -94,7 +94,7 @@ def test_a_link_leads_only_where_there_is_a_dashboard(small: Client) -> None:
     assert dashboard_link(small) == ""
     assert "http" not in small._repr_html_()
     with psnb.ParameterServerStrategy(small) as strategy:
-        view = coordinators.view_of(psnb.ClusterCoordinator(strategy))
+        view = coordinators.coordinator_core(psnb.ClusterCoordinator(strategy))
         assert view.identity()["dashboard"] == ""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from psnb import as_completed
-from psnb._src.coordinator.broadcast import BroadcastCalls
+from psnb._src.coordinator.broadcast import Broadcasts
 from psnb._src.coordinator.closures import completion, remote_value
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
 from psnb._src.coordinator.datasets.epoch import run_in_order
@@ -45,21 +45,21 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psnb._src.coordinator.datasets.epoch._LOOK_AGAIN", 0.02)
 
 
-class Services:
+class Core:
     """What datasets need of a coordinator; all that is scheduled is one remote value."""
 
+    count = 1
+
     def __init__(self, queue: ClosureQueue, remote: RemoteValue) -> None:
-        self.inbox, self.remote = queue.inbox, remote
-        self.pinned = BroadcastCalls(self.schedule, lambda: {"a"}, queue)
+        self.queue, self.remote = queue, remote
+        self.membership = self.saving = self
+        self.broadcasts = Broadcasts(self.schedule, lambda: {"a"}, queue)
 
     def schedule(self, *_: object) -> RemoteValue:
         return self.remote
 
     def progress(self, *_: object) -> Any:
         return contextlib.nullcontext()
-
-    def workers(self) -> int:
-        return 1
 
     poll = wake = staticmethod(bool)
 
@@ -80,24 +80,24 @@ WAITS: dict[str, Callable[[ClosureQueue, RemoteValue], object]] = {
     "as_completed in time": lambda queue, remote: next(as_completed([remote], DEADLINE)),
     "join": lambda queue, remote: queue.join(),
     "map_splits": lambda queue, remote: map_splits(
+        Core(queue, remote),  # type: ignore[arg-type]
         abs,
         splits(),
-        Services(queue, remote),
-        shown=False,  # type: ignore[arg-type]
+        shown=False,
     ),
     "in memory": lambda queue, remote: _LoadInProgress(
-        SimpleNamespace(),
+        Core(queue, remote),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
         0,
         1,
-        Services(queue, remote),  # type: ignore[arg-type]
     ).wait(),
-    "on each worker": lambda queue, remote: Services(queue, remote).pinned.run([("a", abs, ())]),
+    "on each worker": lambda queue, remote: Core(queue, remote).broadcasts.run([("a", abs, ())]),
     "in order": lambda queue, remote: [
         each.fetch()
         for each in run_in_order(
+            Core(queue, remote),  # type: ignore[arg-type]
             iter([1]),
             lambda _: remote,
-            Services(queue, remote),  # type: ignore[arg-type]
         )
     ],
 }

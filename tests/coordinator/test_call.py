@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from psnb._src.coordinator.closures.call import keyword, positional
-from psnb._src.coordinator.datasets.values import PerWorkerIterator, ResourceRegistry
+from psnb._src.coordinator.values import PerWorkerIterator, ResourceRegistry
 from psnb.errors import ConfigurationError
 
 

@@ -15,7 +15,7 @@ import pytest
 from psnb import errors
 from psnb._src.coordinator.closures.functions import FunctionRegistry
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue, check_transition
-from psnb._src.coordinator.datasets.values import (
+from psnb._src.coordinator.values import (
     PerWorkerDataset,
     PerWorkerValues,
     ResourceRegistry,

@@ -10,16 +10,19 @@ from typing import Any
 import pytest
 
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
-from psnb._src.coordinator.datasets.epoch import EpochServices, run_epoch, run_in_order
+from psnb._src.coordinator.datasets.epoch import run_epoch, run_in_order
 from psnb._src.utils.inbox import Inbox
 from tests.conftest import wait_until
 from tests.coordinator.queues import TIMEOUT, Inline, in_thread
 
 
 class Epoch:
-    """An epoch that is over when it is told so, and what was scheduled for it."""
+    """An epoch that is over when it is told so, its coordinator, and what was scheduled for it."""
+
+    count, epoch = 2, 1
 
     def __init__(self) -> None:
+        self.queue = self.membership = self.saving = self.leases = self
         self.loop = Inline()
         self.inbox = Inbox(self.loop, nullcontext)  # type: ignore[arg-type]
         self.over = False
@@ -41,20 +44,20 @@ class Epoch:
     def unread(self) -> bool:
         return not self.over
 
-    def slots(self) -> list[int]:
+    def slots(self, epoch: int) -> list[int]:
         return [] if self.over else self.left
 
-    def suits(self, worker: object, slot: int | None = None) -> bool:
-        return True
+    def withdraw(self, chooser: object, why: str) -> None:
+        self.withdrawn.append(why)
 
     @contextmanager
     def filling(self) -> Iterator[None]:
         self.rounds.append([])
         yield
 
-    def schedule(self, chooser: object, slot: int | None) -> RemoteValue:
-        if slot is not None:
-            self.rounds[-1].append(slot)
+    def schedule(self, fn: object, args: object, kwargs: object, how: Any) -> RemoteValue:
+        if how is not None and how.slot is not None:
+            self.rounds[-1].append(how.slot)
         self.before.append(len(self.ended))
         self.scheduled.append(RemoteValue(self.inbox))
         return self.scheduled[-1]
@@ -69,34 +72,27 @@ class Epoch:
 
         self.loop.do(end)
 
-    def services(self) -> EpochServices:
-        return EpochServices(
-            self.poll,
-            lambda chooser, why: self.withdrawn.append(why),
-            self.filling,
-            lambda: 2,
-            self.woken.set,
-            self.inbox,
-        )
+    def wake(self) -> None:
+        self.woken.set()
 
     def run(self) -> None:
+        def wanted(waiting: int) -> bool:
+            return len(self.ended) + waiting < self.wanted
+
+        core: Any = self
         for remote in run_epoch(
-            self,  # type: ignore[arg-type]
-            self.schedule,
-            self.services(),
-            self.watch,
-            lambda waiting: len(self.ended) + waiting < self.wanted,
+            core, abs, core, (), {}, wanted=None if self.round_size else wanted, watch=self.watch
         ):
             self.ended.append(remote)
 
     def run_in_order(self, count: int, round_size: int | None = None) -> None:
+        core: Any = self
         elements = iter(range(count))
-        for remote in run_in_order(
-            elements,
-            lambda element: self.schedule(element, None),
-            self.services(),
-            round_size,
-        ):
+
+        def schedule(element: int) -> RemoteValue:
+            return self.schedule(abs, (element,), {}, None)
+
+        for remote in run_in_order(core, elements, schedule, round_size):
             self.ended.append(remote)
 
 
@@ -172,17 +168,6 @@ def test_a_round_is_scheduled_at_once_when_the_one_before_has_ended() -> None:
     epoch.end(3, 4, 5)
     running.result(TIMEOUT)
     assert epoch.rounds[:2] == [[0, 1, 2], [0, 2, 0]]
-
-
-def test_a_round_has_no_more_closures_than_are_wanted() -> None:
-    epoch = Epoch()
-    epoch.round_size, epoch.left, epoch.wanted = 2, [0, 1], 3
-    running = in_thread(epoch.run)
-    for first in (0, 2):
-        wait_until(lambda: len(epoch.scheduled) > first, "the next round")  # noqa: B023
-        epoch.end(*range(first, len(epoch.scheduled)))
-    running.result(TIMEOUT)
-    assert epoch.rounds == [[0, 1], [0]]
 
 
 def test_closures_of_elements_are_yielded_in_order_and_the_next_takes_the_place_of_each() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from psnb import errors
 from psnb._src.coordinator.closures.remote_value import ClosureStatus
-from psnb._src.coordinator.datasets.values import fetched
 from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.coordinator.values import fetched
 from psnb._src.monitor.events import EventKind, EventLog
 from tests.coordinator.queues import (
     TIMEOUT,

@@ -6,27 +6,20 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from psnb._src.checkpoint.save_schedule import SaveSchedule
-from psnb._src.coordinator.saving import Saving
+from psnb._src.coordinator.saving import Saves, Saving
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.statistics import CheckpointStatistics
 from psnb.errors import CheckpointError, CoordinatorClosedError
 from tests.conftest import wait_until
 
 
-class Closures:
-    """So many have completed."""
-
-    completed = 0
-
-
-class Saver:
+class Manager:
     """Counts its saves."""
-
-    save_timeout = 300.0
 
     def __init__(self, directory: str = "there") -> None:
         self.directory = Path(directory)
@@ -44,10 +37,14 @@ class Scene:
     """A manager that saves after each closure."""
 
     def __init__(self) -> None:
-        self.events, self.closures, self.saver = EventLog(), Closures(), Saver()
-        self.rhythm = SaveSchedule(None, 1, now=0.0)
-        self.saving = Saving(self.events, self.closures)
-        self.saving.use(self.saver, self.rhythm)
+        self.events, self.completed, self.saver = EventLog(), 0, Manager()
+        self.saving = Saving(self.events)
+        self.schedule = self.use(self.saver)
+
+    def use(self, manager: Any, steps: int | None = 1) -> SaveSchedule:
+        schedule = SaveSchedule(None, steps, now=0.0)
+        self.saving.use(Saves(manager, schedule, lambda: self.completed, 300.0))
+        return schedule
 
     def poll(self) -> None:
         """Poll, and wait for what that begins."""
@@ -69,7 +66,7 @@ def scene() -> Scene:
 
 def test_a_save_that_is_due_begins_with_a_poll_and_not_before(scene: Scene) -> None:
     scene.poll()
-    scene.closures.completed = 1
+    scene.completed = 1
     assert scene.saver.saves == 0
     scene.poll()
     assert scene.saver.saves == 1
@@ -86,10 +83,10 @@ def test_polling_does_not_wait_and_begins_no_second_save(scene: Scene) -> None:
         begun.set()
         assert end.wait(10)
 
-    scene.saver.on_save, scene.closures.completed = on_save, 1
+    scene.saver.on_save, scene.completed = on_save, 1
     scene.saving.poll()
     assert begun.wait(10)
-    scene.closures.completed = 5
+    scene.completed = 5
     scene.saving.poll()
     assert len(saving_threads()) == 1
     end.set()
@@ -108,15 +105,15 @@ def test_a_failure_is_reported_once_and_tried_again_later_and_success_is_reporte
         raise OSError("no space left")
 
     def again() -> None:
-        scene.rhythm._not_before = 0.0  # the pause is over
+        scene.schedule._not_before = 0.0  # the pause is over
         scene.poll()
 
-    scene.saver.on_save, scene.closures.completed = fails, 1
+    scene.saver.on_save, scene.completed = fails, 1
     scene.poll()
-    assert not scene.rhythm.due(0.0, 9)  # not at once
+    assert not scene.schedule.due(0.0, 9)  # not at once
     again()
     again()
-    assert scene.rhythm.failures == 3
+    assert scene.schedule.failures == 3
     (told,) = scene.told(EventKind.CHECKPOINT_FAILED)
     assert "OSError: no space left; that was in 'there'" in told
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [told]
@@ -124,7 +121,7 @@ def test_a_failure_is_reported_once_and_tried_again_later_and_success_is_reporte
     again()
     (told,) = scene.told(EventKind.CHECKPOINT_SAVED)
     assert "after 3 attempts that failed" in told
-    scene.closures.completed = 2
+    scene.completed = 2
     scene.poll()
     assert "attempts" not in scene.told(EventKind.CHECKPOINT_SAVED)[-1]
 
@@ -133,7 +130,7 @@ def test_the_reason_of_a_failure_is_shown_though_all_of_it_is_too_long(scene: Sc
     def fail() -> None:
         raise CheckpointError(f"server 0 cannot write it: No space left on device; {'x' * 500}")
 
-    scene.saver.on_save, scene.closures.completed = fail, 1
+    scene.saver.on_save, scene.completed = fail, 1
     scene.saver.directory = Path("/a" * 100)
     scene.poll()
     (told,) = scene.told(EventKind.CHECKPOINT_FAILED)
@@ -142,15 +139,15 @@ def test_the_reason_of_a_failure_is_shown_though_all_of_it_is_too_long(scene: Sc
 
 
 def test_of_the_managers_of_a_directory_only_the_last_saves_by_itself(scene: Scene) -> None:
-    other, newer = Saver("elsewhere"), Saver()
-    scene.saving.use(other, SaveSchedule(None, 1, now=0.0))
-    scene.saving.use(newer, SaveSchedule(None, 1, now=0.0))
-    scene.closures.completed = 1
+    other, newer = Manager("elsewhere"), Manager()
+    scene.use(other)
+    scene.use(newer)
+    scene.completed = 1
     scene.poll()
     assert (scene.saver.saves, other.saves, newer.saves) == (0, 1, 1)
-    scene.saving.use(Saver(), SaveSchedule(None, None, now=0.0))
-    scene.saving.use(Saver("elsewhere"), SaveSchedule(None, None, now=0.0))
-    scene.closures.completed = 2
+    scene.use(Manager(), None)
+    scene.use(Manager("elsewhere"), None)
+    scene.completed = 2
     scene.poll()
     assert (other.saves, newer.saves) == (1, 1)
 
@@ -159,18 +156,18 @@ def test_what_one_manager_cannot_save_another_one_does(scene: Scene) -> None:
     def fails() -> None:
         raise OSError
 
-    other = Saver("elsewhere")
+    other = Manager("elsewhere")
     scene.saver.on_save = fails
-    scene.saving.use(other, SaveSchedule(None, 1, now=0.0))
-    scene.closures.completed = 1
+    scene.use(other)
+    scene.completed = 1
     scene.poll()
-    assert (scene.rhythm.failures, other.saves) == (1, 1)
+    assert (scene.schedule.failures, other.saves) == (1, 1)
 
 
 def test_a_save_that_a_close_overtakes_is_no_failure(scene: Scene) -> None:
     def closed() -> None:
         raise CoordinatorClosedError("the strategy was closed")
 
-    scene.saver.on_save, scene.closures.completed = closed, 1
+    scene.saver.on_save, scene.completed = closed, 1
     scene.poll()
     assert scene.told(EventKind.CHECKPOINT_FAILED) == []

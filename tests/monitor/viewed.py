@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from psnb._src.monitor.counters import Staleness
-from psnb._src.monitor.events import Event
+from psnb._src.monitor.events import Event, EventKind
 from psnb._src.monitor.protocol import CommandName, Identity
 from psnb._src.monitor.statistics import ServerStatistics, Statistics, WorkerStatistics
 from psnb._src.monitor.viewed import OptimizerState, Records
@@ -35,7 +35,6 @@ class FakeViewed:
         self.error: Exception | None = None
         self.asked = threading.Semaphore(0)  # Released at each look at it.
         self.done: list[tuple[Any, ...]] = []
-        self.told: list[str] = []
         self.refused: dict[CommandName, str] = {}
         self.rates: dict[str, OptimizerState] = {"users": OptimizerState("Adagrad", 0.5)}
 
@@ -70,37 +69,20 @@ class FakeViewed:
     def watch(self) -> None:
         pass
 
-    def pause(self) -> None:
-        self._do("pause")
+    def command(self, name: CommandName) -> Callable[..., Any]:
+        def do(timeout: float | None = None, **arguments: Any) -> Any:
+            if self.error is not None:
+                raise self.error
+            self.done.append((name, *arguments.values()))
+            return {"cancel_queued": 1234, "checkpoint": Path("here") / "checkpoint-1"}.get(name)
 
-    def resume(self) -> None:
-        self._do("resume")
+        return do
 
-    def drain(self, timeout: float | None = None) -> None:
-        self._do("drain")
-
-    def cancel_queued(self) -> int:
-        self._do("cancel_queued")
-        return 1234
-
-    def stop_training(self) -> None:
-        self._do("stop_training")
-
-    def checkpoint(self) -> Path:
-        self._do("checkpoint")
-        return Path("here") / "checkpoint-1"
-
-    def set_learning_rate(self, parameter: str, value: float) -> None:
-        self._do("set_learning_rate", parameter, value)
-
-    def add_worker(self) -> None:
-        self._do("add_worker")
-
-    def retire_worker(self, worker: str) -> None:
-        self._do("retire_worker", worker)
-
-    def note_command(self, message: str) -> None:
-        self.told.append(message)
+    @property
+    def told(self) -> list[str]:
+        """The commands that were noted."""
+        every = self.records.events.all()
+        return [each.message for each in every if each.kind is EventKind.COMMAND_GIVEN]
 
     def set(self, **changes: Any) -> None:
         self.now = replace(self.now, **changes)
@@ -111,11 +93,6 @@ class FakeViewed:
             pass
         for _ in range(count):
             assert self.asked.acquire(timeout=DEADLINE), "the publisher does not look"
-
-    def _do(self, *what: Any) -> None:
-        if self.error is not None:
-            raise self.error
-        self.done.append(what)
 
 
 def reporting(*values: float) -> FakeViewed:

@@ -17,7 +17,7 @@ import psnb
 import psnb.data
 import psnb.metrics
 from psnb._src.coordinator.datasets.partitioned import PartitionedDataset
-from psnb._src.coordinator.datasets.values import PerWorkerIterator
+from psnb._src.coordinator.values import PerWorkerIterator
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.utils.foreign_names import FOREIGN, FOREIGN_ARGUMENTS, SaysWhatToUse
 from psnb._src.worker.resources import SharedIterator

@@ -212,6 +212,7 @@ class FolderManager(FixedAttributes):
         as of a later moment: the snapshots of the other servers are of a moment that is over.
         """
         pause, left = 0.0, _ATTEMPTS
+        more = self._more.copy()  # now: who adds it may be gone before closures have ended
         while True:
             left -= 1
             deep = self._base is not None and self._base.depth + 1 >= self._full_every
@@ -219,7 +220,7 @@ class FolderManager(FixedAttributes):
                 self._strategy.prepare_snapshots()
                 began = time.monotonic()
                 with nullcontext() if self._barrier is None else self._barrier(timeout):
-                    content, run = self._content(metadata), self._run()
+                    content, run = self._content(metadata, more), self._run()
                     taken = self._strategy.snapshots(self._since(base))
                 pause += 0.0 if self._barrier is None else time.monotonic() - began
                 try:
@@ -324,13 +325,13 @@ class FolderManager(FixedAttributes):
         finally:
             self._more.remove(state)
 
-    def _content(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def _content(self, metadata: Mapping[str, Any], more: Sequence[State]) -> dict[str, Any]:
         # In another thread: users' functions, which an interrupt must not wait for.
         content: dict[str, Any] = {}
         if self._state is not None:
             content |= checked_metadata(run_in_thread(self._state))
         content |= checked_metadata(metadata)
-        for each in self._more.copy():
+        for each in more:
             content |= checked_metadata(run_in_thread(each))
         return content
 

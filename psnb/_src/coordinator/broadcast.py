@@ -1,4 +1,4 @@
-"""BroadcastCalls: calls to given workers, before all queued closures, each once at most."""
+"""Broadcasts: calls to given workers, before all queued closures, each once at most."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from psnb._src.coordinator.closures.options import ScheduleOptions, WorkerPredicate
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue, require_progress
 from psnb._src.coordinator.queue import ClosureQueue
-from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.packing import PerWorkerReference
 from psnb._src.utils.tracebacks import timed_out
 from psnb._src.worker.context import worker_index
@@ -25,7 +24,7 @@ Call = tuple[str, Callable[..., Any], tuple[Any, ...]]
 """A worker's name, a function and its arguments."""
 
 
-class BroadcastCalls:
+class Broadcasts:
     """Makes calls on given workers and waits for them. Thread-safe.
 
     A call that fails cancels nothing, and `join` does not raise its error. Calls that are no longer
@@ -34,7 +33,7 @@ class BroadcastCalls:
     Parameters
     ----------
     schedule : callable
-        Schedules a function with arguments and options.
+        `CoordinatorCore.schedule`.
     worker_names : callable
         Returns which workers there are at the moment.
     queue : ClosureQueue
@@ -43,19 +42,15 @@ class BroadcastCalls:
 
     def __init__(
         self,
-        schedule: Callable[[Callable[..., Any], tuple[Any, ...], ScheduleOptions], RemoteValue],
+        schedule: Callable[..., RemoteValue],
         worker_names: Callable[[], set[str]],
         queue: ClosureQueue,
     ) -> None:
         self._schedule, self.worker_names, self._queue = schedule, worker_names, queue
 
-    def withdraw(self, chooser: WorkerPredicate, reason: str) -> None:
-        """Cancel the closures that wait for a worker chosen by this function object."""
-        self._queue.withdraw(chooser, reason)
-
     def run(
         self, calls: Sequence[Call], timeout: float | None = None, *, all_or_none: bool = False
-    ) -> list[RemoteValue | None]:
+    ) -> list[tuple[str, RemoteValue | None]]:
         """Make calls and wait until all have ended.
 
         Parameters
@@ -69,8 +64,9 @@ class BroadcastCalls:
 
         Returns
         -------
-        list of RemoteValue or None
-            In the order of the calls; None for those whose worker has left before they ended.
+        list of tuple
+            In the order of the calls the worker and the remote value; None for one whose worker has
+            left before it ended.
 
         Raises
         ------
@@ -80,14 +76,14 @@ class BroadcastCalls:
             If all that are left wait for a server that does not respond.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        choosers = {worker: _chooser(worker) for worker, _, _ in calls}
+        choosers = {worker: _chooser(worker) for worker, _, _ in calls}  # one object for each
         gone: set[str] = set()
         remotes: list[RemoteValue] = []
         try:
             for worker, function, args in calls:
                 # No retries: a new worker has got new values.
                 options = ScheduleOptions(0, _FIRST, choosers[worker], detached=True)
-                remotes.append(self._schedule(function, args, options))
+                remotes.append(self._schedule(function, args, {}, options))
             while not self._all_ended(remotes, end):
                 if all_or_none and any(each.status is ClosureStatus.FAILED for each in remotes):
                     for chooser in choosers.values():
@@ -103,10 +99,21 @@ class BroadcastCalls:
         finally:
             for chooser in choosers.values():
                 self._queue.withdraw(chooser, "it is not waited for any more")
-        return [
-            None if call[0] in gone and remote.status is not ClosureStatus.COMPLETED else remote
-            for call, remote in zip(calls, remotes, strict=True)
-        ]
+        ended = [(worker, each) for (worker, *_), each in zip(calls, remotes, strict=True)]
+        done = ClosureStatus.COMPLETED
+        lost = {each for worker, each in ended if worker in gone and each.status is not done}
+        return [(worker, None if each in lost else each) for worker, each in ended]
+
+    def ask(
+        self, value: PerWorkerReference, question: Callable[[Any], Any], timeout: float | None
+    ) -> list[Any]:
+        """Return what a function says of each worker's value, in the order of workers' index.
+
+        Errors name the function.
+        """
+        calls = [(name, read_value, (value, question)) for name in sorted(self.worker_names())]
+        pairs = [remote.fetch() for _, remote in self.run(calls, timeout) if remote is not None]
+        return [each for _, each in sorted(pairs, key=lambda pair: pair[0])]
 
     def _all_ended(self, remotes: list[RemoteValue], end: float | None) -> bool:
         left = _PATIENCE if end is None else min(_PATIENCE, max(0.0, end - time.monotonic()))
@@ -117,34 +124,7 @@ class BroadcastCalls:
 
 
 def _chooser(name: str) -> WorkerPredicate:
-    def has_name(worker: WorkerStatistics) -> bool:
-        return worker.name == name
-
-    return has_name
-
-
-def fetch_per_worker(
-    value: PerWorkerReference,
-    question: Callable[[Any], Any],
-    timeout: float | None,
-    pinned: BroadcastCalls,
-) -> list[Any]:
-    """Return what a function says of the value of each worker, in the order of the workers' index.
-
-    Parameters
-    ----------
-    value : PerWorkerReference
-        What to read.
-    question : callable
-        What is called with it on each worker; errors name it.
-    timeout : float or None
-        Seconds to wait at most.
-    pinned : BroadcastCalls
-        Calls the workers.
-    """
-    calls = [(name, read_value, (value, question)) for name in sorted(pinned.worker_names())]
-    pairs = [remote.fetch() for remote in pinned.run(calls, timeout) if remote is not None]
-    return [each for _, each in sorted(pairs, key=lambda pair: pair[0])]
+    return lambda worker: worker.name == name
 
 
 def read_value(value: Any, question: Callable[[Any], Any]) -> tuple[int, Any]:

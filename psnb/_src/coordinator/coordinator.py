@@ -1,95 +1,50 @@
 """ClusterCoordinator: the notebook's side of scheduling.
 
-It makes the parts and joins them: the queue (what waits and runs), the membership (a connection for
-each worker, on the Dask client's event loop), the registries of functions and per-worker values,
-and the view that dashboards read (`CoordinatorView`). It starts no thread of its own; its methods
-may be called from any thread but the event loop's, also while another one is blocked in ``join``.
-
-A coordinator that is no longer referenced is ended by its finalizer. The parts, and the strategy's
-core, may hold each other and be held by the event loop, but none of them holds the coordinator.
+Its parts are those of `CoordinatorCore`, which it joins to a strategy and to panels. It starts no
+thread of its own; its methods may be called from any thread but the event loop's, also while
+another one is blocked in ``join``. One that is no longer referenced is ended by its finalizer.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from psnb._src.cluster.resizing import add_worker
-from psnb._src.coordinator.broadcast import BroadcastCalls, fetch_per_worker
-from psnb._src.coordinator.closures.call import NO_ARGUMENTS, keyword, pack_call, positional
-from psnb._src.coordinator.closures.functions import FunctionRegistry
-from psnb._src.coordinator.closures.options import (
-    DEFAULT_RETRIES,
-    Pin,
-    ScheduleOptions,
-    WorkerPredicate,
-    options,
-)
-from psnb._src.coordinator.closures.remote_value import RemoteValue, StepValues
-from psnb._src.coordinator.datasets.epoch import MOST_RESULTS, MOST_STEPS, EpochServices, run_epoch
-from psnb._src.coordinator.datasets.leased import Epochs, LeasedDataset, LeasedIterator
+from psnb._src.cluster.resizing import add_worker, retire_worker
+from psnb._src.coordinator.closures.call import keyword, positional
+from psnb._src.coordinator.closures.options import DEFAULT_RETRIES, Pin, options
+from psnb._src.coordinator.closures.remote_value import RemoteValue
+from psnb._src.coordinator.core import CoordinatorCore
+from psnb._src.coordinator.datasets.epoch import run_epoch
+from psnb._src.coordinator.datasets.leased import LeasedDataset, LeasedIterator
 from psnb._src.coordinator.datasets.partitioned import PartitionedDataset, make_dataset_of
-from psnb._src.coordinator.datasets.values import (
-    PerWorkerDataset,
-    PerWorkerValues,
-    ResourceRegistry,
-    fetched,
-)
-from psnb._src.coordinator.datasets.whole_splits import DatasetServices, map_splits
-from psnb._src.coordinator.queue import ClosureQueue
-from psnb._src.coordinator.rerun import pickled_call
-from psnb._src.coordinator.saving import Saving
-from psnb._src.coordinator.scheduling.gates import gate_for
-from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.leases import Progress
-from psnb._src.coordinator.scheduling.scheduler import QueueStatistics, Scheduler
-from psnb._src.coordinator.scheduling.work import Numbers, Work
-from psnb._src.coordinator.settings import (
-    DEFAULT_QUEUE_SIZE,
-    SavedRun,
-    SavingSettings,
-    Settings,
-    versions,
-)
+from psnb._src.coordinator.settings import DEFAULT_QUEUE_SIZE, Settings
 from psnb._src.coordinator.timeouts import DRAIN, HEARTBEAT, StartDelay, Timeouts
-from psnb._src.coordinator.view import CoordinatorView
-from psnb._src.coordinator.workers.executor import Executor
-from psnb._src.coordinator.workers.membership import Membership
-from psnb._src.coordinator.workers.resolve import Resolver
-from psnb._src.coordinator.workers.services import Services
-from psnb._src.dask_compat.reach import event_loop, scheduler_identity
+from psnb._src.coordinator.values import PerWorkerDataset, PerWorkerValues, fetched
 from psnb._src.jupyter_compat import in_notebook
 from psnb._src.metrics.metric import MetricStates
-from psnb._src.monitor.display import LiveView
 from psnb._src.monitor.events import Event
-from psnb._src.monitor.failures import Failure, FailureLog
+from psnb._src.monitor.failures import Failure
 from psnb._src.monitor.html.lists import Events, Failures, Phases
 from psnb._src.monitor.links.panels import connect_panels
-from psnb._src.monitor.progress_line import ProgressLine, WorkDone, wanted
 from psnb._src.monitor.statistics import Statistics
 from psnb._src.monitor.training_clock import TrainingClock
-from psnb._src.monitor.viewed import Records
-from psnb._src.protocol.dask_futures import GivenFutures
-from psnb._src.protocol.errors import unpack_error
-from psnb._src.protocol.modes import Geo, Sync
 from psnb._src.protocol.notebook_only import NotebookOnly
 from psnb._src.server.schedules import LearningRate
-from psnb._src.strategy.core import Fences, StrategyCore
+from psnb._src.strategy.core import Fences
 from psnb._src.strategy.draining import LastSave
 from psnb._src.strategy.strategy import ParameterServerStrategy, coordinators_of, core_of
 from psnb._src.utils.checks import integer
 from psnb._src.utils.foreign_names import FixedAttributes
 from psnb._src.utils.interrupts import uninterrupted
-from psnb._src.utils.labels import Labels, check_label
+from psnb._src.utils.labels import check_label
 from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.stages import Stages
 from psnb._src.utils.text import shown
@@ -97,14 +52,6 @@ from psnb.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_labels = Labels()
-
-
-@uninterrupted  # except while it waits; also when the coordinator is collected
-def _end(queue: ClosureQueue, membership: Membership) -> None:
-    queue.close()
-    membership.close()
 
 
 class ClusterCoordinator(NotebookOnly, FixedAttributes):
@@ -200,12 +147,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             made = object.__new__(cls)
             made._assemble(strategy, settings)
             # Not of the coordinator itself, which may be collected.
-            resolver, queue = made._resolver, made._queue
-
-            def fences() -> Fences:
-                return resolver.fences(queue.closed_attempts())
-
-            return made, fences, made._view.save_last
+            return made, made._core.fences, made._core.save_last
 
         one = core_of(strategy).one_coordinator(make, coordinators_of(strategy))
         one.settings.require(settings)
@@ -213,47 +155,11 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
 
     def _assemble(self, strategy: ParameterServerStrategy, settings: Settings) -> None:
         self.strategy, self.settings = strategy, settings
-        core, records = core_of(strategy), Records.empty(unpack_error)
-        round_size = strategy.mode.closures if isinstance(strategy.mode, Sync) else None
-        self._functions, self._leases = FunctionRegistry(core.uploads), LeaseRegistry(round_size)
-        self._resources = ResourceRegistry(self._fetch_per_worker)
-        scheduler = Scheduler(
-            records.events, gate_for(strategy.mode), self._leases, ended=core.ended
-        )
-        self._queue = ClosureQueue(settings.max_queue_size, scheduler, event_loop(strategy.client))
-        self._resolver = Resolver(scheduler, core, self._leases, isinstance(strategy.mode, Geo))
-        services = Services(
-            scheduler,
-            self._resources,
-            self._leases,
-            self._resolver,
-            records,
-            settings.timeouts,
-            settings.start_delay,
-            strategy.mode,
-            core.name,
-            core.what_is_lost,
-        )
-        self._membership = Membership(strategy.client, core.closure_workers, services)
-        self._cancel = self._membership.cancel  # one object for all remote values
-        core.servers.on_end = self._membership.give_up
-        # Weakly: failures are the user's, who may keep one for longer than the strategy.
-        failed = partial(_note, records.failures, self._resources, weakref.ref(core))
-        answer = self._queue.inbox.look
-        executor = Executor(scheduler, self._membership, core, records, failed, answer)
-        scheduler.carry_out = executor.carry_out
-        self._resources.attach(self._membership.wake_all)
-        self._ids, self._numbers = itertools.count(), Numbers()
-        self._ended_before = self._next_before = 0
-        label = _labels.take(settings.name or strategy.name, self)
-        self._saving = Saving(records.events, self._queue)
-        self._view = CoordinatorView(
-            label, core, self._queue, self._membership, records, self._saving
-        )
-        self._live = LiveView()
-        self._finalizer = weakref.finalize(self, _end, self._queue, self._membership)
+        label = settings.name or strategy.name
+        self._core = CoordinatorCore(self, core_of(strategy), strategy.mode, settings, label)
+        self._finalizer = weakref.finalize(self, self._core.end)
         try:
-            self._link = connect_panels(self._view, strategy.client)
+            self._link = connect_panels(self._core, strategy.client)
         except BaseException:  # an interrupt: the caller never gets this coordinator
             self._finalizer()
             raise
@@ -328,33 +234,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         ConfigurationError
             If an argument is of the wrong kind.
         """
-        if not callable(fn):
-            raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
         how = options(retries, priority, worker)
-        return self._schedule(fn, positional(args), keyword(kwargs), how)
-
-    def _schedule(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        options: ScheduleOptions,
-    ) -> RemoteValue:
-        function = self._functions.register(fn)
-        name, inbox = function.name, self._queue.inbox
-        if function.references:
-            self._resources.require_own(function.references, f"a per-worker value that {name} uses")
-        call = NO_ARGUMENTS
-        if args or kwargs:
-            futures = GivenFutures(self.strategy.client)
-            call = pack_call(name, args, kwargs, inbox, futures)
-            self._resources.require_own(call.references, f"a per-worker value that {name} is given")
-            futures.await_tasks()
-        steps_wanted = options.steps > 1 and options.results
-        remote = (StepValues if steps_wanted else RemoteValue)(inbox, self._cancel)
-        first = self._numbers.take(options.steps)
-        self._queue.put(Work(next(self._ids), first, function, call, options, remote))
-        return remote
+        return self._core.schedule(_function(fn), positional(args), keyword(kwargs), how)
 
     def map(
         self,
@@ -428,8 +309,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         CoordinatorClosedError
             If the coordinator is closed, before or meanwhile.
         """
-        with self._progress(progress):
-            self._queue.join(timeout, self._saving.poll)
+        with self._core.progress(progress):
+            self._core.queue.join(timeout, self._core.saving.poll)
 
     async def join_async(self, timeout: float | None = None) -> None:
         """Do what `join` does without blocking the event loop: ``await coordinator.join_async()``.
@@ -447,7 +328,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             As for `join`: the first failed closure's error, `ServerUnresponsiveError`,
             TimeoutError, `CoordinatorClosedError`.
         """
-        await self._queue.join_async(timeout, self._saving.poll)
+        await self._core.queue.join_async(timeout, self._core.saving.poll)
 
     def done(self) -> bool:
         """Return whether every scheduled closure has ended and has had its effect.
@@ -463,8 +344,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         CoordinatorClosedError
             If the coordinator is closed.
         """
-        self._saving.poll()
-        return self._queue.done()
+        self._core.saving.poll()
+        return self._core.queue.done()
 
     def fetch(self, structure: Any) -> Any:
         """Replace every `RemoteValue` in a structure by its result, waiting for it.
@@ -533,10 +414,10 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         ConfigurationError
             If it is neither iterable nor callable, or a dataset that cannot be cut.
         """
-        self._queue.check_open()
+        self._core.queue.check_open()
         # In rounds: what an epoch comes to must not depend on how many workers there are.
-        count = self._leases.round_size or self.strategy.num_workers
-        return make_dataset_of(dataset_or_fn, sharding, splits, count, self._dataset_services())
+        count = self._core.leases.round_size or self.strategy.num_workers
+        return make_dataset_of(self._core, dataset_or_fn, sharding, splits, count)
 
     def create_per_worker_resource(
         self,
@@ -566,10 +447,9 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         ConfigurationError
             If ``fn`` is not callable.
         """
-        if not callable(fn):
-            raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
-        self._queue.check_open()
-        return PerWorkerValues(self._resources, fn, positional(args), keyword(kwargs))
+        given = _function(fn), positional(args), keyword(kwargs)
+        self._core.queue.check_open()
+        return PerWorkerValues(self._core.resources, *given)
 
     def use_threads(self, count: int | None) -> None:
         """Have each worker run ``count`` closures at the same time, from now on.
@@ -591,8 +471,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         """
         if count is not None:
             count = integer("use_threads: count", count, 1)
-        self._queue.check_open()
-        self._membership.use_threads(count)
+        self._core.queue.check_open()
+        self._core.membership.use_threads(count)
 
     def run_epoch(
         self,
@@ -655,19 +535,16 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
                 "run_epoch takes iter(coordinator.create_per_worker_dataset(..., "
                 f"sharding='dynamic')), or of one in memory, found {shown(iterator)}"
             )
+        given = _function(fn), iterator, positional(args), keyword(kwargs)
         iterator.require_rest()
-        steps = MOST_STEPS if iterator.round_size is None else 1
-        args = iterator, *positional(args)
-        schedule = _scheduling(self, fn, args, keyword(kwargs), steps, results=steps == 1)
         # After an error, a call goes on with the epoch, and with its metrics.
         earlier = None if iterator.may_be_over else MetricStates({})
         iterator.may_be_over = True
-        clock, view = TrainingClock(), self._view
-        with view.training(clock), self._progress(progress, iterator.share):
-            view.begin_epoch(clock, None, iterator.count, earlier)
-            ended = self._closures_of_epoch(iterator, schedule, bool if watch is None else watch)
-            deque(ended, maxlen=0)
-            self._queue.join(None, self._saving.poll)
+        clock, core = TrainingClock(), self._core
+        with core.training(clock), core.progress(progress, iterator.share):
+            core.begin_epoch(clock, None, iterator.count, earlier)
+            deque(run_epoch(core, *given, watch=watch or bool), maxlen=0)
+            core.queue.join(None, core.saving.poll)
         iterator.may_be_over = False
         iterator.check_any()
         return iterator.progress()
@@ -682,20 +559,19 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         if not self._finalizer.alive:
             return
         try:
-            self._view.note_end()
-            _labels.give_back(self.name)
+            self._core.note_end()
             self._finalizer()
-            self._queue.inbox.post(self._resolver.end)
+            self._core.queue.inbox.post(self._core.resolver.end)
         finally:
             try:
                 if self._link is not None:
                     self._link.stop()
             finally:
                 core_of(self.strategy).forget_coordinator(self, coordinators_of(self.strategy))
-                self._live.stop()
+                self._core.live.stop()
 
     def __repr__(self) -> str:
-        return repr(self._view)
+        return repr(self._core)
 
     def dashboard(self) -> Any:
         """Show the live dashboard below this cell; the coordinator as a cell's last line does too.
@@ -710,7 +586,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             appear a second time if it is the cell's last expression. None if nothing is live. In a
             notebook of marimo, which shows what a cell ends with, its ``mo.ui.anywidget``.
         """
-        return self._live.show(self._view)
+        return self._core.live.show(self._core)
 
     def _display_(self) -> Any:
         return self.dashboard()  # marimo calls this for a cell's last expression
@@ -718,16 +594,16 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
     def _ipython_display_(self) -> None:
         if not in_notebook():
             raise NotImplementedError  # IPython takes the repr then.
-        self._live.show(self._view)
+        self._core.live.show(self._core)
 
     @property
     def name(self) -> str:
         """What views call it."""
-        return self._view.name
+        return self._core.name
 
     def statistics(self) -> Statistics:
         """Return a frozen snapshot of queue, workers, servers and metrics; cheap, any thread."""
-        return self._view.statistics()
+        return self._core.statistics()
 
     def events(self, since: float = 0.0) -> tuple[Event, ...]:
         """Return what happened to workers, servers and closures, the oldest first; cheap.
@@ -742,7 +618,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         since : float
             Only later events are returned; seconds since the epoch.
         """
-        return Events(self._view.events(since))
+        return Events(self._core.events(since))
 
     def failures(self) -> tuple[Failure, ...]:
         """Return the closures that raised, and what they raised, the oldest first; any thread.
@@ -750,7 +626,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         The last two hundred are kept, whether `join` has raised them or not. Closures that failed
         only because one of their inputs failed are left out.
         """
-        return Failures(self._view.records.failures.since(0))
+        return Failures(self._core.records.failures.since(0))
 
     @property
     def metrics(self) -> MetricStates:
@@ -767,7 +643,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             coordinator.run_epoch(step, iterator)
             print(coordinator.metrics.since(mark)["auc"].result())
         """
-        return self._view.records.merged.states()
+        return self._core.records.merged.states()
 
     def phases(self) -> Phases:
         """Return what the time of the closures that have ended went to, by worker; any thread.
@@ -798,7 +674,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
             out evenly when it gets longer than ten thousand points, so it always spans the whole
             run.
         """
-        records = self._view.records
+        records = self._core.records
         records.merged.draw(time.time(), period=0.0)  # with the very last examples
         history = records.history
         return {name: history.series(name) for name in history.metrics()}
@@ -831,7 +707,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
     @property
     def paused(self) -> bool:
         """Whether no new closures are begun, after `pause` or `drain`."""
-        return self._queue.statistics().paused
+        return self._core.queue.statistics().paused
 
     def pause(self) -> None:
         """Begin no more closures until `resume`; idempotent, returns at once.
@@ -845,7 +721,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         CoordinatorClosedError
             If the coordinator is closed.
         """
-        self._view.pause()
+        self._core.queue.pause(self._core.membership.call_back)
 
     def resume(self) -> None:
         """Go on after `pause` or `drain`; idempotent.
@@ -855,7 +731,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         CoordinatorClosedError
             If the coordinator is closed.
         """
-        self._queue.resume()
+        self._core.queue.resume()
 
     def cancel_queued(self) -> int:
         """Cancel all closures that wait in the queue; those that were sent to workers go on.
@@ -875,7 +751,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         CoordinatorClosedError
             If the coordinator is closed.
         """
-        return self._queue.cancel_queued()
+        return self._core.queue.cancel_queued()
 
     def drain(self, timeout: float | None = None) -> None:
         """Pause, and wait until no closure runs: the parameters do not change until `resume`.
@@ -897,7 +773,8 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         CoordinatorClosedError
             If the coordinator is closed.
         """
-        self._view.drain(timeout)
+        self.pause()
+        self._core.queue.wait_until_nothing_runs(timeout)
 
     def checkpoint(self) -> AnyPath:
         """Save all parameters with the `CheckpointManager` that was made last; see its ``save``.
@@ -914,7 +791,7 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         ServerLostError
             If a server is gone.
         """
-        return self._saving.save()
+        return self._core.saving.save()
 
     def set_learning_rate(self, parameter: str, value: LearningRate) -> None:
         """Set the learning rate of a parameter's optimizer, from the next update on.
@@ -928,7 +805,11 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         ServerLostError
             If a server is gone; the others may have it already.
         """
-        self._view.set_learning_rate(parameter, value)
+        found = core_of(self.strategy).registry.all().get(parameter)
+        optimizer = None if found is None else found.optimizer
+        if optimizer is None:
+            raise ConfigurationError(f"there is no parameter {parameter!r} with an optimizer")
+        optimizer.learning_rate = value
 
     def add_worker(self) -> None:
         """Have the cluster start one more worker; returns at once. The worker joins when ready.
@@ -955,173 +836,19 @@ class ClusterCoordinator(NotebookOnly, FixedAttributes):
         ClusterError
             If it did not leave in a minute.
         """
-        self._view.retire_worker(worker)
-
-    def _closures_of_epoch(
-        self,
-        iterator: LeasedIterator,
-        schedule: Callable[[WorkerPredicate, int | None], RemoteValue],
-        watch: Callable[[], object] = bool,
-        wanted: Callable[[int], bool] = lambda waiting: True,
-    ) -> Iterator[RemoteValue]:
-        self._resources.require_own((iterator,), "the iterator")
-        return run_epoch(iterator, schedule, self._epoch_services(), watch, wanted)
-
-    def _epoch_services(self) -> EpochServices:
-        return EpochServices(
-            self._saving.poll,
-            self._queue.withdraw,
-            self._queue.filling,
-            lambda: self._membership.count,
-            self._membership.wake,
-            self._queue.inbox,
-        )
-
-    def _progress(
-        self, shown: bool | None = None, epoch: Callable[[], WorkDone] | None = None
-    ) -> AbstractContextManager[None]:
-        """Return a context that shows progress: as ``shown`` says, else where people look."""
-        if not wanted(shown, self._live.watched):
-            return nullcontext()
-        return ProgressLine(self._view, epoch=epoch)
-
-    def _fetch_per_worker(
-        self, value: PerWorkerValues, question: Callable[[Any], Any], timeout: float | None
-    ) -> list[Any]:
-        return fetch_per_worker(value, question, timeout, self._dataset_services().pinned)
-
-    def _dataset_services(self) -> DatasetServices:
-        def schedule(
-            fn: Callable[..., Any], args: tuple[Any, ...], how: ScheduleOptions
-        ) -> RemoteValue:
-            return self._schedule(fn, args, {}, how)
-
-        pinned = BroadcastCalls(schedule, self.strategy.worker_names, self._queue)
-        client, core = self.strategy.client, core_of(self.strategy)
-
-        async def workers() -> dict[str, str]:
-            return core.closure_workers(await scheduler_identity(client))
-
-        return DatasetServices(
-            self._resources, self._leases, schedule, pinned, client, workers, self._progress
-        )
+        for each in self._core.membership.statistics():
+            if worker in (str(each.name), each.address) and each.state == "ready":
+                retire_worker(self.strategy.client, each.address)
+                return
+        raise ConfigurationError(f"there is no worker {worker!r} that is ready")
 
 
-def _note(
-    failures: FailureLog,
-    resources: ResourceRegistry,
-    strategy: Callable[[], StrategyCore | None],
-    worker: str,
-    closure: Work,
-    error: bytes,
-) -> None:
-    call = pickled_call(worker, closure, resources, strategy)
-    failures.add(worker, str(closure), error, call)
-
-
-def closures_of_epoch(
-    coordinator: ClusterCoordinator,
-    fn: Callable[..., Any],
-    iterator: LeasedIterator,
-    wanted: Callable[[int], bool] | None,
-) -> Iterator[RemoteValue]:
-    """Do what `ClusterCoordinator.run_epoch` does, and yield closures as they end; for psnb only.
-
-    Those that found no data, and those that failed, come as well. ``wanted`` takes how many were
-    scheduled and have not come yet, and returns whether one more is wanted. Without it they are
-    runs; one comes each time that something has arrived, too: see `StepValues`.
-    """
-    assert wanted is not None or iterator.round_size is None, "runs are no closures of rounds"
-    if wanted is not None:
-        schedule = _scheduling(coordinator, fn, (iterator,), {})
-        return coordinator._closures_of_epoch(iterator, schedule, wanted=wanted)
-    schedule = _scheduling(coordinator, fn, (iterator,), {}, MOST_RESULTS, results=True)
-    return coordinator._closures_of_epoch(iterator, schedule)
-
-
-def epoch_services(coordinator: ClusterCoordinator) -> EpochServices:
-    """Return what `run_in_order` needs of a coordinator."""
-    return coordinator._epoch_services()
-
-
-def _scheduling(
-    coordinator: ClusterCoordinator,
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    steps: int = 1,
-    *,
-    results: bool = True,
-) -> Callable[[WorkerPredicate, int | None], RemoteValue]:
-    """Return what schedules a function on the workers that are chosen, to take from a slot.
-
-    ``steps`` and ``results`` as in `ScheduleOptions`.
-    """
+def _function(fn: Any) -> Callable[..., Any]:
     if not callable(fn):
         raise ConfigurationError(f"fn must be callable, found {shown(fn)}")
-
-    def schedule(chooser: WorkerPredicate, slot: int | None) -> RemoteValue:
-        how = ScheduleOptions(worker=chooser, slot=slot, steps=steps, results=results)
-        return coordinator._schedule(fn, args, kwargs, how)
-
-    return schedule
+    return fn
 
 
-def filling(coordinator: ClusterCoordinator) -> AbstractContextManager[None]:
-    """Return a context in which closures are put that fill a round: see `ClosureQueue.filling`."""
-    return coordinator._queue.filling()
-
-
-def saved_run(coordinator: ClusterCoordinator, manager: SavingSettings) -> SavedRun:
-    """Return what a checkpoint of a manager has beside parameters, as of now."""
-    found, core = coordinator._queue.statistics(), core_of(coordinator.strategy)
-    return SavedRun(
-        versions(),
-        manager,
-        coordinator.strategy.mode,
-        core.layout.replicas,
-        coordinator._ended_before + _ended(found),
-        # Not behind those that wait: rounds, and the random numbers of closures, go on as they
-        # would have.
-        max(coordinator._next_before, found.next_number),
-        tuple(coordinator._leases.states()),
-        {name: each.recipe() for name, each in core.parameters().items()},
-        core.models.all(),
-    )
-
-
-def go_on_from(coordinator: ClusterCoordinator, closures: int, next_number: int) -> None:
-    """Have a coordinator count and number its closures as if it had those that are saved.
-
-    To be called when none is scheduled.
-    """
-    coordinator._numbers = Numbers(max(coordinator._numbers.next, next_number))
-    coordinator._next_before = coordinator._numbers.next
-    here = _ended(coordinator._queue.statistics())
-    coordinator._ended_before = max(coordinator._ended_before, closures - here)
-
-
-def _ended(closures: QueueStatistics) -> int:
-    return closures.completed + closures.failed + closures.cancelled
-
-
-def view_of(coordinator: ClusterCoordinator) -> CoordinatorView:
-    """Return the view of a coordinator, which dashboards read."""
-    return coordinator._view
-
-
-def map_whole_splits(
-    coordinator: ClusterCoordinator,
-    function: Callable[..., Any],
-    dataset: Epochs[Any],
-    shown: bool | None,
-) -> list[Any]:
-    """Call ``function(datasets, number)`` for each split; see `datasets.map_splits`."""
-    return map_splits(function, dataset.whole_splits(), coordinator._dataset_services(), shown)
-
-
-def progress_shown(
-    coordinator: ClusterCoordinator, shown: bool | None, share: Callable[[], WorkDone]
-) -> AbstractContextManager[None]:
-    """Return a context that shows progress: as ``shown`` says, else where people look."""
-    return coordinator._progress(shown, share)
+def coordinator_core(coordinator: ClusterCoordinator) -> CoordinatorCore:
+    """Return the parts of a coordinator; for psnb only."""
+    return coordinator._core

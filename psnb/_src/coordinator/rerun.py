@@ -12,8 +12,8 @@ from typing import Any
 
 from psnb._src.client.local.dry_run import DryRunClient
 from psnb._src.client.updates import Round
-from psnb._src.coordinator.datasets.values import PerWorkerIterator, ResourceRegistry
 from psnb._src.coordinator.scheduling.work import Work
+from psnb._src.coordinator.values import PerWorkerIterator, ResourceRegistry
 from psnb._src.protocol.packing import PerWorkerReference, loads
 from psnb._src.strategy.core import StrategyCore
 from psnb._src.utils.text import error_text

@@ -14,12 +14,8 @@ from distributed import Client
 from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.reader import SavedCheckpoint, latest_full
 from psnb._src.checkpoint.save_schedule import SaveSchedule
-from psnb._src.coordinator.coordinator import (
-    ClusterCoordinator,
-    go_on_from,
-    saved_run,
-    view_of,
-)
+from psnb._src.coordinator.coordinator import ClusterCoordinator, coordinator_core
+from psnb._src.coordinator.saving import Saves
 from psnb._src.coordinator.settings import SavedRun, SavingSettings
 from psnb._src.strategy.recipes import described_parameter
 from psnb._src.strategy.stored import StoredStrategies, stored_strategies
@@ -216,7 +212,7 @@ class CheckpointManager(FolderManager):
                 f"state must be a function that returns a mapping, found {shown(state)}"
             )
         self._coordinator = coordinator  # the servers live as long as its strategy does
-        view = view_of(coordinator)
+        core = coordinator_core(coordinator)
         settings = SavingSettings(
             max_to_keep,
             every,  # type: ignore[arg-type]  # it makes seconds of text
@@ -227,21 +223,20 @@ class CheckpointManager(FolderManager):
             save_timeout,
         )
         self.save_timeout = settings.save_timeout
-        rhythm = SaveSchedule(
-            settings.every, settings.steps, time.monotonic(), view.statistics().completed
-        )
+        done = core.queue.statistics().completed
+        schedule = SaveSchedule(settings.every, settings.steps, time.monotonic(), done)
         super().__init__(
-            core_of(coordinator.strategy),
+            core.strategy,
             directory,
             settings.max_to_keep,
             settings.keep_every,
             settings.full_every,
-            view.barrier if consistent else None,
+            core.barrier if consistent else None,
             state,
-            lambda: saved_run(coordinator, settings).to_config(),
-            core_of(coordinator.strategy).model_parts,
+            lambda: core.saved_run(settings).to_config(),
+            core.strategy.model_parts,
         )
-        view.saving.use(self, rhythm)
+        core.saving.use(Saves(self, schedule, lambda: core.queue.completed, self.save_timeout))
 
 
 @dataclass(frozen=True, repr=False)
@@ -363,7 +358,7 @@ def resume(directory: str | os.PathLike[str], client: Client, **settings: Any) -
         coordinator = ClusterCoordinator(strategy)
         manager = CheckpointManager(coordinator, directory, **vars(run.manager))
         restored = manager.restore(saved.path)
-        go_on_from(coordinator, run.closures, run.next_number)
+        coordinator_core(coordinator).go_on_from(run.closures, run.next_number)
     except BaseException:  # an interrupt, too: no handle of it is left
         strategy.close()
         raise

@@ -1,9 +1,10 @@
-"""Saving: the checkpoint managers of a coordinator, and their automatic saves.
+"""Saving: the checkpoint managers of a coordinator, and all automatic saves.
 
 Callers that wait for closures poll, each in its own thread: `ClusterCoordinator.done`, `join`,
-`run_epoch`. If a save is due, that starts a thread, ``psnb-saving``, which ends with it. So
-nothing is saved, and no thread lives, when no caller polls. There is one such thread at a time;
-while it lives, it alone uses the save schedules; otherwise polling callers do, under the lock.
+`run_epoch`, and trainers. If a save is due, that starts a thread, ``psnb-saving``, which ends with
+it. So nothing is saved, and no thread lives, when no caller polls. There is one such thread at a
+time; while it lives, it alone uses the save schedules; otherwise polling callers do, under the
+lock, or a trainer at the end of an epoch.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
 
+from psnb._src.checkpoint.manager import FolderManager
 from psnb._src.checkpoint.save_schedule import SaveSchedule
 from psnb._src.monitor.events import EventKind, EventLog
 from psnb._src.monitor.statistics import CheckpointStatistics
@@ -25,42 +28,29 @@ from psnb.errors import CheckpointError, CoordinatorClosedError, PsnbError
 logger = logging.getLogger("psnb")
 
 
-class Saver(Protocol):
-    """What saves checkpoints.
+@dataclass(frozen=True, eq=False)
+class Saves:
+    """What saves automatically, and when.
 
-    Attributes
+    Parameters
     ----------
-    directory : AnyPath
-        Where to.
-    save_timeout : float
-        Seconds that closures get to end for an automatic save; meanwhile no other
-        begins.
+    manager : FolderManager
+        What saves.
+    schedule : SaveSchedule
+        When.
+    step : callable
+        Returns where its steps are.
+    timeout : float
+        Seconds that closures get to end; meanwhile no other save begins.
+    saved : callable
+        Called with each checkpoint, in the thread that saves.
     """
 
-    directory: AnyPath
-    save_timeout: float
-
-    @property
-    def status(self) -> CheckpointStatistics:
-        """The status of the newest save."""
-
-    def save(self, *, timeout: float | None = None) -> AnyPath:
-        """Save a checkpoint; return its path."""
-
-
-class Closures(Protocol):
-    """What is needed of the queue here."""
-
-    @property
-    def completed(self) -> int:
-        """How many closures have returned."""
-
-
-class _Saves(NamedTuple):
-    """What saves, and when."""
-
-    saver: Saver
-    rhythm: SaveSchedule
+    manager: FolderManager
+    schedule: SaveSchedule
+    step: Callable[[], int]
+    timeout: float
+    saved: Callable[[AnyPath], object] = bool
 
 
 class Saving:
@@ -72,41 +62,56 @@ class Saving:
     ----------
     events : EventLog
         Receives the outcomes of automatic saves.
-    closures : Closures
-        The queue.
     """
 
-    def __init__(self, events: EventLog, closures: Closures) -> None:
-        self._events, self._closures = events, closures
-        self._lock = Lock()  # guards the next two; and see above
-        self._all: dict[AnyPath, _Saves] = {}  # by directory; the newest manager's is last
-        self._busy = False  # the thread lives
-        self._wanted = False  # whether any is ever due
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
+        self._lock = Lock()  # makes one of two threads the first; and see above
+        self._all: dict[AnyPath, Saves] = {}  # by directory, the newest last; never changed
+        self._trainers: list[Saves] = []  # one call each adds, removes or copies, atomically
+        self._thread: threading.Thread | None = None
 
-    def use(self, saver: Saver, rhythm: SaveSchedule) -> None:
+    def use(self, saves: Saves) -> None:
         """Use this manager from now on, and no other one for its directory."""
+        directory = saves.manager.directory
         with self._lock:
-            self._all.pop(saver.directory, None)
-            self._all[saver.directory] = _Saves(saver, rhythm)
-            self._wanted = any(each.rhythm.wanted for each in self._all.values())
+            others = {name: each for name, each in self._all.items() if name != directory}
+            self._all = {**others, directory: saves}
+
+    @contextmanager
+    def training(self, saves: Saves) -> Iterator[None]:
+        """Save by this schedule, too, while the block runs."""
+        self._trainers.append(saves)
+        try:
+            yield
+        finally:
+            self._trainers.remove(saves)
 
     def poll(self) -> None:
         """Begin the saves that are due; cheap, never waits for one."""
-        if not self._wanted or self._busy:
+        every = (*self._all.values(), *self._trainers)
+        if not any(each.schedule.wanted for each in every):
             return
-        now, step = time.monotonic(), self._closures.completed
+        now = time.monotonic()
         with self._lock:
-            due = [each for each in self._all.values() if each.rhythm.due(now, step)]
-            if due and not self._busy:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            if due := [each for each in every if each.schedule.due(now, each.step())]:
                 run = partial(self._run, due)
-                threading.Thread(target=run, name="psnb-saving", daemon=True).start()
-                self._busy = True
+                thread = threading.Thread(target=run, name="psnb-saving", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def finish(self) -> None:
+        """Wait for the end of automatic saves: one that ends later would be the newest."""
+        if (thread := self._thread) is not None:
+            thread.join()
 
     @property
     def status(self) -> CheckpointStatistics:
         """The status of the newest save; cheap."""
-        saver = self._current()
-        return CheckpointStatistics() if saver is None else saver.status
+        manager = self._current()
+        return CheckpointStatistics() if manager is None else manager.status
 
     @property
     def cannot(self) -> str:
@@ -125,63 +130,50 @@ class Saving:
         CheckpointError
             If there is no manager, or as for `CheckpointManager.save`.
         """
-        saver = self._current()
-        if saver is None:
+        manager = self._current()
+        if manager is None:
             raise CheckpointError(self.cannot)
-        return saver.save()
+        return manager.save()
 
-    def _current(self) -> Saver | None:
-        with self._lock:
-            return next(reversed(self._all.values())).saver if self._all else None
+    def _current(self) -> FolderManager | None:
+        return next((each.manager for each in reversed(self._all.values())), None)
 
-    def _run(self, due: Sequence[_Saves]) -> None:
+    def _run(self, due: Sequence[Saves]) -> None:
+        for each in due:
+            self.attempt(each)
+
+    def attempt(self, saves: Saves) -> AnyPath | None:
+        """Save automatically; return the path, or None if it failed: it is due again then."""
+        manager, schedule = saves.manager, saves.schedule
+        began, step = time.monotonic(), saves.step()
         try:
-            for each in due:
-                self.attempt(each.saver, each.rhythm, self._closures.completed)
-        finally:
-            with self._lock:
-                self._busy = False
-
-    def attempt(self, saver: Saver, rhythm: SaveSchedule, step: int) -> AnyPath | None:
-        """Save automatically; return the path, or None if it failed: it is due again then.
-
-        Parameters
-        ----------
-        saver : Saver
-            What saves.
-        rhythm : SaveSchedule
-            Learns of the outcome.
-        step : int
-            Where its steps are.
-        """
-        began = time.monotonic()
-        try:
-            path = saver.save(timeout=saver.save_timeout)
+            path = manager.save(timeout=saves.timeout)
         except Exception as error:  # a full disk, a lost server, what a user's state= raises
             # What was closed meanwhile, as when a script ends, tries nothing again. (The errors of
             # a lost scheduler and a lost ownership derive from this one.)
             if type(error) is not CoordinatorClosedError:
-                self._failed(saver, rhythm, error)
+                self._failed(saves, error)
             return None
-        failures, held = rhythm.failures, saver.status.held
-        rhythm.saved(began, step)
+        failures, held = schedule.failures, manager.status.held
+        schedule.saved(began, step)
         text = f"saved {str(path)!r}"
         if failures:
             text += f", after {failures} attempts that failed: checkpoints are saved again"
         if held:
             text += f"; closures were held for {held:.2g} s"
         self._events.add(EventKind.CHECKPOINT_SAVED, text)
+        saves.saved(path)
         return path
 
-    def _failed(self, saver: Saver, rhythm: SaveSchedule, error: Exception) -> None:
-        first = not rhythm.failures
-        pause = rhythm.failed(time.monotonic())
+    def _failed(self, saves: Saves, error: Exception) -> None:
+        first = not saves.schedule.failures
+        pause = saves.schedule.failed(time.monotonic())
         if first:  # once, until it works again
             self._events.add(
                 EventKind.CHECKPOINT_FAILED,
                 # The reason first: the middle of what is long is cut out.
                 f"no checkpoint can be saved: {_reason(error)}; that was in "
-                f"{str(saver.directory)!r}; closures go on, and it is tried again in "
+                f"{str(saves.manager.directory)!r}; closures go on, and it is tried again in "
                 f"{pause:g} s, then less and less often",
             )
         else:

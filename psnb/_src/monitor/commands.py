@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast, get_args
 
+from psnb._src.monitor.events import EventKind
 from psnb._src.monitor.protocol import VERSION, Command, CommandName, CommandReply
 from psnb._src.monitor.updates import plain
 from psnb._src.monitor.viewed import Viewed
@@ -114,36 +115,30 @@ def _do(viewed: Viewed, command: Command, by: str) -> str:
     if reason:
         raise ConfigurationError(reason)
     answer = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-    viewed.note_command(f"{name.replace('_', ' ')}{f' ({answer})' if answer else ''}, by {by}")
+    text = f"{name.replace('_', ' ')}{f' ({answer})' if answer else ''}, by {by}"
+    viewed.records.events.add(EventKind.COMMAND_GIVEN, text)
+    given: dict[str, Any] = {"timeout": DRAIN_TIMEOUT} if name == "drain" else {**arguments}
+    if name == "set_learning_rate":
+        if not math.isfinite(value := given["value"]):
+            raise ConfigurationError(f"a learning rate must be a finite number, found {value}")
+        given["value"] = float(value)
+    done = viewed.command(name)(**given)
     match name:
-        case "pause":
-            viewed.pause()
-            return "paused"
-        case "resume":
-            viewed.resume()
-            return "resumed"
-        case "drain":
-            viewed.drain(DRAIN_TIMEOUT)
-            return "drained: nothing runs"
         case "cancel_queued":
-            return f"{counted(viewed.cancel_queued(), 'closure')} cancelled"
-        case "stop_training":
-            viewed.stop_training()
-            return "it ends when what runs has ended"
+            return f"{counted(done, 'closure')} cancelled"
         case "checkpoint":
-            return str(viewed.checkpoint())
+            return str(done)
         case "set_learning_rate":
-            return _set_learning_rate(viewed, **arguments)
-        case "add_worker":
-            viewed.add_worker()
-            return "a worker is being started"
+            return f"learning rate of {given['parameter']}: {given['value']:g}"
         case "retire_worker":
-            viewed.retire_worker(arguments["worker"])
-            return f"worker {arguments['worker']} leaves when it has finished"
+            return f"worker {given['worker']} leaves when it has finished"
+    return _DONE[name]
 
 
-def _set_learning_rate(viewed: Viewed, parameter: str, value: Any) -> str:
-    if not math.isfinite(value):
-        raise ConfigurationError(f"a learning rate must be a finite number, found {value}")
-    viewed.set_learning_rate(parameter, float(value))
-    return f"learning rate of {parameter}: {value:g}"
+_DONE = {
+    "pause": "paused",
+    "resume": "resumed",
+    "drain": "drained: nothing runs",
+    "stop_training": "it ends when what runs has ended",
+    "add_worker": "a worker is being started",
+}

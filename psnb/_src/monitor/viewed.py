@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from psnb._src.monitor.counters import Staleness, Timeline
 from psnb._src.monitor.events import Event, EventLog
@@ -13,7 +13,6 @@ from psnb._src.monitor.history import History
 from psnb._src.monitor.metrics import MergedMetrics
 from psnb._src.monitor.protocol import CommandName, Identity
 from psnb._src.monitor.statistics import Statistics
-from psnb._src.utils.paths import AnyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,32 +91,9 @@ class Viewed(Protocol):
     def watch(self) -> None:
         """Keep the figures of the servers up to date for some seconds."""
 
-    def pause(self) -> None:
-        """Begin no new closures."""
+    def command(self, name: CommandName) -> Callable[..., Any]:
+        """Return what carries a command out: a function of its arguments.
 
-    def resume(self) -> None:
-        """Begin closures again."""
-
-    def drain(self, timeout: float | None = None) -> None:
-        """Pause, and wait until nothing runs."""
-
-    def cancel_queued(self) -> int:
-        """Cancel the queued closures; return how many."""
-
-    def stop_training(self) -> None:
-        """End the training of a trainer when what runs has ended."""
-
-    def checkpoint(self) -> AnyPath:
-        """Save all parameters; return where."""
-
-    def set_learning_rate(self, parameter: str, value: float) -> None:
-        """Set an optimizer's learning rate."""
-
-    def add_worker(self) -> None:
-        """Let the cluster start one more worker."""
-
-    def retire_worker(self, worker: str) -> None:
-        """Let a worker finish its closures and leave."""
-
-    def note_command(self, message: str) -> None:
-        """Record an event for a command that was given."""
+        It does what the method of the same name of a `ClusterCoordinator` does; ``stop_training``
+        ends the training of a trainer when what runs has ended.
+        """

@@ -1,25 +1,25 @@
 """TrainingRun: one call of `Trainer.train_from_dataset`.
 
 One thread: the caller's. It is in the device worker nearly all the time, which calls back ten
-times a second: fetch lines, callbacks, saves and requests to stop happen there. Any thread may
-request a stop, and the thread of an automatic save asks for the state.
+times a second: fetch lines, callbacks and requests to stop happen there. Any thread may request a
+stop, and the thread of an automatic save asks for the state, and tells what it has saved.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import Any
 
 from psnb._src.checkpoint.save_schedule import SaveSchedule
-from psnb._src.coordinator.coordinator import ClusterCoordinator, progress_shown, view_of
+from psnb._src.coordinator.coordinator import ClusterCoordinator, coordinator_core
 from psnb._src.coordinator.datasets.leased import LeasedIterator
-from psnb._src.coordinator.resume import (
-    CheckpointManager,
-)
+from psnb._src.coordinator.resume import CheckpointManager
+from psnb._src.coordinator.saving import Saves
 from psnb._src.monitor.history import EXAMPLES, VALIDATION
 from psnb._src.monitor.progress_line import WorkDone
 from psnb._src.monitor.training_clock import TrainingClock
@@ -29,6 +29,7 @@ from psnb._src.training.epoch_source import EpochSource
 from psnb._src.training.fetch_lines import FetchLines
 from psnb._src.training.history import EpochRow, TrainingHistory, loaded_rows, saved_rows
 from psnb._src.utils.interrupts import Lock
+from psnb._src.utils.paths import AnyPath
 from psnb._src.utils.text import error_text
 from psnb.errors import ConfigurationError
 
@@ -48,11 +49,18 @@ class _StopRequestedError(Exception):
     """Ends the device worker; never reaches users."""
 
 
-@dataclass(frozen=True)
-class TrainingPlan:
-    """What `Trainer.train_from_dataset` was asked for, checked.
+@dataclass(eq=False)
+class TrainingRun:
+    """Trains to the end, or until it is stopped, as `Trainer.train_from_dataset` was asked to.
 
-    The callbacks are given ``trainer``, of which nothing is known here.
+    The callbacks are given ``trainer``, of which nothing is known here. ``save_every`` is in
+    seconds, and ``resume`` the `TrainingHistory.state` of the training to continue, if there is
+    one.
+
+    Raises
+    ------
+    ConfigurationError
+        If ``resume`` is none.
     """
 
     trainer: object
@@ -65,31 +73,15 @@ class TrainingPlan:
     fetch: FetchLines
     callbacks: Sequence[object]
     checkpoint: CheckpointManager | None
-    schedule: SaveSchedule
+    save_every: float | None
+    save_steps: int | None
     metadata: Mapping[str, Any]
     debug: bool
     validate: Callable[[], Mapping[str, float]] | None
+    resume: InitVar[Mapping[str, Any] | None]
 
-
-class TrainingRun:
-    """Trains to the end, or until it is stopped.
-
-    Parameters
-    ----------
-    plan : TrainingPlan
-        What to do.
-    resume : mapping, optional
-        The `TrainingHistory.state` of the training to continue.
-
-    Raises
-    ------
-    ConfigurationError
-        If ``resume`` is none.
-    """
-
-    def __init__(self, plan: TrainingPlan, resume: Mapping[str, Any] | None) -> None:
-        self._coordinator, self._plan = plan.coordinator, plan
-        self._view = view_of(plan.coordinator)
+    def __post_init__(self, resume: Mapping[str, Any] | None) -> None:
+        self._core = coordinator_core(self.coordinator)
         begin: Mapping[str, Any] = {"rows": (), "epoch": 0, "iterator": None, "part": NO_PART}
         saved = begin if resume is None else resume
         try:
@@ -109,10 +101,13 @@ class TrainingRun:
         self._begun: LeasedIterator | None = None  # the rest of that epoch, before it is trained
         self._current: EpochProgress | None = None
         self._moment = Lock()  # guards the above, which change together when an epoch ends
-        self._clock = TrainingClock(plan.epochs)
+        self._clock = TrainingClock(self.epochs)
         self._stopped = self._reason = ""
         self._last_on_batch = time.monotonic()
         self._unsaved = True
+        self._saves: Saves | None = None
+        self._saved: deque[AnyPath] = deque()  # what the callbacks have not heard of
+        self._saved_batches = 0  # at the moment that the latest save is of
 
     def stop(self, reason: str) -> None:
         """Request that training ends as soon as what runs has ended; any thread."""
@@ -121,42 +116,49 @@ class TrainingRun:
     def prepare(self, restore: Callable[[], object]) -> None:
         """Begin the rest of an epoch; restore parameters if that fits the dataset."""
         try:
-            if self._rest is not None and self._done < self._plan.epochs:
-                self._begun = self._plan.source.begin(self._done + 1, self._rest)
+            if self._rest is not None and self._done < self.epochs:
+                self._begun = self.source.begin(self._done + 1, self._rest)
             restore()
         except BaseException:  # an interrupt, too: the dataset is held for a run only
-            self._plan.source.close()
+            self.source.close()
             raise
 
     def run(self) -> TrainingHistory:
         """Train, and return what came out of it."""
-        checkpoint = self._plan.checkpoint
         try:
             self._notify("on_begin")
-            with (
-                contextlib.nullcontext()
-                if checkpoint is None
-                else checkpoint.also_saving(self._content),
-                self._view.training(self._clock),
-                self._view.stoppable(partial(self.stop, "stopped by a view")),
-                progress_shown(self._coordinator, self._plan.progress, self._share),
-            ):
+            with ExitStack() as opened:
+                if self.checkpoint is not None:
+                    opened.enter_context(self.checkpoint.also_saving(self._content))
+                    self._saves = saves = self._automatic_saves(self.checkpoint)
+                    opened.enter_context(self._core.saving.training(saves))
+                stop = partial(self.stop, "stopped by a view")
+                opened.enter_context(self._core.training(self._clock, stop))
+                opened.enter_context(self._core.progress(self.progress, self._share))
                 self._train_all()
         except BaseException as error:  # also a second interrupt
             failed = isinstance(error, Exception)
             if failed:
-                with contextlib.suppress(Exception):
-                    self._coordinator.join()  # what runs has ended when the caller sees the error
-            self._plan.source.close()
+                with suppress(Exception):
+                    self.coordinator.join()  # what runs has ended when the caller sees the error
+            self.source.close()
             if failed:
                 self._notify("on_failure", error, besides=error)
             self._notify("on_end", self.history(), besides=error)
             raise
-        self._plan.source.close()
+        self.source.close()
         self._notify("on_end", self.history())
-        if self._plan.debug:
-            self._print_times()
+        if self.debug:
+            coordinator = self.coordinator
+            waits = coordinator.statistics().starved
+            print(coordinator.phases(), coordinator.stages(), waits, sep="\n\n")  # noqa: T201
         return self.history()
+
+    def _automatic_saves(self, manager: CheckpointManager) -> Saves:
+        begun = 0 if self._begun is None else self._begun.progress().visits  # that was saved
+        now, step = time.monotonic(), self._batches() + begun
+        schedule = SaveSchedule(self.save_every, self.save_steps, now, step)
+        return Saves(manager, schedule, self._batches, manager.save_timeout, self._note_saved)
 
     def history(self) -> TrainingHistory:
         """Return what came out of it so far."""
@@ -164,7 +166,7 @@ class TrainingRun:
 
     def _train_all(self) -> None:
         try:
-            while self._done < self._plan.epochs:
+            while self._done < self.epochs:
                 self._check()
                 self._train(self._done + 1)
             # One of several epochs may be empty, such as a part of a day; not all of them.
@@ -178,7 +180,7 @@ class TrainingRun:
             if isinstance(asked, KeyboardInterrupt) and not self._ends_soon():
                 asked.add_note("batches still run, and will have their effect: join() waits")
                 raise
-            self._coordinator.join()  # what runs has its effect
+            self.coordinator.join()  # what runs has its effect
             row = self._end_epoch()
             if row is not None:
                 self._notify("on_epoch", row)
@@ -188,30 +190,28 @@ class TrainingRun:
     def _ends_soon(self) -> bool:
         """Wait for what runs; return whether it has ended soon enough for an interrupt."""
         end = time.monotonic() + _PATIENCE
-        while not self._coordinator.done():
+        while not self.coordinator.done():
             if time.monotonic() > end:
                 return False
             time.sleep(_LOOK)
         return True
 
     def _train(self, epoch: int) -> None:
-        plan = self._plan
         self._notify("on_epoch_begin", epoch)
-        plan.fetch.begin()
-        iterator, self._begun = self._begun or plan.source.begin(epoch, self._rest), None
-        self._current = current = EpochProgress(self._coordinator, epoch, iterator, self._part)
-        self._plan.schedule.count_from(self._step)  # what is resumed was saved
-        self._view.begin_epoch(self._clock, epoch, iterator.count, current.earlier)
-        plan.worker.train(self._coordinator, plan.step, iterator, self._watch)
+        self.fetch.begin()
+        iterator, self._begun = self._begun or self.source.begin(epoch, self._rest), None
+        self._current = current = EpochProgress(self.coordinator, epoch, iterator, self._part)
+        self._core.begin_epoch(self._clock, epoch, iterator.count, current.earlier)
+        self.worker.train(self.coordinator, self.step, iterator, self._watch)
         current.end()
         self._print_if_due(current)
-        plan.fetch.check(current.lines())  # an epoch may be too short for a line
-        validation = {} if plan.validate is None else plan.validate()
+        self.fetch.check(current.lines())  # an epoch may be too short for a line
+        validation = {} if self.validate is None else self.validate()
         validation = {name: value for name, value in validation.items() if name != EXAMPLES}
-        self._view.records.history.add_validation(time.time(), validation)
+        self._core.records.history.add_validation(time.time(), validation)
         row = self._end_epoch(validation)
         self._notify("on_epoch", row)
-        self._save(last=self._done == plan.epochs)
+        self._save(last=self._done == self.epochs)
 
     def _watch(self) -> None:
         current = self._current
@@ -219,25 +219,20 @@ class TrainingRun:
         self._check()
         self._print_if_due(current)
         now = time.monotonic()
-        if self._plan.callbacks and now - self._last_on_batch >= _ON_BATCH_EVERY:
+        if self.callbacks and now - self._last_on_batch >= _ON_BATCH_EVERY:
             self._last_on_batch = now
             self._notify("on_batch", current.snapshot())
-        if self._plan.schedule.due(now, self._step):
-            self._save()
+        self._core.saving.poll()  # a device worker of the user's may wait in its own way
+        self._tell_saved()
 
     def _check(self) -> None:
         if self._reason:
             raise _StopRequestedError
 
     def _print_if_due(self, current: EpochProgress) -> None:
-        if self._plan.fetch.due(batch := self._step):
-            line = self._plan.fetch.line(current.epoch, batch, current.lines())
+        if self.fetch.due(batch := current.iterator.progress().visits):
+            line = self.fetch.line(current.epoch, batch, current.lines())
             print(line)  # noqa: T201
-
-    def _print_times(self) -> None:
-        coordinator = self._coordinator
-        waits = coordinator.statistics().starved
-        print(coordinator.phases(), coordinator.stages(), waits, sep="\n\n")  # noqa: T201
 
     def _end_epoch(self, validation: Mapping[str, float] | None = None) -> EpochRow | None:
         """Append the row of the current epoch, or of the part of it that was trained."""
@@ -267,31 +262,39 @@ class TrainingRun:
 
     def _content(self) -> dict[str, Any]:
         """Return the metadata for a checkpoint; any thread, while no closure runs."""
-        return {**self._plan.metadata, **self._state()}
+        self._saved_batches = self._batches()
+        return {**self.metadata, **self._state()}
 
     def _save(self, *, last: bool = False) -> None:
         """Save where no closure runs, so that the epoch's rest is what the parameters lack.
 
         If the last save fails, its error is raised; training continues without any other.
         """
-        manager = self._plan.checkpoint
-        if manager is None:
+        saves, saving = self._saves, self._core.saving
+        if saves is None:
             return
+        saving.finish()  # one that ends later would be the newest
         self._unsaved = True  # until it is: an interrupt may come
-        path = (
-            manager.save()
-            if last
-            else self._view.saving.attempt(manager, self._plan.schedule, self._step)
-        )
-        self._unsaved = path is None
-        if path is not None:
-            self._plan.schedule.saved(time.monotonic(), self._step)  # what ended meanwhile is in it
-            self._notify("on_checkpoint", path)
+        if last:
+            self._saved.append(saves.manager.save())
+        self._unsaved = not last and saving.attempt(saves) is None
+        self._tell_saved()
 
-    @property
-    def _step(self) -> int:
-        """The batches of the epoch that were used."""
-        return 0 if self._current is None else self._current.iterator.progress().visits
+    def _note_saved(self, path: AnyPath) -> None:
+        self._saved.append(path)
+        if self._saves is not None:
+            self._saves.schedule.count_from(self._saved_batches)
+
+    def _tell_saved(self) -> None:
+        while self._saved:
+            self._notify("on_checkpoint", self._saved.popleft())
+
+    def _batches(self) -> int:
+        """Return how many batches of all epochs were used; any thread."""
+        with self._moment:
+            rows, current = self._rows, self._current
+        now = 0 if current is None else current.iterator.progress().visits
+        return sum(row.batches for row in rows) + now
 
     def _notify(self, method: str, *arguments: Any, besides: BaseException | None = None) -> None:
         """Tell all callbacks, also if one raises; then raise the first error, with the others.
@@ -299,10 +302,10 @@ class TrainingRun:
         With ``besides``, which the caller raises, all are notes of it.
         """
         first = besides
-        for callback in self._plan.callbacks:
+        for callback in self.callbacks:
             where = f"callback {type(callback).__name__}.{method}"
             try:
-                getattr(callback, method)(self._plan.trainer, *arguments)
+                getattr(callback, method)(self.trainer, *arguments)
             except BaseException as error:  # an interrupt, too: others have files to close
                 if first is None:
                     error.add_note(f"raised by {where}")
@@ -326,4 +329,4 @@ class TrainingRun:
         return WorkDone(found.batch, found.batches, "batches", name)
 
     def _name(self, epoch: int) -> str:
-        return f"epoch {epoch} of {self._plan.epochs}"
+        return f"epoch {epoch} of {self.epochs}"

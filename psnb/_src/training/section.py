@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
-from psnb._src.coordinator.coordinator import ClusterCoordinator, filling
+from psnb._src.coordinator.coordinator import ClusterCoordinator, coordinator_core
+from psnb._src.coordinator.datasets.epoch import as_they_end
 from psnb._src.coordinator.datasets.leased import LeasedIterator
 from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.protocol.modes import Async, Sync
@@ -25,11 +26,6 @@ from psnb._src.utils.checks import integer
 from psnb._src.utils.interrupts import uninterrupted
 from psnb._src.worker.context import report
 from psnb.errors import ConfigurationError
-
-_LOOK_AGAIN = 0.1
-"""Seconds after which ``watch`` is called again, and lost workers are noticed."""
-
-_FAILED = (ClosureStatus.FAILED, ClosureStatus.CANCELLED)
 
 
 class PipelineStage(Protocol):
@@ -124,21 +120,21 @@ class Section(DeviceWorker):
                 f"the strategy's mode must be psnb.Async() or psnb.Sync({self.closures}), found "
                 f"{mode!r}"
             )
-        pipeline = _Pipeline(coordinator, self.stages, iterator, isinstance(mode, Sync))
-        open_: list[RemoteValue] = []
-        while open_ or not iterator.progress().over:
+        core, rounds = coordinator_core(coordinator), isinstance(mode, Sync)
+        pipeline = _Pipeline(coordinator, self.stages, iterator, rounds)
+
+        def fill(waiting: list[RemoteValue]) -> bool:
             pipeline.place()
             # A round is of one update: its micro-batches begin and end together.
-            if not open_ or not pipeline.rounds:
-                with uninterrupted, filling(coordinator):
-                    while iterator.unread() and len(open_) < self.microbatches:
-                        open_.append(pipeline.begin())
-            if open_:
-                open_[0].wait(_LOOK_AGAIN)
-            if any(each.status in _FAILED for each in open_):
+            if not waiting or not rounds:
+                with uninterrupted, core.queue.filling():
+                    while iterator.unread() and len(waiting) < self.microbatches:
+                        waiting.append(pipeline.begin())
+            return bool(waiting) or not iterator.progress().over
+
+        for ended in as_they_end(core, [], fill, watch):
+            if ended.status is not ClosureStatus.COMPLETED:
                 break  # `join` raises what a closure raised
-            watch()
-            open_ = [each for each in open_ if not each.done()]
         coordinator.join(progress=False)
 
 
@@ -152,7 +148,7 @@ class _Pipeline:
         iterator: LeasedIterator,
         rounds: bool,
     ) -> None:
-        self._coordinator, self._iterator, self.rounds = coordinator, iterator, rounds
+        self._coordinator, self._iterator = coordinator, iterator
         # A round divides by how many of its closures have pushed: all stages, where one is meant.
         scale = float(len(stages)) if rounds else 1.0
         *others, last = stages
@@ -171,7 +167,8 @@ class _Pipeline:
             if there and self._places.get(number) not in there:
                 self._places[number] = there[number % len(there)]
         # One worker: of several, some would lease and return nothing.
-        able = [worker.index for worker in workers if self._iterator.suits(worker)]
+        leases, epoch = coordinator_core(self._coordinator).leases, self._iterator.epoch
+        able = [worker.index for worker in workers if leases.suits(epoch, worker.name)]
         if able and self._reader not in able:
             first = self._places[0]
             self._reader = first if first in able else able[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial
@@ -10,9 +9,10 @@ from typing import Any, cast
 
 from psnb._src.checkpoint.manifest import checked_metadata
 from psnb._src.checkpoint.reader import latest_full
-from psnb._src.checkpoint.save_schedule import SaveSchedule
-from psnb._src.coordinator.coordinator import ClusterCoordinator, go_on_from, map_whole_splits
+from psnb._src.coordinator.coordinator import ClusterCoordinator, coordinator_core
 from psnb._src.coordinator.datasets.dask_source import DaskPartitions, frame_beside
+from psnb._src.coordinator.datasets.leased import Epochs
+from psnb._src.coordinator.datasets.whole_splits import map_splits
 from psnb._src.coordinator.resume import CheckpointManager, run_of
 from psnb._src.coordinator.settings import SavedRun
 from psnb._src.data.dataset import Dataset
@@ -22,7 +22,7 @@ from psnb._src.training.epoch_source import EpochSource, Files
 from psnb._src.training.fetch_lines import FetchLines
 from psnb._src.training.history import EpochRow, TrainingHistory, TrainingSnapshot
 from psnb._src.training.prediction_files import PredictionFiles
-from psnb._src.training.run import STATE, TrainingPlan, TrainingRun
+from psnb._src.training.run import STATE, TrainingRun
 from psnb._src.training.whole_splits import ALONE, Evaluation, Inference, joined, merged_figures
 from psnb._src.utils.checks import integer, period
 from psnb._src.utils.foreign_names import FixedAttributes
@@ -278,11 +278,18 @@ class Trainer(FixedAttributes):
                 f"metadata= has {taken}, which are the trainer's own: take other names than "
                 f"{', '.join(STATE)}"
             )
+        restore: Callable[[], object] = bool
+        manager = self._checkpoint
+        if self._resume and manager is not None and resume is None:
+            newest = latest_full(manager.directory)
+            if newest is not None:
+                saved, resume = run_of(newest), newest.metadata
+                restore = partial(self._restore, manager, newest.path, saved)
         validated = None
         if validation is not None:
             validated = EpochSource(self.coordinator, validation, None)
             validated.check()  # not after an epoch of hours
-        plan = TrainingPlan(
+        run = TrainingRun(
             self,
             self.coordinator,
             self.worker,
@@ -293,17 +300,15 @@ class Trainer(FixedAttributes):
             FetchLines(fetch, fetch_every),
             all_callbacks,
             checkpoint,
-            SaveSchedule(
-                None if save_every is None else period("save_every", save_every),
-                None if save_steps is None else integer("save_steps", save_steps, 1),
-                time.monotonic(),
-            ),
+            None if save_every is None else period("save_every", save_every),
+            None if save_steps is None else integer("save_steps", save_steps, 1),
             {} if metadata is None else metadata,
             debug,
             None if validated is None else self._evaluator(validated),
+            resume,
         )
-        self._run, self._resume = self._prepared(plan, resume), False
-        run = self._run
+        run.prepare(restore)
+        self._run, self._resume = run, False
         try:
             return run.run()
         finally:
@@ -311,22 +316,9 @@ class Trainer(FixedAttributes):
                 validated.close()
             self._run, self._history = None, run.history()
 
-    def _prepared(self, plan: TrainingPlan, resume: Mapping[str, Any] | None) -> TrainingRun:
-        """Return a run that continues from a state, or from the newest checkpoint."""
-        manager = self._checkpoint
-        restore: Callable[[], object] = bool
-        if self._resume and manager is not None and resume is None:
-            newest = latest_full(manager.directory)
-            if newest is not None:
-                saved, resume = run_of(newest), newest.metadata
-                restore = partial(self._restore, manager, newest.path, saved)
-        run = TrainingRun(plan, resume)
-        run.prepare(restore)
-        return run
-
     def _restore(self, manager: CheckpointManager, path: AnyPath, saved: SavedRun) -> None:
         manager.restore(path)
-        go_on_from(self.coordinator, saved.closures, saved.next_number)
+        coordinator_core(self.coordinator).go_on_from(saved.closures, saved.next_number)
 
     def evaluate(self, dataset: Any) -> dict[str, float]:
         """Evaluate the model on a dataset; every example counts exactly once, whatever worker dies.
@@ -403,7 +395,7 @@ class Trainer(FixedAttributes):
             if files is not None:
                 files.prepare(len(made.whole_splits().choosers))
             run = Inference(self._predict, files)
-            found = map_whole_splits(self.coordinator, run, made, self._progress)
+            found = self._mapped(run, made)
             if files is not None:
                 return files.publish(found)
         finally:
@@ -481,10 +473,13 @@ class Trainer(FixedAttributes):
         evaluation = Evaluation(self._evaluate)
 
         def evaluate() -> dict[str, float]:
-            parts = map_whole_splits(self.coordinator, evaluation, source.whole(), self._progress)
-            return merged_figures(parts)
+            return merged_figures(self._mapped(evaluation, source.whole()))
 
         return evaluate
+
+    def _mapped(self, function: Callable[..., Any], dataset: Epochs[Any]) -> list[Any]:
+        core = coordinator_core(self.coordinator)
+        return map_splits(core, function, dataset.whole_splits(), self._progress)
 
     def stop(self, reason: str = "stopped") -> None:
         """End training when the batches that run have had their effect; any thread, also callbacks.

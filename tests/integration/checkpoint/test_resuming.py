@@ -17,7 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import psnb
 from psnb import data
-from psnb._src.coordinator.coordinator import go_on_from
+from psnb._src.coordinator.coordinator import coordinator_core
 from psnb.errors import CheckpointError, ConfigurationError
 from tests.checkpoint.saved import forge
 from tests.conftest import wait_until
@@ -225,7 +225,8 @@ def test_closures_are_numbered_and_counted_on_after_runs(
     coordinator.run_epoch(lambda iterator: next(iterator), iter(made))
     last = coordinator.schedule(number).fetch()
     saved(strategy, tmp_path / "own")
-    go_on_from(coordinator, 2000, 0)  # as a trainer does, from a checkpoint of another run
+    # As a trainer does, from a checkpoint of another run:
+    coordinator_core(coordinator).go_on_from(2000, 0)
     saved(strategy, tmp_path / "other")
     for folder, closures in (("own", coordinator.statistics().completed), ("other", 2000)):
         with psnb.resume(tmp_path / folder, cluster) as resumed:

@@ -14,6 +14,7 @@ from distributed import Client
 
 import psnb
 from psnb._src.cluster.roles import identity
+from psnb._src.coordinator.coordinator import coordinator_core
 from psnb._src.monitor.links.hub_client import JupyterServer
 from psnb._src.monitor.links.hub_link import HubLink
 from psnb._src.monitor.links.scheduler_link import SchedulerLink
@@ -57,7 +58,7 @@ def test_the_scheduler_never_hears_what_a_closure_that_failed_was_called_with(
     monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     strategy = psnb.ParameterServerStrategy(client)
     coordinator = psnb.ClusterCoordinator(strategy)  # outside of Jupyter: the scheduler is told
-    hub = HubLink(coordinator._view, JupyterServer(server.url, "", TOKEN))
+    hub = HubLink(coordinator_core(coordinator), JupyterServer(server.url, "", TOKEN))
     assert isinstance(coordinator._link, SchedulerLink)
     try:
         coordinator.schedule(login, ("bob", SECRET))
@@ -68,7 +69,7 @@ def test_the_scheduler_never_hears_what_a_closure_that_failed_was_called_with(
 
         hub.start()
         with server.panel() as panel:
-            told = panel.hear("update", coordinator=coordinator._view.id, full=True)
+            told = panel.hear("update", coordinator=coordinator_core(coordinator).id, full=True)
             assert SECRET in told["failures"][0]["traceback"]
 
         wait_until(lambda: bool(_failures(client)), "the scheduler has heard of the failure")

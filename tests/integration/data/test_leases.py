@@ -20,7 +20,8 @@ from psnb import data, errors
 from psnb._src.client.comm_client import CommServerClient
 from psnb._src.cluster.roles import identity
 from psnb._src.coordinator.closures.remote_value import StepValues
-from psnb._src.coordinator.coordinator import closures_of_epoch
+from psnb._src.coordinator.coordinator import coordinator_core
+from psnb._src.coordinator.datasets.epoch import run_epoch
 from psnb._src.placement.layout import ShardId
 from psnb._src.server.commit_log import Commit, Part
 from tests.conftest import DEADLINE, wait_until
@@ -62,7 +63,7 @@ def test_a_table_goes_to_each_worker_once_however_many_epochs_there_are(
     for _ in range(2):
         iterator = iter(dataset)
         coordinator.run_epoch(lambda rows: next(rows), iterator)
-        (call, _) = coordinator._resources.made_of(iterator)
+        (call, _) = coordinator_core(coordinator).resources.made_of(iterator)
         assert len(call) < 10_000
 
 
@@ -398,7 +399,7 @@ def test_what_the_last_steps_return_comes_though_the_epoch_is_over(
             wait_for_file(tmp_path / ("over" if batch is None else "more"))
         return None if batch is None else int(batch[0])
 
-    for remote in closures_of_epoch(coordinator, step, iterator, None):
+    for remote in run_epoch(coordinator_core(coordinator), step, iterator, (), {}, results=True):
         assert isinstance(remote, StepValues)
         found += [each for each in remote.take() if each is not None]
         if found:  # what comes now, comes while this thread does something else

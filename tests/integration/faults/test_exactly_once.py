@@ -18,6 +18,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
+from psnb._src.coordinator.coordinator import coordinator_core
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import this_thread, wait_for_file, wait_until_thread_ended
 
@@ -110,11 +111,11 @@ def test_a_worker_given_up_for_dead_that_wakes_up_does_not_count_twice(tmp_path:
         # The worker is alive and its closure goes on, but the coordinator has lost its session.
         connection = next(
             connection
-            for connection in coordinator._membership._connections
+            for connection in coordinator_core(coordinator).membership._connections
             if len(connection._load)
         )
-        task = coordinator._membership._tasks[connection]
-        coordinator._membership._loop.call_soon_threadsafe(task.cancel)
+        task = coordinator_core(coordinator).membership._tasks[connection]
+        coordinator_core(coordinator).membership._loop.call_soon_threadsafe(task.cancel)
         remote.fetch(DEADLINE)
         assert int(v.read()) == 1
         assert Path(late).exists()

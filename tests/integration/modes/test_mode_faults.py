@@ -11,6 +11,7 @@ import pytest
 from distributed import Client
 
 import psnb
+from psnb._src.coordinator.coordinator import coordinator_core
 from psnb._src.server.operations import ApplyCommit, PreparePart
 from psnb._src.server.tables.operations import Operation
 from tests.conftest import DEADLINE, wait_until
@@ -208,11 +209,11 @@ def test_a_frozen_closure_of_a_round_that_is_over_comes_too_late(
         # The worker is alive and its closure goes on, but the coordinator has lost its session.
         connection = next(
             connection
-            for connection in coordinator._membership._connections
+            for connection in coordinator_core(coordinator).membership._connections
             if len(connection._load)
         )
-        task = coordinator._membership._tasks[connection]
-        coordinator._membership._loop.call_soon_threadsafe(task.cancel)
+        task = coordinator_core(coordinator).membership._tasks[connection]
+        coordinator_core(coordinator).membership._loop.call_soon_threadsafe(task.cancel)
         remote.fetch(DEADLINE)
         coordinator.join(DEADLINE)
         assert v.read().tolist() == [1]

@@ -13,6 +13,7 @@ from distributed import Client
 
 import psnb
 from psnb._src.client import direct
+from psnb._src.coordinator.coordinator import coordinator_core
 from tests.conftest import DEADLINE, wait_until
 from tests.interrupting import (
     Scene,
@@ -80,7 +81,7 @@ def test_a_variable_is_made_or_its_name_is_free(strategy: psnb.ParameterServerSt
 def test_a_per_worker_value_that_was_never_returned_is_forgotten(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
-    live = coordinator._resources._live
+    live = coordinator_core(coordinator).resources._live
 
     def make() -> Scene:
         got: list[object] = []
@@ -124,7 +125,7 @@ def test_the_coordinator_is_closed_wholly_or_not_at_all(
         def check(error: BaseException | None) -> None:
             if coordinator.statistics().state == "closed":
                 assert psnb.ClusterCoordinator(strategy) is not coordinator
-                connections = coordinator._membership._tasks
+                connections = coordinator_core(coordinator).membership._tasks
                 wait_until(lambda: not connections, "the connections end")
             else:
                 assert error is not None
@@ -140,7 +141,9 @@ def test_pause_calls_back_what_was_sent_or_has_done_nothing(
     coordinator: psnb.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called_back: list[bool] = []
-    monkeypatch.setattr(coordinator._membership, "call_back", lambda: called_back.append(True))
+    monkeypatch.setattr(
+        coordinator_core(coordinator).membership, "call_back", lambda: called_back.append(True)
+    )
 
     def make() -> Scene:
         called_back.clear()

@@ -12,7 +12,7 @@ from distributed import Client
 
 import psnb
 from psnb import errors
-from psnb._src.coordinator.coordinator import view_of
+from psnb._src.coordinator.coordinator import coordinator_core
 from psnb._src.monitor.viewed import OptimizerState
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
@@ -72,7 +72,7 @@ def test_rates_memory_and_timeline_of_workers(coordinator: psnb.ClusterCoordinat
     assert now.examples == 10 * now.completed
     # Each rate has a window of its own: how they compare is chance on a busy machine.
     assert now.examples_per_second
-    spans = coordinator._view.records.timeline.since(0.0)
+    spans = coordinator_core(coordinator).records.timeline.since(0.0)
     assert sum(span["closures"] for span in spans) == now.completed
     assert {span["worker"] for span in spans} == {0, 1}
 
@@ -87,7 +87,7 @@ def test_servers_are_asked_while_they_are_watched(
         table.push(ids, table.lookup(ids))
 
     def seen() -> bool:
-        coordinator._view.watch()
+        coordinator_core(coordinator).watch()
         for _ in range(20):
             coordinator.schedule(step)
         coordinator.join(DEADLINE)
@@ -103,8 +103,10 @@ def test_servers_are_asked_while_they_are_watched(
     wait_until(seen, "both servers tell what they do")
 
     def told(rate: float) -> bool:
-        coordinator._view.watch()
-        return coordinator._view.optimizers() == {"rows": OptimizerState("Adagrad", rate)}
+        coordinator_core(coordinator).watch()
+        return coordinator_core(coordinator).optimizers() == {
+            "rows": OptimizerState("Adagrad", rate)
+        }
 
     wait_until(lambda: told(0.5), "the rate is told")
     coordinator.set_learning_rate("rows", 0.25)
@@ -118,8 +120,8 @@ def test_a_schedule_is_shown_with_the_rate_of_the_next_update(
     weights = strategy.variable(np.zeros(2), name="weights", optimizer=psnb.SGD(schedule))
 
     def told(rate: float) -> bool:
-        coordinator._view.watch()
-        found = coordinator._view.optimizers().get("weights")
+        coordinator_core(coordinator).watch()
+        found = coordinator_core(coordinator).optimizers().get("weights")
         return found == OptimizerState("SGD", rate, repr(schedule))
 
     wait_until(lambda: told(0.5), "the first rate is told")
@@ -168,9 +170,9 @@ def test_a_checkpoint_is_saved_with_the_manager_made_last(
     strategy.variable(np.zeros(2), name="v")
     with pytest.raises(errors.CheckpointError, match="CheckpointManager"):
         coordinator.checkpoint()
-    assert "CheckpointManager" in coordinator._view.controls()["checkpoint"]
+    assert "CheckpointManager" in coordinator_core(coordinator).controls()["checkpoint"]
     psnb.CheckpointManager(coordinator, tmp_path)
-    assert coordinator._view.controls()["checkpoint"] == ""
+    assert coordinator_core(coordinator).controls()["checkpoint"] == ""
     path = coordinator.checkpoint()
     assert path.parent == tmp_path
     saved = coordinator.statistics().checkpoint
@@ -258,7 +260,7 @@ def test_a_coordinator_has_the_name_that_it_was_given(
 ) -> None:
     with psnb.ParameterServerStrategy(cluster, name="prices") as strategy:
         with psnb.ClusterCoordinator(strategy, name="flights") as coordinator:
-            assert coordinator.name == view_of(coordinator).identity()["name"] == "flights"
+            assert coordinator.name == coordinator_core(coordinator).identity()["name"] == "flights"
             assert repr(coordinator).startswith("<psnb.ClusterCoordinator 'flights' idle: 0 queued")
             assert psnb.ClusterCoordinator(strategy) is coordinator
             with pytest.raises(errors.ConfigurationError, match="name='flights'"):

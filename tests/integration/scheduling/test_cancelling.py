@@ -16,6 +16,7 @@ from distributed import Client
 
 import psnb
 from psnb import ClosureStatus, errors
+from psnb._src.coordinator.coordinator import coordinator_core
 from tests.conftest import DEADLINE, wait_until
 from tests.integration.helpers import wait_for_file
 
@@ -57,7 +58,7 @@ def test_one_that_stops_early_is_cancelled_whatever_is_known_first(
     coordinator: psnb.ClusterCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What the worker says of it comes first, as the servers are not asked at all.
-    monkeypatch.setattr(coordinator._resolver, "revoke", lambda closure: None)
+    monkeypatch.setattr(coordinator_core(coordinator).resolver, "revoke", lambda closure: None)
     remote = coordinator.schedule(wait_for_cancellation, (tmp_path / "began",))
     wait_for_file(tmp_path / "began")
     assert remote.cancel()
@@ -168,7 +169,7 @@ def test_an_interrupt_in_the_middle_of_it_leaves_nothing_for_join_to_wait_for(
     began = tmp_path / "began"
     remote = coordinator.schedule(wait_for_cancellation, (began,))
     wait_for_file(began)
-    scheduler = coordinator._queue._scheduler
+    scheduler = coordinator_core(coordinator).queue._scheduler
     cancel = scheduler.cancel
 
     def interrupted(*args: Any, **options: Any) -> Any:

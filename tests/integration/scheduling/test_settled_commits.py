@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import psnb
+from psnb._src.coordinator.coordinator import coordinator_core
 from psnb._src.coordinator.workers.resolve import LEAST_REPORTED
 from psnb._src.server.shard import ParameterShard
 from psnb._src.server.transfer import Transfer
@@ -64,7 +65,7 @@ def test_servers_and_notebook_keep_no_more_than_twice_what_is_in_flight(
                     each.fetch()
                 kept += [len(each.log) for each in shards]
                 sent += [len(pickle.dumps(Transfer(each).last())) for each in shards]
-            settled = coordinator._queue._scheduler.in_flight.settled
+            settled = coordinator_core(coordinator).queue._scheduler.in_flight.settled
             assert len(settled) <= 2
         finally:
             over.touch()

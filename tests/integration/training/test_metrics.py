@@ -9,6 +9,7 @@ import pytest
 from distributed import Client
 
 import psnb
+from psnb._src.coordinator.coordinator import coordinator_core
 from psnb._src.monitor.feed import Feed
 from psnb._src.protocol.modes import Mode
 from psnb._src.server.operations import ApplyCommit, CommitParts, PreparePart
@@ -69,7 +70,7 @@ def test_a_live_view_gets_the_merged_value_to_the_last_closure(
     feed, charted = Feed(), {}
 
     def up_to_date() -> bool:
-        update = feed.next(coordinator._view, time.time()) or {}
+        update = feed.next(coordinator_core(coordinator), time.time()) or {}
         charted.update({each["name"]: each["last"] for each in update.get("metrics", [])})
         return charted.get("auc") == float(coordinator.metrics["auc"])
 
@@ -77,7 +78,7 @@ def test_a_live_view_gets_the_merged_value_to_the_last_closure(
 
     def drawn() -> bool:
         coordinator.statistics()  # as a view does
-        values = coordinator._view.records.history.series("auc")["value"]
+        values = coordinator_core(coordinator).records.history.series("auc")["value"]
         return bool(values[-1] == float(coordinator.metrics["auc"]))
 
     wait_until(drawn, "the last point is of all closures")

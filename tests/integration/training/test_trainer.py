@@ -14,7 +14,7 @@ from distributed import Client
 
 import psnb
 from psnb import data, errors
-from psnb._src.coordinator.coordinator import view_of
+from psnb._src.coordinator.coordinator import coordinator_core
 from psnb._src.monitor.training_clock import EpochCount, TrainingClock
 from tests.integration.helpers import Ending
 from tests.integration.training.trainer_helpers import (
@@ -262,7 +262,7 @@ def test_a_view_can_stop_training(
     strategy: psnb.ParameterServerStrategy, coordinator: psnb.ClusterCoordinator, tmp_path: Path
 ) -> None:
     visits = visits_of(strategy, 1000)
-    view = view_of(coordinator)
+    view = coordinator_core(coordinator)
     assert view.controls()["stop_training"] == "no trainer trains"
     go_on = tmp_path / "go on"
 
@@ -461,7 +461,7 @@ def test_an_epoch_that_is_longer_than_the_last_one_has_as_many_batches_as_were_u
 def test_an_interrupt_while_training_ends_does_not_keep_it_in_views(
     coordinator: psnb.ClusterCoordinator,
 ) -> None:
-    view, clock, later = view_of(coordinator), TrainingClock(), TrainingClock()
+    view, clock, later = coordinator_core(coordinator), TrainingClock(), TrainingClock()
     interrupts = iter([False, True])
 
     def count() -> EpochCount:

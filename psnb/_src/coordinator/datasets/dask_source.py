@@ -15,7 +15,7 @@ import logging
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from distributed import Client, Future
 from xxhash import xxh3_64
 
 from psnb._src.client.dask_frame import frames_and_pandas
-from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
+from psnb._src.coordinator.core import CoordinatorCore
 from psnb._src.dask_compat.collections import (
     Delayed,
     compute,
@@ -37,7 +37,12 @@ from psnb._src.dask_compat.collections import (
     tasks_of,
     with_own_tasks,
 )
-from psnb._src.dask_compat.reach import event_loop, offload, scheduler_address
+from psnb._src.dask_compat.reach import (
+    event_loop,
+    offload,
+    scheduler_address,
+    scheduler_identity,
+)
 from psnb._src.data.block import Block, block_spec
 from psnb._src.data.nodes.partitions import Partitions, PartRange, rows_of_partition
 from psnb._src.data.spec import Spec
@@ -246,32 +251,27 @@ class PartitionFeed:
 
     Parameters
     ----------
+    core : CoordinatorCore
+        Of the coordinator: knows the workers, and what is read now and next.
     source : DaskPartitions
         What is read.
     numbers : sequence of list of int
         The partitions of each split.
-    client : distributed.Client
-        The strategy's.
-    workers : callable
-        Returns name by address of the workers that may run closures; awaited.
-    leases : LeaseRegistry
-        Knows what is read now and next.
     epoch : int
-        The epoch's number there.
+        The epoch's number.
     """
 
     def __init__(
         self,
+        core: CoordinatorCore,
         source: DaskPartitions,
         numbers: Sequence[Sequence[int]],
-        client: Client,
-        workers: Callable[[], Awaitable[Mapping[str, str]]],
-        leases: LeaseRegistry,
         epoch: int,
     ) -> None:
-        self._source, self._numbers, self._client = source, list(numbers), client
-        self._workers, self._leases, self._epoch = workers, leases, epoch
-        self._loop = event_loop(client)
+        self._strategy, self._leases, self._epoch = core.strategy, core.leases, epoch
+        self._source, self._numbers = source, numbers
+        self._client = core.strategy.client
+        self._loop = event_loop(self._client)
         self._held: dict[int, tuple[Future, frozenset[str]]] = {}  # with the workers that may
         self._failed: set[int] = set()  # and were let go: computed again when they are leased
         self._asked = asyncio.Event()
@@ -294,7 +294,7 @@ class PartitionFeed:
             self._loop.call_soon_threadsafe(_end, self._task, self._held)
 
     async def _tend(self) -> None:
-        workers = await self._workers()
+        workers = self._strategy.closure_workers(await scheduler_identity(self._client))
         there = None
         if not self._source.persisted:
             await self._compute(frozenset(workers))

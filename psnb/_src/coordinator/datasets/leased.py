@@ -5,28 +5,22 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from psnb._src.coordinator.closures.options import WorkerPredicate
+from psnb._src.coordinator.core import CoordinatorCore
 from psnb._src.coordinator.datasets.dask_source import PartitionFeed
-from psnb._src.coordinator.datasets.values import (
-    PerWorkerIterator,
-    PerWorkerValues,
-    ResourceRegistry,
-)
-from psnb._src.coordinator.datasets.whole_splits import DatasetServices, WholeSplits
-from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
+from psnb._src.coordinator.datasets.whole_splits import WholeSplits
 from psnb._src.coordinator.scheduling.leases import Progress
+from psnb._src.coordinator.values import PerWorkerIterator, PerWorkerValues
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.node import Node, nothing_in
 from psnb._src.data.nodes.shuffle import Shuffle
 from psnb._src.data.spec import Spec
 from psnb._src.data.splits import files_of, identity, partitions_of
 from psnb._src.monitor.progress_line import WorkDone
-from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.monitor.training_clock import EpochCount
 from psnb._src.utils.text import counted
 from psnb._src.worker.resources import make_leased_iterator
@@ -42,25 +36,23 @@ class LeasedIterator(PerWorkerIterator):
 
     def __init__(
         self,
-        registry: ResourceRegistry,
-        leases: LeaseRegistry,
+        core: CoordinatorCore,
         epoch: int,
         make: Callable[..., Any],
         args: tuple[Any, ...],
         spec: Callable[[], Spec],
+        length: int | None = None,
+        files: Sequence[str] = (),
     ) -> None:
-        self._leases, self._epoch = leases, epoch
-        weakref.finalize(self, leases.close, epoch)
-        super().__init__(registry, make, (*args, epoch), spec=spec)
+        self._leases, self.epoch = core.leases, epoch
+        weakref.finalize(self, core.leases.close, epoch)
+        super().__init__(core.resources, make, (*args, epoch), spec=spec)
         # Whether `run_epoch` may find it over: its state was, or a call was cut short and is made
         # again, while the closures that it had scheduled have used the rest.
         self.may_be_over = self.exhausted
-        self.length: int | None = None
+        self.length = length
         """How many elements it has; None if that is unknown."""
-        self.feed: PartitionFeed | None = None
-        """Sees to the partitions of a Dask collection."""
-        self.files: list[str] = []
-        """What it reads, if one file at least must have a record."""
+        self._files = files  # what it reads, if one file at least must have a record
 
     def require_rest(self) -> None:
         """Raise ConfigurationError if every example was used, and not by a call cut short."""
@@ -73,12 +65,12 @@ class LeasedIterator(PerWorkerIterator):
     def check_any(self) -> None:
         """Raise DatasetError if it is over, and none of its files had a record."""
         found = self.progress()
-        if self.files and found.over and not found.visits:
-            raise nothing_in(self.files)
+        if self._files and found.over and not found.visits:
+            raise nothing_in(self._files)
 
     def progress(self) -> Progress:
         """Return the progress of the epoch; cheap, any thread."""
-        return self._leases.progress(self._epoch)
+        return self._leases.progress(self.epoch)
 
     def count(self) -> EpochCount:
         """Return how much of the epoch is done, for views; cheap, any thread."""
@@ -99,24 +91,11 @@ class LeasedIterator(PerWorkerIterator):
         fit each other: ``coordinator.drain()``, ``manager.save({"epoch": iterator.state()})``.
         Examples of a closure that was lost with its worker, and will run again, count as not used.
         """
-        return self._leases.state(self._epoch)
+        return self._leases.state(self.epoch)
 
     def unread(self) -> bool:
         """Return whether there are examples that no closure has taken; cheap, any thread."""
-        return self._leases.unread(self._epoch)
-
-    def suits(self, worker: WorkerStatistics, slot: int | None = None) -> bool:
-        """Return whether a closure that takes from this should go to a worker; cheap."""
-        return self._leases.suits(self._epoch, worker.name, slot)
-
-    @property
-    def round_size(self) -> int | None:
-        """How many closures a round has; None if there are no rounds, and so no order."""
-        return self._leases.round_size
-
-    def slots(self) -> list[int]:
-        """Return the slots in which there is something to read, if there are rounds."""
-        return self._leases.slots(self._epoch)
+        return self._leases.unread(self.epoch)
 
     @property
     def exhausted(self) -> bool:
@@ -183,31 +162,33 @@ class LeasedDataset(Epochs[LeasedIterator]):
     """
 
     def __init__(
-        self, services: DatasetServices, whole: Dataset, splits: Sequence[Dataset], asked: int
+        self, core: CoordinatorCore, whole: Dataset, splits: Sequence[Dataset], asked: int
     ) -> None:
-        self._registry, self._leases, self._splits = services.registry, services.leases, splits
+        self._core, self._splits = core, splits
         self._whole = whole  # for its spec: the files of one split may be empty
-        self._cluster = services.client, services.workers
         read = [partitions_of(split.node) for split in splits]
         self._partitions = [each for each in read if each is not None]
         self._source: Any = self._partitions[0].source if self._partitions else None
         # There may be more or fewer splits than asked for, and another number is cut elsewhere.
         self._known = {"splits": asked, "of": identity(splits)}
         # Sent to each worker once, not with each epoch: arrays in memory may be large.
-        self._on_workers = PerWorkerValues(services.registry, list, (list(splits),))
+        self._on_workers = PerWorkerValues(core.resources, list, (list(splits),))
 
     def _begin(self, state: Mapping[str, Any] | None) -> LeasedIterator:
-        epoch = self._leases.open(
-            len(self._splits), state, dataset=self._known, order=self._order()
+        order, whole = self._order(), self._whole
+        epoch = self._core.leases.open(len(self._splits), state, None, self._known, order)
+        begun = LeasedIterator(
+            self._core,
+            epoch,
+            make_leased_iterator,
+            (self._on_workers,),
+            lambda: whole.element_spec,
+            _length(self._splits),
+            files_of(whole.node),
         )
-        arguments = make_leased_iterator, (self._on_workers,), partial(_spec, self._whole)
-        begun = LeasedIterator(self._registry, self._leases, epoch, *arguments)
-        begun.length = _length(self._splits)
-        begun.files = files_of(self._whole.node)
         if self._source is not None:
             numbers = [[part.number for part in each.parts] for each in self._partitions]
-            feed = PartitionFeed(self._source, numbers, *self._cluster, self._leases, epoch)
-            begun.feed = feed
+            feed = PartitionFeed(self._core, self._source, numbers, epoch)
             weakref.finalize(begun, feed.close)
             feed.begin()
         return begun
@@ -240,7 +221,7 @@ class LeasedDataset(Epochs[LeasedIterator]):
     @property
     def element_spec(self) -> Spec:
         """Shapes and dtypes of the elements; see `psnb.data.Dataset.element_spec`."""
-        return _spec(self._whole)
+        return self._whole.element_spec
 
     def whole_splits(self) -> WholeSplits:
         """Return the splits for closures that read one each; for psnb only."""
@@ -249,15 +230,12 @@ class LeasedDataset(Epochs[LeasedIterator]):
                 "this reads each partition of a Dask collection as a whole, and the collection is "
                 "computed as an epoch goes on: persist() it first"
             )
+        # A new function each: closures are withdrawn by the one that chooses for them.
         choosers = [_anyone() for _ in self._splits]
         return WholeSplits(self._on_workers, choosers, files_of(self._whole.node))
 
     def __repr__(self) -> str:
         return f"<psnb.LeasedDataset of {counted(len(self._splits), 'split')}>"
-
-
-def _spec(dataset: Dataset) -> Spec:
-    return dataset.element_spec
 
 
 def _length(splits: Sequence[Dataset]) -> int | None:
@@ -271,5 +249,4 @@ def _length(splits: Sequence[Dataset]) -> int | None:
 
 
 def _anyone() -> WorkerPredicate:
-    """Return a new function: closures are withdrawn by the function that chooses for them."""
     return lambda worker: True

@@ -5,16 +5,16 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from psnb._src.coordinator.broadcast import BroadcastCalls
+from psnb._src.coordinator.broadcast import Broadcasts
 from psnb._src.coordinator.closures.options import DEFAULT_RETRIES, ScheduleOptions, WorkerPredicate
 from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.coordinator.datasets.leased import Epochs, LeasedDataset, LeasedIterator
-from psnb._src.coordinator.datasets.values import PerWorkerDataset, PerWorkerValues
-from psnb._src.coordinator.datasets.whole_splits import DatasetServices, WholeSplits
+from psnb._src.coordinator.core import CoordinatorCore
+from psnb._src.coordinator.datasets.leased import Epochs, LeasedDataset, LeasedIterator, anyone
+from psnb._src.coordinator.datasets.whole_splits import WholeSplits, give_up
+from psnb._src.coordinator.values import PerWorkerDataset, PerWorkerValues
 from psnb._src.data.dataset import Dataset
 from psnb._src.data.memory.base import DatasetInMemory
 from psnb._src.data.memory.in_memory import InMemoryDataset
@@ -26,18 +26,12 @@ from psnb._src.data.queue_dataset import QueueDataset
 from psnb._src.data.spec import Spec
 from psnb._src.data.splits import file_bytes, files_of, identity, partitions_of, sharded
 from psnb._src.data.splits import splits as cut
-from psnb._src.monitor.statistics import WorkerStatistics
 from psnb._src.utils.checks import choice
 from psnb._src.utils.text import counted, shown
 from psnb._src.worker import resources
 from psnb._src.worker.context import InputContext
 from psnb._src.worker.resources import make_dataset
-from psnb.errors import (
-    ClosureCancelledError,
-    ConfigurationError,
-    ServerUnresponsiveError,
-    WorkerLostError,
-)
+from psnb.errors import ClosureCancelledError, ConfigurationError, WorkerLostError
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +75,17 @@ class WorkerStores(Stores):
     ----------
     memory : PerWorkerValues
         The `Memory` of each worker.
-    pinned : BroadcastCalls
+    broadcasts : Broadcasts
         Calls each worker.
     """
 
-    def __init__(self, memory: PerWorkerValues, pinned: BroadcastCalls) -> None:
+    def __init__(self, memory: PerWorkerValues, broadcasts: Broadcasts) -> None:
         super().__init__()
-        self._memory, self._pinned = memory, pinned
+        self._memory, self._broadcasts = memory, broadcasts
 
     def names(self) -> list[str]:
         """Return the names of the workers."""
-        return sorted(self._pinned.worker_names())
+        return sorted(self._broadcasts.worker_names())
 
     def ask(self, calls: Iterable[Call]) -> list[StoreContents]:
         """Make calls; every worker must answer."""
@@ -122,8 +116,7 @@ class WorkerStores(Stores):
         self, calls: Iterable[Call], *, all_or_none: bool = False
     ) -> list[tuple[str, RemoteValue | None]]:
         named = [(worker, method, (self._memory, *args)) for worker, method, args in calls]
-        remotes = self._pinned.run(named, all_or_none=all_or_none)
-        return [(worker, remote) for (worker, *_), remote in zip(named, remotes, strict=True)]
+        return self._broadcasts.run(named, all_or_none=all_or_none)
 
 
 _LAST = -(1 << 62)
@@ -133,32 +126,26 @@ class _LoadInProgress:
     """A generation that is being read by whichever workers are free."""
 
     def __init__(
-        self, memory: PerWorkerValues, generation: int, partitions: int, services: DatasetServices
+        self, core: CoordinatorCore, memory: PerWorkerValues, generation: int, partitions: int
     ) -> None:
-        def anyone(worker: WorkerStatistics) -> bool:
-            return True
-
-        self.generation, self._services, self._anyone = generation, services, anyone
+        self.generation, self._core, self._anyone = generation, core, anyone()
         # After all that is queued: it may be read while something else trains.
-        options = ScheduleOptions(DEFAULT_RETRIES, _LAST, anyone, detached=True)
+        options = ScheduleOptions(DEFAULT_RETRIES, _LAST, self._anyone, detached=True)
         self._remotes = [
-            services.schedule(Memory.load, (memory, generation, number), options)
+            core.schedule(Memory.load, (memory, generation, number), {}, options)
             for number in range(partitions)
         ]
 
     def wait(self) -> None:
         """Wait for the end; raise the first error, also if parts of a partition do not fit."""
         known = KnownPartitions()
-        with self._services.progress():
+        with self._core.progress():
             for remote in self._remotes:
                 known.add(remote.fetch().read)
 
     def end(self) -> None:
         """Cancel partitions that wait to be read, and wait for those that are being read."""
-        self._services.pinned.withdraw(self._anyone, "the dataset is not loaded any more")
-        for remote in self._remotes:
-            with suppress(ServerUnresponsiveError):  # what that one holds up cannot be waited for
-                remote.wait()
+        give_up(self._core, [self._anyone], self._remotes, "the dataset is not loaded any more")
 
 
 class PartitionedDataset(DatasetInMemory, Epochs[LeasedIterator]):
@@ -178,19 +165,17 @@ class PartitionedDataset(DatasetInMemory, Epochs[LeasedIterator]):
     and `progress`. Only one thread at a time may call them.
     """
 
-    def __init__(
-        self, dataset: InMemoryDataset, partitions: int, services: DatasetServices
-    ) -> None:
+    def __init__(self, core: CoordinatorCore, dataset: InMemoryDataset, partitions: int) -> None:
         super().__init__()
         sources = cut(dataset.source, partitions)
-        self._services = services
+        self._core = core
         self._source = dataset.source  # what is lost is read again, so it must be there
         # Only their spec is used: what workers iterate over is in their memory.
         self._batches = dataset.source.ragged_batch(dataset.batch_size)
         arguments = dataset.seed, dataset.batch_size, dataset.memory_limit, uuid.uuid4().hex
         make = resources.make_worker_memory
-        self._memory = PerWorkerValues(services.registry, make, (sources, *arguments))
-        self._workers = WorkerStores(self._memory, services.pinned)
+        self._memory = PerWorkerValues(core.resources, make, (sources, *arguments))
+        self._workers = WorkerStores(self._memory, core.broadcasts)
         self._partitions = len(sources)
         self._known = {"splits": partitions, "of": identity(sources), "batch": dataset.batch_size}
 
@@ -214,34 +199,23 @@ class PartitionedDataset(DatasetInMemory, Epochs[LeasedIterator]):
         owners = self._restored()
         # Of the order of the examples, too: it must have been shuffled with the same seeds.
         dataset = {**self._known, "shuffled": self._layout.fingerprint}
-        epoch = self._services.leases.open(self._partitions, state, owners, dataset)
-        services, make = self._services, resources.make_memory_iterator
-        arguments = self._memory, self._generation, self._layout
-        batches = self._batches
-        return LeasedIterator(
-            services.registry,
-            services.leases,
-            epoch,
-            make,
-            arguments,
-            lambda: batches.element_spec,
-        )
+        epoch = self._core.leases.open(self._partitions, state, owners, dataset)
+        arguments, batches = (self._memory, self._generation, self._layout), self._batches
+        make = resources.make_memory_iterator
+        return LeasedIterator(self._core, epoch, make, arguments, lambda: batches.element_spec)
 
     def whole_splits(self) -> WholeSplits:
         """Return the partitions for closures that read one each; for psnb only."""
-        owners, present = self._restored(), self._services.leases.present
+        owners, present = self._restored(), self._core.leases.present
 
         def chooser(owner: str) -> WorkerPredicate:
             # If its owner is lost, another worker makes the partition again.
             return lambda worker: worker.name == owner or owner not in present()
 
         arguments = self._memory, self._generation, self._layout
-        partitions = PerWorkerValues(
-            self._services.registry, resources.make_memory_splits, arguments
-        )
-        return WholeSplits(
-            partitions, [chooser(owners[number]) for number in range(self._partitions)]
-        )
+        make = resources.make_memory_splits
+        choosers = [chooser(owners[number]) for number in range(self._partitions)]
+        return WholeSplits(PerWorkerValues(self._core.resources, make, arguments), choosers)
 
     def __repr__(self) -> str:
         now = self.statistics()
@@ -255,7 +229,7 @@ class PartitionedDataset(DatasetInMemory, Epochs[LeasedIterator]):
         return self._workers
 
     def _load(self, generation: int) -> _LoadInProgress:
-        return _LoadInProgress(self._memory, generation, self._partitions, self._services)
+        return _LoadInProgress(self._core, self._memory, generation, self._partitions)
 
     @property
     def _files(self) -> list[str]:
@@ -274,11 +248,11 @@ _PARTITIONS = 2
 
 
 def _check_partitions(
-    found: Partitions, in_memory: bool, sharding: str, services: DatasetServices
+    core: CoordinatorCore, found: Partitions, in_memory: bool, sharding: str
 ) -> None:
     """Raise ConfigurationError if the partitions of a Dask collection cannot be read in a way."""
     source: Any = found.source
-    source.require_of(services.client)
+    source.require_of(core.strategy.client)
     if in_memory and not source.persisted:
         raise ConfigurationError(
             "what is in the memory of workers is read again when one is lost: persist() the "
@@ -307,7 +281,7 @@ def _warn_of_idle_workers(source: Dataset, parts: int, workers: int) -> None:
 
 
 def make_dataset_of(
-    source: Any, sharding: str, splits: int | None, workers: int, services: DatasetServices
+    core: CoordinatorCore, source: Any, sharding: str, splits: int | None, workers: int
 ) -> PerWorkerDataset | LeasedDataset | PartitionedDataset:
     """Make a dataset on the workers; see `ClusterCoordinator.create_per_worker_dataset`."""
     choice("sharding", sharding, ("none", "static", "dynamic"))
@@ -316,7 +290,7 @@ def make_dataset_of(
     whole = source.source if isinstance(source, InMemoryDataset) else source
     found = partitions_of(whole.node) if isinstance(whole, Dataset) else None
     if found is not None:
-        _check_partitions(found, isinstance(source, InMemoryDataset), sharding, services)
+        _check_partitions(core, found, isinstance(source, InMemoryDataset), sharding)
     # Partitions have places, and a part of one that is moved costs as much as the whole.
     least = (_SPLITS if found is None else _PARTITIONS) * max(1, workers)
     if found is not None:
@@ -334,7 +308,7 @@ def make_dataset_of(
                 "again. Call slots_shuffle of what create_per_worker_dataset returns, after its "
                 "global_shuffle"
             )
-        return PartitionedDataset(source, wanted, services)
+        return PartitionedDataset(core, source, wanted)
     if sharding != "none":
         if not isinstance(source, Dataset):
             raise ConfigurationError(
@@ -343,7 +317,7 @@ def make_dataset_of(
         if sharding == "dynamic":
             parts = cut(source, wanted)
             _warn_of_idle_workers(source, len(parts), workers)
-            return LeasedDataset(services, source, parts, wanted)
+            return LeasedDataset(core, source, parts, wanted)
         sharded(source, 2, 0)  # raises here rather than on the workers
         whole = source
 
@@ -356,4 +330,4 @@ def make_dataset_of(
             "create_per_worker_dataset takes an iterable or a function that makes one, found "
             f"{source!r}"
         )
-    return PerWorkerDataset(services.registry, make_dataset, (source,))
+    return PerWorkerDataset(core.resources, make_dataset, (source,))

@@ -6,54 +6,18 @@ reads its split again. So it must change nothing but what a second run replaces.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from distributed import Client
-
-from psnb._src.coordinator.broadcast import BroadcastCalls
 from psnb._src.coordinator.closures.options import DEFAULT_RETRIES, ScheduleOptions, WorkerPredicate
 from psnb._src.coordinator.closures.remote_value import RemoteValue
-from psnb._src.coordinator.datasets.values import (
-    PerWorkerValues,
-    ResourceRegistry,
-)
-from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
+from psnb._src.coordinator.core import CoordinatorCore
+from psnb._src.coordinator.values import PerWorkerValues
 from psnb._src.data.node import nothing_in
 from psnb._src.data.nodes.partitions import KnownPartitions
 from psnb._src.monitor.progress_line import WorkDone
 from psnb.errors import ServerUnresponsiveError
-
-
-class DatasetServices(NamedTuple):
-    """What datasets need from their coordinator.
-
-    Attributes
-    ----------
-    registry : ResourceRegistry
-        The per-worker values.
-    leases : LeaseRegistry
-        Opens epochs and knows their leases.
-    schedule : callable
-        Schedules a function with arguments and options.
-    pinned : BroadcastCalls
-        Calls each worker.
-    client : distributed.Client
-        The cluster.
-    workers : callable
-        Returns name by address of the workers that may run closures; awaited on the client's loop.
-    progress : callable
-        Returns a context in which progress is shown: as its argument says, or where people look.
-    """
-
-    registry: ResourceRegistry
-    leases: LeaseRegistry
-    schedule: Callable[[Callable[..., Any], tuple[Any, ...], ScheduleOptions], RemoteValue]
-    pinned: BroadcastCalls
-    client: Client
-    workers: Callable[[], Awaitable[Mapping[str, str]]]
-    progress: Callable[..., AbstractContextManager[None]]
 
 
 class WholeSplits(NamedTuple):
@@ -75,19 +39,19 @@ class WholeSplits(NamedTuple):
 
 
 def map_splits(
-    function: Callable[..., Any], splits: WholeSplits, services: DatasetServices, shown: bool | None
+    core: CoordinatorCore, function: Callable[..., Any], splits: WholeSplits, shown: bool | None
 ) -> list[Any]:
     """Call ``function(datasets, number)`` for each split on some worker; return the results.
 
     Parameters
     ----------
+    core : CoordinatorCore
+        Of the coordinator.
     function : callable
         A closure that changes no parameters. Returns a result, which is false if its split has
         nothing, and what partitions it has read.
     splits : WholeSplits
         What to read.
-    services : DatasetServices
-        Schedules.
     shown : bool or None
         Whether progress is shown; as for `ClusterCoordinator.join`.
 
@@ -105,23 +69,33 @@ def map_splits(
     try:
         for number, chooser in enumerate(splits.choosers):
             how = ScheduleOptions(DEFAULT_RETRIES, 0, chooser, detached=True)
-            remotes.append(services.schedule(function, (splits.datasets, number), how))
+            remotes.append(core.schedule(function, (splits.datasets, number), {}, how))
 
         def share() -> WorkDone:
             return WorkDone(sum(each.done() for each in remotes), len(remotes), "parts")
 
-        with services.progress(shown, share):
+        with core.progress(shown, share):
             for each in remotes:
                 result, read = each.fetch()
                 partitions.add(read)
                 results.append(result)
     except BaseException:  # an interrupt, too: the other parts are not waited for
-        for chooser in splits.choosers:
-            services.pinned.withdraw(chooser, "another part of the dataset failed")
-        for each in remotes:
-            with suppress(ServerUnresponsiveError):  # what that one holds up cannot be waited for
-                each.wait()
+        give_up(core, splits.choosers, remotes, "another part of the dataset failed")
         raise
     if splits.files and not any(results):
         raise nothing_in(splits.files)
     return results
+
+
+def give_up(
+    core: CoordinatorCore,
+    choosers: Iterable[WorkerPredicate],
+    remotes: Iterable[RemoteValue],
+    reason: str,
+) -> None:
+    """Withdraw the closures for which some functions choose, and wait for those that run."""
+    for chooser in choosers:
+        core.queue.withdraw(chooser, reason)
+    for each in remotes:
+        with suppress(ServerUnresponsiveError):  # what that one holds up cannot be waited for
+            each.wait()

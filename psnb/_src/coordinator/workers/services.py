@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from psnb._src.coordinator.datasets.values import ResourceRegistry
 from psnb._src.coordinator.scheduling.lease_registry import LeaseRegistry
 from psnb._src.coordinator.scheduling.scheduler import Scheduler
 from psnb._src.coordinator.timeouts import StartDelay, Timeouts
+from psnb._src.coordinator.values import ResourceRegistry
 from psnb._src.coordinator.workers.resolve import Resolver
 from psnb._src.monitor.viewed import Records
 from psnb._src.protocol import messages

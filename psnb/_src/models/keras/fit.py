@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from psnb._src.client.variable import Variable
-from psnb._src.coordinator.coordinator import ClusterCoordinator, view_of
+from psnb._src.coordinator.coordinator import ClusterCoordinator, coordinator_core
 from psnb._src.metrics.metric import MetricStates
 from psnb._src.models.keras.passes import Passes
 from psnb._src.models.keras.program import KerasProgram, Trained
@@ -183,12 +183,12 @@ class FitLoop:
         self._model.stop_training = False
         callbacks_.on_train_begin()
         logs: Logs = {}
-        clock, view = TrainingClock(epochs.stop), view_of(self._coordinator)
-        with view.training(clock):
+        clock, core = TrainingClock(epochs.stop), coordinator_core(self._coordinator)
+        with core.training(clock):
             for epoch in epochs:
                 self._taken = 0
                 callbacks_.on_epoch_begin(epoch)
-                view.begin_epoch(
+                core.begin_epoch(
                     clock,
                     epoch + 1,
                     lambda: EpochCount(self._taken, training.length),
@@ -210,8 +210,8 @@ class FitLoop:
                     validated = self.evaluate(validation, callbacks_)
                 # Closures report the loss of each batch.
                 whole = {name: value for name, value in logs.items() if name != "loss"}
-                view.records.history.add(time.time(), whole, averaged=False)
-                view.records.history.add_validation(time.time(), validated)
+                core.records.history.add(time.time(), whole, averaged=False)
+                core.records.history.add_validation(time.time(), validated)
                 logs |= {f"{VALIDATION}{name}": value for name, value in validated.items()}
                 callbacks_.on_epoch_end(epoch, logs)
                 if self._model.stop_training:

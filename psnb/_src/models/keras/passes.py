@@ -11,8 +11,8 @@ from itertools import chain, islice
 from typing import Any
 
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue, StepValues
-from psnb._src.coordinator.coordinator import ClusterCoordinator, closures_of_epoch, epoch_services
-from psnb._src.coordinator.datasets.epoch import run_in_order
+from psnb._src.coordinator.coordinator import ClusterCoordinator, coordinator_core
+from psnb._src.coordinator.datasets.epoch import run_epoch, run_in_order
 from psnb._src.data.dataset import Dataset
 from psnb._src.protocol.modes import Sync
 from psnb.errors import ConfigurationError
@@ -67,17 +67,14 @@ class Passes:
             sees the parameters as they are after it, and ``begin`` changes the parameters for it.
             In other modes there is no such moment, as batches of several workers overlap.
         """
-        coordinator, count = self._coordinator, 0
+        coordinator, core, count = self._coordinator, coordinator_core(self._coordinator), 0
         held = self._round_size if hold else None
         if self._leased is not None:
             if self._under_way is None or self._under_way.progress().over:
                 self._under_way = iter(self._leased)
-            ended = closures_of_epoch(
-                coordinator,
-                closure,
-                self._under_way,
-                None if steps is None else lambda waiting: count + waiting < steps,
-            )
+            wanted = None if steps is None else lambda waiting: count + waiting < steps
+            given = core, closure, self._under_way, (), {}
+            ended = run_epoch(*given, results=True, wanted=wanted)
         else:
             first = [] if self._under_way is None else [*islice(self._under_way, 1)]
             if not first:  # also where the steps of the call before have used all
@@ -89,7 +86,7 @@ class Passes:
                     begin(batch[0])
                 return coordinator.schedule(closure, (iter([batch[1]]),))
 
-            ended = run_in_order(numbered, schedule, epoch_services(coordinator), held)
+            ended = run_in_order(core, numbered, schedule, held)
         with closing(ended):  # type: ignore[type-var]
             for remote in ended:
                 if isinstance(remote, StepValues):

@@ -45,7 +45,7 @@ class ResourceRegistry:
 
     Parameters
     ----------
-    fetch : callable, optional
+    ask : callable, optional
         The coordinator's method that calls a function with each worker's value, given value,
         function and timeout. It is held weakly: values do not keep their coordinator alive.
 
@@ -53,32 +53,24 @@ class ResourceRegistry:
     ----------
     owner : str
         Tells the values from those of all other registries, in whatever process or time.
+    on_change : callable
+        Called when workers are to make or forget a value; by any thread, also in the middle of a
+        garbage collection.
     """
 
     def __init__(
         self,
-        fetch: Callable[[PerWorkerValues, Callable[[Any], Any], float | None], list[Any]]
+        ask: Callable[[PerWorkerValues, Callable[[Any], Any], float | None], list[Any]]
         | None = None,
     ) -> None:
         self.owner = uuid.uuid4().hex
-        self._on_change: Callable[[], object] = bool  # no values are made yet
-        self._fetch = None if fetch is None else weakref.WeakMethod(fetch)
+        self.on_change: Callable[[], object] = bool  # no values are made yet
+        self._ask = None if ask is None else weakref.WeakMethod(ask)
         # Re-entrant: a garbage collection inside a locked region may release a value. Taken by the
         # main thread in sections only.
         self._lock = threading.RLock()  # guards _live, read by connections while callers add
         self._live: dict[int, tuple[bytes, tuple[PerWorkerReference, ...]]] = {}
         self._numbers = itertools.count(1)
-
-    def attach(self, on_change: Callable[[], None]) -> None:
-        """Set what is called when values change; once, before the first is added.
-
-        Parameters
-        ----------
-        on_change : callable
-            Called when workers are to make or forget a value; by any thread, also in the middle of
-            a garbage collection.
-        """
-        self._on_change = on_change
 
     @uninterrupted
     def add(self, payload: bytes, references: Sequence[PerWorkerReference]) -> int:
@@ -95,7 +87,7 @@ class ResourceRegistry:
         with self._lock:
             number = next(self._numbers)
             self._live[number] = (payload, tuple(references))
-        self._on_change()
+        self.on_change()
         return number
 
     def require_own(self, values: Iterable[PerWorkerReference], what: str) -> None:
@@ -118,7 +110,7 @@ class ResourceRegistry:
         """Forget a value, and let the workers forget it."""
         with self._lock:
             self._live.pop(number, None)
-        self._on_change()
+        self.on_change()
 
     def made_of(self, value: PerWorkerReference) -> tuple[bytes, tuple[PerWorkerReference, ...]]:
         """Return the pickled call that makes a value, and the values that it refers to."""
@@ -132,7 +124,7 @@ class ResourceRegistry:
         timeout: float | None = None,
     ) -> list[Any]:
         """Return what a function says of each worker's value; see `PerWorkerValues.fetch`."""
-        method = None if self._fetch is None else self._fetch()
+        method = None if self._ask is None else self._ask()
         if method is None:
             raise CoordinatorClosedError("the coordinator of these per-worker values is gone")
         return method(value, question, timeout)
