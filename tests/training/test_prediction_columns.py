@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from psnb._src.training.prediction_columns import json_lines, parquet_table, single_columns
+from psnb._src.training.prediction_files import json_lines, parquet_table, single_columns
 
 ODD = np.array([1.5, np.nan, -np.inf], ml_dtypes.bfloat16)
 WIDE = np.array([[1, np.inf], [2, 3], [np.nan, 5]], np.float32)

@@ -7,70 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from psnb._src.coordinator.coordinator import ClusterCoordinator
 from psnb._src.coordinator.datasets.leased import LeasedIterator
-from psnb._src.metrics.metric import MetricStates, united
+from psnb._src.metrics.metric import MetricStates
 from psnb._src.metrics.saved import loaded_states, saved_states
-from psnb._src.monitor.history import EXAMPLES, NO_METRICS
+from psnb._src.monitor.history import EXAMPLES
 from psnb._src.training.history import TrainingSnapshot
-
-RECENT = "batch_"
-"""What begins the name of a metric that is wanted of the print period alone."""
+from psnb._src.training.reported import RECENT, Reported, Sum
 
 NO_PART: Mapping[str, Any] = {"numbers": {}, "states": {}, "seconds": 0.0}
 """An epoch that has not begun, as `EpochProgress.part` returns it."""
-
-
-class _Sum(NamedTuple):
-    """Of a number: its sum times weights, the sum of weights, and how many were not finite."""
-
-    total: float = 0.0
-    weight: float = 0.0
-    not_finite: int = 0
-
-    def plus(self, other: _Sum, sign: int = 1) -> _Sum:
-        """Return the sum of both, or the difference."""
-        return _Sum(
-            self.total + sign * other.total,
-            self.weight + sign * other.weight,
-            self.not_finite + sign * other.not_finite,
-        )
-
-
-class _Reported(NamedTuple):
-    """What was reported up to one moment, or between two."""
-
-    numbers: Mapping[str, _Sum]
-    states: MetricStates
-
-    def since(self, earlier: _Reported) -> _Reported:
-        """Return what was reported after another moment."""
-        found = {}
-        for name, each in self.numbers.items():
-            before = earlier.numbers.get(name, _Sum())
-            # The coordinator keeps series of the metrics, too.
-            merged = name in self.states or name.removeprefix(RECENT) in self.states
-            if each.weight > before.weight and not merged:
-                found[name] = each.plus(before, -1)
-        return _Reported(found, self.states.since(earlier.states))
-
-    def and_(self, other: _Reported) -> _Reported:
-        """Return what was reported here or there."""
-        numbers = dict(other.numbers)
-        for name, each in self.numbers.items():
-            numbers[name] = numbers.get(name, _Sum()).plus(each)
-        return _Reported(numbers, united(other.states, self.states))
-
-    def results(self) -> dict[str, float]:
-        """Return the mean of each number, and the value of each metric."""
-        means = {
-            name: float("nan") if each.not_finite else each.total / each.weight
-            for name, each in self.numbers.items()
-            if name not in NO_METRICS
-        }
-        return means | self.states.results()
 
 
 class EpochProgress:
@@ -146,12 +94,12 @@ class EpochProgress:
         so_far = self._reported(now).states.results()
         return period | {f"{RECENT}{name}": value for name, value in period.items()} | so_far
 
-    def _now(self) -> _Reported:
+    def _now(self) -> Reported:
         metrics = self._coordinator.statistics().metrics
-        sums = {n: _Sum(each.total, each.weight, each.not_finite) for n, each in metrics.items()}
-        return _Reported(sums, self._coordinator.metrics)
+        sums = {n: Sum(each.total, each.weight, each.not_finite) for n, each in metrics.items()}
+        return Reported(sums, self._coordinator.metrics)
 
-    def _reported(self, now: _Reported) -> _Reported:
+    def _reported(self, now: Reported) -> Reported:
         return now.since(self._begin).and_(self._earlier)
 
     def _time(self) -> float:
@@ -159,7 +107,7 @@ class EpochProgress:
         return self._earlier_seconds + seconds
 
 
-def loaded_part(saved: Mapping[str, Any]) -> tuple[_Reported, float]:
+def loaded_part(saved: Mapping[str, Any]) -> tuple[Reported, float]:
     """Return what was reported in a part of an epoch, and how many seconds that took.
 
     Raises
@@ -168,7 +116,7 @@ def loaded_part(saved: Mapping[str, Any]) -> tuple[_Reported, float]:
         If it is none.
     """
     numbers = {
-        name: _Sum(float(total), float(weight), int(not_finite))  # the sum may be infinite
+        name: Sum(float(total), float(weight), int(not_finite))  # the sum may be infinite
         for name, (total, weight, not_finite) in saved["numbers"].items()
     }
-    return _Reported(numbers, loaded_states(saved["states"])), float(saved["seconds"])
+    return Reported(numbers, loaded_states(saved["states"])), float(saved["seconds"])

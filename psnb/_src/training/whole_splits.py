@@ -8,11 +8,8 @@ again. Threads: the closures of a worker share the step.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,9 +19,10 @@ from psnb._src.data.dataset import Dataset
 from psnb._src.data.iterator import DatasetIterator
 from psnb._src.data.nesting import flatten
 from psnb._src.data.ragged import Ragged
-from psnb._src.metrics.metric import MetricState
-from psnb._src.monitor.history import EXAMPLES, NO_METRICS
+from psnb._src.metrics.metric import MetricStates
+from psnb._src.monitor.history import EXAMPLES
 from psnb._src.training.prediction_files import PredictionFiles
+from psnb._src.training.reported import Reported, Sum
 from psnb._src.utils.arrays import concatenated
 from psnb._src.utils.ownership import owned
 from psnb._src.worker.context import entered, worker_context
@@ -73,34 +71,11 @@ class CountedRows(Iterator[Any]):
         return element
 
 
-@dataclass
-class SplitFigures:
-    """What one split came to.
+class SplitFigures(NamedTuple):
+    """What one split came to: how many examples, and what was reported of them."""
 
-    Attributes
-    ----------
-    rows : int
-        Examples.
-    sums, weights : dict
-        Of each number that was reported: the sum, each times its examples, and the examples.
-    states : dict
-        Of each metric: the state.
-    """
-
-    rows: int = 0
-    sums: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
-    weights: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
-    states: dict[str, MetricState] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return self.rows > 0
-
-    def add(self, values: dict[str, float], examples: float) -> None:
-        """Add numbers that were reported of some examples."""
-        for name, value in values.items():
-            if name not in NO_METRICS:
-                self.sums[name] += value * examples
-                self.weights[name] += examples
+    rows: int
+    reported: Reported
 
 
 class Evaluation:
@@ -117,9 +92,11 @@ class Evaluation:
         name = getattr(step, "__qualname__", type(step).__qualname__)
         self.__qualname__ = self.__name__ = f"evaluation by {name}"
 
-    def __call__(self, datasets: Sequence[Dataset], number: int) -> tuple[SplitFigures, list[Any]]:
-        """Return the figures of a split, and what partitions it has read."""
-        found, states = SplitFigures(), ReportedStates()
+    def __call__(
+        self, datasets: Sequence[Dataset], number: int
+    ) -> tuple[SplitFigures | None, list[Any]]:
+        """Return the figures of a split, None if it is empty, and what partitions it has read."""
+        numbers, states = dict[str, Sum](), ReportedStates()
         with datasets[number].iterator() as iterator:
             counted = CountedRows(iterator)
             since = examples = 0  # rows at the last report, and the rows that it was of
@@ -128,7 +105,9 @@ class Evaluation:
                 nonlocal since, examples
                 if counted.rows > since:
                     since, examples = counted.rows, counted.rows - since
-                found.add(values, values.get(EXAMPLES, examples))
+                weight = values.get(EXAMPLES, examples)
+                for name, value in values.items():
+                    numbers[name] = numbers.get(name, Sum()).plus(Sum(value * weight, weight))
 
             context = replace(worker_context(), send_report=report, states=states)
             with entered(context), writing_nothing():
@@ -147,24 +126,17 @@ class Evaluation:
                             "never end; batch = next(iterator)"
                         )
             partitions = iterator.partitions()
-        found.rows, found.states = counted.rows, states.merged()
-        return found, partitions
+        reported = Reported(numbers, MetricStates(states.merged()))
+        return (SplitFigures(counted.rows, reported) if counted.rows else None), partitions
 
 
-def merged_figures(parts: Iterable[SplitFigures]) -> dict[str, float]:
+def merged_figures(parts: Iterable[SplitFigures | None]) -> dict[str, float]:
     """Return the metrics of all splits, and how many examples there were."""
-    whole = SplitFigures()
+    rows, whole = 0, Reported()
     for part in parts:
-        whole.rows += part.rows
-        for name, value in part.sums.items():
-            whole.sums[name] += value
-            whole.weights[name] += part.weights[name]
-        for name, state in part.states.items():
-            whole.states[name] = whole.states[name] + state if name in whole.states else state
-    weights = whole.weights
-    means = {name: value / weights[name] for name, value in whole.sums.items() if weights[name]}
-    results = {name: state.result() for name, state in whole.states.items()}
-    return means | results | {EXAMPLES: whole.rows}
+        if part is not None:
+            rows, whole = rows + part.rows, part.reported.and_(whole)
+    return whole.results() | {EXAMPLES: rows}
 
 
 Columns = dict[str, np.ndarray]

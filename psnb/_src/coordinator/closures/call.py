@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 from psnb._src.coordinator.closures.remote_value import ClosureStatus, RemoteValue
@@ -13,6 +14,7 @@ from psnb._src.utils.text import shown, truncate
 from psnb.errors import ConfigurationError
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """The arguments of one closure.
 
@@ -22,25 +24,17 @@ class Call:
         Pickled ``(args, kwargs)``; empty for no arguments.
     references : tuple of PerWorkerReference
         Per-worker values among the arguments, kept alive until the closure has ended.
-    held : sequence
-        What must stay alive likewise: the futures among the arguments.
     inputs : list
         Remote values among the arguments, each replaced by its pickled value as soon as there is
         one; the event loop's alone once the closure was put.
+    held : sequence
+        What must stay alive like ``references``: the futures among the arguments.
     """
 
-    __slots__ = ("held", "inputs", "payload", "references")
-
-    def __init__(
-        self,
-        payload: bytes,
-        references: tuple[PerWorkerReference, ...] = (),
-        inputs: list[RemoteValue | bytes] | None = None,
-        held: Sequence[object] = (),
-    ) -> None:
-        self.payload = payload
-        self.references, self.held = references, held
-        self.inputs = [] if inputs is None else inputs
+    payload: bytes
+    references: tuple[PerWorkerReference, ...] = ()
+    inputs: list[RemoteValue | bytes] = field(default_factory=list)
+    held: Sequence[object] = ()
 
     def missing(self) -> list[tuple[int, RemoteValue]]:
         """Return the inputs whose values are not here yet, each with its index."""

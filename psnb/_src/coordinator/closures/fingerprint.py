@@ -165,11 +165,11 @@ def _reads_of(value: object) -> list[Read]:
         case MethodType():
             return [attrgetter("__func__", "__self__")]
         case MethodWrapperType():
-            return [_self_of]
+            return [_attributes_of("__self__")]
         case classmethod() | staticmethod():
-            return [_function_of]
+            return [_attributes_of("__func__")]
         case property():
-            return [_getter_of]
+            return [_attributes_of("fget")]
         case functools.partial():
             return [attrgetter("func", "args", "keywords")]
         case list() | set() | tuple() | frozenset():
@@ -177,7 +177,7 @@ def _reads_of(value: object) -> list[Read]:
         case dict() | MappingProxyType():
             return [_items]
         case GetSetDescriptorType() | MemberDescriptorType():  # parts of a class
-            return [_nothing]
+            return [_attributes_of()]
         case type():
             own = is_local(value.__module__) or not is_imported(value)
             return [_attributes] if own else []
@@ -191,18 +191,16 @@ def _reads_of_object(value: object) -> list[Read]:
     if hasattr(kind, "__psnb_referred__"):
         return [kind.__psnb_referred__]
     wrapped = getattr(value, "__wrapped__", None) if callable(value) else None
-    reads: list[Read] = [_wrapped] if isinstance(wrapped, FunctionType) else []  # of jax.jit, numba
-    pickled_plainly = kind is SimpleNamespace or (
-        kind.__reduce_ex__ is object.__reduce_ex__
-        and kind.__reduce__ is object.__reduce__
-        and kind.__getstate__ is object.__getstate__
-    )
-    if pickled_plainly and hasattr(value, "__dict__"):
-        reads.append(_attributes)
-    if pickled_plainly and (slots := _slots(kind)):
-        reads.append(functools.partial(_values_of, slots))
-    if pickled_plainly and reads:
-        reads.append(_kind)
+    reads = [_attributes_of("__wrapped__")] if isinstance(wrapped, FunctionType) else []  # jax.jit
+    methods = ("__reduce_ex__", "__reduce__", "__getstate__")
+    plain = all(getattr(kind, each) is getattr(object, each) for each in methods)
+    if plain or kind is SimpleNamespace:  # it is pickled by its attributes
+        if hasattr(value, "__dict__"):
+            reads.append(_attributes)
+        if slots := _slots(kind):
+            reads.append(_attributes_of(*slots))
+        if reads:
+            reads.append(_attributes_of("__class__"))
     return reads
 
 
@@ -215,17 +213,14 @@ def _reads_of_function(function: FunctionType) -> list[Read]:
         names = _code_among(names, scope)  # its module's data are the workers' own
     reads: list[Read] = [functools.partial(_parts_of_function, names)]
     for name in names:
-        if _is_own(module := scope.get(name)):
+        module = scope.get(name)
+        if isinstance(module, ModuleType) and is_local(module.__name__):
             reads.append(functools.partial(_values, name, _code_among(names, vars(module))))
     return reads
 
 
 def _code_among(names: list[str], scope: dict[str, Any]) -> list[str]:
     return [each for each in names if isinstance(scope.get(each), FunctionType | type | ModuleType)]
-
-
-def _is_own(value: object) -> bool:
-    return isinstance(value, ModuleType) and is_local(value.__name__)
 
 
 def _weakly(value: Any) -> Callable[[], Any]:
@@ -248,24 +243,8 @@ def _values(name: str, names: list[str], function: FunctionType) -> Iterable[obj
     return map(vars(function.__globals__[name]).get, names, repeat(_MISSING))
 
 
-def _function_of(value: Any) -> Iterable[object]:
-    return (value.__func__,)
-
-
-def _self_of(value: Any) -> Iterable[object]:
-    return (value.__self__,)
-
-
-def _getter_of(value: Any) -> Iterable[object]:
-    return (value.fget,)
-
-
-def _wrapped(value: Any) -> Iterable[object]:
-    return (value.__wrapped__,)
-
-
-def _kind(value: Any) -> Iterable[object]:
-    return (type(value),)
+def _attributes_of(*names: str) -> Read:
+    return lambda value: map(getattr, repeat(value), names, repeat(_MISSING))
 
 
 def _attributes(value: Any) -> Iterable[object]:
@@ -276,14 +255,6 @@ def _slots(kind: type) -> list[str]:
     several = [each.__dict__.get("__slots__", ()) for each in kind.__mro__]
     names = [name for each in several for name in ([each] if isinstance(each, str) else each)]
     return [name for name in names if not name.startswith("__")]
-
-
-def _values_of(names: list[str], value: Any) -> Iterable[object]:
-    return map(getattr, repeat(value), names, repeat(_MISSING))
-
-
-def _nothing(value: Any) -> Iterable[object]:
-    return ()
 
 
 def _items(scope: Mapping[Any, Any]) -> Iterable[object]:

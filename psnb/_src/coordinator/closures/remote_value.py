@@ -48,7 +48,7 @@ class Signal:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._event.set)
 
-    set_exception = set_result  # it looks for itself
+    set_exception = set_result  # the waiter reads the status; the value is ignored
 
     def cancel(self) -> None:
         """Note that it is not waited for any more."""
@@ -63,18 +63,6 @@ class Signal:
             async with asyncio.timeout(timeout):
                 await self._event.wait()
         self._event.clear()
-
-
-async def until_ended(remote: RemoteValue) -> None:
-    """Return when a closure has ended and had its effect, or is blocked; may be cancelled."""
-    signal = Signal()
-    remote.call_back(signal.set_result)
-    try:
-        while not remote.done() and not remote.trouble():
-            await signal.wait(_LOOK_AGAIN)
-    finally:
-        remote.forget(signal.set_result)
-    await remote.effective()
 
 
 class ClosureStatus(enum.Enum):
@@ -94,42 +82,24 @@ class ClosureStatus(enum.Enum):
     __hash__ = object.__hash__  # Enum's own is in Python, and took 5 % of the loop's time
 
 
-_TRANSITIONS = {
-    ClosureStatus.QUEUED: {
-        ClosureStatus.RUNNING,
-        ClosureStatus.FAILED,  # there was no worker for too long
-        ClosureStatus.CANCELLED,
-    },
-    ClosureStatus.RUNNING: {
-        ClosureStatus.QUEUED,  # its worker was lost
-        ClosureStatus.COMPLETED,
-        ClosureStatus.FAILED,
-        ClosureStatus.CANCELLED,
-    },
-    ClosureStatus.COMPLETED: set(),
-    ClosureStatus.FAILED: set(),
-    ClosureStatus.CANCELLED: set(),
-}
+_ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED)
 
 
 def check_transition(old: ClosureStatus, new: ClosureStatus) -> None:
-    """Raise InternalError unless a closure may go from ``old`` to ``new``."""
-    if new not in _TRANSITIONS[old]:
+    """Raise InternalError unless a closure may go from ``old`` to ``new``.
+
+    One that is queued may fail, as where there was no worker for too long, but not complete; and
+    one that runs is queued again if its worker was lost.
+    """
+    early = old is ClosureStatus.QUEUED and new is ClosureStatus.COMPLETED
+    if early or old is new or old in _ENDED:
         raise InternalError(f"a closure cannot go from {old.value} to {new.value}")
-
-
-_ENDED = (ClosureStatus.COMPLETED, ClosureStatus.FAILED, ClosureStatus.CANCELLED)
 
 
 _UNFETCHED = object()
 
 
 _storing = Lock()  # for a moment, so that of two threads one stores what it has fetched
-
-
-def _nobody_cancels(remote: RemoteValue) -> bool:
-    """Return False: the closure cannot be cancelled."""
-    return False
 
 
 class RemoteValue(InputReference, SaysWhatToUse):
@@ -142,9 +112,7 @@ class RemoteValue(InputReference, SaysWhatToUse):
 
     __slots__ = ("_callbacks", "_cancel", "_effect", "_inbox", "_outcome", "_status", "_value")
 
-    def __init__(
-        self, inbox: Inbox, cancel: Callable[[RemoteValue], bool] = _nobody_cancels
-    ) -> None:
+    def __init__(self, inbox: Inbox, cancel: Callable[[RemoteValue], bool] | None = None) -> None:
         self._inbox, self._cancel = inbox, cancel
         self._status = ClosureStatus.QUEUED
         # Pickled value or error; why it was cancelled, or what holds up one that has not ended; or
@@ -171,8 +139,27 @@ class RemoteValue(InputReference, SaysWhatToUse):
     )
 
     def __await__(self) -> Generator[Any, None, Any]:
-        yield from until_ended(self).__await__()
+        yield from self._until_effective().__await__()
         return self.fetch()
+
+    async def _until_effective(self) -> None:
+        """Return when it has ended and had its effect, or is blocked; may be cancelled."""
+        signal = Signal()
+        self.call_back(signal.set_result)
+        try:
+            while not self.done() and not self.trouble():
+                await signal.wait(_LOOK_AGAIN)
+        finally:
+            self.forget(signal.set_result)
+        if not callable(self._effect):
+            return
+        signal = Signal()
+        self._inbox.post(partial(self._inbox.when, self._fetchable, signal))
+        try:
+            while not signal.done():
+                await signal.wait(_LOOK_AGAIN)
+        finally:
+            signal.cancel()
 
     @property
     def status(self) -> ClosureStatus:
@@ -208,18 +195,6 @@ class RemoteValue(InputReference, SaysWhatToUse):
         if self.done():
             return ("",)
         return (found,) if (found := self._trouble()) else None
-
-    async def effective(self) -> None:
-        """Return when a closure that has ended has had its effect; for psnb only."""
-        if not callable(self._effect):
-            return
-        signal = Signal()
-        self._inbox.post(partial(self._inbox.when, self._fetchable, signal))
-        try:
-            while not signal.done():
-                await signal.wait(_LOOK_AGAIN)
-        finally:
-            signal.cancel()
 
     def owe_effect(self, begin: Callable[[], str]) -> None:
         """Note, on the loop, that what it pushed is not applied; for the scheduler only.
@@ -347,7 +322,8 @@ class RemoteValue(InputReference, SaysWhatToUse):
             If a server that does not respond must say whether the closure has had its effect. When
             it answers or is replaced, the closure is cancelled or has completed.
         """
-        if self.done() or not self._inbox.ask(partial(self._cancel, self)):
+        cancel = self._cancel
+        if self.done() or cancel is None or not self._inbox.ask(lambda: cancel(self)):
             return False
         self.wait()
         return self._status is ClosureStatus.CANCELLED

@@ -17,7 +17,7 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from distributed import Client, Future
 from xxhash import xxh3_64
@@ -71,10 +71,8 @@ _WHAT = (
 )
 
 
-class _Partition(NamedTuple):
-    key: Any
-    future: Future | None  # of a persisted collection
-    delayed: Delayed | None  # of another
+_Part = Future | Delayed
+"""A partition: a future of a persisted collection, or what Dask computes."""
 
 
 class DaskPartitions:
@@ -82,7 +80,7 @@ class DaskPartitions:
 
     Parameters
     ----------
-    partitions : sequence of _Partition
+    partitions : sequence of distributed.Future or dask.delayed.Delayed
         By number.
     columns : list of str, optional
         Which columns of tables.
@@ -96,7 +94,7 @@ class DaskPartitions:
 
     def __init__(
         self,
-        partitions: Sequence[_Partition],
+        partitions: Sequence[_Part],
         columns: list[str] | None,
         known: Spec,
         wanted: Sequence[Future],
@@ -117,7 +115,7 @@ class DaskPartitions:
     @property
     def persisted(self) -> bool:
         """Whether the partitions are results that Dask keeps."""
-        return all(each.future is not None for each in self.partitions)
+        return all(isinstance(each, Future) for each in self.partitions)
 
     def spec(self) -> Spec:
         """Return that of the rows, if it is known."""
@@ -127,10 +125,7 @@ class DaskPartitions:
         """Return the rows of a partition, here in the notebook."""
         part = self.partitions[number]
         try:
-            if part.future is not None:
-                value = part.future.result()
-            else:
-                (value,) = compute(part.delayed)
+            value = part.result() if isinstance(part, Future) else compute(part)[0]
         except Exception as error:  # of the user's graph, or the cluster's
             raise DatasetError(
                 f"from_dask, partition {number}: {type(error).__name__}: {error}"
@@ -155,7 +150,7 @@ class DaskPartitions:
 
     def submit(self, client: Client, numbers: Sequence[int], workers: list[str]) -> list[Future]:
         """Have Dask compute partitions on some workers."""
-        delayed = [self.partitions[number].delayed for number in numbers]
+        delayed = [self.partitions[number] for number in numbers]
         futures: list[Future] = client.compute(delayed, workers=workers, allow_other_workers=False)
         return futures
 
@@ -176,7 +171,7 @@ def partitions_of(collection: Any, columns: Sequence[str] | None) -> Partitions:
     return Partitions(token, tuple(map(PartRange, range(len(found)))), source)
 
 
-def _found(collection: Any, columns: list[str] | None) -> tuple[list[_Partition], Spec]:
+def _found(collection: Any, columns: list[str] | None) -> tuple[list[_Part], Spec]:
     if isinstance(collection, Delayed | Future):
         collection = [collection]
     if isinstance(collection, list | tuple) and all(
@@ -203,28 +198,22 @@ def _found(collection: Any, columns: list[str] | None) -> tuple[list[_Partition]
             "rechunk(dict.fromkeys(range(1, array.ndim), -1)) joins those"
         )
     if kept is not None:
-        return [_Partition(each.key, each, None) for each in kept], known
-    delayed = with_own_tasks(partitions_delayed(collection))
-    return [_Partition(each.key, None, each) for each in delayed], known
+        return list(kept), known
+    return list(with_own_tasks(partitions_delayed(collection))), known
 
 
-def _singles(several: Sequence[Any]) -> list[_Partition]:
+def _singles(several: Sequence[_Part]) -> list[_Part]:
     """Return delayed objects and futures as partitions."""
     kept = [[each] if isinstance(each, Future) else partitions_kept(each) for each in several]
     delayed = with_own_tasks(each for each, held in zip(several, kept, strict=True) if held is None)
     others = iter(delayed)
-    return [
-        _Partition((each := next(others)).key, None, each)
-        if held is None
-        else _Partition(held[0].key, held[0], None)
-        for held in kept
-    ]
+    return [next(others) if held is None else held[0] for held in kept]
 
 
-def _futures(found: Sequence[_Partition]) -> list[Future]:
+def _futures(found: Sequence[_Part]) -> list[Future]:
     """Return what partitions are, or are made of, that lives on a cluster."""
-    several = [each.future for each in found if each.future is not None]
-    delayed = [each.delayed for each in found if each.delayed is not None]
+    delayed = [each for each in found if not isinstance(each, Future)]
+    several = [each for each in found if isinstance(each, Future)]
     return several + list(futures_of(delayed)) if delayed else several
 
 
@@ -232,9 +221,9 @@ _LOOKED_AT = 20
 """Partitions of which it is looked at what they share."""
 
 
-def _warn_of_shared(found: Sequence[_Partition]) -> None:
+def _warn_of_shared(found: Sequence[_Part]) -> None:
     """Warn if partitions need the same tasks, which would be computed again for each of them."""
-    tasks = [tasks_of(each.delayed) for each in found[:_LOOKED_AT] if each.delayed is not None]
+    tasks = [tasks_of(each) for each in found[:_LOOKED_AT] if not isinstance(each, Future)]
     if sum(map(len, tasks)) > 2 * len(set().union(*tasks)) + len(tasks):
         warnings.warn(
             "from_dask: partitions of this collection need the results of each other's tasks, as "

@@ -17,7 +17,7 @@ from psnb._src.data.ragged import Ragged
 from psnb._src.data.splits import splits
 from psnb._src.models.export.loaded import LoadedModel
 from psnb._src.models.export.manifest import WIDE, ModelFeed
-from psnb._src.training.prediction_columns import write_rows
+from psnb._src.training.prediction_files import write_rows
 from psnb._src.utils.arrays import bits_of, integers_of
 from psnb._src.utils.text import shown, truncate
 from psnb.errors import ConfigurationError, DatasetError, ExportError
